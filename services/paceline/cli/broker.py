@@ -247,13 +247,14 @@ def _which(context: click.Context, parameter: click.Parameter, text: str) -> int
 _which_broker = click.argument("which", metavar="ID|all", callback=_which)
 
 
-def _warn_if_not_live(admin: "Admin", which: int | None) -> None:
-    """Warn when a broker is not live: it may be down, or its id may be mistyped."""
+def _warn_if_not_live(admin: "Admin", which: int | None) -> bool:
+    """Warn when a broker is not live, because its id may be mistyped; return whether there was a warning."""
     if which is None:
-        return
+        return False
     live = [each.broker_id for each in admin.describe_cluster().brokers]
     if which not in live:
         click.echo(f"broker {which} is not live, {', '.join(map(str, live)) or 'none'} are", err=True)
+    return which not in live
 
 
 @broker.command()
@@ -261,14 +262,19 @@ def _warn_if_not_live(admin: "Admin", which: int | None) -> None:
 @output_option
 @bootstrap_option
 def configs(which: int | None, output: str, bootstrap: str) -> None:
-    """Show the dynamic settings of a broker or of all brokers, each value with its source."""
+    """Show the dynamic settings of a broker or of all brokers, each value with its source.
+
+    GET /config on the metrics port of a broker shows its other settings. Exits with 3 when the broker is not live.
+    """
     with reported(output):
         from paceline_client import Admin
 
         with Admin(bootstrap) as admin:
             found = admin.describe_broker_configs([which])[which]
-            _warn_if_not_live(admin, which)
+            is_missing = _warn_if_not_live(admin, which)
         show([{"key": entry.key, "value": entry.value, "source": entry.source} for entry in found], output)
+    if is_missing:
+        raise SystemExit(NEGATIVE_VERDICT)
 
 
 @broker.command()

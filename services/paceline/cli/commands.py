@@ -24,6 +24,7 @@ _COMMANDS = {
     "watch": ("paceline.cli.watch", "watch", "follow elections, ISR changes, brokers and topics live"),
     "pipeline": ("paceline.cli.pipeline", "pipeline", "run Spark jobs over topics and the cluster"),
     "top": ("paceline.cli.top", "top", "show log end, high watermark, lag and ISR of partitions live"),
+    "completion": ("paceline.cli.completion", "completion", "complete commands and topic names on Tab"),
 }
 
 

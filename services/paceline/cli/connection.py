@@ -1,5 +1,9 @@
-"""Bootstrap addresses: from the flag, the environment, or the dev cluster of this directory."""
+"""Options of every command that calls a cluster: its addresses and the certificates for them.
 
+Addresses come from the flag, the environment, or the dev cluster that runs in this directory.
+"""
+
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli.numbers import parse_number
+from paceline.model.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
 
 if TYPE_CHECKING:
     from paceline_client import Admin
@@ -15,14 +20,50 @@ if TYPE_CHECKING:
 DEV_DIRECTORY = Path("build/dev")
 DEFAULT_BOOTSTRAP = "127.0.0.1:9102"
 
-bootstrap_option: Callable[[Any], Any] = click.option(
-    "-b",
-    "--bootstrap-servers",
-    "bootstrap",
-    envvar="PACELINE_BOOTSTRAP_SERVERS",
-    callback=lambda _context, _parameter, value: value or default_bootstrap(),
-    help=f"host:port,... of brokers [default: the dev cluster of this directory, else {DEFAULT_BOOTSTRAP}]",
+_TLS_FLAGS = (
+    ("--tls-key", KEY_FILE, "private key of --tls-cert"),
+    ("--tls-cert", CERTIFICATE_FILE, "certificate of this client"),
+    ("--tls-ca", CA_FILE, "certificate of the authority that signed those of the cluster; turns on TLS"),
 )
+
+
+def bootstrap_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--bootstrap-servers``, which the command gets as ``bootstrap``, and the flags that name certificates."""
+    for flag, variable, text in _TLS_FLAGS:
+        command = click.option(
+            flag,
+            variable,
+            metavar="FILE",
+            type=click.Path(exists=True, dir_okay=False),
+            expose_value=False,
+            callback=_use_file,
+            help=f"{text} [default: ${variable}]",
+        )(command)
+    return click.option(
+        "-b",
+        "--bootstrap-servers",
+        "bootstrap",
+        envvar="PACELINE_BOOTSTRAP_SERVERS",
+        callback=lambda _context, _parameter, value: value or default_bootstrap(),
+        help=f"host:port,... of brokers [default: the dev cluster of this directory, else {DEFAULT_BOOTSTRAP}]",
+    )(command)
+
+
+def _use_file(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
+    """Set the variable that clients read, for as long as the command runs."""
+    if path is None:
+        return
+    variable = parameter.name or ""
+    before = os.environ.get(variable)
+    os.environ[variable] = path
+    context.call_on_close(lambda: _restore(variable, before))
+
+
+def _restore(variable: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(variable, None)
+    else:
+        os.environ[variable] = value
 
 
 def default_bootstrap() -> str:

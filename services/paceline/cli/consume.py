@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import click
 
+from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import check_partition, reported
 from paceline.cli.numbers import MAX_INT64, parse_number
@@ -21,7 +22,7 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t"}
 
 
 @click.command()
-@click.argument("which", metavar="TOPIC[/PARTITION]")
+@click.argument("which", metavar="TOPIC[/PARTITION]", shell_complete=topic_names)
 @click.option(
     "--from",
     "start",
@@ -40,7 +41,14 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t"}
     show_default=True,
     help="%k key, %v value, %h headers, %p partition, %o offset, %t topic, %T timestamp in ms, %% percent",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "ndjson"]), default="text", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "ndjson", "json"]),
+    default="text",
+    show_default=True,
+    help="json is ndjson: one object per line, since there may be no last record",
+)
 @click.option("-g", "--group", help="join this consumer group, share its partitions and commit printed records")
 @click.option("--rack", default="", help="read from a replica in this rack if there is one")
 @bootstrap_option
@@ -144,7 +152,7 @@ def _consume_in_group(
 
 
 def _print(template: str, output: str, tp: Any, record: Any) -> None:
-    if output == "ndjson":
+    if output != "text":
         click.echo(_as_json(tp, record))
     else:
         click.echo(_render(template, tp, record), nl=False)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
+from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, parse_partition, reached
 from paceline.cli.failures import NEGATIVE_VERDICT, check_partition, reported
 from paceline.cli.output import output_option, show
@@ -37,7 +38,7 @@ def partition() -> None:
 
 
 @partition.command()
-@click.argument("which", metavar="TOPIC[/PARTITION]")
+@click.argument("which", metavar="TOPIC[/PARTITION]", shell_complete=topic_names)
 @output_option
 @bootstrap_option
 def describe(which: str, output: str, bootstrap: str) -> None:
@@ -131,7 +132,7 @@ def _in_metadata(topic: str, partition: Any) -> list[dict[str, Any]]:
 
 
 @partition.command()
-@click.argument("which", nargs=-1, metavar="[TOPIC[/PARTITION]]...")
+@click.argument("which", nargs=-1, metavar="[TOPIC[/PARTITION]]...", shell_complete=topic_names)
 @click.option("--preferred", is_flag=True, help="the first assigned replica, if it is in sync")
 @click.option("--unclean", is_flag=True, help="any replica that is online: may lose records permanently")
 @click.option("--all", "everything", is_flag=True, help="every partition that needs such an election")

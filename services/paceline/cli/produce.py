@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, Final, Literal
 
 import click
 
+from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import LOCAL_FAILURE, check_partition, reported
 from paceline.model.errors import MessageTooLargeError, PacelineError, RequestTimedOutError
@@ -28,7 +29,7 @@ _ENDLESS_BYTES: Final = 64 << 20
 
 
 @click.command()
-@click.argument("which", metavar="TOPIC[/PARTITION]")
+@click.argument("which", metavar="TOPIC[/PARTITION]", shell_complete=topic_names)
 @click.option("-k", "--key", help="key of every record")
 @click.option("--key-separator", metavar="TEXT", help="split each line into KEY, this text, VALUE")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="header of every record")

@@ -1,6 +1,7 @@
 """`paceline top`: offsets and lag of every replica, live."""
 
 import json
+import math
 import sys
 import time
 from dataclasses import replace
@@ -8,18 +9,21 @@ from typing import Any, Final
 
 import click
 
+from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import check_partition, reported
 from paceline.cli.numbers import INTERVAL_S
 from paceline.cli.output import show
 
 _COLUMNS: Final = ("partition", "leader", "epoch", "leo", "hw", "lag", "behind_ms", "isr", "replicas", "state")
+_LEAST_IMPORTANT: Final = ("replicas", "epoch", "behind_ms", "hw", "leo", "leader")
+_GAP: Final = 2
 _LEADER_MS: Final = 3_000
 _WORST: Final = {"offline": 0, "under-min-isr": 1, "under-replicated": 2, "unknown": 3, "": 4}
 
 
 @click.command()
-@click.argument("which", nargs=-1, metavar="[TOPIC[/PARTITION]]...")
+@click.argument("which", nargs=-1, metavar="[TOPIC[/PARTITION]]...", shell_complete=topic_names)
 @click.option("--sort", type=click.Choice(["lag", "partition"]), default="lag", show_default=True)
 @click.option("--under-replicated", "troubled", is_flag=True, help="show only partitions with problems")
 @click.option("-n", "--num", type=click.IntRange(min=1), help="maximum number of rows [default: the terminal height]")
@@ -39,9 +43,10 @@ def top(
 ) -> None:
     """Show log end (LEO), high watermark (HW), lag and ISR of partitions.
 
-    Lag is the number of records that the slowest follower lacks; behind_ms is the time since it was caught up.
-    Partitions
-    with problems come first. Without a terminal each round is printed below the previous round.
+    Lag is the number of records that the slowest follower lacks; it is unknown (-) while the leader does not know the
+    end of a follower, as after its death. behind_ms is the time since the slowest follower was caught up. Partitions
+    with problems come first. A narrow terminal gets fewer columns. Without a terminal each round is printed below the
+    previous round.
     """
     wanted = [parse_partition(text) for text in which]
     with reported(output):
@@ -109,7 +114,7 @@ def _row(topic: str, partition: Any, view: Any) -> dict[str, Any]:
         epoch=view.leader_epoch,
         leo=leo,
         hw=view.high_watermark,
-        lag=max(lags, default=0 if not followers else None),
+        lag=max(lags, default=0) if len(lags) == len(followers) else None,
         behind_ms=max(behind, default=None),
         isr=list(view.isr),
         state=state,
@@ -122,8 +127,13 @@ def _chosen(rows: list[dict[str, Any]], sort: str, troubled: bool) -> list[dict[
         rows = [row for row in rows if row["state"]]
     if sort == "lag":
         # Problems first, then by lag; without lag the order of topics stays.
-        rows = sorted(rows, key=lambda row: (_WORST[row["state"]], -(row["lag"] or 0)))
+        rows = sorted(rows, key=lambda row: (_WORST[row["state"]], -_known_lag(row)))
     return rows
+
+
+def _known_lag(row: dict[str, Any]) -> float:
+    """Return the lag to sort by: an unknown one may be any."""
+    return math.inf if row["lag"] is None else row["lag"]
 
 
 def _print(rows: list[dict[str, Any]], output: str) -> None:
@@ -153,25 +163,39 @@ def _live(rows: Any, num: int | None, interval_s: float) -> None:
                 if not error.retriable:
                     raise
                 note = f"{error.code.name}: {error}"
-            live.update(screen(found, num or max(1, console.size.height - 4), note), refresh=True)
+            shown = screen(found, num or max(1, console.size.height - 4), note, console.size.width)
+            live.update(shown, refresh=True)
             time.sleep(interval_s)
 
 
-def screen(rows: list[dict[str, Any]], num: int, note: str) -> Any:
-    """Return the text for the terminal."""
+def columns_that_fit(rows: list[dict[str, Any]], width: int) -> tuple[str, ...]:
+    """Return the columns for a terminal of so many characters; none is cut, the least important ones are left out."""
+    widths = {name: max([len(name), *(len(_cell(row[name])) for row in rows)]) + _GAP for name in _COLUMNS}
+    left_out = 0
+    while left_out < len(_LEAST_IMPORTANT) and sum(widths.values()) > width:
+        del widths[_LEAST_IMPORTANT[left_out]]
+        left_out += 1
+    return tuple(widths)
+
+
+def screen(rows: list[dict[str, Any]], num: int, note: str, width: int) -> Any:
+    """Return the text for a terminal of so many characters."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     trouble = sum(1 for row in rows if row["state"])
     head = f"{time.strftime('%H:%M:%S')}  {len(rows)} partitions, {trouble} with problems"
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in _COLUMNS:
+    table = Table(box=None, padding=(0, _GAP, 0, 0), header_style="bold")
+    columns = columns_that_fit(rows[:num], width)
+    for name in columns:
         justify: Any = "right" if name in {"epoch", "leo", "hw", "lag", "behind_ms"} else "left"
-        table.add_column(name.replace("_", " "), justify=justify, no_wrap=True)
+        # A name that is too long for the terminal takes a second line: every other column stays whole.
+        is_name = name == "partition"
+        table.add_column(name.replace("_", " "), justify=justify, no_wrap=not is_name, overflow="fold")
     for row in rows[:num]:
         style = "red" if row["state"] in {"offline", "under-min-isr"} else "yellow" if row["state"] else ""
-        table.add_row(*(_cell(row[name]) for name in _COLUMNS), style=style)
+        table.add_row(*(_cell(row[name]) for name in columns), style=style)
     more = [Text(f"{len(rows) - num} more", style="dim")] if len(rows) > num else []
     return Group(Text(head, style="bold"), *([Text(note, style="red")] if note else []), table, *more)
 

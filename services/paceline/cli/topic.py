@@ -1,10 +1,11 @@
 """`paceline topic`: create, list, describe, configure, grow, trim, delete."""
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, reached
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.numbers import COUNT
@@ -32,6 +33,7 @@ topic.add_command(trim)
 @click.option("--replication-factor", type=COUNT, help="replicas of each [default: default.replication.factor]")
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="topic configuration; may be repeated")
 @click.option("--validate-only", is_flag=True, help="check without creating anything")
+@output_option
 @bootstrap_option
 def create(
     name: str,
@@ -39,21 +41,29 @@ def create(
     replication_factor: int | None,
     configs: tuple[str, ...],
     validate_only: bool,
+    output: str,
     bootstrap: str,
 ) -> None:
     """Create a topic and return when every partition has a leader."""
     pairs = dict(_key_value(text) for text in configs)
     if len(pairs) < len(configs):
         raise click.UsageError("a key is given more than once in --config")
-    with reported():
+    with reported(output):
         from paceline_client import NewTopic
 
         with reached(bootstrap) as admin:
             wanted = NewTopic(name, partitions, replication_factor, configs=pairs)
             (made,) = admin.create_topics([wanted], validate_only=validate_only)
-            click.echo(f"{name} can be created" if validate_only else f"created {name}")
+            if output == "table":
+                click.echo(f"{name} can be created" if validate_only else f"created {name}")
+            else:
+                show([_made_row(made)], output)
             if not validate_only:
                 _tell_unwritable(admin, made)
+
+
+def _made_row(made: "TopicResult") -> dict[str, Any]:
+    return {"topic": made.name, "topic_id": made.topic_id or None, "assignments": [list(r) for r in made.assignments]}
 
 
 def _tell_unwritable(admin: "Admin", made: "TopicResult") -> None:
@@ -94,7 +104,7 @@ def list_topics(output: str, bootstrap: str) -> None:
 
 
 @topic.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=topic_names)
 @output_option
 @bootstrap_option
 def describe(names: tuple[str, ...], output: str, bootstrap: str) -> None:
@@ -123,7 +133,7 @@ def describe(names: tuple[str, ...], output: str, bootstrap: str) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @click.option("--key", "keys", multiple=True, help="show only this key; may be repeated")
 @output_option
 @bootstrap_option
@@ -142,7 +152,7 @@ def configs(name: str, keys: tuple[str, ...], output: str, bootstrap: str) -> No
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="set a key; may be repeated")
 @click.option("--delete", "deletes", multiple=True, metavar="KEY", help="restore the default; may be repeated")
 @click.option("--append", "appends", multiple=True, metavar="KEY=VALUE,...", help="add members to a list")
@@ -177,7 +187,7 @@ def alter(
 
 
 @topic.command("add-partitions")
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @click.option("--count", type=COUNT, required=True, help="new number of partitions")
 @click.option("--validate-only", is_flag=True, help="check without changing anything")
 @bootstrap_option
@@ -190,7 +200,7 @@ def add_partitions(name: str, count: int, validate_only: bool, bootstrap: str) -
 
 
 @topic.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=topic_names)
 @click.option("--yes", is_flag=True, help="do not ask for confirmation")
 @bootstrap_option
 def delete(names: tuple[str, ...], yes: bool, bootstrap: str) -> None:

@@ -2,6 +2,7 @@
 
 import click
 
+from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import check_partition, reported
 from paceline.cli.numbers import OFFSET
@@ -10,7 +11,7 @@ from paceline.model.errors import OffsetOutOfRangeError
 
 
 @click.command()
-@click.argument("which", nargs=-1, required=True, metavar="TOPIC[/PARTITION]...")
+@click.argument("which", nargs=-1, required=True, metavar="TOPIC[/PARTITION]...", shell_complete=topic_names)
 @click.option("--before-offset", type=OFFSET, help="first offset to keep")
 @click.option("--all", "everything", is_flag=True, help="delete all committed records")
 @click.option("--yes", is_flag=True, help="do not ask for confirmation")

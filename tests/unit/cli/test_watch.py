@@ -192,11 +192,33 @@ def test_a_follower_that_never_came_has_no_lag_yet() -> None:
     assert (row["lag"], row["behind_ms"]) == (None, None)
 
 
+def test_the_lag_is_unknown_while_the_end_of_one_follower_is() -> None:
+    found = view(0)
+    found.replicas.append(
+        SimpleNamespace(broker_id=3, log_end_offset=None, lag_records=None, last_caught_up_ago_ms=None)
+    )
+    rows = [_row("slow", partition(0), view(9)), _row("dead", partition(0), found)]
+    assert rows[1]["lag"] is None
+    assert [row["partition"] for row in _chosen(rows, "lag", troubled=False)] == ["dead/0", "slow/0"]
+
+
+@pytest.mark.parametrize("width", [200, 80, 65])
+def test_no_column_of_the_screen_is_cut(width: int) -> None:
+    rows = [_row("a-topic-of-some-length", partition(0), view(1_000_000_000, isr=(1,)))]
+    console = Console(width=width, height=20)
+    with console.capture() as shown:
+        console.print(screen(rows, 5, "", width))
+    lines = shown.get().splitlines()
+    assert "\u2026" not in shown.get() and max(map(len, lines)) <= width
+    assert all(name in lines[1] for name in ("partition", "lag", "isr", "state"))
+    assert "1000000000" in shown.get() and "under-replicated" in shown.get()
+
+
 def test_the_screen_shows_what_fits_and_says_how_much_does_not() -> None:
     rows = [_row(f"t{number}", partition(0), view(number)) for number in range(10)]
     console = Console(width=120, height=20, record=True, file=None, quiet=False)
     with console.capture() as shown:
-        console.print(screen(rows, 3, "BROKER_NOT_AVAILABLE: nobody"))
+        console.print(screen(rows, 3, "BROKER_NOT_AVAILABLE: nobody", 120))
     text = shown.get()
     assert "10 partitions, 0 with problems" in text and "BROKER_NOT_AVAILABLE" in text
     assert "t2/0" in text and "t3/0" not in text and "7 more" in text
