@@ -1,5 +1,6 @@
 //! One cluster: its connections, and calls that find the process to go to.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -161,6 +162,26 @@ impl Client {
         Ok(found)
     }
 
+    /// Returns the addresses of all brokers, in random order.
+    pub(crate) async fn find_brokers(&self, limit: Duration) -> Result<Vec<String>> {
+        self.describe_cluster_once(limit).await?;
+        let mut addresses: Vec<String> = self.metadata(|metadata| metadata.broker_addresses().cloned().collect());
+        fastrand::shuffle(&mut addresses);
+        Ok(addresses)
+    }
+
+    /// Returns how many partitions topics have, of those that exist.
+    pub(crate) async fn partition_counts(
+        &self,
+        topics: &BTreeSet<String>,
+        limit: Duration,
+    ) -> Result<BTreeMap<String, i32>> {
+        if topics.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        self.ask_any(limit, async |channel, limit| partition_counts_at(channel, topics, limit).await).await
+    }
+
     /// Learns the brokers and the leaders of a topic again.
     async fn refresh(&self, topic: &str, limit: Duration) -> Result<v1::TopicDescription> {
         let begin = Instant::now();
@@ -234,10 +255,33 @@ async fn describe_topic_at(channel: Channel, topic: &str, limit: Duration) -> Re
     }
 }
 
+/// Reads all pages of the answer.
+async fn partition_counts_at(
+    channel: Channel,
+    topics: &BTreeSet<String>,
+    limit: Duration,
+) -> Result<BTreeMap<String, i32>> {
+    let mut stub = MetadataServiceClient::new(channel).max_decoding_message_size(LARGEST_MESSAGE);
+    let mut message = v1::DescribeTopicsRequest { topics: topics.iter().cloned().collect(), ..Default::default() };
+    let mut counts = BTreeMap::new();
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let page = answer("describing topics", left, stub.describe_topics(request(message.clone(), left))).await?;
+        for topic in page.topics.into_iter().filter(|topic| topic.error.is_none()) {
+            *counts.entry(topic.name).or_default() += i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
+        }
+        if page.next_page_token.is_empty() {
+            return Ok(counts);
+        }
+        message.page_token = page.next_page_token;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{At, ConsumerConfig, NewTopic, ProducerConfig, Record};
+    use crate::{At, ConsumerConfig, GroupConfig, NewTopic, ProducerConfig, Record};
 
     #[test]
     fn futures_of_calls_can_be_spawned() {
@@ -252,6 +296,13 @@ mod tests {
         spawnable(client.list_offset("t", 0, At::Latest));
         spawnable(client.watch_events().next());
         spawnable(client.consumer(ConsumerConfig::default()).poll(Duration::ZERO));
+        let mut member = client.group_consumer(GroupConfig::new("g")).unwrap();
+        member.subscribe(["t"]);
+        spawnable(member.next_event(1, Duration::ZERO));
+        spawnable(member.poll(Duration::ZERO));
+        spawnable(member.commit());
+        spawnable(member.committed(&[]));
+        spawnable(member.close());
         let producer = client.producer(ProducerConfig::default());
         spawnable(producer.send(Record::new("t")));
         spawnable(producer.flush());

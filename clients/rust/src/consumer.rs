@@ -11,6 +11,7 @@ use crate::admin::At;
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::fetch::{Asked, Fetched, fetch};
+use crate::groups::CommittedOffset;
 use crate::position::{Accepted, Position};
 use crate::record::ConsumedRecord;
 use crate::v1::ErrorCode;
@@ -65,7 +66,10 @@ impl Default for ConsumerConfig {
     }
 }
 
-pub(crate) type TopicPartition = (String, i32);
+/// A topic and the number of a partition.
+pub type TopicPartition = (String, i32);
+
+pub(crate) const LONGEST_POLL: Duration = Duration::from_secs(86_400);
 
 /// Reads assigned partitions from positions of its own. Dropping the future of a poll loses no records.
 #[derive(Debug)]
@@ -131,6 +135,31 @@ impl Consumer {
         self.buffered.retain(|record| record.partition != partition || record.topic != topic);
     }
 
+    /// Reads a partition from a committed offset, which may name the leader epoch of the record before it.
+    pub(crate) fn resume(&mut self, at: &TopicPartition, offset: i64, leader_epoch: Option<i32>) {
+        self.assign(&at.0, at.1, offset);
+        if let Some(position) = self.positions.get_mut(at) {
+            position.set_epoch(leader_epoch);
+        }
+    }
+
+    pub(crate) fn has_partitions(&self) -> bool {
+        !self.positions.is_empty() || !self.failures.is_empty()
+    }
+
+    pub(crate) fn fail_next_poll(&mut self, failure: Error) {
+        self.failures.push_back(failure);
+    }
+
+    /// Returns the positions after the records that polls have returned, where they are known.
+    pub(crate) fn consumed(&self) -> impl Iterator<Item = (TopicPartition, CommittedOffset)> {
+        self.positions.iter().filter_map(|(at, position)| {
+            let offset = position.returned()?;
+            let committed = CommittedOffset { offset, metadata: String::new(), leader_epoch: position.epoch() };
+            Some((at.clone(), committed))
+        })
+    }
+
     /// Returns the offset of the next record that a poll returns of a partition; nothing while it is not known.
     pub fn position(&self, topic: &str, partition: i32) -> Option<i64> {
         self.positions.get(&(topic.to_owned(), partition)).and_then(Position::returned)
@@ -152,10 +181,10 @@ impl Consumer {
     ///
     /// As [`Consumer::poll`].
     pub async fn poll_up_to(&mut self, max_records: usize, limit: Duration) -> Result<Vec<ConsumedRecord>> {
-        if self.positions.is_empty() {
+        if !self.has_partitions() {
             return Err(Error::InvalidArgument("the consumer has no partitions: call assign".to_owned()));
         }
-        let deadline = Instant::now() + limit.min(Duration::from_secs(86_400));
+        let deadline = Instant::now() + limit.min(LONGEST_POLL);
         loop {
             if !self.buffered.is_empty() {
                 let records = self.give(max_records);

@@ -31,6 +31,14 @@ pub enum Error {
     InvalidArgument(String),
     /// The producer was closed.
     Closed,
+    /// Offsets were not committed because the group has rebalanced without this member; other members may own the
+    /// partitions. Poll to join again. Its code is `ILLEGAL_GENERATION`.
+    CommitFailed {
+        /// The group.
+        group_id: String,
+        /// Why this member is not in the present generation.
+        cause: String,
+    },
 }
 
 /// A failed call, with the code that a server sent or the nearest code for a call without an answer.
@@ -88,9 +96,12 @@ impl ErrorCode {
 }
 
 impl Error {
-    /// Returns the code of a failed call.
+    /// Returns the code of a failed call or commit.
     pub fn code(&self) -> Option<ErrorCode> {
-        self.call().map(|call| call.code)
+        match self {
+            Error::CommitFailed { .. } => Some(ErrorCode::IllegalGeneration),
+            _ => self.call().map(|call| call.code),
+        }
     }
 
     /// Returns whether the same call may succeed later.
@@ -102,7 +113,7 @@ impl Error {
     pub fn is_definite(&self) -> bool {
         match self {
             Error::Call(call) => call.definite,
-            Error::InvalidArgument(_) => true,
+            Error::InvalidArgument(_) | Error::CommitFailed { .. } => true,
             Error::Truncated(_) | Error::Closed => false,
         }
     }
@@ -168,7 +179,6 @@ impl Error {
         Error::answered(operation, detail.code(), detail.message)
     }
 
-    #[allow(dead_code)]
     pub(crate) fn of_group(operation: &str, detail: GroupError) -> Self {
         Error::answered(operation, detail.code(), detail.message)
     }
@@ -247,6 +257,11 @@ impl fmt::Display for Error {
             Error::Call(call) => call.fmt(f),
             Error::Truncated(truncated) => truncated.fmt(f),
             Error::InvalidArgument(message) => f.write_str(message),
+            Error::CommitFailed { group_id, cause } => write!(
+                f,
+                "committing offsets of group {group_id}: the group has rebalanced without this member ({cause}); poll more \
+                 often, take fewer records per poll or raise max_poll_interval"
+            ),
             Error::Closed => f.write_str("the producer was closed before the outcome of the record was known"),
         }
     }

@@ -66,6 +66,10 @@ impl Position {
         self.epoch
     }
 
+    pub(crate) fn set_epoch(&mut self, epoch: Option<i32>) {
+        self.epoch = epoch;
+    }
+
     pub(crate) fn returned(&self) -> Option<i64> {
         self.start.is_none().then_some(self.returned)
     }

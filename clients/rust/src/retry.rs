@@ -15,9 +15,14 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Tells what a call waits for: as an event of tracing, and on stderr in a program that collects no events.
 pub(crate) fn report(failure: &CallError) {
-    tracing::warn!(error = %failure, "waiting");
+    report_wait(&failure.to_string());
+}
+
+/// Tells what a call waits for that has not failed.
+pub(crate) fn report_wait(cause: &str) {
+    tracing::warn!(cause, "waiting");
     if !tracing::dispatcher::has_been_set() {
-        eprintln!("paceline: waiting: {failure}");
+        eprintln!("paceline: waiting: {cause}");
     }
 }
 
@@ -64,7 +69,15 @@ impl Retry {
 
     /// Waits before the next attempt, or returns the failure when there is none.
     pub(crate) async fn after(&mut self, failure: Error) -> Result<()> {
-        let Some(call) = failure.call().filter(|call| call.retriable) else { return Err(failure) };
+        if !failure.is_retriable() {
+            return Err(failure);
+        }
+        self.after_any(failure).await
+    }
+
+    /// Waits before the next attempt also after a failure that the same call could not mend.
+    pub(crate) async fn after_any(&mut self, failure: Error) -> Result<()> {
+        let Some(call) = failure.call() else { return Err(failure) };
         let spare = self.remaining().saturating_sub(LEAST_ATTEMPT);
         if spare.is_zero() {
             return Err(failure);

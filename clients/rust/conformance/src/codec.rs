@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use paceline::{ConsumedRecord, Error, Header, Record};
+use paceline::{ConsumedRecord, Error, Header, Record, Reset};
 use serde_json::{Value, json};
 
 pub fn text<'a>(command: &'a Value, name: &str) -> &'a str {
@@ -17,6 +17,14 @@ pub fn number(command: &Value, name: &str, default: i32) -> i32 {
 
 pub fn milliseconds(command: &Value, name: &str, default: u64) -> Duration {
     Duration::from_millis(command[name].as_u64().unwrap_or(default))
+}
+
+pub fn reset(command: &Value) -> Reset {
+    match text(command, "reset") {
+        "latest" => Reset::Latest,
+        "error" => Reset::Error,
+        _ => Reset::Earliest,
+    }
 }
 
 pub fn integer(value: &Value) -> Result<i64, Error> {
@@ -66,8 +74,12 @@ pub fn record_to_json(record: &ConsumedRecord) -> Value {
 }
 
 pub fn failure(error: &Error) -> Value {
+    let code = match error {
+        Error::InvalidArgument(_) => "INVALID_REQUEST",
+        _ => error.code().map_or("UNKNOWN_SERVER_ERROR", |code| code.name()),
+    };
     json!({
-        "code": error.code().map_or("UNKNOWN_SERVER_ERROR", |code| code.name()),
+        "code": code,
         "message": error.to_string(),
         "definite": error.is_definite(),
     })

@@ -1,18 +1,20 @@
 //! The driver of the Rust client for `tests/conformance`: JSON lines on stdin and stdout.
 
 mod codec;
+mod members;
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write, stdin, stdout};
 use std::time::Duration;
 
 use paceline::{
-    At, Client, ClientConfig, Consumer, ConsumerConfig, Delivery, Error, NewTopic, Producer, ProducerConfig, Reset,
-    Start, partition_for_key,
+    At, Client, ClientConfig, Consumer, ConsumerConfig, Delivery, Error, NewTopic, Producer, ProducerConfig, Start,
+    partition_for_key,
 };
 use serde_json::{Value, json};
 
-use crate::codec::{bytes, failure, integer, milliseconds, number, record, record_to_json, text};
+use crate::codec::{bytes, failure, integer, milliseconds, number, record, record_to_json, reset, text};
+use crate::members::Members;
 
 #[tokio::main]
 async fn main() -> std::io::Result<()> {
@@ -42,6 +44,7 @@ struct Session {
     client: Client,
     producer: Producer,
     consumers: HashMap<String, Consumer>,
+    members: Members,
 }
 
 impl Driver {
@@ -74,7 +77,8 @@ impl Driver {
     }
 
     async fn close(&mut self) {
-        if let Some(session) = self.session.take() {
+        if let Some(mut session) = self.session.take() {
+            session.members.close_all().await;
             session.producer.close(Duration::from_secs(1)).await;
         }
     }
@@ -93,7 +97,7 @@ impl Session {
             linger: milliseconds(command, "linger_ms", 0),
             ..ProducerConfig::default()
         });
-        Ok(Session { client, producer, consumers: HashMap::new() })
+        Ok(Session { client, producer, consumers: HashMap::new(), members: Members::default() })
     }
 
     async fn perform(&mut self, command: &Value) -> Result<Option<Value>, Error> {
@@ -140,7 +144,7 @@ impl Session {
                 });
                 json!({"partitions": partitions.collect::<Vec<_>>()})
             }
-            _ => return Ok(None),
+            _ => return self.members.perform(&self.client, command).await,
         };
         Ok(Some(result))
     }
@@ -169,11 +173,6 @@ impl Session {
 
     async fn consume_open(&mut self, command: &Value) -> Result<Value, Error> {
         let (topic, partition) = (text(command, "topic"), number(command, "partition", 0));
-        let reset = match text(command, "reset") {
-            "latest" => Reset::Latest,
-            "error" => Reset::Error,
-            _ => Reset::Earliest,
-        };
         let start: Start = match &command["start"] {
             Value::Null => At::Earliest.into(),
             start if start == "earliest" => At::Earliest.into(),
@@ -183,7 +182,7 @@ impl Session {
             }
             start => integer(start)?.into(),
         };
-        let mut consumer = self.client.consumer(ConsumerConfig { reset, ..ConsumerConfig::default() });
+        let mut consumer = self.client.consumer(ConsumerConfig { reset: reset(command), ..ConsumerConfig::default() });
         consumer.assign(topic, partition, start);
         self.consumers.insert(text(command, "consumer").to_owned(), consumer);
         Ok(json!({}))

@@ -1,0 +1,370 @@
+//! The consumer of a group.
+
+use std::collections::{BTreeSet, HashMap};
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+use crate::admin::At;
+use crate::client::Client;
+use crate::consumer::{Consumer, LONGEST_POLL, Reset, Start, TopicPartition};
+use crate::error::{Error, Result};
+use crate::groups::background::{beat, watch_topics};
+use crate::groups::config::GroupConfig;
+use crate::groups::join::{Group, Joined, join};
+use crate::groups::member::Member;
+use crate::groups::offsets::{Commits, CommittedOffset, Offsets, fetch_committed};
+use crate::record::ConsumedRecord;
+use crate::v1::ErrorCode;
+
+/// What [`GroupConsumer::next_event`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GroupEvent {
+    /// Records; never empty.
+    Records(Vec<ConsumedRecord>),
+    /// A rebalance has given this member partitions, perhaps none. It reads them from now on.
+    Assigned(Vec<TopicPartition>),
+    /// The partitions go to other members. Until the next call on the consumer their offsets can be committed.
+    Revoked(Vec<TopicPartition>),
+    /// The membership was lost, and other members may have the partitions already. Their offsets cannot be committed.
+    Lost(Vec<TopicPartition>),
+}
+
+/// A member of a consumer group: reads the partitions that the group gives it, from the offsets that the group has committed.
+///
+/// Poll it again and again; heartbeats are sent by a task of its own. The task ends when the consumer is dropped, and the
+/// group notices that after the session timeout. [`GroupConsumer::close`] leaves at once. Dropping the future of a poll loses
+/// nothing: a rebalance continues, and the next poll takes part in it.
+#[derive(Debug)]
+pub struct GroupConsumer {
+    group: Arc<Group>,
+    records: Consumer,
+    topics: BTreeSet<String>,
+    assigned: BTreeSet<TopicPartition>,
+    /// Whether the program knows that it loses its partitions; the next poll gives them up.
+    is_giving_up: bool,
+    commits: Commits,
+    next_commit: Instant,
+    joining: JoinSet<Result<Joined>>,
+    /// Heartbeats, and the look at topics.
+    background: JoinSet<()>,
+}
+
+/// Marks the time that a program spends in a poll, even when it drops the future.
+struct Polling(Arc<Group>);
+
+impl Polling {
+    fn of(group: &Arc<Group>) -> Self {
+        group.member(|member| member.set_polling(true, Instant::now()));
+        Polling(Arc::clone(group))
+    }
+}
+
+impl Drop for Polling {
+    fn drop(&mut self) {
+        self.0.member(|member| member.set_polling(false, Instant::now()));
+    }
+}
+
+impl Client {
+    /// Returns a member of a consumer group; it joins with the first poll after [`GroupConsumer::subscribe`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] when a setting cannot work.
+    pub fn group_consumer(&self, config: GroupConfig) -> Result<GroupConsumer> {
+        config.check()?;
+        Ok(GroupConsumer {
+            records: self.consumer(config.consumer.clone()),
+            group: Arc::new(Group::new(self.clone(), config)),
+            topics: BTreeSet::new(),
+            assigned: BTreeSet::new(),
+            is_giving_up: false,
+            commits: Commits::default(),
+            next_commit: Instant::now(),
+            joining: JoinSet::new(),
+            background: JoinSet::new(),
+        })
+    }
+}
+
+impl GroupConsumer {
+    /// Subscribes to these topics, in the place of those before. The next poll joins the group.
+    pub fn subscribe<T: Into<String>>(&mut self, topics: impl IntoIterator<Item = T>) {
+        self.topics = topics.into_iter().map(Into::into).collect();
+        self.group.rejoin();
+    }
+
+    /// Waits until there are records, at most `limit`; then it returns none. Takes part in rebalances meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`GroupConsumer::next_event`].
+    pub async fn poll(&mut self, limit: Duration) -> Result<Vec<ConsumedRecord>> {
+        self.poll_up_to(usize::MAX, limit).await
+    }
+
+    /// Polls for at most `max_records`; further records that were read are kept for the next poll.
+    ///
+    /// # Errors
+    ///
+    /// As [`GroupConsumer::next_event`].
+    pub async fn poll_up_to(&mut self, max_records: usize, limit: Duration) -> Result<Vec<ConsumedRecord>> {
+        let deadline = Instant::now() + limit.min(LONGEST_POLL);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.next_event(max_records, left).await? {
+                Some(GroupEvent::Records(records)) => return Ok(records),
+                Some(_) => {}
+                None => return Ok(Vec::new()),
+            }
+        }
+    }
+
+    /// Waits for the next record. A record counts as read, for commits, once the next one is asked for.
+    ///
+    /// # Errors
+    ///
+    /// As [`GroupConsumer::next_event`].
+    pub async fn next(&mut self) -> Result<ConsumedRecord> {
+        loop {
+            if let Some(record) = self.poll_up_to(1, LONGEST_POLL).await?.pop() {
+                return Ok(record);
+            }
+        }
+    }
+
+    /// Waits for records, `max_records` at most, or for a step of a rebalance. Returns nothing when `limit` ends first.
+    ///
+    /// # Errors
+    ///
+    /// `FENCED_INSTANCE_ID` when another process has taken over the instance id; every later call fails with it, too. Other
+    /// errors leave a consumer that can be polled further: a coordinator that was not reached within the timeout of the
+    /// client, settings that the coordinator refuses (`INVALID_SESSION_TIMEOUT`, `INCONSISTENT_GROUP_PROTOCOL`, ...),
+    /// `OFFSET_OUT_OF_RANGE` with [`Reset::Error`], and the errors of [`Consumer::poll`].
+    pub async fn next_event(&mut self, max_records: usize, limit: Duration) -> Result<Option<GroupEvent>> {
+        if self.topics.is_empty() {
+            return Err(Error::InvalidArgument("the consumer has no topics: call subscribe".to_owned()));
+        }
+        let deadline = Instant::now() + limit.min(LONGEST_POLL);
+        let group = Arc::clone(&self.group);
+        let _polling = Polling::of(&group);
+        if self.background.is_empty() {
+            self.background.spawn(beat(Arc::clone(&group)));
+            self.background.spawn(watch_topics(Arc::clone(&group)));
+        }
+        loop {
+            if let Some(failure) = group.member(|member| member.fatal()) {
+                return Err(failure);
+            }
+            if self.joining.is_empty() && group.member(|member| member.needs_join()) {
+                if let Some(event) = self.give_up_partitions().await {
+                    return Ok(Some(event));
+                }
+                self.joining.spawn(join(Arc::clone(&group), self.topics.clone()));
+            }
+            let commit_at = self.commit_when_due();
+            let until = commit_at.map_or(deadline, |commit_at| commit_at.min(deadline));
+            let left = until.saturating_duration_since(Instant::now());
+            tokio::select! {
+                biased;
+                Some(done) = self.joining.join_next() => return self.begin(done).map(Some),
+                () = group.news.notified() => {}
+                records = self.records.poll_up_to(max_records, left), if self.records.has_partitions() => {
+                    let records = records?;
+                    if !records.is_empty() {
+                        return Ok(Some(GroupEvent::Records(records)));
+                    }
+                    if Instant::now() >= deadline {
+                        return Ok(None);
+                    }
+                }
+                () = sleep_until(until), if !self.records.has_partitions() => {
+                    if Instant::now() >= deadline {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Commits the positions after all records that polls have returned, and waits.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CommitFailed`] when the group has rebalanced without this member; `REBALANCE_IN_PROGRESS` while it
+    /// rebalances: poll, then commit what is still assigned. Other codes after the timeout of the client.
+    pub async fn commit(&mut self) -> Result<()> {
+        let offsets = self.consumed();
+        self.commit_all(offsets).await
+    }
+
+    /// Commits offsets, and waits. An offset is the next one to read: that of the last record read, plus 1.
+    ///
+    /// # Errors
+    ///
+    /// As [`GroupConsumer::commit`].
+    pub async fn commit_offsets<O: Into<CommittedOffset>>(
+        &mut self,
+        offsets: impl IntoIterator<Item = (TopicPartition, O)>,
+    ) -> Result<()> {
+        let offsets = offsets.into_iter().map(|(at, offset)| (at, offset.into())).collect();
+        self.commit_all(offsets).await
+    }
+
+    /// Returns the committed offsets of partitions, of those for which the group has committed one.
+    ///
+    /// # Errors
+    ///
+    /// Fails when the coordinator does not answer within the timeout of the client.
+    pub async fn committed(&self, partitions: &[TopicPartition]) -> Result<HashMap<TopicPartition, CommittedOffset>> {
+        fetch_committed(&self.group.coordinator, &self.group.config.group_id, partitions).await
+    }
+
+    /// Returns the partitions that this member reads, sorted.
+    pub fn assignment(&self) -> Vec<TopicPartition> {
+        self.assigned.iter().cloned().collect()
+    }
+
+    /// Returns the offset of the next record that a poll returns of a partition; nothing while it is not known.
+    pub fn position(&self, topic: &str, partition: i32) -> Option<i64> {
+        self.records.position(topic, partition)
+    }
+
+    /// Continues a partition of the assignment at an offset, or at [`At`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] when the partition is not assigned to this member.
+    pub fn seek(&mut self, topic: &str, partition: i32, start: impl Into<Start>) -> Result<()> {
+        if !self.assigned.contains(&(topic.to_owned(), partition)) {
+            return Err(Error::InvalidArgument(format!("{topic}/{partition} is not assigned to this consumer")));
+        }
+        self.records.assign(topic, partition, start);
+        Ok(())
+    }
+
+    /// Returns the member id that the coordinator gave; empty before the first join.
+    pub fn member_id(&self) -> String {
+        self.group.member(|member| member.id().to_owned())
+    }
+
+    /// Returns the generation of the group that this member is in.
+    pub fn generation(&self) -> Option<i32> {
+        self.group.member(|member| member.generation())
+    }
+
+    /// Commits, if commits are automatic, and leaves the group. A static member does not leave: it can come back within its
+    /// session timeout.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the commit, or of leaving. The consumer has ended nevertheless.
+    pub async fn close(mut self) -> Result<()> {
+        self.joining.shutdown().await;
+        let committed = self.commit_automatically().await;
+        let limit = self.group.coordinator.client().request_timeout();
+        let left = self.group.leave(limit.min(self.group.config.session_timeout / 2)).await;
+        committed.and(left)
+    }
+
+    /// Takes the first of two steps before a JoinGroup: returns the partitions that move. The second step, with the next
+    /// call, gives them up; the program can commit in between.
+    async fn give_up_partitions(&mut self) -> Option<GroupEvent> {
+        let is_lost = self.group.member(Member::take_lost);
+        let owned = self.assignment();
+        if is_lost || self.is_giving_up || owned.is_empty() {
+            let is_known = std::mem::take(&mut self.is_giving_up);
+            self.drop_partitions();
+            return (is_lost && !is_known && !owned.is_empty()).then_some(GroupEvent::Lost(owned));
+        }
+        // A commit that takes longer continues, and the rebalance does not wait for it.
+        let limit = self.group.config.session_timeout / 2;
+        if let Ok(Err(failure)) = tokio::time::timeout(limit, self.commit_automatically()).await {
+            tracing::warn!(group = self.group.config.group_id, error = %failure, "automatic commit failed");
+        }
+        self.is_giving_up = true;
+        Some(GroupEvent::Revoked(owned))
+    }
+
+    fn drop_partitions(&mut self) {
+        for (topic, partition) in std::mem::take(&mut self.assigned) {
+            self.records.unassign(&topic, partition);
+        }
+    }
+
+    /// Reads the partitions of a new generation.
+    fn begin(&mut self, done: std::result::Result<Result<Joined>, JoinError>) -> Result<GroupEvent> {
+        let Joined { partitions, mut committed, topics } = match done {
+            Ok(joined) => joined?,
+            Err(failure) => resume_unwind(failure.into_panic()),
+        };
+        if topics != self.topics {
+            self.group.rejoin();
+        }
+        for at in &partitions {
+            match (committed.remove(at), self.group.config.consumer.reset) {
+                (Some(found), _) => self.records.resume(at, found.offset, found.leader_epoch),
+                (None, Reset::Earliest) => self.records.assign(&at.0, at.1, At::Earliest),
+                (None, Reset::Latest) => self.records.assign(&at.0, at.1, At::Latest),
+                (None, Reset::Error) => self.records.fail_next_poll(no_offset(&self.group.config.group_id, at)),
+            }
+        }
+        self.assigned = partitions.iter().cloned().collect();
+        self.next_commit = Instant::now() + self.group.config.auto_commit.unwrap_or_default();
+        Ok(GroupEvent::Assigned(partitions))
+    }
+
+    fn consumed(&self) -> Offsets {
+        self.records.consumed().collect()
+    }
+
+    async fn commit_all(&mut self, offsets: Offsets) -> Result<()> {
+        if offsets.is_empty() {
+            return Ok(());
+        }
+        let operation = format!("committing offsets of group {}", self.group.config.group_id);
+        let outcome = self.commits.send(&self.group, offsets).await;
+        outcome.unwrap_or_else(|_| Err(Error::bad_answer(&operation, "the runtime was shut down")))
+    }
+
+    async fn commit_automatically(&mut self) -> Result<()> {
+        if self.group.config.auto_commit.is_none() || self.generation().is_none() {
+            return Ok(());
+        }
+        self.commit().await
+    }
+
+    /// Commits without waiting when it is time for an automatic commit. Returns when it will be time.
+    fn commit_when_due(&mut self) -> Option<Instant> {
+        let pause = self.group.config.auto_commit?;
+        if self.assigned.is_empty() || self.is_giving_up || self.generation().is_none() {
+            return None;
+        }
+        let now = Instant::now();
+        if now >= self.next_commit {
+            self.next_commit = now + pause.max(Duration::from_millis(1));
+            let offsets = self.consumed();
+            if !self.commits.is_busy() && !offsets.is_empty() {
+                let group_id = self.group.config.group_id.clone();
+                let outcome = self.commits.send(&self.group, offsets);
+                tokio::spawn(async move {
+                    if let Ok(Err(failure)) = outcome.await {
+                        tracing::warn!(group = group_id, error = %failure, "automatic commit failed");
+                    }
+                });
+            }
+        }
+        Some(self.next_commit)
+    }
+}
+
+fn no_offset(group_id: &str, (topic, partition): &TopicPartition) -> Error {
+    let operation = format!("reading {topic}/{partition}");
+    let message = format!("group {group_id} has committed no offset, and the reset policy is an error: call seek");
+    Error::new(&operation, ErrorCode::OffsetOutOfRange, message)
+}

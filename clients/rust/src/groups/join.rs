@@ -1,0 +1,229 @@
+//! The task that joins the group: JoinGroup, the assignment when this member leads, SyncGroup, and the committed offsets.
+//! It survives the end of a poll; the next poll takes what it found.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::client::Client;
+use crate::connections::{answer, request};
+use crate::consumer::TopicPartition;
+use crate::error::{Error, Result};
+use crate::groups::assignor::{PartitionCounts, Subscriber};
+use crate::groups::config::GroupConfig;
+use crate::groups::coordinator::{Coordinator, Stub};
+use crate::groups::member::{Member, Refused};
+use crate::groups::offsets::{CommittedOffset, fetch_committed, from_v1, to_v1};
+use crate::retry::{PATIENCE, report_wait};
+use crate::v1::{self, ConsumerSubscription};
+
+/// The answer to a JoinGroup may take as long as the longest rebalance timeout of the members; this is the time beyond it.
+const JOIN_GRACE: Duration = Duration::from_secs(30);
+const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What the poll, the task that joins and the background tasks share.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) config: GroupConfig,
+    pub(crate) coordinator: Coordinator,
+    /// Wakes the poll.
+    pub(crate) news: Notify,
+    member: Mutex<Member>,
+    /// Number of partitions of each topic of the group, as this member assigned by them; empty when another member leads.
+    counts: Mutex<PartitionCounts>,
+}
+
+/// The partitions of a member in a new generation.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) partitions: Vec<TopicPartition>,
+    pub(crate) committed: HashMap<TopicPartition, CommittedOffset>,
+    /// The topics that the member has joined with.
+    pub(crate) topics: BTreeSet<String>,
+}
+
+impl Group {
+    pub(crate) fn new(client: Client, config: GroupConfig) -> Self {
+        Group {
+            coordinator: Coordinator::new(client, config.group_id.clone()),
+            config,
+            news: Notify::new(),
+            member: Mutex::new(Member::new(Instant::now())),
+            counts: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn member<T>(&self, with: impl FnOnce(&mut Member) -> T) -> T {
+        with(&mut self.member.lock().unwrap())
+    }
+
+    /// Has the next poll join again.
+    pub(crate) fn rejoin(&self) {
+        self.member(Member::rejoin);
+        self.news.notify_one();
+    }
+
+    /// Returns the partitions that this member assigned by, while it leads the group.
+    pub(crate) fn assigned_by(&self) -> PartitionCounts {
+        self.counts.lock().unwrap().clone()
+    }
+
+    /// Tells the coordinator that a dynamic member leaves. A static member keeps its place until its session timeout.
+    pub(crate) async fn leave(&self, limit: Duration) -> Result<()> {
+        let member_id = self.member(Member::leave);
+        if member_id.is_empty() || self.config.is_static() {
+            return Ok(());
+        }
+        let operation = format!("leaving group {}", self.config.group_id);
+        let members = vec![v1::LeavingMember { member_id, ..Default::default() }];
+        let message = v1::LeaveGroupRequest { group_id: self.config.group_id.clone(), members };
+        let call = |mut stub: Stub, limit: Duration| {
+            let operation = operation.clone();
+            async move { answer(&operation, limit, stub.leave_group(request(message, limit))).await }
+        };
+        let left = self.coordinator.call(limit, call).await?.members.into_iter().next();
+        left.and_then(|member| member.error).map_or(Ok(()), |error| Err(Error::of_group(&operation, error)))
+    }
+}
+
+/// Joins until the member has its partitions. A failure that lasts as long as the timeout of the client ends the task, with
+/// the last cause; so does a refusal that another attempt cannot mend.
+pub(crate) async fn join(group: Arc<Group>, topics: BTreeSet<String>) -> Result<Joined> {
+    let outcome = assigned_partitions(&group, &topics).await;
+    if outcome.is_err() {
+        group.member(|member| {
+            member.join_ended();
+            member.rejoin();
+        });
+    }
+    let partitions = outcome?;
+    let committed = fetch_committed(&group.coordinator, &group.config.group_id, &partitions).await;
+    Ok(Joined { committed: committed.inspect_err(|_| group.rejoin())?, partitions, topics })
+}
+
+async fn assigned_partitions(group: &Group, topics: &BTreeSet<String>) -> Result<Vec<TopicPartition>> {
+    let mut retry = group.coordinator.client().retry();
+    loop {
+        let outcome = match join_group(group, topics).await {
+            Ok(joined) => {
+                // The wait for the other members does not count.
+                retry = group.coordinator.client().retry();
+                sync_group(group, joined).await
+            }
+            Err(failure) => Err(failure),
+        };
+        match outcome {
+            Ok(partitions) => return Ok(partitions),
+            Err(failure) => match group.member(|member| member.join_refused(failure)) {
+                Refused::JoinNow => {}
+                Refused::JoinLater(failure) => retry.after_any(failure).await?,
+                Refused::Fail(failure) => return Err(failure),
+            },
+        }
+    }
+}
+
+async fn join_group(group: &Group, topics: &BTreeSet<String>) -> Result<v1::JoinGroupResponse> {
+    let config = &group.config;
+    let operation = format!("joining group {}", config.group_id);
+    let subscription = ConsumerSubscription { topics: topics.iter().cloned().collect(), ..Default::default() };
+    let protocols = config.assignors.iter().map(|assignor| v1::GroupProtocol {
+        name: assignor.name().to_owned(),
+        subscription: Some(subscription.clone()),
+    });
+    let message = v1::JoinGroupRequest {
+        group_id: config.group_id.clone(),
+        session_timeout_ms: milliseconds(config.session_timeout),
+        rebalance_timeout_ms: milliseconds(config.max_poll_interval),
+        member_id: group.member(|member| member.id().to_owned()),
+        group_instance_id: config.instance_id.clone(),
+        protocol_type: String::new(),
+        protocols: protocols.collect(),
+        client_id: config.client_id.clone(),
+    };
+    let call = |mut stub: Stub, limit: Duration| {
+        let operation = operation.clone();
+        group.member(Member::join_sent);
+        async move { answer(&operation, limit, stub.join_group(request(message, limit))).await }
+    };
+    let joining = group.coordinator.call(config.max_poll_interval + JOIN_GRACE, call);
+    let joined = reported(&format!("{operation}: waiting for its members"), joining).await?;
+    group.member(|member| member.joined(&joined.member_id, joined.generation_id));
+    Ok(joined)
+}
+
+async fn sync_group(group: &Group, joined: v1::JoinGroupResponse) -> Result<Vec<TopicPartition>> {
+    let operation = format!("getting the partitions of group {}", group.config.group_id);
+    let leads = joined.leader == joined.member_id && !joined.skip_assignment;
+    let (assignments, counts) = if leads { assign(group, &operation, &joined).await? } else { Default::default() };
+    *group.counts.lock().unwrap() = counts;
+    let message = v1::SyncGroupRequest {
+        group_id: group.config.group_id.clone(),
+        generation_id: joined.generation_id,
+        member_id: joined.member_id,
+        group_instance_id: group.config.instance_id.clone(),
+        protocol_type: joined.protocol_type,
+        protocol_name: joined.protocol_name,
+        assignments,
+    };
+    let call = |mut stub: Stub, limit: Duration| {
+        let operation = operation.clone();
+        async move { answer(&operation, limit, stub.sync_group(request(message, limit))).await }
+    };
+    let syncing = group.coordinator.call(SYNC_TIMEOUT, call);
+    let found = reported(&format!("{operation}: waiting for the assignment of the leader"), syncing).await?;
+    group.member(Member::synced);
+    Ok(from_v1(found.assignment.unwrap_or_default().partitions))
+}
+
+/// Assigns the partitions of the topics of all members.
+async fn assign(
+    group: &Group,
+    operation: &str,
+    joined: &v1::JoinGroupResponse,
+) -> Result<(Vec<v1::MemberAssignment>, PartitionCounts)> {
+    let named = group.config.assignors.iter().find(|assignor| assignor.name() == joined.protocol_name);
+    let unknown = || Error::bad_answer(operation, &format!("the assignor {:?} is not ours", joined.protocol_name));
+    let assignor = named.ok_or_else(unknown)?;
+    let members: Vec<Subscriber> = joined.members.iter().map(subscriber).collect();
+    let topics: BTreeSet<String> = members.iter().flat_map(|member| member.topics.iter().cloned()).collect();
+    let client = group.coordinator.client();
+    let mut counts = client.partition_counts(&topics, client.request_timeout()).await?;
+    let assignments = assignor.assign(&members, &counts).into_iter().map(|(member_id, partitions)| {
+        let assignment = v1::ConsumerAssignment { partitions: to_v1(&partitions), ..Default::default() };
+        v1::MemberAssignment { member_id, assignment: Some(assignment) }
+    });
+    let assignments = assignments.collect();
+    for topic in topics {
+        counts.entry(topic).or_insert(0);
+    }
+    Ok((assignments, counts))
+}
+
+fn subscriber(member: &v1::JoinGroupMember) -> Subscriber {
+    let subscription = member.subscription.as_ref();
+    Subscriber {
+        member_id: member.member_id.clone(),
+        instance_id: member.group_instance_id.clone(),
+        topics: subscription.map(|subscription| subscription.topics.iter().cloned().collect()).unwrap_or_default(),
+    }
+}
+
+/// Says what a call waits for when its answer is not there soon.
+async fn reported<T>(what: &str, call: impl Future<Output = T>) -> T {
+    tokio::pin!(call);
+    match tokio::time::timeout(PATIENCE, &mut call).await {
+        Ok(done) => done,
+        Err(_) => {
+            report_wait(what);
+            call.await
+        }
+    }
+}
+
+fn milliseconds(time: Duration) -> i32 {
+    i32::try_from(time.as_millis()).unwrap_or(i32::MAX)
+}

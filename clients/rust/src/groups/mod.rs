@@ -1,0 +1,18 @@
+//! Consumer groups: members share the partitions of topics, and the cluster keeps their offsets.
+//!
+//! Read [`consumer`] first: it polls, and joins the group again when that is necessary. [`join`] is the task that joins,
+//! [`background`] keeps the member alive between polls, and [`member`] is what they share.
+
+mod assignor;
+mod background;
+mod config;
+mod consumer;
+mod coordinator;
+mod join;
+mod member;
+mod offsets;
+
+pub use assignor::Assignor;
+pub use config::GroupConfig;
+pub use consumer::{GroupConsumer, GroupEvent};
+pub use offsets::CommittedOffset;

@@ -1,0 +1,184 @@
+//! Committing offsets and reading committed ones.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::connections::{answer, request};
+use crate::consumer::TopicPartition;
+use crate::error::{Error, Result};
+use crate::groups::coordinator::{Coordinator, Stub};
+use crate::groups::join::Group;
+use crate::v1::{self, ErrorCode};
+
+/// A position that a group has committed, or that a program commits. An offset converts into one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommittedOffset {
+    /// The next offset to read: that of the last record read, plus 1.
+    pub offset: i64,
+    /// A note for people.
+    pub metadata: String,
+    /// Leader epoch of the last record read; absent when it is not known.
+    pub leader_epoch: Option<i32>,
+}
+
+impl From<i64> for CommittedOffset {
+    fn from(offset: i64) -> Self {
+        CommittedOffset { offset, ..CommittedOffset::default() }
+    }
+}
+
+/// Offsets to commit, or to begin at.
+pub(crate) type Offsets = BTreeMap<TopicPartition, CommittedOffset>;
+
+/// Sends commits in order, each after the answer to the one before: calls of one connection may overtake each other.
+#[derive(Debug, Default)]
+pub(crate) struct Commits {
+    last: Option<JoinHandle<()>>,
+}
+
+impl Commits {
+    /// Returns whether some commit has not ended.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.last.as_ref().is_some_and(|last| !last.is_finished())
+    }
+
+    /// Commits after every commit that was sent before. A dropped receiver does not take the commit back.
+    pub(crate) fn send(&mut self, group: &Arc<Group>, offsets: Offsets) -> oneshot::Receiver<Result<()>> {
+        let (tell, outcome) = oneshot::channel();
+        let (previous, group) = (self.last.take(), Arc::clone(group));
+        self.last = Some(tokio::spawn(async move {
+            if let Some(previous) = previous {
+                let _ = previous.await;
+            }
+            let _ = tell.send(commit(&group, &offsets).await);
+        }));
+        outcome
+    }
+}
+
+/// Commits as the member that there is now.
+async fn commit(group: &Group, offsets: &Offsets) -> Result<()> {
+    let group_id = &group.config.group_id;
+    let operation = format!("committing offsets of group {group_id}");
+    let (generation, member_id) = group.member(|member| member.for_commit(group_id))?;
+    let message = v1::CommitOffsetsRequest {
+        group_id: group_id.clone(),
+        generation_id: Some(generation),
+        member_id,
+        group_instance_id: group.config.instance_id.clone(),
+        offsets: offsets.iter().map(to_commit).collect(),
+    };
+    let call = |mut stub: Stub, limit: Duration| {
+        let (operation, message) = (operation.clone(), message.clone());
+        async move {
+            let found = answer(&operation, limit, stub.commit_offsets(request(message, limit))).await?;
+            check(&operation, found)
+        }
+    };
+    group.coordinator.repeat(call).await.map_err(|failure| match failure.code() {
+        Some(ErrorCode::UnknownMemberId | ErrorCode::IllegalGeneration) => {
+            Error::CommitFailed { group_id: group_id.clone(), cause: failure.to_string() }
+        }
+        _ => failure,
+    })
+}
+
+fn to_commit(((topic, partition), committed): (&TopicPartition, &CommittedOffset)) -> v1::OffsetToCommit {
+    v1::OffsetToCommit {
+        topic: topic.clone(),
+        partition: *partition,
+        offset: committed.offset,
+        leader_epoch: committed.leader_epoch,
+        metadata: committed.metadata.clone(),
+    }
+}
+
+/// Returns the error of the first partition that was refused.
+fn check(operation: &str, found: v1::CommitOffsetsResponse) -> Result<()> {
+    for v1::CommitOffsetResult { topic, partition, error } in found.partitions {
+        if let Some(error) = error {
+            return Err(Error::of_partition(&format!("{operation}, {topic}/{partition}"), error));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the committed offsets of partitions, of those that have one.
+pub(crate) async fn fetch_committed(
+    coordinator: &Coordinator,
+    group_id: &str,
+    partitions: &[TopicPartition],
+) -> Result<HashMap<TopicPartition, CommittedOffset>> {
+    if partitions.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let operation = format!("reading committed offsets of group {group_id}");
+    let message = v1::FetchOffsetsRequest { group_id: group_id.to_owned(), partitions: to_v1(partitions) };
+    let call = |mut stub: Stub, limit: Duration| {
+        let (operation, message) = (operation.clone(), message.clone());
+        async move { answer(&operation, limit, stub.fetch_offsets(request(message, limit))).await }
+    };
+    let found = coordinator.repeat(call).await?.partitions;
+    Ok(found.into_iter().filter_map(committed).collect())
+}
+
+fn committed(found: v1::CommittedOffset) -> Option<(TopicPartition, CommittedOffset)> {
+    let v1::CommittedOffset { topic, partition, offset, leader_epoch, metadata, .. } = found;
+    Some(((topic, partition), CommittedOffset { offset: offset?, metadata, leader_epoch }))
+}
+
+pub(crate) fn to_v1(partitions: &[TopicPartition]) -> Vec<v1::TopicPartitions> {
+    let mut by_topic: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
+    for (topic, partition) in partitions {
+        by_topic.entry(topic).or_default().push(*partition);
+    }
+    let topics = by_topic.into_iter();
+    topics.map(|(topic, partitions)| v1::TopicPartitions { topic: topic.to_owned(), partitions }).collect()
+}
+
+pub(crate) fn from_v1(topics: Vec<v1::TopicPartitions>) -> Vec<TopicPartition> {
+    let of_topic = |v1::TopicPartitions { topic, partitions }| {
+        partitions.into_iter().map(move |partition| (topic.clone(), partition)).collect::<Vec<_>>()
+    };
+    topics.into_iter().flat_map(of_topic).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_are_named_by_topic() {
+        let partitions = [("b".to_owned(), 1), ("a".to_owned(), 0), ("b".to_owned(), 0)];
+        let named = to_v1(&partitions);
+        assert_eq!(named.len(), 2);
+        assert_eq!((named[1].topic.as_str(), named[1].partitions.as_slice()), ("b", [1, 0].as_slice()));
+        assert_eq!(from_v1(named), [("a".to_owned(), 0), ("b".to_owned(), 1), ("b".to_owned(), 0)]);
+    }
+
+    #[test]
+    fn the_first_partition_that_was_refused_is_named() {
+        let result = |partition, code: Option<ErrorCode>| v1::CommitOffsetResult {
+            topic: "t".to_owned(),
+            partition,
+            error: code.map(|code| v1::PartitionError { code: code.into(), ..Default::default() }),
+        };
+        let all_kept = v1::CommitOffsetsResponse { partitions: vec![result(0, None)] };
+        check("committing", all_kept).unwrap();
+        let refused = vec![result(0, None), result(1, Some(ErrorCode::OffsetMetadataTooLarge))];
+        let failure = check("committing", v1::CommitOffsetsResponse { partitions: refused }).unwrap_err();
+        assert_eq!(failure.code(), Some(ErrorCode::OffsetMetadataTooLarge));
+        assert!(failure.to_string().contains("t/1"), "{failure}");
+    }
+
+    #[test]
+    fn a_partition_without_a_commit_has_no_offset() {
+        let found = |offset| v1::CommittedOffset { topic: "t".to_owned(), offset, ..Default::default() };
+        assert_eq!(committed(found(None)), None);
+        assert_eq!(committed(found(Some(0))).unwrap().1, 0.into());
+    }
+}
