@@ -1,8 +1,8 @@
-"""The part of a client that a Spark job needs: topics and leaders, offsets, and raw fetches; blocking.
+"""Blocking client for Spark jobs: topics and leaders, offsets, and raw fetches.
 
 Channels are opened on first use and kept per process id: Spark's daemon forks its workers, gRPC does not survive a
-fork, and a worker that is used again finds its connections open. A constructor opens no channel, because Spark builds
-each reader a second time in another process to pickle it.
+fork, and a reused worker keeps its open connections. A constructor opens no channel, because Spark builds each reader a
+second time in another process to pickle it.
 """
 
 import os
@@ -36,15 +36,15 @@ from paceline.v1 import log_service_pb2, log_service_pb2_grpc, metadata_service_
 METADATA_DEADLINE_MS: Final = 30_000
 RPC_TIMEOUT_S: Final = 10.0
 FRAME_BYTES: Final = 1024 * 1024
-"""What a broker may put into one HTTP/2 frame, instead of gRPC's 16 KiB. One probe of single answers on a busy machine:
+"""Maximum HTTP/2 frame that a broker may send, instead of gRPC's 16 KiB. A probe of single responses on a busy machine:
 1 MiB 693 to 950 MB/s, 4 MiB 333 to 917, 8 MiB 377 to 430; a larger look-ahead alone helped 4 MiB as much. No effect on
 a whole read has been shown yet."""
 MAX_PARTITIONS_PER_LOOKUP: Final = 10_000
 MAX_NAMES_PER_LOOKUP: Final = 10_000
-"""Brokers refuse requests that name more."""
+"""Brokers refuse requests with more partitions."""
 MAX_SERVERS_TOLD: Final = 8
 UNKNOWN_TOPIC_ATTEMPTS: Final = 3
-"""A broker's cache may be a moment behind the creation of a topic, not longer."""
+"""Longest time for which a broker's metadata may lack a newly created topic."""
 
 EARLIEST: Final = log_service_pb2.OFFSET_SPEC_EARLIEST
 LATEST: Final = log_service_pb2.OFFSET_SPEC_LATEST
@@ -57,7 +57,7 @@ _channels_lock = threading.Lock()
 
 
 def channels_of_this_process(client_id: str, tls: TlsFiles | None = None) -> ChannelCache:
-    """Return the channels of this process; those inherited through a fork are forgotten, never used or closed."""
+    """Return the channels of this process; channels inherited through a fork are forgotten, not used or closed."""
     key = (os.getpid(), client_id, tls)
     with _channels_lock:
         if key not in _channels:
@@ -83,9 +83,9 @@ def _open_channel(address: str, client_id: str, credentials: TlsCredentials | No
 
 
 def named_failure(where: str, failure: grpc.RpcError) -> PacelineError:
-    """Return the error behind a failed call, saying where it failed.
+    """Return the error of a failed call, with the place of the failure.
 
-    A status that gRPC made itself when a connection broke counts as just that, so that the call is made again.
+    A status that gRPC set itself when a connection broke counts as a connection error, so that the call is repeated.
     """
     error = from_rpc_error(failure)
     unclear = error_info(failure) is None and failure.code() in _BROKEN_CONNECTION
@@ -96,7 +96,7 @@ def named_failure(where: str, failure: grpc.RpcError) -> PacelineError:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition's replicas as a broker described them."""
+    """A partition's replicas, as described by a broker."""
 
     leader_epoch: int
     replicas: tuple[int, ...]
@@ -105,12 +105,12 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic as a broker described it."""
+    """A topic, as described by a broker."""
 
     name: str
     topic_id: str
     leaders: Mapping[int, int | None]
-    """Leader's broker id per partition, None where there is none."""
+    """Leader's broker id per partition, None for a partition without a leader."""
     leader_epochs: Mapping[int, int] = field(default_factory=dict)
     """Leader epoch per partition."""
     described: metadata_service_pb2.TopicDescription = field(
@@ -127,15 +127,15 @@ class TopicView:
 
 
 class Connection(Protocol):
-    """How to reach a cluster: the part that the options of a read and of a write have in common."""
+    """Connection settings common to the options of a read and a write."""
 
     @property
     def bootstrap_servers(self) -> tuple[str, ...]:
-        """``host:port`` of some brokers."""
+        """``host:port`` of the bootstrap brokers."""
 
     @property
     def client_id(self) -> str:
-        """The name that brokers see."""
+        """Client id sent to brokers."""
 
     @property
     def tls(self) -> TlsFiles | None:
@@ -151,10 +151,10 @@ class Connection(Protocol):
 
 
 class Cluster:
-    """One cluster, reached through its bootstrap servers. Opens nothing until the first call."""
+    """A cluster, reached through its bootstrap servers. Opens no connection before the first call."""
 
     def __init__(self, options: Connection, more_servers: Sequence[str] = ()) -> None:
-        """``more_servers`` are asked when none of the bootstrap servers answers."""
+        """``more_servers`` are tried when no bootstrap server answers."""
         self._bootstrap = (*options.bootstrap_servers, *more_servers)
         self._client_id = options.client_id
         self._tls = options.tls
@@ -169,9 +169,9 @@ class Cluster:
         self._good_address: str | None = None
 
     def describe_topics(self, names: Sequence[str] = ()) -> dict[str, TopicView]:
-        """Return the named topics that exist, every topic when none is named, and remember leaders and brokers.
+        """Return the named topics that exist, all topics without names, and cache leaders and brokers.
 
-        A missing name is asked for again a few times, then left out.
+        A missing name is looked up again a few times, then omitted.
 
         Raises:
             PacelineError: no bootstrap server answered in time.
@@ -191,11 +191,11 @@ class Cluster:
             return {name: self._topics[name] for name in names if name in self._topics}
 
     def refresh(self, names: Sequence[str], seconds: float | None = None) -> dict[str, TopicView]:
-        """Ask for brokers and topics once more, at whichever server answers first.
+        """Refresh brokers and topics from the first server that answers.
 
         Args:
-            names: topics to ask for; all when empty.
-            seconds: end earlier than the metadata deadline, for a caller that has less time left.
+            names: topics to describe; all when empty.
+            seconds: shorter deadline, for a caller that has less time left.
 
         Raises:
             PacelineError: no server answered in time, or a topic failed for another reason than being unknown.
@@ -206,21 +206,21 @@ class Cluster:
         return call_with_retry(policy, lambda left: self._refresh_once(names, left))
 
     def _refresh_once(self, names: Sequence[str], seconds: float | None) -> dict[str, TopicView]:
-        failure: PacelineError = BrokerNotAvailableError("there is no server to ask")
+        failure: PacelineError = BrokerNotAvailableError("no server is known")
         until = time.monotonic() + (RPC_TIMEOUT_S if seconds is None else seconds)
         for address in self._servers():
             try:
                 return self._describe(address, names, min(RPC_TIMEOUT_S, max(until - time.monotonic(), 0.001)))
             except grpc.RpcError as error:
                 last = named_failure(address, error)
-                # One that is silent says less than one that refused.
+                # Prefer the error of a server that refused to the error of a server that did not answer.
                 failure = failure if failure.__cause__ is not None and is_timeout(last) else last
             if time.monotonic() >= until:
                 break
         raise failure
 
     def _servers(self) -> list[str]:
-        """Return the server that answered last, the bootstrap servers, then every broker we heard of."""
+        """Return the server that answered last, the bootstrap servers, then every known broker."""
         known = [self._good_address] if self._good_address else []
         return list(dict.fromkeys([*known, *self._bootstrap, *sorted(self._addresses.values())]))
 
@@ -252,7 +252,7 @@ class Cluster:
         return found
 
     def some_servers(self) -> tuple[str, ...]:
-        """Return a few of the brokers heard of, for readers that may find every bootstrap server gone."""
+        """Return a few known brokers, for readers that may find all bootstrap servers dead."""
         return tuple(sorted(self._addresses.values())[:MAX_SERVERS_TOLD])
 
     def topic(self, name: str) -> TopicView | None:
@@ -275,13 +275,13 @@ class Cluster:
     def list_offsets(
         self, partitions: Iterable[TopicPartition], spec: int, timestamps_ms: Mapping[TopicPartition, int] | None = None
     ) -> dict[TopicPartition, int | None]:
-        """Return an offset per partition; None where no record is as young as the asked time.
+        """Return an offset per partition; None where all records are older than the requested time.
 
-        Moved leaders are followed and missing ones waited for, within the metadata deadline.
+        Follows moved leaders and waits for missing leaders, within the metadata deadline.
 
         Raises:
-            UnknownTopicOrPartitionError: a topic is not described any more.
-            PacelineError: a partition failed for good, or the deadline passed; the last cause.
+            UnknownTopicOrPartitionError: a topic no longer exists.
+            PacelineError: a partition failed permanently, or the deadline expired; the last cause.
         """
         found: dict[TopicPartition, int | None] = {}
         left = sorted(set(partitions))
@@ -295,7 +295,7 @@ class Cluster:
                 missing = names - set(self.refresh(sorted(names), seconds))
                 times_missing = times_missing + 1 if missing else 0
                 if missing:
-                    raise UnknownTopicOrPartitionError(f"there is no topic {', '.join(sorted(missing))}")
+                    raise UnknownTopicOrPartitionError(f"topic {', '.join(sorted(missing))} does not exist")
             first = False
             failure = self._list_offsets_once(left, spec, timestamps_ms or {}, found, seconds or RPC_TIMEOUT_S)
             left = [tp for tp in left if tp not in found]
@@ -306,10 +306,10 @@ class Cluster:
         return found
 
     def list_offsets_once(self, partitions: Sequence[TopicPartition], spec: int) -> dict[TopicPartition, int | None]:
-        """Return the offsets that the leaders answer at once; a partition whose leader fails is left out.
+        """Return the offsets that leaders answer in a single attempt; omits partitions whose leader fails.
 
         Raises:
-            PacelineError: a partition failed for a reason that another attempt would not change.
+            PacelineError: a partition failed with an error that is not retriable.
         """
         found: dict[TopicPartition, int | None] = {}
         self._list_offsets_once(partitions, spec, {}, found, RPC_TIMEOUT_S)
@@ -323,7 +323,7 @@ class Cluster:
         found: dict[TopicPartition, int | None],
         seconds: float,
     ) -> PacelineError | None:
-        """Ask every leader once; put what succeeded into ``found`` and return a failure of the rest."""
+        """Ask every leader once; add results to ``found`` and return a failure of the other partitions."""
         failure: PacelineError | None = None
         by_leader: dict[str, list[TopicPartition]] = {}
         for tp in partitions:
@@ -349,7 +349,7 @@ class Cluster:
         timestamps_ms: Mapping[TopicPartition, int],
         seconds: float,
     ) -> Any:
-        """Send the look-up to one leader, so that those of several leaders run at the same time; return its future."""
+        """Send the look-up to one leader without waiting, so that leaders are asked in parallel; return its future."""
         request = log_service_pb2.ListOffsetsRequest()
         for tp in partitions:
             request.partitions.add(
@@ -382,7 +382,7 @@ class Cluster:
 def _take_offsets(
     address: str, partitions: Sequence[TopicPartition], call: Any, found: dict[TopicPartition, int | None]
 ) -> PacelineError | None:
-    """Wait for a leader's answer, put what succeeded into ``found`` and return a retriable failure of the rest."""
+    """Wait for a leader's response, add results to ``found`` and return a retriable failure of the others."""
     try:
         answer = call.result()
     except grpc.RpcError as error:
@@ -397,5 +397,5 @@ def _take_offsets(
         else:
             found[tp] = result.offset if result.HasField("offset") else None
     if failure is None and any(tp not in found for tp in partitions):
-        failure = UnknownServerError(f"{address} did not answer every partition")
+        failure = UnknownServerError(f"{address} did not answer for every partition")
     return failure

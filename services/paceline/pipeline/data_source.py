@@ -1,8 +1,8 @@
 """The Spark data source ``paceline``: ``spark.read.format("paceline")``. Start here.
 
-`PacelineDataSource` checks the options and builds the readers of `paceline.pipeline.source`. It connects to nothing and
-imports neither gRPC nor numpy: Spark builds it in processes of their own, and every Python process of Spark that looks
-for data sources imports this module.
+`PacelineDataSource` checks the options and builds the readers of `paceline.pipeline.source`. It opens no connection and
+imports neither gRPC nor numpy: Spark creates it in separate processes, and every Python process of Spark that looks for
+data sources imports this module.
 """
 
 from typing import NoReturn
@@ -69,7 +69,7 @@ class PacelineDataSource(DataSource):  # type: ignore[misc]
         return PARTITION_STATES if options.wants_partitions else spark_schema(options.columns)
 
     def reader(self, schema: StructType) -> "PacelineReader":
-        """Return the reader, with push-down only if the option asks for it: Spark may have it switched off."""
+        """Return the reader, with push-down only if the option enables it, because Spark may have disabled it."""
         options = parse_batch_options(self.options)
         if options.wants_partitions:
             return PartitionStatesReader(options)
@@ -83,7 +83,7 @@ class PacelineDataSource(DataSource):  # type: ignore[misc]
         return PacelineStreamReader(options)
 
     def simpleStreamReader(self, schema: StructType) -> NoReturn:  # noqa: N802
-        """Refuse a simple stream reader: it would read every record on the driver (SPARK-55416)."""
+        """Refuse a simple stream reader: it would read all records on the driver (SPARK-55416)."""
         raise UnsupportedOperationError("the driver does not read records itself; Spark uses streamReader")
 
     def writer(self, schema: StructType, overwrite: bool) -> PacelineWriter:

@@ -1,4 +1,4 @@
-"""What can go wrong in a Spark job over Paceline, beside the errors of the brokers themselves.
+"""Errors of Spark jobs, in addition to the errors of brokers.
 
 Spark shows only the class name and the message of a Python error, so the message carries the advice.
 """
@@ -7,32 +7,32 @@ from paceline.model.errors import ErrorCode, InvalidConfigError, OffsetOutOfRang
 
 
 class InvalidOptionError(InvalidConfigError):
-    """An option of the data source is unknown, refused, or contradicts another one."""
+    """An option of the data source is unknown, refused, or contradicts another option."""
 
 
 class DataLossError(OffsetOutOfRangeError):
-    """Records that the query asked for are not in the log any more, and ``failOnDataLoss`` is true."""
+    """Requested records are no longer in the log, and ``failOnDataLoss`` is true."""
 
 
 class UnsupportedOperationError(PacelineError):
-    """The data source does not offer this way of reading or writing."""
+    """The data source does not support this kind of read or write."""
 
     code = ErrorCode.INVALID_REQUEST
 
 
 class InvalidRowError(PacelineError):
-    """A row cannot be written: it has no topic, a partition that does not exist, or is too large."""
+    """A row cannot be written: its topic is missing, its partition does not exist, or it is too large."""
 
     code = ErrorCode.INVALID_REQUEST
 
 
 class PublishFencedError(PacelineError):
-    """A later batch of the same query has been published; this driver is an old one and must stop."""
+    """A later batch of the same query has been published; this driver is outdated and must stop."""
 
     code = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 class StagedDataLostError(PacelineError):
-    """Batches that a decision names are not in the staging topic any more, so the publish cannot be completed."""
+    """Batches of a decision were deleted from the staging topic, so the publish cannot be completed."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE

@@ -1,7 +1,7 @@
-"""Options as Spark hands them over, under their documented names, with a reader for each kind of value.
+"""Options as passed by Spark, under their documented names, with a parser for each type of value.
 
-Names are compared without case, ``kafka.`` may stand for ``paceline.``, an unknown name is an error that suggests the
-nearest one, and a refused one says what to do instead.
+Names are case-insensitive, ``kafka.`` is an alias of ``paceline.``, the error for an unknown name suggests the most
+similar name, and the error for a refused name has an alternative.
 """
 
 import difflib
@@ -18,9 +18,9 @@ from paceline.rpc.security.client_tls import files_in_environment, tls_files
 MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
 
-_CERTIFICATES = "callers are known by their certificates: paceline.ssl.ca.file, .certificate.file and .key.file"
+_CERTIFICATES = "clients authenticate with certificates: paceline.ssl.ca.file, .certificate.file and .key.file"
 _NO_TABLE = (
-    "CREATE TABLE is refused: Spark keeps a table's options to itself when the table is read; use CREATE TEMPORARY VIEW"
+    "CREATE TABLE is refused: Spark does not pass a table's options when it reads the table; use CREATE TEMPORARY VIEW"
 )
 _REFUSED_PREFIXES: Final = ("paceline.security.", "paceline.ssl.", "paceline.sasl.")
 
@@ -29,22 +29,23 @@ _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_0
 
 
 class GivenOptions:
-    """The options that were given, by canonical name."""
+    """The given options, by canonical name."""
 
     def __init__(self, options: Mapping[str, str], known: Sequence[str], refused: Mapping[str, str]) -> None:
         """Check the names.
 
         Args:
-            options: as Spark hands them over.
-            known: every name that is understood, as documented.
-            refused: advice by name in lower case, for names that are understood and refused.
+            options: options as passed by Spark.
+            known: every supported name, as documented.
+            refused: advice by lower-case name, for names that are recognised and refused.
 
         Raises:
             InvalidOptionError: a name is unknown or refused, or given twice with different values.
         """
         self._values: dict[str, str] = {}
         if "provider" in {given.lower() for given in options}:
-            # Spark adds properties of the table when one is created, "provider" always; reading it, it gives nothing.
+            # For CREATE TABLE, Spark adds table properties, always "provider"; reading the table, it passes none of
+            # them.
             raise InvalidOptionError(_NO_TABLE)
         for given, value in options.items():
             name = _canonical_name(given, known, refused)
@@ -67,7 +68,7 @@ class GivenOptions:
         return text.strip().lower() == "true"
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        """Return the given choice in lower case, the first one when not given."""
+        """Return the given choice in lower case, the first choice by default."""
         text = self._values.get(name, choices[0]).strip().lower()
         if text not in choices:
             raise InvalidOptionError(f"{name} must be one of {', '.join(choices)}, not {self._values[name]!r}")
@@ -132,11 +133,11 @@ def _canonical_name(given: str, known: Sequence[str], refused: Mapping[str, str]
         raise InvalidOptionError(f"option {given} is refused: {refused[lower]}")
     if lower.startswith(_REFUSED_PREFIXES):
         raise InvalidOptionError(f"option {given} is refused: {_CERTIFICATES}")
-    raise InvalidOptionError(f"there is no option {given!r}{nearest(lower, known)}")
+    raise InvalidOptionError(f"unknown option {given!r}{nearest(lower, known)}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence that suggests the known name nearest to a wrong one."""
+    """Return the end of a sentence that suggests the most similar known name."""
     by_lower = {each.lower(): each for each in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     return f"; did you mean {by_lower[close[0]]!r}?" if close else f"; there are {', '.join(by_lower.values())}"
@@ -146,7 +147,7 @@ def check_topics(option: str, topics: Iterable[str]) -> None:
     """Check topic names.
 
     Raises:
-        InvalidOptionError: one of them is not legal.
+        InvalidOptionError: a name is not valid.
     """
     for topic in topics:
         try:

@@ -20,7 +20,7 @@ HEADER_MIN_BYTES: Final = 2
 
 
 def no_headers(count: int) -> pa.ListArray:
-    """Return ``count`` nulls: a record without headers has null there, as in Spark's Kafka source."""
+    """Return ``count`` nulls: a record without headers has a null there, as in Spark's Kafka source."""
     return pa.nulls(count, HEADERS_TYPE)
 
 
@@ -93,7 +93,10 @@ def _entries(payload: bytes | bytearray, bounds: Int64s, is_null: Bools) -> pa.S
 
 
 def _as_text(keys: pa.BinaryArray) -> pa.StringArray:
-    """Header keys are UTF-8 by convention; one that is not must not stop a pipeline, so it is replaced as Java does."""
+    """Decode header keys, which are UTF-8 by convention.
+
+    Replace invalid bytes as Java does, so that the query continues.
+    """
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:

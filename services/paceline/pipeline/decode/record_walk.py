@@ -1,8 +1,8 @@
-"""Find the records of many batches: all batches in lock-step while there are many, a plain scan for few, long ones.
+"""Find the records of many batches: in lock-step while there are many batches, with a plain scan for the last few.
 
-A record starts with its length, so the place of a record is known only after the one before. One numpy step therefore
-decodes the i-th length of every batch; when fewer than `LOCKSTEP_MIN_BATCHES` batches are left, such a step costs more
-than a plain loop over them. The loop skips runs of records of one size, which many topics have.
+A record starts with its length, so its position is known only after the previous record. Each numpy step therefore
+decodes the i-th length of every batch; with fewer than `LOCKSTEP_MIN_BATCHES` batches such a step costs more than a
+plain loop. The loop skips runs of records of equal size, which many topics have.
 """
 
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from paceline.pipeline.decode.varints import Bytes, Int64s, read_varint, read_va
 
 LOCKSTEP_MIN_BATCHES: Final = 32
 FIRST_LOOK: Final = 16
-"""After so many records the scan looks whether a run has begun; after each vain look, it waits for twice as many."""
+"""Records between two checks for a run of equal records; the interval doubles after each check without success."""
 EQUAL_BEFORE_RUN: Final = 4
-"""So many records of one size in a row make it worth looking for more of them at once."""
+"""Number of equal records in a row after which the scan looks for more of them at once."""
 RECORD_MIN_BYTES: Final = 7
 """Length, attributes, timestamp delta, offset delta, two lengths and the header count take a byte each."""
 
 
 def _advances() -> NDArray[np.int16]:
-    """For every pair of bytes, little-endian, how far the record that starts with them reaches; 0: look closer.
+    """For every pair of bytes, little-endian: size of the record that starts with them; 0 for a longer length field.
 
     A length of one or two bytes covers records of up to 8 KiB; longer and negative ones give 0.
     """
@@ -44,9 +44,9 @@ class RecordPlaces:
     """Where the records lie, batch after batch in the order of the batches."""
 
     body: Int64s
-    """Position of each record's attributes byte, behind the length."""
+    """Position of each record's attributes byte, after the length."""
     end: Int64s
-    """Position behind each record."""
+    """Position after each record."""
     batch: Int64s
     """Row of the batch that each record belongs to."""
 
@@ -54,11 +54,11 @@ class RecordPlaces:
 def find_records(payload: bytes | bytearray, begin: Int64s, end: Int64s, count: Int64s) -> RecordPlaces:
     """Return the places of the records of batches whose record sections are ``begin`` to ``end`` in ``payload``.
 
-    Afterwards every record is known to lie inside its batch, behind the one before, and to fill the batch together with
-    the others.
+    Guarantees that every record lies inside its batch, directly after the previous record, and that the records fill
+    the batch.
 
     Raises:
-        CorruptMessageError: lengths and counts do not add up.
+        CorruptMessageError: lengths and counts are inconsistent.
     """
     if (count * RECORD_MIN_BYTES > end - begin).any():
         raise CorruptMessageError("a batch claims more records than its bytes can hold")
@@ -79,12 +79,12 @@ def find_records(payload: bytes | bytearray, begin: Int64s, end: Int64s, count: 
 def _lockstep(view: Bytes, cursor: Int64s, slot: Int64s, count: Int64s, starts: Int64s) -> Int64s:
     """Advance all batches by one record per step while enough of them have records left; return the records done.
 
-    ``cursor`` and ``slot`` (where each batch's next record starts, and its number) are moved in place.
+    ``cursor`` and ``slot`` (position and number of each batch's next record) are updated in place.
     """
     if len(count) < LOCKSTEP_MIN_BATCHES:
         return np.zeros_like(count)
     steps = int(count[LOCKSTEP_MIN_BATCHES - 1])
-    # Batches are sorted by count, so those with records left are a prefix that only gets shorter.
+    # Batches are sorted by count, so the batches with records left form a prefix that only gets shorter.
     alive_at_step = np.searchsorted(-count, -np.arange(steps), side="left").tolist()
     for alive in alive_at_step:
         at, position = slot[:alive], cursor[:alive]
@@ -110,9 +110,9 @@ def _scan_rest(
 
 
 def _scan_one(payload: bytes | bytearray, view: Bytes, position: int, end: int, starts: Int64s) -> int:
-    """Write where the records of one batch start; return the position behind the last.
+    """Find the records of one batch; return the position after the last record.
 
-    When the last few records have the same size, `_equal_run` finds the next ones of that size without a loop.
+    After a few records of equal size, `_equal_run` finds the next records of that size without a loop.
     """
     found, count, ahead = 0, len(starts), FIRST_LOOK
     while found < count:
@@ -132,12 +132,12 @@ def _scan_one(payload: bytes | bytearray, view: Bytes, position: int, end: int, 
 
 
 def _every(size: int, position: int) -> list[int]:
-    """Return where the last `EQUAL_BEFORE_RUN` records before ``position`` start if all have this size."""
+    """Return the positions of the last `EQUAL_BEFORE_RUN` records before ``position`` if all have this size."""
     return list(range(position - size * EQUAL_BEFORE_RUN, position, size))
 
 
 def _scan_some(payload: bytes | bytearray, position: int, end: int, count: int) -> tuple[list[int], int]:
-    """Return where the next ``count`` records start, and the position behind the last."""
+    """Return the positions of the next ``count`` records, and the position after the last."""
     starts: list[int] = []
     for _ in range(count):
         if not 0 <= position < end:
@@ -156,7 +156,7 @@ def _scan_some(payload: bytes | bytearray, position: int, end: int, count: int) 
 
 
 def _equal_run(view: Bytes, begin: int, size: int, most: int) -> int:
-    """Return how many of the next ``most`` records behind the one at ``begin`` have the same length bytes as it."""
+    """Return how many of the next ``most`` records have the same length bytes as the record at ``begin``."""
     prefix = 1
     while view[begin + prefix - 1] >= 0x80:
         prefix += 1
@@ -176,6 +176,6 @@ def _equal_run(view: Bytes, begin: int, size: int, most: int) -> int:
 
 
 def _check_places(length: Int64s, cursor: Int64s, end: Int64s) -> None:
-    """Every length at least the minimum and the last end on the batch's end: so all lie inside, one behind another."""
+    """Check that every length is at least the minimum and that the records end exactly at the end of the batch."""
     if (length < RECORD_MIN_BYTES - 1).any() or (cursor != end).any():
         raise CorruptMessageError("the record lengths do not add up to the batch")

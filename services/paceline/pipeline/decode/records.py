@@ -1,9 +1,9 @@
-"""RecordBatch v2 to Arrow without a loop over records: numpy finds the fields, Arrow's ``take`` gathers the bytes.
+"""RecordBatch v2 to Arrow without a loop over records: numpy finds the fields, Arrow's ``take`` copies the bytes.
 
-How: index the batch headers; walk all batches in lock-step from record to record (`record_walk`); decode the remaining
+Steps: index the batch headers; find the records of all batches in lock-step (`record_walk`); decode the remaining
 varints of all records at once; describe keys and values as alternate slices of the fetched buffer, an Arrow binary
-array that shares its memory, and let ``take`` copy the wanted ones. Compressed batches are decompressed and joined
-first. A payload whose numbers contradict each other raises `CorruptMessageError`; nothing is read outside the buffer.
+array that shares its memory, and let ``take`` copy the requested slices. Compressed batches are decompressed and joined
+first. A payload with inconsistent numbers raises `CorruptMessageError`; no byte outside the buffer is read.
 Source: Kafka 2.8 DefaultRecordBatch and DefaultRecord.
 """
 
@@ -35,13 +35,13 @@ from paceline.pipeline.decode.record_walk import RecordPlaces, find_records
 from paceline.pipeline.decode.varints import VARLONG_MAX_BYTES, Int64s, read_varints
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-"""Columns of a read without headers, in Spark's Kafka source's order."""
+"""Columns of a read without headers, in the order of Spark's Kafka source."""
 
 GROUP_BYTES: Final = 32 * 1024 * 1024
-"""Decompressed payload decoded together; above it another RecordBatch is made, so one answer cannot fill the memory."""
+"""Decompressed bytes decoded together; more are split into several RecordBatches, to limit memory."""
 
 REPEATED_ROWS: Final = 1 << 16
-"""Rows of the topic column that is made once and then cut to the length of each batch."""
+"""Rows of the topic column that is created once and sliced to the length of each batch."""
 _MAX_TIMESTAMP_MS: Final = 1 << 53
 """Milliseconds times 1000 must fit 64 bits."""
 _DATA_COLUMNS = frozenset({"key", "value", "headers"})
@@ -55,12 +55,12 @@ def decode(buffer: bytes, slices: Sequence[FetchedSlice], columns: Sequence[str]
 def decode_index(index: BatchIndex, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
     """Yield the records of the indexed batches with start <= offset < end as Arrow record batches, in order.
 
-    Control batches and empty batches give no rows. ``columns`` decides what is decoded at all.
+    Control batches and empty batches give no rows. Only ``columns`` are decoded.
 
     Raises:
-        CorruptMessageError: a checksum differs or a payload contradicts itself.
+        CorruptMessageError: a checksum is wrong or a payload is inconsistent.
         MessageTooLargeError: a batch expands beyond the limit of `paceline.log.compression`.
-        UnsupportedCompressionTypeError: the codec bits name no codec.
+        UnsupportedCompressionTypeError: the codec bits are undefined.
     """
     wanted = np.flatnonzero((index.count > 0) & (index.attributes & CONTROL == 0))
     check_crc(index, range(len(index)))
@@ -71,7 +71,7 @@ def decode_index(index: BatchIndex, columns: Sequence[str] = COLUMNS) -> Iterato
 
 
 def _payloads(index: BatchIndex, wanted: Int64s) -> Iterator[tuple[bytes | bytearray, Int64s, Int64s, Int64s]]:
-    """Yield groups of batches: a buffer, the batches' rows, and begin and end of their record sections in it."""
+    """Yield groups of batches: a buffer, the row numbers of the batches, and their record sections in the buffer."""
     if not wanted.size:
         return
     begin = index.position[wanted] + HEADER_BYTES
@@ -148,7 +148,7 @@ def _read_fields(index: BatchIndex, payload: bytes | bytearray, rows: Int64s, pl
 
 
 def _trim(index: BatchIndex, rows: Int64s, fields: _Fields) -> _Fields:
-    """Drop records before the start or from the end offset of their slice; only edge batches have any."""
+    """Drop records outside the offsets of their slice; only the first and the last batch can have such records."""
     start = np.array([piece.start_offset for piece in index.slices], dtype=np.int64)
     end = np.array([piece.end_offset for piece in index.slices], dtype=np.int64)
     owner = index.slice_number[rows]
@@ -169,7 +169,7 @@ def _trim(index: BatchIndex, rows: Int64s, fields: _Fields) -> _Fields:
 
 
 def _data_arrays(payload: bytes | bytearray, fields: _Fields, columns: Sequence[str]) -> dict[str, pa.Array]:
-    """Return the key, value and headers columns that are wanted, after checking that they lie inside their records."""
+    """Return the requested key, value and headers columns, after checking that they lie inside their records."""
     if not _DATA_COLUMNS.intersection(columns):
         return {}
     view = np.frombuffer(payload, dtype=np.uint8)
@@ -197,7 +197,7 @@ def _data_arrays(payload: bytes | bytearray, fields: _Fields, columns: Sequence[
 
 
 def _field_end(length: Int64s, begin: Int64s, record_end: Int64s) -> Int64s:
-    """Return where fields of ``length`` bytes end (-1: null, empty); one byte must follow them in the record."""
+    """Return the ends of fields of ``length`` bytes (-1: null, empty); at least one byte must follow in the record."""
     if (length < -1).any():
         raise CorruptMessageError("a length is below -1")
     field_end = begin + np.maximum(length, 0)
@@ -277,7 +277,7 @@ def _timestamps_ms(index: BatchIndex, fields: _Fields, append_time: NDArray[np.b
 
 
 def _clipped_timestamps_ms(index: BatchIndex, fields: _Fields, append_time: NDArray[np.bool_]) -> Int64s:
-    """Return each record's time whatever it is; parts beyond 2^62 are clipped, so that their sum fits 64 bits."""
+    """Return each record's time, clipped at 2^62 ms so that a sum fits 64 bits."""
     limit = 1 << 62
     own = np.clip(index.base_timestamp[fields.batch], -limit, limit) + np.clip(fields.timestamp_delta, -limit, limit)
     times = np.where(append_time[fields.batch], index.max_timestamp[fields.batch], own)

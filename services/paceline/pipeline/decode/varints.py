@@ -19,11 +19,11 @@ VARLONG_MAX_BYTES: Final = 10
 
 
 def read_varints(buffer: Bytes, positions: Int64s, max_bytes: int = VARINT_MAX_BYTES) -> tuple[Int64s, Int64s]:
-    """Return the signed numbers at ``positions`` and the positions behind them.
+    """Return the signed numbers at ``positions`` and the positions after them.
 
     Args:
         buffer: the bytes; must not be empty.
-        positions: where each number starts; positions outside read the nearest byte inside.
+        positions: start of each number; positions outside the buffer read the nearest byte inside.
         max_bytes: 5 for a 32-bit varint, 10 for a varlong.
 
     Raises:
@@ -57,7 +57,7 @@ def read_varints(buffer: Bytes, positions: Int64s, max_bytes: int = VARINT_MAX_B
 
 
 def read_varint(buffer: bytes | bytearray | memoryview, position: int, end: int) -> tuple[int, int]:
-    """Return the 32-bit varint at ``position`` and the position behind it; the plain twin for few records.
+    """Return the 32-bit varint at ``position`` and the position after it; faster than numpy for few records.
 
     Raises:
         CorruptMessageError: it is cut by ``end`` or has more than five bytes.

@@ -1,1 +1,1 @@
-"""Jobs over topics and over the cluster: ``paceline pipeline NAME``. Read `run.py` first, then one job's folder."""
+"""Jobs over topics and the cluster: ``paceline pipeline NAME``. Read `run.py` first, then the folder of a job."""

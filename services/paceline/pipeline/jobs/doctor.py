@@ -1,4 +1,4 @@
-"""Check that executors can run the jobs: import what a task needs inside a task, because the driver proves nothing."""
+"""Check that executors can run the jobs by importing modules inside tasks; an import on the driver proves nothing."""
 
 import platform
 import sys
@@ -14,14 +14,14 @@ OPTIONAL_MODULES: Final = ("deltalake",)
 
 
 def run(spark: Any, config: Mapping[str, Any] | None = None, listener: JobListener | None = None) -> JobResult:
-    """Import every module in tasks; a missing one is a negative verdict that names host, interpreter and module."""
+    """Import every module in tasks; a missing module is a negative result that names host, interpreter and module."""
     listener = listener or SilentListener()
     tasks = int((config or {}).get("tasks", 4))
     driver = f"Python {platform.python_version()}"
     try:
         found = spark.range(0, tasks, 1, tasks).mapInArrow(check_imports, "host string, problem string").collect()
     except Exception as error:
-        # Without paceline itself a worker cannot even load this check.
+        # Without the package paceline a worker cannot even load this check.
         missing = [line.strip() for line in str(error).splitlines() if "ModuleNotFoundError" in line]
         if not missing:
             raise
@@ -39,7 +39,7 @@ def run(spark: Any, config: Mapping[str, Any] | None = None, listener: JobListen
 
 
 def check_imports(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield this worker's host, with a problem for every module that it cannot import."""
+    """Yield this worker's host, with an error message for every module that it cannot import."""
     for _ in batches:
         where = f"{platform.node()} Python {platform.python_version()} {sys.executable}"
         problems: list[str | None] = [problem for module in MODULES if (problem := import_problem(module))]

@@ -1,4 +1,4 @@
-"""What jobs have in common: a result with an exit code, and a listener for their steps."""
+"""Common parts of jobs: a result with an exit code, and a listener for progress."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,29 +14,29 @@ class ExitCode(IntEnum):
     OK = 0
     FAILURE = 1
     NEGATIVE_VERDICT = 3
-    """The job ran, and found what it looks for."""
+    """The job ran and its result is negative, such as a difference or a missing module."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How a job ended."""
+    """Result of a job."""
 
     exit_code: ExitCode
     summary: Mapping[str, Any] = field(default_factory=dict)
-    """Names and figures for the last lines of the output."""
+    """Names and values for the summary at the end of the output."""
 
 
 class JobFailedError(PacelineError):
-    """A job could not do its work; the message says which step failed and why."""
+    """A job failed; the message names the step and the cause."""
 
     code = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class JobListener(Protocol):
-    """Receives the steps of a running job."""
+    """Receives the progress of a job."""
 
     def step(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Note that a step has ended; ``facts`` holds what is known about it."""
+        """Record the end of a step; ``facts`` are its details."""
 
 
 class SilentListener:

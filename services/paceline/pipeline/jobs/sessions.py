@@ -1,4 +1,4 @@
-"""The Spark session of a job: local, on a cluster's master, over Spark Connect, or the one that spark-submit set up."""
+"""The Spark session of a job: local, with a Spark master, over Spark Connect, or set up by spark-submit."""
 
 import os
 import sys
@@ -14,29 +14,29 @@ from paceline.pipeline.session import SETTINGS, configure, register
 def open_session(
     name: str, master: str | None = None, remote: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[Any]:
-    """Give a session and stop it afterwards.
+    """Yield a session and stop it at the end.
 
     Args:
         name: the application's name.
-        master: a Spark master; None takes that of spark-submit, else ``local[*]``.
+        master: a Spark master; None uses that of spark-submit, otherwise ``local[*]``.
         remote: a Spark Connect server, ``sc://host:port``; excludes ``master``.
-        settings: further Spark settings; they beat ours.
+        settings: further Spark settings; they override the defaults here.
 
     Raises:
-        InvalidConfigError: both are given, or PySpark is not installed.
+        InvalidConfigError: both master and remote are given, or PySpark is not installed.
     """
     if master and remote:
-        raise InvalidConfigError("--master and --remote exclude each other")
+        raise InvalidConfigError("--master and --remote cannot be combined")
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise InvalidConfigError("the pipeline needs PySpark: pip install 'paceline[pipeline]'") from error
     if remote:
         if remote.startswith("local"):
-            # A server that PySpark starts on this machine, with this interpreter's packages.
+            # PySpark starts a server on this machine, with the packages of this interpreter.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.remote(remote)
-        # A server's static settings are its own; only the session's can be set from here.
+        # Static settings of a running server cannot be changed; set only session settings.
         for key, value in {
             **{k: v for k, v in SETTINGS.items() if k.startswith("spark.sql.")},
             **(settings or {}),
@@ -58,7 +58,7 @@ def open_session(
 
 
 def _submitted_master() -> str | None:
-    """Return the master that spark-submit was given; it hands settings to the JVM it starts Python from."""
+    """Return the master that spark-submit was given; spark-submit passes settings to the JVM that starts Python."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return None
     from pyspark import SparkConf

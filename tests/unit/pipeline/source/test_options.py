@@ -140,7 +140,7 @@ def test_a_pattern_and_an_assignment_are_understood() -> None:
     ],
 )
 def test_an_unknown_option_is_an_error_that_names_the_nearest(name: str, nearest: str) -> None:
-    with pytest.raises(InvalidOptionError, match=f"no option '{name}'; did you mean '{nearest}'"):
+    with pytest.raises(InvalidOptionError, match=f"unknown option '{name}'; did you mean '{nearest}'"):
         parse_batch_options(MINIMAL | {name: "x"})
 
 

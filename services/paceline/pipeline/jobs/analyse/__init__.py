@@ -1,1 +1,1 @@
-"""What the cluster's own events say about it. The metrics are plain functions over rows. Read `metrics.py` first."""
+"""Metrics of the cluster, computed from its events by plain functions over rows. Read `metrics.py` first."""

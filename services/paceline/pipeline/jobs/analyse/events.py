@@ -11,14 +11,14 @@ from paceline.v1 import cluster_event_pb2
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """One event; fields that its kind does not have are None or empty."""
+    """An event; fields that its kind does not have are None or empty."""
 
     event_id: str
-    """The same for every attempt to publish the event."""
+    """Equal for all attempts to publish the event."""
     kind: str
     source: str
     time_ms: int
-    """On the source's clock."""
+    """By the clock of the source."""
     offset: int = 0
     topic: str = ""
     partition: int = -1
@@ -30,7 +30,7 @@ class EventRow:
     isr: tuple[int, ...] = ()
     old_isr: tuple[int, ...] = ()
     replica_count: int = 0
-    """Replicas whose offsets the event has."""
+    """Replicas with offsets in the event."""
     silent_ms: int | None = None
     cause: str = ""
 
@@ -42,14 +42,14 @@ class EventRow:
 
 @dataclass(slots=True)
 class Decoded:
-    """Rows, and how many records were none."""
+    """Rows, and the number of records that are not events."""
 
     rows: list[EventRow] = field(default_factory=list)
     malformed: int = 0
 
 
 def row_of(value: bytes, event_id: str, offset: int) -> EventRow | None:
-    """Return the row of a record's value, None when it is no event or one that this release does not know."""
+    """Return the row of a record's value, None for a value that is not an event or an event unknown to this release."""
     try:
         message = cluster_event_pb2.ClusterEvent.FromString(value)
     except DecodeError:
@@ -80,17 +80,17 @@ def row_of(value: bytes, event_id: str, offset: int) -> EventRow | None:
 
 
 def to_dict(row: EventRow) -> dict[str, Any]:
-    """Return the row as JSON values."""
+    """Return the row as a JSON object."""
     return asdict(row)
 
 
 def from_dict(found: dict[str, Any]) -> EventRow:
-    """Return the row of `to_dict`."""
+    """Return the row from the JSON object of `to_dict`."""
     return EventRow(**{**found, "isr": tuple(found["isr"]), "old_isr": tuple(found["old_isr"])})
 
 
 def in_order(rows: Iterable[EventRow]) -> list[EventRow]:
-    """Return every event once, in the order of the topic: epochs order what clocks of different machines do not."""
+    """Return every event once, in topic order: epochs order events whose clocks belong to different machines."""
     unique: dict[str, EventRow] = {}
     for row in sorted(rows, key=lambda each: each.offset):
         unique.setdefault(row.event_id, row)

@@ -22,12 +22,12 @@ _COLUMNS: Final = "topic,partition,offset,value,headers"
 
 @dataclass(frozen=True, slots=True)
 class AnalyseConfig:
-    """Which events to look at."""
+    """Selects the events to analyse."""
 
     bootstrap_servers: tuple[str, ...]
     topic: str = EVENTS_TOPIC
     since_ms: int | None = None
-    """Events whose record is younger; None takes all that the topic has."""
+    """Earliest time of an event's record; None selects all events of the topic."""
     tls: TlsFiles | None = None
     """Certificate files, at the same paths wherever tasks run; None: those that the driver's environment names."""
 
@@ -37,7 +37,7 @@ def run(spark: Any, config: AnalyseConfig, listener: JobListener | None = None) 
 
     Raises:
         UnknownTopicOrPartitionError: the cluster does not publish its events.
-        PacelineError: the cluster could not be asked in time.
+        PacelineError: the cluster did not answer in time.
     """
     listener = listener or SilentListener()
     config = replace(config, tls=driver_tls(config.tls))
@@ -53,7 +53,7 @@ def _check_topic(config: AnalyseConfig) -> None:
     options = parse_batch_options(_source_options(config))
     if not Cluster(options).describe_topics([config.topic]):
         raise UnknownTopicOrPartitionError(
-            f"there is no topic {config.topic}: brokers and controllers publish their events once each of them has "
+            f"topic {config.topic} does not exist: brokers and controllers publish their events once each of them has "
             "cluster.events.topic.enable=true"
         )
 
@@ -64,7 +64,7 @@ def _source_options(config: AnalyseConfig) -> dict[str, str]:
 
 
 def read_events(spark: Any, config: AnalyseConfig) -> list[EventRow]:
-    """Return every event once, in the order of the topic."""
+    """Return every event once, in topic order."""
     reader = (
         spark.read.format("paceline")
         .options(**_source_options(config))
@@ -79,7 +79,7 @@ def read_events(spark: Any, config: AnalyseConfig) -> list[EventRow]:
 
 
 def decode_events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the JSON form of each event; records that are none are left out."""
+    """Yield the JSON form of each event; skips records that are not events."""
     for batch in batches:
         found = []
         for record in batch.to_pylist():
@@ -92,7 +92,7 @@ def decode_events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def analyse(events: list[EventRow]) -> dict[str, Any]:
-    """Return all metrics as JSON values."""
+    """Return all metrics as a JSON object."""
     churn = isr_churn(events)
     small = under_replicated(events)
     minutes = leader_imbalance(events)

@@ -1,8 +1,8 @@
-"""ISR churn, under-replicated time, leader imbalance and the spans of failovers, from events in the topic's order.
+"""ISR churn, under-replicated time, leader imbalance and failover phases, from events in topic order.
 
-Within a partition the order is that of its state: controller epoch, leader epoch, version in ZooKeeper. Durations
-between events of different processes contain the difference of their clocks; spans that it made negative are left out,
-and `Failovers.negative_spans` counts them.
+Events of a partition are ordered by controller epoch, leader epoch and ZooKeeper version. Durations between events of
+different processes include the difference of their clocks; negative durations are omitted, and
+`Failovers.negative_spans` counts them.
 """
 
 from collections import Counter, defaultdict
@@ -13,9 +13,9 @@ from typing import Final
 from paceline.pipeline.jobs.analyse.events import EventRow
 
 FLAP_MS: Final = 60_000
-"""A replica that is back in the in-sync set within this time has flapped."""
+"""A replica that rejoins the ISR within this time has flapped."""
 NOTICE_MS: Final = 60_000
-"""An election this long after the notice that the leader is gone has another cause."""
+"""An election that follows the detection of the dead leader later than this has another cause."""
 MINUTE_MS: Final = 60_000
 PHASES: Final = ("detect", "elect", "propagate", "recover")
 
@@ -24,7 +24,7 @@ Partition = tuple[str, int]
 
 @dataclass(slots=True)
 class IsrChurn:
-    """Changes of one partition's in-sync set."""
+    """Changes of a partition's ISR."""
 
     shrinks: int = 0
     expands: int = 0
@@ -32,7 +32,7 @@ class IsrChurn:
 
 
 def isr_churn(events: Iterable[EventRow]) -> dict[Partition, IsrChurn]:
-    """Count changes of the in-sync sets; leader and controller both report one, so each version counts once."""
+    """Count ISR changes; leader and controller both report a change, so each ZooKeeper version counts once."""
     churn: dict[Partition, IsrChurn] = defaultdict(IsrChurn)
     left_ms: dict[tuple[Partition, int], int] = {}
     seen: set[tuple[Partition, int, int]] = set()
@@ -58,18 +58,18 @@ def isr_churn(events: Iterable[EventRow]) -> dict[Partition, IsrChurn]:
 
 @dataclass(frozen=True, slots=True)
 class UnderReplicated:
-    """How long one partition had fewer in-sync replicas than it has replicas."""
+    """Time for which a partition's ISR was smaller than its number of replicas."""
 
     total_ms: int
     longest_ms: int
     replicas: int
-    """The largest number of replicas that an event showed."""
+    """The largest number of replicas in any event."""
     still: bool
-    """Whether it is so at the end."""
+    """Whether it is under-replicated at the end."""
 
 
 def under_replicated(events: Sequence[EventRow], end_ms: int | None = None) -> dict[Partition, UnderReplicated]:
-    """Add up the time with a small in-sync set, up to ``end_ms`` or the last event."""
+    """Add up the under-replicated time, up to ``end_ms`` or the last event."""
     end_ms = max((event.time_ms for event in events), default=0) if end_ms is None else end_ms
     by_partition: dict[Partition, list[EventRow]] = defaultdict(list)
     for event in events:
@@ -104,12 +104,12 @@ class Imbalance:
 
     @property
     def ratio(self) -> float:
-        """Leaders of the broker with the most, relative to the mean."""
+        """Return the leaders of the broker with the most leaders, relative to the mean."""
         return max(self.leaders.values()) * len(self.leaders) / max(sum(self.leaders.values()), 1)
 
 
 def leader_imbalance(events: Iterable[EventRow]) -> list[Imbalance]:
-    """Return the leaders per broker for every minute in which one changed."""
+    """Return the leaders per broker for every minute in which a leader changed."""
     leaders: dict[Partition, tuple[int, int]] = {}
     brokers: set[int] = set()
     minutes: dict[int, dict[int, int]] = {}
@@ -127,30 +127,30 @@ def leader_imbalance(events: Iterable[EventRow]) -> list[Imbalance]:
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """The way of one partition to its new leader, in milliseconds; None where an event is missing."""
+    """Phases of a partition's failover, in milliseconds; None when an event is missing."""
 
     where: Partition
     leader_epoch: int
     cause: str
     time_ms: int
-    """When the new leader was elected."""
+    """Time of the election."""
     detect_ms: int | None
-    """From the last heartbeat of the old leader to the controller's notice that it is gone."""
+    """From the last heartbeat of the old leader to the controller's detection that it is dead."""
     elect_ms: int | None
-    """From that notice to the election."""
+    """From the detection to the election."""
     propagate_ms: int | None
-    """From the election to the new leader's start."""
+    """From the election to the new leader's first request."""
     recover_ms: int | None
-    """From that start to the first committed record."""
+    """From the new leader's start to its first committed record."""
 
 
 @dataclass(slots=True)
 class Failovers:
-    """Every change of a leader."""
+    """All changes of leaders."""
 
     all: list[Failover] = field(default_factory=list)
     negative_spans: int = 0
-    """Spans that clocks of different processes made negative."""
+    """Phases with a negative duration, because clocks of processes differ."""
 
     def percentiles(self) -> dict[str, dict[str, dict[str, int]]]:
         """Return p50, p95 and p99 in milliseconds by cause and phase."""
@@ -168,14 +168,14 @@ class Failovers:
 
 
 def failovers(events: Iterable[EventRow]) -> Failovers:
-    """Put together what belongs to each election: the notice before it, and the new leader's events after it."""
+    """Join each election with the detection before it and the new leader's events after it."""
     result = Failovers()
     down: dict[int, EventRow] = {}
     elected: dict[tuple[Partition, int], tuple[EventRow, EventRow | None]] = {}
     started: dict[tuple[Partition, int], EventRow] = {}
     committed: dict[tuple[Partition, int], EventRow] = {}
     leaders: dict[Partition, dict[int, int | None]] = defaultdict(dict)
-    # The topic orders the events of one process; those of different processes may arrive the wrong way round.
+    # The topic orders the events of one process; events of different processes may be out of order.
     events = list(events)
     for event in events:
         key = (event.where, event.leader_epoch)

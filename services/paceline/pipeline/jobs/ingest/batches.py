@@ -1,4 +1,4 @@
-"""Plan the next batch of an ingest: from the tables' progress to the log's end, within a number of bytes. Pure."""
+"""Plan the next batch of an ingest: from the tables' offsets to the log's end, limited in bytes. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from paceline.pipeline.jobs.lake.table import Source
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """Where one partition's log starts (inclusive) and ends (exclusive)."""
+    """Log start offset (inclusive) and log end offset (exclusive) of a partition."""
 
     start: int
     end: int
@@ -18,7 +18,7 @@ class LogEnds:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
-    """Offsets of one source, start inclusive, end exclusive."""
+    """Offsets of a source, start inclusive, end exclusive."""
 
     source: Source
     start: int
@@ -32,23 +32,25 @@ def plan_batch(
     start_at_latest: bool,
     allow_data_loss: bool,
 ) -> list[PlannedRange]:
-    """Return what the next batch copies; ranges may be empty where only the progress has to be noted.
+    """Return the ranges of the next batch; a range may be empty when only the progress must be stored.
 
-    A batch of fewer records than there are takes the same part of every source, and at least one record of each.
+    A limited batch takes the same fraction of every source, and at least one record of each.
 
     Raises:
-        DataLossError: records that were not copied are gone and ``allow_data_loss`` is false.
+        DataLossError: records were deleted before they were copied, and ``allow_data_loss`` is false.
     """
     wanted: list[PlannedRange] = []
     for source, log in sorted(logs.items()):
         known = progress.get(source)
         start = known if known is not None else (log.end if start_at_latest else log.start)
         if known is not None and not log.start <= known <= log.end:
-            gone = f"offsets {known} to {log.start - 1} are gone" if known < log.start else f"the log ends at {log.end}"
+            gone = (
+                f"offsets {known} to {log.start - 1} are deleted" if known < log.start else f"the log ends at {log.end}"
+            )
             if not allow_data_loss:
                 raise DataLossError(
                     f"{source.topic}-{source.partition}: the table has everything before {known}, but {gone}; "
-                    "--allow-data-loss copies what is left",
+                    "--allow-data-loss copies the remaining records",
                     log.start,
                     log.end,
                 )

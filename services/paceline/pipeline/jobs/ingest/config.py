@@ -22,12 +22,12 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class IngestConfig:
-    """What to copy, where to, and in which form. Picklable: it travels to the executors."""
+    """Source, target and format of an ingest. Picklable, because executors need it."""
 
     bootstrap_servers: tuple[str, ...]
     topics: tuple[str, ...]
     table: str
-    """Directory of the table, reachable by the driver and every worker."""
+    """Directory of the table, accessible to the driver and every worker."""
     table_format: str = "parquet"
     value_format: str = "raw"
     columns: str = ""
@@ -38,25 +38,25 @@ class IngestConfig:
     """For protobuf: full name of the message."""
     allow_unknown_fields: bool = False
     dead_letters: str = ""
-    """Directory of the dead-letter table; empty: the table's with ``_dead_letters`` after its name."""
+    """Directory of the dead-letter table; empty: the table's directory with the suffix ``_dead_letters``."""
     start_at_latest: bool = False
-    """Where a partition that the table does not know begins: at its end instead of at its start."""
+    """Start new partitions at their end instead of their start."""
     allow_data_loss: bool = False
-    """Whether records that were deleted before they were copied are left out; otherwise they fail the job."""
+    """Skip records that were deleted before they were copied; otherwise the job fails."""
     continuous: bool = False
     interval_s: float = 10.0
-    """Continuous: shortest time from the start of a batch to the start of the next."""
+    """Continuous mode: shortest time between the starts of two batches."""
     max_batch_bytes: int = 1024 * MIB
-    """Stored bytes of one batch, estimated from the batches before."""
+    """Stored bytes of a batch, estimated from previous batches."""
     target_file_bytes: int = 256 * MIB
     fetch_max_bytes: int = 8 * MIB
     include_headers: bool = True
     compression: str = "zstd"
     max_tasks: int = 0
-    """Tasks of one batch; 0: as many as Spark has cores."""
+    """Tasks per batch; 0: the number of Spark's cores."""
     orphan_age_s: float = 24 * 3600.0
     attempts: int = 5
-    """Attempts of one batch before a run without ``continuous`` fails; continuous runs try until they are stopped."""
+    """Attempts per batch before a run without ``continuous`` fails; continuous runs retry until stopped."""
     tls: TlsFiles | None = None
     """Certificate files, at the same paths wherever tasks run; None: those that the driver's environment names."""
 
@@ -67,10 +67,10 @@ class IngestConfig:
 
 
 def check_config(config: IngestConfig) -> None:
-    """Refuse settings that cannot work.
+    """Refuse invalid settings.
 
     Raises:
-        InvalidConfigError: a setting is unknown, out of range, or contradicts another; the message names it.
+        InvalidConfigError: a setting is unknown, out of range, or contradicts another setting; the message names it.
     """
     if not config.topics:
         raise InvalidConfigError("ingest needs at least one topic")
@@ -89,7 +89,7 @@ def check_config(config: IngestConfig) -> None:
         raise InvalidConfigError("interval, orphan age and number of tasks cannot be negative")
     table, dead = local_root(config.table), local_root(config.dead_letter_table)
     if _inside(table, dead) or _inside(dead, table):
-        raise InvalidConfigError(f"the table {table} and the dead letters {dead} need directories beside each other")
+        raise InvalidConfigError(f"the table {table} and the dead letters {dead} need separate directories")
     make_parser(config)
 
 

@@ -1,13 +1,14 @@
-"""The driver of an ingest: plan a batch, run its tasks, commit the dead letters, commit the table, again.
+"""The driver of an ingest: plan a batch, run its tasks, commit the dead letters, commit the table, repeat.
 
 | Step | If the driver dies after it | The next run |
 |---|---|---|
-| planned | nothing was written | plans again from the tables' progress |
-| written | files that no commit names | copies the batch again; the files are collected as orphans |
-| dead-letters-committed | the dead letters are in, no row is | copies the batch again, adds no dead letter twice |
-| committed | everything is in | continues after the batch |
+| planned | nothing was written | plans again from the tables' offsets |
+| written | files that are in no commit | copies the batch again; the files are deleted as orphans |
+| dead-letters-committed | the dead letters are committed, no row is | copies the batch again, adds no dead letter twice
+|
+| committed | everything is committed | continues after the batch |
 
-A worker that dies fails its task or its batch, which is repeated from the step ``planned``.
+When a worker dies, its task or batch fails and is repeated from the step ``planned``.
 """
 
 import threading
@@ -39,7 +40,7 @@ from paceline.pipeline.source.offset_ranges import OffsetRange, pack
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 
 FIRST_RECORD_BYTES: Final = 1024.0
-"""Stored size of a record before the first batch has shown it."""
+"""Assumed stored size of a record before the first batch."""
 ORPHAN_INTERVAL_S: Final = 3600.0
 PAUSE: Final = RetryPolicy(initial_backoff_ms=500, max_backoff_ms=30_000, deadline_ms=None, max_attempts=1 << 62)
 
@@ -53,9 +54,9 @@ def run(
     """Copy the topics up to their present end, or until ``stop`` is set when the config says ``continuous``.
 
     Raises:
-        InvalidConfigError: the settings cannot work, or the tables have other columns.
+        InvalidConfigError: the settings are invalid, or the tables have other columns.
         JobFailedError: a batch failed in every attempt; the last cause.
-        DataLossError: records that were not copied are gone.
+        DataLossError: records were deleted before they were copied.
     """
     check_config(config)
     config = replace(config, tls=driver_tls(config.tls))
@@ -114,7 +115,10 @@ class _Ingest:
         return JobResult(ExitCode.OK, summary)
 
     def _repeated(self, action: Any) -> Any:
-        """Call until it succeeds; a continuous run pauses while something is wrong, another ends after its attempts."""
+        """Repeat a call until it succeeds.
+
+        A continuous run retries forever, another run up to its number of attempts.
+        """
         config = self._config
         policy = PAUSE if config.continuous else RetryPolicy(500, 5_000, deadline_ms=None, max_attempts=config.attempts)
 
@@ -137,7 +141,7 @@ class _Ingest:
         topics = self._cluster.describe_topics(self._config.topics)
         missing = sorted(set(self._config.topics) - set(topics))
         if missing:
-            raise UnknownTopicOrPartitionError(f"there is no topic {', '.join(missing)}")
+            raise UnknownTopicOrPartitionError(f"topic {', '.join(missing)} does not exist")
         sources = [Source(name, topic.topic_id, p) for name, topic in sorted(topics.items()) for p in topic.leaders]
         partitions = [TopicPartition(source.topic, source.partition) for source in sources]
         starts = self._cluster.list_offsets(partitions, EARLIEST)
@@ -203,7 +207,7 @@ class _Ingest:
             return []
         dead_from = {TopicPartition(source.topic, source.partition): end for source, end in dead_progress.items()}
         tasks = IngestTasks(self._config, packed, dead_from, self._cluster.some_servers())
-        # One number per Spark partition, so that each task runs one of ours.
+        # One number per Spark partition, so that each Spark task runs one ingest task.
         numbers = self._spark.range(0, len(packed), 1, len(packed))
         reports = numbers.mapInArrow(tasks.__call__, REPORT_SCHEMA).collect()
         return [TaskReport.from_json(row.report) for row in reports]
@@ -227,7 +231,10 @@ def _open_table(config: IngestConfig, path: str, fields: pa.Schema, partition_co
 
 
 def _cores(spark: Any) -> int:
-    """Return how many tasks Spark runs at once; a Connect client cannot see it and takes the shuffle's number."""
+    """Return the number of tasks that Spark runs at once.
+
+    With Connect the number of shuffle partitions, the only hint.
+    """
     try:
         return max(1, int(spark.sparkContext.defaultParallelism))
     except Exception:
@@ -235,7 +242,7 @@ def _cores(spark: Any) -> int:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether another attempt of a batch may help: not when records or settings are wrong."""
+    """Return whether another attempt of a batch may succeed; it cannot when records or settings are wrong."""
     if isinstance(error, DataLossError | InvalidConfigError | KeyboardInterrupt):
         return False
     text = str(error)
@@ -245,7 +252,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the line of an error that names it: for a Python error in a task, the last line of its traceback."""
+    """Return the line of an error with its message: for a Python error in a task, the last line of its traceback."""
     if isinstance(error, PacelineError | CommitConflictError):
         return f"{type(error).__name__}: {error}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""The options with which an ingest reads: those of the data source."""
+"""Options of the data source for an ingest."""
 
 from paceline.pipeline.jobs.certificates import ssl_options
 from paceline.pipeline.jobs.ingest.config import IngestConfig

@@ -1,4 +1,4 @@
-"""Decoded records to rows of the table and dead letters. No Spark, no network."""
+"""Convert decoded records to rows of the table and dead letters. No Spark, no network."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from paceline.pipeline.jobs.values.parser import BadRow, ValueParser, parse_valu
 
 MIN_TIMESTAMP_MS: Final = -62_135_596_800_000
 MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
-"""Years 1 to 9999: what Spark, Python and a date partition hold alike."""
+"""Years 1 to 9999: the range that Spark, Python and a date partition have in common."""
 DAY_MS: Final = 86_400_000
 _EPOCH: Final = date(1970, 1, 1)
 
@@ -37,7 +37,7 @@ DEAD_LETTER_FIELDS: Final = pa.schema(
         ("error", pa.string()),
     ]
 )
-"""``last_offset`` differs from ``offset`` only for a batch that cannot be decoded; ``value`` then has its bytes."""
+"""``last_offset`` differs from ``offset`` only for a batch that cannot be decoded, whose bytes are in ``value``."""
 
 _UNDECODABLE = (CorruptMessageError, MessageTooLargeError, UnsupportedCompressionTypeError)
 
@@ -72,7 +72,7 @@ class DeadLetters:
 
 
 def make_rows(index: BatchIndex, parser: ValueParser | None, include_headers: bool) -> Iterator[Rows | DeadLetters]:
-    """Yield the rows and the dead letters of a fetched answer; every wanted record is in exactly one of them."""
+    """Yield the rows and the dead letters of a response; every requested record is in exactly one of them."""
     schema = table_fields(parser, include_headers)
     columns = ["topic", "partition", "offset", "timestampMs", "timestampType", "key", "value"]
     if include_headers:
@@ -86,7 +86,7 @@ def make_rows(index: BatchIndex, parser: ValueParser | None, include_headers: bo
 
 
 def _decode(index: BatchIndex, columns: Sequence[str]) -> Iterator[pa.RecordBatch | DeadLetters]:
-    """Decode the answer; when that fails, decode batch by batch and yield the bad ones as dead letters."""
+    """Decode the response; when that fails, decode batch by batch and yield bad batches as dead letters."""
     try:
         decoded = list(decode_index(index, columns))
     except _UNDECODABLE:
@@ -180,7 +180,7 @@ def _dead_rows(batch: pa.RecordBatch, bad: Sequence[BadRow]) -> pa.RecordBatch:
     names = set(chosen.schema.names)
     arrays["headers"] = chosen.column("headers") if "headers" in names else pa.array([[]] * len(bad), type=HEADERS_TYPE)
     arrays["reason"] = pa.array([each.reason for each in bad], type=pa.string())
-    # A message may quote the value; half of a surrogate pair in it has no UTF-8.
+    # A message may quote the value, which may have an unpaired surrogate that UTF-8 cannot encode.
     messages = [each.message.encode("utf-8", "replace").decode("utf-8")[:1000] for each in bad]
     arrays["error"] = pa.array(messages, type=pa.string())
     return pa.RecordBatch.from_arrays([arrays[name] for name in DEAD_LETTER_FIELDS.names], schema=DEAD_LETTER_FIELDS)

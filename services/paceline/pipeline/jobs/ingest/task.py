@@ -1,7 +1,7 @@
-"""The part of an ingest that runs on executors: fetch offset ranges, sort out the rows, write the files.
+"""The executor side of an ingest: fetch offset ranges, separate rows from dead letters, write the files.
 
-Spark's ``mapInArrow`` calls `IngestTasks`; each input row is the number of a task, each output row the JSON form of a
-`TaskReport`. Nothing here touches the tables: only the driver commits.
+Spark's ``mapInArrow`` calls `IngestTasks`; each input row is a task number, each output row the JSON form of a
+`TaskReport`. Only the driver commits to the tables.
 """
 
 import json
@@ -23,7 +23,7 @@ REPORT_SCHEMA = "report string"
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What one task has written."""
+    """Files written by a task."""
 
     files: list[WrittenFile]
     dead_letter_files: list[WrittenFile]
@@ -56,19 +56,19 @@ class IngestTasks:
     ranges: Sequence[Sequence[OffsetRange]]
     """Per task."""
     dead_letters_from: Mapping[TopicPartition, int]
-    """First offset per partition whose dead letter is not in its table yet."""
+    """First offset per partition whose dead letter is not committed yet."""
     servers: tuple[str, ...] = ()
-    """Brokers that the driver heard of, beside the bootstrap servers."""
+    """Brokers known to the driver, in addition to the bootstrap servers."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the tasks whose numbers arrive."""
+        """Run the tasks whose numbers are in the input."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 report = self.run(number)
                 yield pa.RecordBatch.from_pydict({"report": [report.to_json()]})
 
     def run(self, number: int) -> TaskReport:
-        """Copy the ranges of one task into files and return what was written."""
+        """Copy the ranges of a task into files and return a report."""
         from paceline.pipeline.cluster import Cluster
         from paceline.pipeline.jobs.ingest.read_options import read_options
         from paceline.pipeline.source.range_fetcher import RangeFetcher, prefetched
@@ -106,10 +106,10 @@ class IngestTasks:
             answers.close()  # type: ignore[attr-defined]
 
     def _not_yet_kept(self, letters: DeadLetters) -> pa.RecordBatch:
-        """Leave out dead letters that an earlier attempt of this batch has committed.
+        """Remove dead letters that an earlier attempt of this batch has committed.
 
-        Both tables are committed one after the other, the dead letters first; a driver that dies in between repeats the
-        batch, and which records are bad does not change.
+        The dead letters are committed before the table. When the driver dies in between, the batch is repeated, and the
+        same records are bad again.
         """
         positions = zip(
             letters.batch.column("partition").to_pylist(), letters.batch.column("offset").to_pylist(), strict=True

@@ -1,1 +1,1 @@
-"""Tables of Parquet files whose commits carry the job's progress. No Spark. Read `table.py` first."""
+"""Tables of Parquet files whose commits also store the job's offsets. No Spark. Read `table.py` first."""

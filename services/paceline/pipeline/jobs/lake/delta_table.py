@@ -1,7 +1,7 @@
-"""Delta tables through delta-rs. Progress is one application transaction per source, which checkpoints keep.
+"""Delta tables through delta-rs. Progress is stored as one application transaction per source, which checkpoints keep.
 
-delta-rs accepts a repeated application transaction, so a commit is made with no retries of its own: it fails when the
-table has moved since it was loaded, and then the progress is compared.
+delta-rs accepts a repeated application transaction, so commits do not use its retries: a commit fails when the table
+has changed since it was loaded, and the progress is then compared.
 """
 
 import json
@@ -46,7 +46,7 @@ class DeltaLakeTable:
         return self._root
 
     def load(self, sources: Collection[Source]) -> Snapshot:
-        """Read the newest version and the progress of these sources."""
+        """Read the latest version and the progress of these sources."""
         self._table.update_incremental()
         found = {source: self._table.transaction_version(f"{APP_ID_PREFIX}{source}") for source in sources}
         return Snapshot(self._table.version(), {source: int(end) for source, end in found.items() if end is not None})
@@ -78,7 +78,7 @@ class DeltaLakeTable:
                 )
                 return True
             except CommitFailedError:
-                # The version exists: another writer's, or our own from a commit that was cut before its answer.
+                # The version exists: from another writer, or from this commit, whose response was lost.
                 before = self._table.version()
                 if already_committed(seen, self.load(progress), progress):
                     return False
@@ -86,7 +86,7 @@ class DeltaLakeTable:
                     raise
 
     def live_paths(self) -> set[str]:
-        """Return the paths of the newest version's files."""
+        """Return the paths of the files in the latest version."""
         self._table.update_incremental()
         actions: Any = pa.table(self._table.get_add_actions(flatten=True))
         return set(actions.column("path").to_pylist())

@@ -1,4 +1,4 @@
-"""Remove files that no commit names: those of attempts that failed, were repeated, or whose driver died."""
+"""Remove files that are in no commit: files of attempts that failed, were repeated, or whose driver died."""
 
 import os
 import time
@@ -8,13 +8,13 @@ from typing import Final
 from paceline.pipeline.jobs.lake.table import DATA_FOLDER, Table
 
 DEFAULT_AGE_S: Final = 24 * 3600
-"""A younger file may belong to a batch that is still being written."""
+"""Minimum age: a younger file may belong to a batch that is being written."""
 
 
 def collect_orphans(table: Table, older_than_s: float = DEFAULT_AGE_S, now_s: float | None = None) -> list[str]:
-    """Delete and return the paths of data files below the table that no commit names and that are old enough.
+    """Delete old data files of the table that are in no commit, and return their paths.
 
-    The files are listed before the commits are read: a file committed in between is then known as live.
+    Files are listed before the commits are read, so that a file committed in between counts as live.
     """
     now_s = time.time() if now_s is None else now_s
     old = [path for path in _data_files(table.root) if _modified_s(table.root / path) < now_s - older_than_s]

@@ -1,7 +1,7 @@
-"""Write Parquet files, split by partition values, under names that no other attempt uses.
+"""Write Parquet files, split by partition values, under names that are unique per attempt.
 
-Batches are buffered per partition so that row groups stay large; files roll at a size. Every file is durable before it
-is reported: a commit may name it from then on.
+Rows are buffered per partition so that row groups stay large; a new file starts at a size limit. Every file is durable
+before it is reported, because a commit may then contain it.
 """
 
 import os
@@ -18,7 +18,7 @@ from paceline.pipeline.jobs.lake.table import DATA_FOLDER, WrittenFile
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 BUFFER_BYTES: Final = 64 * 1024 * 1024
-"""Arrow data held back by one writer, all partitions together."""
+"""Arrow bytes buffered by a writer, for all partitions together."""
 MAX_OPEN_FILES: Final = 32
 
 Partition = tuple[tuple[str, str], ...]
@@ -64,10 +64,10 @@ class _OpenFile:
 
 
 class PartitionedWriter:
-    """Writes the files of one task attempt."""
+    """Writes the files of a task attempt."""
 
     def __init__(self, root: Path, prefix: str, schema: pa.Schema, target_file_bytes: int, compression: str) -> None:
-        """``schema`` is that of the files, partition columns left out; it must have a column ``offset``."""
+        """``schema`` is the schema of the files, without partition columns; it must have a column ``offset``."""
         self._root = root
         self._prefix = prefix
         self._schema = schema
@@ -84,7 +84,7 @@ class PartitionedWriter:
         self._written: list[WrittenFile] = []
 
     def write(self, partition: Partition, batch: pa.RecordBatch) -> None:
-        """Take the rows of one partition."""
+        """Add rows of one partition."""
         if not batch.num_rows:
             return
         self._buffers.setdefault(partition, []).append(batch)
@@ -95,7 +95,7 @@ class PartitionedWriter:
             self._flush(max(self._buffered, key=lambda each: self._buffered[each]))
 
     def close(self) -> list[WrittenFile]:
-        """Finish every file and return all of them."""
+        """Finish and return all files."""
         for partition in list(self._buffers):
             self._flush(partition)
         for partition in list(self._open):
@@ -103,7 +103,7 @@ class PartitionedWriter:
         return self._written
 
     def discard(self) -> None:
-        """Remove the unfinished files, after an error; finished ones are collected as orphans."""
+        """Remove unfinished files after an error; finished files are deleted later as orphans."""
         for file in self._open.values():
             file.discard()
         self._open.clear()
@@ -115,7 +115,7 @@ class PartitionedWriter:
         if file is None:
             if len(self._open) >= MAX_OPEN_FILES:
                 self._close(next(iter(self._open)))
-            # The unique part keeps attempts of the same task, and drivers that run at once, apart.
+            # The unique part separates attempts of the same task, and drivers that run concurrently.
             name = f"{self._prefix}-{uuid.uuid4().hex}.parquet"
             file = self._open[partition] = _OpenFile(self._root, partition, name, self._schema, self._options)
         file.write(table)
@@ -127,7 +127,7 @@ class PartitionedWriter:
 
 
 def split_rows(keys: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Return (key, row numbers) for every distinct key of an integer array; row numbers None when there is only one."""
+    """Return (key, row numbers) for every distinct key of an integer array; row numbers are None for a single key."""
     numbers = np.asarray(keys)
     if not len(numbers):
         return []

@@ -1,7 +1,7 @@
-"""Parquet files with manifests: one JSON file per commit, put in place by an atomic link that never overwrites.
+"""Parquet files with manifests: one JSON file per commit, created by an atomic hard link that never overwrites.
 
-``_paceline/00000000000000000012.json`` holds version 12: the files it adds and the progress after it. Readers take the
-files of all manifests; `read_table` does. The directory needs a file system with hard links, as every local one has.
+``_paceline/00000000000000000012.json`` is version 12: the files it adds and the progress after it. `read_table` reads
+the files of all manifests. The directory needs a file system with hard links, which every local file system has.
 """
 
 import json
@@ -22,7 +22,7 @@ _DIGITS: Final = 20
 
 
 class ParquetTable:
-    """A directory of Parquet files; see the module."""
+    """A directory of Parquet files; see the module docstring."""
 
     def __init__(self, root: Path, schema: pa.Schema, partition_columns: Sequence[str]) -> None:
         self._root = root
@@ -34,7 +34,7 @@ class ParquetTable:
         return self._root
 
     def load(self, sources: Collection[Source]) -> Snapshot:
-        """Read the newest manifest, which has the progress of every source."""
+        """Read the latest manifest, which has the progress of every source."""
         versions = manifest_versions(self._root)
         if not versions:
             return Snapshot(-1, {})
@@ -64,7 +64,7 @@ class ParquetTable:
                 return False
 
     def live_paths(self) -> set[str]:
-        """Return the paths that the manifests name."""
+        """Return the paths of the files in all manifests."""
         return {each["path"] for each in table_files(self._root)}
 
 
@@ -88,7 +88,7 @@ def _put_manifest(root: Path, version: int, content: Mapping[str, Any]) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the folder's entries durable."""
+    """Flush the directory entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -109,10 +109,10 @@ def manifest_versions(root: Path) -> list[int]:
 
 
 def read_manifest(root: Path, version: int) -> dict[str, Any]:
-    """Return a manifest's content.
+    """Return the content of a manifest.
 
     Raises:
-        CorruptMessageError: it is no JSON; a manifest is complete before it gets its name, so it was changed by hand.
+        CorruptMessageError: it is not JSON. A manifest gets its name only when complete, so it was changed by hand.
     """
     path = _manifest_path(root, version)
     try:

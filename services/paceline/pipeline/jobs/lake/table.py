@@ -1,8 +1,8 @@
-"""A table that takes files and progress in one atomic commit.
+"""A table that accepts files and progress in one atomic commit.
 
-Exactly once follows from three rules: progress is stored nowhere but in the table's own commits; a commit succeeds only
-on the version that the batch was planned from; and a file counts only when a commit names it. So a driver that dies
-between writing files and the commit leaves orphans, never rows, and two drivers cannot both commit the same offsets.
+Exactly-once follows from three rules: progress is stored only in the table's commits; a commit succeeds only on the
+version from which the batch was planned; and a file counts only when it is in a commit. So a driver that dies between
+writing files and the commit leaves orphans, never rows, and two drivers cannot both commit the same offsets.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,12 +13,12 @@ from typing import Final, Protocol
 from paceline.model.errors import ErrorCode, InvalidConfigError, PacelineError
 
 DATA_FOLDER: Final = "data"
-"""Every data file lies below it, as ``data/COLUMN=VALUE/part-....parquet``."""
+"""Folder of all data files, as ``data/COLUMN=VALUE/part-....parquet``."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Source:
-    """One partition of one incarnation of a topic: a re-created topic has another id and starts from its beginning."""
+    """A partition of a topic id: a re-created topic has another id and is read from its beginning."""
 
     topic: str
     topic_id: str
@@ -30,14 +30,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A Parquet file that a task has finished."""
+    """A finished Parquet file."""
 
     path: str
     """Relative to the table, with forward slashes."""
     size_bytes: int
     rows: int
     partition: tuple[tuple[str, str], ...]
-    """Partition columns and their values; they are not stored in the file."""
+    """Partition columns with values; they are not stored in the file."""
     min_offset: int
     max_offset: int
 
@@ -49,47 +49,47 @@ class Snapshot:
     version: int
     """-1: the table does not exist yet."""
     progress: Mapping[Source, int]
-    """The first offset of each source that is not in the table."""
+    """First offset of each source that is not in the table."""
 
 
 class CommitConflictError(PacelineError):
-    """Another driver has moved the progress of this table; its batch is in, ours is not."""
+    """Another driver has committed progress to this table; its batch is in the table, this driver's is not."""
 
     code = ErrorCode.INVALID_UPDATE_VERSION
     retriable = True
 
 
 class Table(Protocol):
-    """What Parquet with manifests and Delta have in common."""
+    """Interface of Parquet tables with manifests and of Delta tables."""
 
     @property
     def root(self) -> Path:
-        """The table's directory."""
+        """Directory of the table."""
 
     def load(self, sources: Collection[Source]) -> Snapshot:
-        """Read the newest version and the progress of these sources."""
+        """Read the latest version and the progress of these sources."""
 
     def commit(self, seen: Snapshot, files: Sequence[WrittenFile], progress: Mapping[Source, int]) -> bool:
-        """Add the files and advance the progress in one step; return False when an earlier attempt already did.
+        """Add the files and advance the progress atomically; return False when an earlier attempt already did.
 
         Args:
-            seen: the version that the files were planned from.
-            files: finished files below the table's directory.
-            progress: new progress of the sources that moved.
+            seen: the version from which the files were planned.
+            files: finished files in the table's directory.
+            progress: new progress of the sources that advanced.
 
         Raises:
-            CommitConflictError: a source's progress is neither as planned from nor as committed now.
+            CommitConflictError: the progress of a source is neither the planned nor the new progress.
         """
 
     def live_paths(self) -> set[str]:
-        """Return the paths of every file of the newest version, relative to the table."""
+        """Return the paths of all files in the latest version, relative to the table."""
 
 
 def already_committed(seen: Snapshot, now: Snapshot, progress: Mapping[Source, int]) -> bool:
-    """Return whether a failed commit had in fact been made; False when nothing of it has and it may be tried again.
+    """Return whether a failed commit had succeeded after all; False when it may be retried.
 
     Raises:
-        CommitConflictError: another driver moved one of the sources.
+        CommitConflictError: another driver advanced a source.
     """
     if progress and all(now.progress.get(source, -1) == end for source, end in progress.items()):
         return True

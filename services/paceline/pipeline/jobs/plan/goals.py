@@ -1,4 +1,4 @@
-"""What a plan balances, in order of priority, and how far each broker may be from its share."""
+"""The loads that a plan balances, in order of priority, and the allowed deviation of each broker from its share."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,18 +8,18 @@ import numpy as np
 from paceline.pipeline.jobs.plan.model import ClusterModel, Floats
 
 DEFAULT_THRESHOLD: Final = 0.10
-"""A broker within 10 % of its share is left alone, as in cruise-control."""
+"""A broker within 10 % of its share is not changed, as in Cruise Control."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One load to spread."""
+    """A load to balance."""
 
     name: str
     weights: Floats
-    """Load per partition: of each replica, or of its leader."""
+    """Load per partition, for each replica or for its leader."""
     of_leaders: bool
-    """Whether only the leader carries it; then leadership moves and no bytes do."""
+    """Whether only the leader carries the load, so that moving leadership is enough and no bytes are copied."""
     threshold: float = DEFAULT_THRESHOLD
 
 
@@ -52,7 +52,7 @@ def loads_of(model: ClusterModel, goal: Goal) -> Floats:
 
 
 def shares_of(model: ClusterModel, total: float) -> Floats:
-    """Return what each broker should carry: its part of the usable capacity."""
+    """Return the target load of each broker, in proportion to its usable capacity."""
     capacity = np.where(model.usable, model.capacity, 0.0)
     return np.asarray(total * capacity / capacity.sum())
 
@@ -67,9 +67,9 @@ class Limits:
 
 
 def limits_of(model: ClusterModel, goal: Goal, total: float) -> Limits:
-    """Return the limits; a share of few items is widened to whole ones, and unusable brokers may hold nothing."""
+    """Return the limits; a share of few items is rounded to whole items, and unusable brokers must end empty."""
     share = shares_of(model, total)
-    # No placement splits a partition, so a limit is never tighter than the share rounded to whole ones.
+    # No placement splits a partition, so a limit is never tighter than the share rounded to whole replicas.
     grain = _grain(goal)
     fewest, most = np.floor(share / grain + 1e-9) * grain, np.ceil(share / grain - 1e-9) * grain
     return Limits(
@@ -86,14 +86,14 @@ def _grain(goal: Goal) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How well a goal is met."""
+    """How well a goal is met on the least and the most loaded broker."""
 
     goal: str
     lowest: float
     """Load of the least loaded usable broker, relative to its share."""
     highest: float
     outside: int
-    """Usable brokers outside the limits, and unusable ones that hold something."""
+    """Number of usable brokers outside the limits, and of unusable brokers that still hold replicas."""
 
 
 def balance_of(model: ClusterModel, goal: Goal) -> Balance:

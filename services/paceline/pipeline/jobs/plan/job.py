@@ -1,4 +1,4 @@
-"""Measure, solve, and describe the plan. One solve needs no Spark; several seeds run side by side in Spark."""
+"""Measure the load, solve, and describe the plan. One solve needs no Spark; several seeds run in parallel in Spark."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -18,20 +18,21 @@ from paceline.pipeline.jobs.run import ExitCode, JobListener, JobResult, SilentL
 
 @dataclass(frozen=True, slots=True)
 class PlanConfig:
-    """What to plan for."""
+    """Settings of a plan."""
 
     bootstrap_servers: tuple[str, ...]
     topics: tuple[str, ...] = ()
-    """Names; empty means all topics."""
+    """Topic names; empty means all topics."""
     empty_brokers: tuple[int, ...] = ()
-    """Brokers that shall hold nothing afterwards."""
+    """Brokers to move all replicas off."""
     sample_seconds: float = 10.0
-    """Time over which bytes in and out are measured; 0 leaves both out."""
+    """Duration of the measurement of bytes in and out; 0 omits both."""
     threshold: float = DEFAULT_THRESHOLD
-    """How far a broker may be from its share."""
+    """Allowed deviation of a broker from its share."""
     seed: int = 0
     seeds: int = 1
-    """How many seeds to try, from ``seed`` on; the plan that copies the fewest bytes wins. More than 1 needs Spark."""
+    """Number of seeds to try, from ``seed`` upwards; the plan that copies the fewest bytes wins. More than 1 needs
+    Spark."""
     tls: TlsFiles | None = None
     """Certificate files; None: those that the driver's environment names."""
 
@@ -46,10 +47,10 @@ class PlanResult(JobResult):
 def run(spark: Any, config: PlanConfig, listener: JobListener | None = None) -> PlanResult:
     """Plan from the cluster's present load; ``spark`` may be None for one seed.
 
-    A plan that breaks a hard rule is a negative verdict: it has no moves and says which rule cannot be met.
+    A plan that breaks a hard rule is a negative result: it has no moves and names the rule.
 
     Raises:
-        InvalidConfigError: the settings cannot work, or the brokers do not suffice.
+        InvalidConfigError: the settings are invalid, or there are not enough brokers.
         PacelineError: the cluster could not be measured.
     """
     from paceline_client import Admin
@@ -64,7 +65,7 @@ def run(spark: Any, config: PlanConfig, listener: JobListener | None = None) -> 
     held = {broker_id for replicas in measured.placement.values() for broker_id in replicas}
     strangers = set(config.empty_brokers) - known - held
     if strangers:
-        raise InvalidConfigError(f"there is no broker {', '.join(map(str, sorted(strangers)))} to empty")
+        raise InvalidConfigError(f"broker {', '.join(map(str, sorted(strangers)))} to empty does not exist")
     model, names = build_model(measured.placement, measured.loads, measured.brokers)
     listener.step("measured", {"partitions": model.partitions, "brokers": model.brokers})
     plan = best_plan(spark, model, config)
@@ -73,12 +74,12 @@ def run(spark: Any, config: PlanConfig, listener: JobListener | None = None) -> 
 
 def best_plan(spark: Any, model: ClusterModel, config: PlanConfig) -> Plan:
     """Solve with every seed and return the plan that breaks no rule, leaves the fewest brokers out of their limits and
-    copies the fewest bytes, in that order."""
+    copies the fewest bytes, in that order of priority."""
     if config.seeds == 1:
         return solve(model, config.seed, config.threshold)
     task = _Solve(model, config.seed, config.threshold)
     rows = spark.range(0, config.seeds, 1, config.seeds).mapInArrow(task.__call__, "found string").collect()
-    # Each worker returns figures only; solving the best seed again gives the same plan.
+    # Workers return only figures; solving again with the best seed gives the same plan.
     best = min(tuple(json.loads(row.found)) for row in rows)
     return solve(model, best[-1], config.threshold)
 
@@ -113,7 +114,7 @@ def _result(before: ClusterModel, names: list[Partition], plan: Plan, without_ra
             f"then {now.lowest:.2f} to {now.highest:.2f}, {now.outside} outside"
         )
     if without_rate:
-        summary["without_rate"] = f"{without_rate} partitions gave no rate and count as idle"
+        summary["without_rate"] = f"{without_rate} partitions have no measured rate and count as idle"
     if plan.broken_rules:
         summary["broken_rules"] = plan.broken_rules
         return PlanResult(ExitCode.NEGATIVE_VERDICT, summary)

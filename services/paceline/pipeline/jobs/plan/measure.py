@@ -1,4 +1,4 @@
-"""Measure a cluster for a plan: where replicas are or will be, their sizes, and the rates of two readings."""
+"""Measure a cluster for a plan: present or target replicas, their sizes, and rates from two readings."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Counters of one partition's leader at one moment."""
+    """Counters of a partition's leader at one time."""
 
     leader: int
     bytes_in: int
@@ -23,13 +23,13 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a plan needs to know."""
+    """Input of a plan."""
 
     placement: Mapping[Partition, tuple[int, ...]]
     loads: Mapping[Partition, PartitionLoad]
     brokers: Sequence[BrokerInfo]
     without_rate: int
-    """Partitions whose leader did not give two readings; their rate counts as 0."""
+    """Partitions whose leader did not answer twice; their rate counts as 0."""
 
 
 def measure(admin: "Admin", topics: Collection[str], emptied: Collection[int], seconds: float) -> Measured:
@@ -38,12 +38,12 @@ def measure(admin: "Admin", topics: Collection[str], emptied: Collection[int], s
     Args:
         admin: a client.
         topics: names; empty means all.
-        emptied: brokers that shall hold nothing afterwards.
-        seconds: time between the readings; 0 leaves the rates out.
+        emptied: brokers to move all replicas off.
+        seconds: time between the readings; 0 omits the rates.
 
     Raises:
         UnknownTopicOrPartitionError: a named topic does not exist.
-        BrokerNotAvailableError: a broker did not tell the sizes of its logs.
+        BrokerNotAvailableError: a broker did not report the sizes of its logs.
     """
     names = sorted(topics) if topics else admin.list_topics()
     described = admin.describe_topics(names)
@@ -79,7 +79,7 @@ def measure(admin: "Admin", topics: Collection[str], emptied: Collection[int], s
 def rates(first: Reading | None, second: Reading | None, elapsed_s: float) -> tuple[float, float]:
     """Return bytes in and out per second between two readings.
 
-    A counter that fell started over in between, so the second reading is all there is; a new leader's says nothing.
+    A counter that decreased was reset in between, so only the second reading counts; a new leader's counter is ignored.
     """
     if first is None or second is None or elapsed_s <= 0:
         return 0.0, 0.0
@@ -96,12 +96,12 @@ def _readings(admin: "Admin", described: Sequence[object]) -> dict[Partition, Re
 
 
 def _sizes(admin: "Admin") -> dict[Partition, int]:
-    """Return the size of each partition's largest replica: a new copy becomes as large."""
+    """Return the size of each partition's largest replica, which is the size of a new copy."""
     sizes: dict[Partition, int] = {}
     for broker in admin.describe_log_dirs():
         if broker.error is not None:
             raise BrokerNotAvailableError(
-                f"broker {broker.broker_id} does not tell the sizes of its logs: {broker.error}"
+                f"broker {broker.broker_id} did not report the sizes of its logs: {broker.error}"
             )
         for log_dir in broker.log_dirs:
             for replica in log_dir.replicas:

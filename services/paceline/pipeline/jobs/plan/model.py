@@ -1,4 +1,4 @@
-"""A cluster as arrays: where replicas are, what each partition weighs, and which brokers may hold it."""
+"""A cluster as arrays: replicas, the load of each partition, and the brokers that may hold replicas."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 NO_REPLICA: Final = -1
-"""Fills the rows of partitions with fewer replicas than others."""
+"""Fills the rows of partitions that have fewer replicas than others."""
 
 Partition = tuple[str, int]
 
@@ -25,27 +25,27 @@ class PartitionLoad:
 
     size_bytes: float = 0.0
     bytes_in_per_s: float = 0.0
-    """Written by producers."""
+    """Bytes per second written by producers."""
     bytes_out_per_s: float = 0.0
-    """Read by consumers."""
+    """Bytes per second read by consumers."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """A broker that may take part."""
+    """A broker that may hold replicas."""
 
     broker_id: int
     rack: str = ""
-    """Empty: a rack of its own."""
+    """Empty: the broker counts as a rack."""
     capacity: float = 1.0
-    """Share of the load relative to the others."""
+    """Weight of its share of the load."""
     usable: bool = True
-    """False: the plan leaves nothing on it."""
+    """False: the plan moves all replicas off it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterModel:
-    """Arrays over P partitions and B brokers; brokers are numbered by position."""
+    """Arrays over P partitions and B brokers; brokers are numbered by their position."""
 
     broker_ids: Ints
     racks: Ints
@@ -72,7 +72,7 @@ class ClusterModel:
         return np.asarray((self.assignment >= 0).sum(axis=1), dtype=np.int32)
 
     def with_assignment(self, assignment: Ints) -> "ClusterModel":
-        """Return the same cluster with other places."""
+        """Return the same cluster with other replicas."""
         return replace(self, assignment=assignment)
 
 
@@ -83,14 +83,14 @@ def build_model(
 ) -> tuple[ClusterModel, list[Partition]]:
     """Return the arrays, and the partition of each row.
 
-    A broker that holds replicas but is not in ``brokers`` (a dead one) is added as one that nothing may stay on.
+    A broker that holds replicas but is not in ``brokers``, such as a dead broker, is added as a broker to empty.
 
     Raises:
-        InvalidConfigError: there is no partition, or fewer usable brokers than a partition has replicas.
+        InvalidConfigError: there is no partition, or a partition has more replicas than there are usable brokers.
     """
     names = sorted(placement)
     if not names:
-        raise InvalidConfigError("there is no partition to plan for")
+        raise InvalidConfigError("there are no partitions to plan for")
     known = {broker.broker_id: broker for broker in brokers}
     held = {broker_id for replicas in placement.values() for broker_id in replicas}
     everyone = sorted([*known.values(), *(BrokerInfo(b, usable=False) for b in held - set(known))], key=_id_of)
@@ -125,11 +125,11 @@ def _id_of(broker: BrokerInfo) -> int:
 
 
 def changed_rows(before: ClusterModel, after: ClusterModel) -> NDArray[np.int64]:
-    """Return the rows whose replicas or their order differ."""
+    """Return the rows whose replicas or replica order differ."""
     return np.flatnonzero((before.assignment != after.assignment).any(axis=1))
 
 
 def copied_replicas(before: ClusterModel, after: ClusterModel) -> NDArray[np.int64]:
-    """Return per partition how many replicas are on brokers that had none before."""
+    """Return the number of replicas per partition on brokers that had no replica of it before."""
     new = after.assignment[:, :, None] != before.assignment[:, None, :]
     return np.asarray((new.all(axis=2) & (after.assignment >= 0)).sum(axis=1))

@@ -7,13 +7,13 @@ from paceline.pipeline.jobs.plan.model import Bools, ClusterModel, Ints
 
 
 def most_per_rack(model: ClusterModel) -> Ints:
-    """Return per partition how many of its replicas one rack may hold: 1 while there are enough racks."""
+    """Return the limit of replicas per rack for each partition: 1 while there are enough racks."""
     racks = len(np.unique(model.racks[model.usable]))
     return np.asarray(-(-model.replication_factor // racks), dtype=np.int32)
 
 
 def surplus_in_racks(model: ClusterModel) -> Bools:
-    """Return which replicas (P x RF) are more than their rack may hold; the first ones in a row stay."""
+    """Return the replicas (P x RF) above the limit of their rack; the first replicas in a row stay."""
     held = model.assignment >= 0
     racks = np.where(held, model.racks[model.assignment], -1 - np.arange(model.assignment.shape[1]))
     most = most_per_rack(model)
@@ -25,14 +25,15 @@ def surplus_in_racks(model: ClusterModel) -> Bools:
 
 
 def on_unusable(model: ClusterModel) -> Bools:
-    """Return which replicas (P x RF) are on brokers that nothing may stay on."""
+    """Return the replicas (P x RF) on unusable brokers."""
     return np.asarray((model.assignment >= 0) & ~model.usable[model.assignment])
 
 
 def may_move(
     model: ClusterModel, rows: NDArray[np.int64], columns: NDArray[np.int64], destinations: Ints, most: Ints
 ) -> Bools:
-    """Return which single moves keep the hard rules: a usable broker without the partition, in a rack with room."""
+    """Return the single moves that keep the hard rules: to a usable broker without the partition, in a rack with
+    room."""
     places = model.assignment[rows]
     fine = model.usable[destinations] & (places != destinations[:, None]).all(axis=1)
     racks = np.where(places >= 0, model.racks[places], -1)
@@ -42,7 +43,7 @@ def may_move(
 
 
 def broken_rules(model: ClusterModel) -> list[str]:
-    """Check the hard rules on the whole assignment, with none of the solver's code; return what is broken."""
+    """Check the hard rules on the whole assignment, independently of the solver's code; return the violations."""
     problems = []
     unusable = int(on_unusable(model).sum())
     if unusable:
@@ -53,5 +54,5 @@ def broken_rules(model: ClusterModel) -> list[str]:
         problems.append(f"{twice} partitions have a broker twice")
     clashes = int(surplus_in_racks(model).any(axis=1).sum())
     if clashes:
-        problems.append(f"{clashes} partitions have more replicas in a rack than others could take")
+        problems.append(f"{clashes} partitions have more replicas in a rack than necessary")
     return problems

@@ -1,8 +1,8 @@
-"""Find a better placement: hard rules first, then one goal after the other, none of which may undo an earlier one.
+"""Find a better placement: hard rules first, then the goals in order; a later goal must not undo an earlier goal.
 
-Every step is a round over arrays: choose many replicas on brokers with too much, draw a destination for each in
-proportion to what is missing there, keep the moves that fit (running sums per source and per destination), apply them
-at once. Replicas that relieve much for few copied bytes are chosen first. The same seed gives the same plan.
+Every step works in rounds over arrays: choose many replicas on overloaded brokers, draw a destination for each in
+proportion to the free capacity, keep the moves that fit (running sums per source and destination), and apply them
+together. Replicas that relieve much load for few copied bytes are chosen first. The same seed gives the same plan.
 """
 
 import time
@@ -29,16 +29,16 @@ from paceline.pipeline.jobs.plan.racks import broken_rules, may_move, most_per_r
 ROUNDS: Final = 60
 HARD_ROUNDS: Final = 200
 SAMPLE: Final = 400_000
-"""Replicas looked at in one round."""
+"""Replicas considered in a round."""
 STALE_ROUNDS: Final = 4
-"""Rounds without a move after which a goal ends."""
+"""Rounds without a move after which work on a goal ends."""
 
 Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A better placement and what it costs."""
+    """A better placement and its cost."""
 
     model: ClusterModel
     before: list[Balance]
@@ -49,7 +49,7 @@ class Plan:
     seconds: dict[str, float]
     """Time per step."""
     broken_rules: list[str]
-    """Hard rules that could not be met; empty in a plan that may be run."""
+    """Hard rules that could not be met; empty for a valid plan."""
     seed: int = 0
 
 
@@ -61,11 +61,11 @@ class _State:
     loads: dict[str, Floats] = field(default_factory=dict)
     limits: dict[str, Limits] = field(default_factory=dict)
     done: list[Goal] = field(default_factory=list)
-    """Goals that later ones must respect."""
+    """Goals that later goals must not make worse."""
 
 
 def solve(model: ClusterModel, seed: int = 0, threshold: float = DEFAULT_THRESHOLD) -> Plan:
-    """Return a plan for the cluster; with nothing out of its limits it changes nothing."""
+    """Return a plan for the cluster; changes nothing when all loads are within their limits."""
     start = model
     model = model.with_assignment(model.assignment.copy())
     goals = make_goals(model, threshold)
@@ -106,7 +106,7 @@ def solve(model: ClusterModel, seed: int = 0, threshold: float = DEFAULT_THRESHO
 
 
 def _repair(state: _State, goals: Sequence[Goal], find: Callable[[ClusterModel], Bools]) -> None:
-    """Move the replicas that break a hard rule, to the brokers with the most room for replicas and disk."""
+    """Move the replicas that break a hard rule to the brokers with the most free capacity for replicas and disk."""
     model = state.model
     for number in range(HARD_ROUNDS):
         rows, columns = np.nonzero(find(model))
@@ -118,7 +118,7 @@ def _repair(state: _State, goals: Sequence[Goal], find: Callable[[ClusterModel],
             limits, loads = state.limits[name], state.loads[name]
             total = max(float(limits.share.sum()), 1e-9)
             room += np.maximum(limits.share - loads, 0) / total
-        # A full rack still has to take what no other may: every usable broker keeps a chance, which grows.
+        # Without free capacity a replica must still move: every usable broker keeps a small chance, which grows.
         room = np.where(model.usable, room + 1e-3 * (1 + number) ** 2 / model.brokers, 0.0)
         destinations = _draw(state.rng, room, len(rows))
         fine = may_move(model, rows, columns, destinations, state.most_per_rack)
@@ -149,7 +149,7 @@ def _balance_replicas(state: _State, goals: Sequence[Goal], goal: Goal) -> None:
 
 
 def _balance_leaders(state: _State, goals: Sequence[Goal], goal: Goal) -> None:
-    """Hand leadership to another replica of the same partition; no byte is copied."""
+    """Move leadership to another replica of the same partition; no byte is copied."""
     model, limits, loads = state.model, state.limits[goal.name], state.loads[goal.name]
     if model.assignment.shape[1] < 2:
         return
@@ -164,7 +164,7 @@ def _balance_leaders(state: _State, goals: Sequence[Goal], goal: Goal) -> None:
         if not len(rows):
             return
         followers = model.assignment[rows, 1:]
-        # A random part keeps all partitions of a broker from choosing the same follower.
+        # A random component prevents all partitions of a broker from choosing the same follower.
         wanted = np.where(followers >= 0, deficit[followers], -1.0) * state.rng.random(followers.shape)
         columns = wanted.argmax(axis=1) + 1
         best = wanted[np.arange(len(rows)), columns - 1] > 0
@@ -181,12 +181,12 @@ def _balance_leaders(state: _State, goals: Sequence[Goal], goal: Goal) -> None:
 
 
 def _surplus_and_deficit(loads: Floats, limits: Limits) -> tuple[Floats | None, Floats]:
-    """Return what each broker should give and may take; no surplus when every broker is within its limits."""
+    """Return how much each broker should give and may take; no surplus when every broker is within its limits."""
     slack = 1e-9 * max(float(loads.sum()), 1.0)
     over, under = loads > limits.high + slack, loads < limits.low - slack
     if not over.any() and not under.any():
         return None, loads
-    # A broker within its limits gives only when another is under them, and takes only when another is over.
+    # A broker within its limits gives only when another broker is below its limit, and takes only when one is above.
     surplus = np.where(over | under.any(), np.maximum(loads - limits.share, 0), 0.0)
     deficit = np.where(under | over.any(), np.maximum(limits.share - loads, 0), 0.0)
     if not surplus.any() or not deficit.any():
@@ -195,7 +195,7 @@ def _surplus_and_deficit(loads: Floats, limits: Limits) -> tuple[Floats | None, 
 
 
 def _candidates(state: _State, goal: Goal, surplus: Floats) -> tuple[Rows, Rows]:
-    """Return replicas on brokers with a surplus, those that relieve most per copied byte first, one per partition."""
+    """Return replicas on overloaded brokers, most relief per copied byte first, one per partition."""
     model = state.model
     held = (model.assignment >= 0) & (goal.weights > 0)[:, None]
     rows, columns = np.nonzero(held & (surplus > 0)[model.assignment])
@@ -203,14 +203,14 @@ def _candidates(state: _State, goal: Goal, surplus: Floats) -> tuple[Rows, Rows]
         chosen = state.rng.choice(len(rows), SAMPLE, replace=False)
         rows, columns = rows[chosen], columns[chosen]
     rows, columns = _one_per_partition(state, rows, columns)
-    # Too heavy for its broker's surplus: moving it would only turn the roles round.
+    # Too large for the broker's surplus: moving it would only swap the two brokers' roles.
     fits = goal.weights[rows] <= surplus[model.assignment[rows, columns]] + 1e-9
     rows, columns = rows[fits], columns[fits]
     mean = float(model.size_bytes.mean()) + 1.0
-    # A broker with too much on its disk has to give large replicas as well: there every byte costs the same.
+    # A broker with a full disk must also give large replicas: there every byte of relief costs one copied byte.
     disk_over = (state.loads["disk"] > state.limits["disk"].high)[model.assignment[rows, columns]]
     relief = goal.weights[rows] / np.where(disk_over, mean, model.size_bytes[rows] + 0.01 * mean)
-    # Jitter, so that rounds without room for the best ones try others.
+    # Jitter, so that after rounds without room for the best replicas others are tried.
     order = np.argsort(-relief * state.rng.uniform(0.5, 1.5, len(rows)), kind="stable")
     return rows[order], columns[order]
 
@@ -224,14 +224,14 @@ def _one_per_partition(state: _State, rows: Rows, columns: Rows) -> tuple[Rows, 
 
 
 def _draw(rng: np.random.Generator, room: Floats, count: int) -> Ints:
-    """Draw brokers in proportion to their room."""
+    """Draw brokers in proportion to their free capacity."""
     bounds = np.cumsum(room)
     drawn = np.searchsorted(bounds, rng.random(count) * bounds[-1], side="right")
     return np.asarray(np.minimum(drawn, len(room) - 1), dtype=np.int32)
 
 
 def _within(brokers: Ints, weights: Floats, room: Floats) -> Bools:
-    """Return which of the moves, taken in order, still fit into the room of their broker."""
+    """Return the moves, in order, that still fit the free capacity of their broker."""
     order = np.argsort(brokers, kind="stable")
     sums = np.cumsum(weights[order])
     numbers = brokers[order]
@@ -245,7 +245,7 @@ def _within(brokers: Ints, weights: Floats, room: Floats) -> Bools:
 def _keeps(
     state: _State, goal: Goal, rows: Rows, sources: Ints, destinations: Ints, chosen: Bools, moves_leader: Bools
 ) -> Bools:
-    """Return which moves leave an earlier goal within its limits, or no worse than it is."""
+    """Return the moves that leave an earlier goal within its limits, or no worse than before."""
     weights = np.where(chosen & (moves_leader | (not goal.of_leaders)), goal.weights[rows], 0.0)
     loads, limits = state.loads[goal.name], state.limits[goal.name]
     may_give = np.maximum(loads - limits.low, 0.0)

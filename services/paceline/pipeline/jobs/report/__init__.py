@@ -1,1 +1,1 @@
-"""One HTML page about a cluster, with plots, readable without a network. Read `page.py` first."""
+"""An HTML report about a cluster, with plots, readable offline. Read `page.py` first."""

@@ -1,4 +1,4 @@
-"""Run the jobs ``analyse`` and, if wanted, ``verify``, and write their results as one page."""
+"""Run the job ``analyse`` and optionally ``verify``, and write their results into a single page."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,19 +14,19 @@ from paceline.pipeline.jobs.verify import job as verify
 
 @dataclass(frozen=True, slots=True)
 class ReportConfig:
-    """What to report, and where."""
+    """Settings of the report."""
 
     bootstrap_servers: tuple[str, ...]
     output: str
-    """File of the page."""
+    """Output file."""
     with_verify: bool = False
-    """Whether replicas are compared as well; it reads every record on every broker."""
+    """Whether to compare replicas too, which reads every record on every broker."""
     tls: TlsFiles | None = None
     """Certificate files, at the same paths wherever tasks run; None: those that the driver's environment names."""
 
 
 def run(spark: Any, config: ReportConfig, listener: JobListener | None = None) -> JobResult:
-    """Write the page; a difference between replicas is a negative verdict."""
+    """Write the page; a difference between replicas is a negative result."""
     listener = listener or SilentListener()
     analysed = analyse.run(spark, analyse.AnalyseConfig(config.bootstrap_servers, tls=config.tls), listener)
     verified = None

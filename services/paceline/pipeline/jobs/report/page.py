@@ -1,4 +1,4 @@
-"""The page: figures of the events, then of the verification, as HTML with inline style and SVG only."""
+"""The HTML page: metrics of the events, then the verification, with inline style and SVG only."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,18 +10,18 @@ from paceline.pipeline.jobs.analyse.metrics import PHASES
 from paceline.pipeline.jobs.report.plots import bars, line, stacked
 
 MOST_ROWS: Final = 15
-"""Bars of one plot: the largest."""
+"""Maximum number of bars in a plot."""
 _FIGURES: Final = {
     "events": "events",
     "failovers": "leader changes",
-    "isr_shrinks": "replicas that left an in-sync set",
-    "isr_expands": "replicas that came back to one",
-    "isr_flaps": "of them, back within a minute",
-    "under_replicated_minutes": "partition-minutes with too few in-sync replicas",
-    "still_under_replicated": "partitions with too few at the end",
-    "leader_imbalance": "leaders of the fullest broker relative to the mean, at the end",
-    "leader_imbalance_worst": "the same, at worst",
-    "negative_spans": "spans below zero, because clocks differ",
+    "isr_shrinks": "replicas that left an ISR",
+    "isr_expands": "replicas that joined an ISR",
+    "isr_flaps": "of these, within a minute after leaving",
+    "under_replicated_minutes": "under-replicated partition-minutes",
+    "still_under_replicated": "partitions under-replicated at the end",
+    "leader_imbalance": "most leaders on a broker relative to the mean, at the end",
+    "leader_imbalance_worst": "most leaders on a broker relative to the mean, maximum",
+    "negative_spans": "negative durations, because clocks differ",
 }
 _STYLE: Final = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
@@ -38,7 +38,7 @@ def make_page(analysed: Mapping[str, Any], verified: Mapping[str, Any] | None, n
     Args:
         analysed: summary of the job ``analyse``.
         verified: summary of the job ``verify``; None leaves that part out.
-        now: when the page is made.
+        now: creation time of the page.
     """
     details = analysed["details"]
     sections = [
@@ -54,7 +54,7 @@ def make_page(analysed: Mapping[str, Any], verified: Mapping[str, Any] | None, n
                 "ms",
             )
             + _spans_table(analysed["failover_ms"], details["failovers"]),
-            "From the last sign of life of the old leader to the first record that its successor committed.",
+            "From the old leader's last heartbeat to the first record committed by its successor.",
         ),
         _section(
             "Changes of in-sync sets",
@@ -62,14 +62,14 @@ def make_page(analysed: Mapping[str, Any], verified: Mapping[str, Any] | None, n
                 _largest({name: each["shrinks"] + each["expands"] for name, each in details["churn"].items()}),
                 "changes",
             ),
-            "Replicas that left or came back, by partition, the most first.",
+            "Replicas that left or joined, by partition, largest first.",
         ),
         _section(
             "Time under-replicated",
             bars(
                 _largest({n: each["total_ms"] / 60_000 for n, each in details["under_replicated"].items()}), "minutes"
             ),
-            "Time with fewer replicas in sync than the partition has, by partition, the longest first.",
+            "Time with fewer in-sync replicas than replicas, by partition, longest first.",
         ),
         _section(
             "Leaders per broker",

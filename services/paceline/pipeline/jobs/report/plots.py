@@ -1,4 +1,4 @@
-"""Bars and lines as inline SVG. Every text is escaped; a plot without data says so."""
+"""Bars and lines as inline SVG. Every text is escaped; a plot without data shows "no data"."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -53,7 +53,7 @@ def line(points: Sequence[tuple[float, float]], unit: str) -> str:
         f"{50 + (x - first) / wide * (WIDTH - 70):.1f},{height - 20 - y / largest * (height - 40):.1f}"
         for x, y in points
     )
-    # A line through one point, or through few, does not show where they are.
+    # Mark the points, because a line through one or a few points does not show them.
     dots = "".join(
         f'<circle cx="{spot.split(",")[0]}" cy="{spot.split(",")[1]}" r="3" fill="{COLORS[0]}"/>'
         for spot in (spots.split() if len(points) <= MOST_DOTS else ())

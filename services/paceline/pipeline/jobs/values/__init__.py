@@ -1,1 +1,1 @@
-"""Turn record values into typed Arrow columns, or say why one cannot be. No Spark. Read `parser.py` first."""
+"""Convert record values into typed Arrow columns, or return the reason of a failure. Read `parser.py` first."""

@@ -1,4 +1,4 @@
-"""The columns that a job makes of a value, and the text a user writes for them: ``"id:long, name:string?"``."""
+"""Typed columns of a value, and their text form as written by a user: ``"id:long, name:string?"``."""
 
 import re
 from dataclasses import dataclass
@@ -20,26 +20,26 @@ SCALARS: Final[dict[str, pa.DataType]] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "json": pa.string(),
 }
-"""Names of types; ``json`` keeps any JSON value as text, ``binary`` is base64 in JSON."""
+"""Type names; ``json`` stores any JSON value as text, ``binary`` is base64 in JSON."""
 
 RESERVED: Final = frozenset(
     {"topic", "partition", "offset", "timestamp", "timestamptype", "date", "key", "value", "headers"}
 )
-"""Columns of every table; a value's field of such a name becomes ``value_NAME``. Spark compares names without case."""
+"""Columns of every table; a field with such a name becomes ``value_NAME``. Spark compares names case-insensitively."""
 
 _FIELD = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*:\s*(list<\s*(\w+)\s*>|\w+)\s*(\??)\s*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class ValueColumn:
-    """One typed column."""
+    """A typed column."""
 
     field: str
     """Name in the value."""
     type: str
     """A key of `SCALARS`."""
     optional: bool = False
-    """Whether the field may be missing or null; a value that lacks a required field is a dead letter."""
+    """Whether the field may be missing or null; a value without a required field is a dead letter."""
     is_list: bool = False
 
     @property

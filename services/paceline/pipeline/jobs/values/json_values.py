@@ -1,6 +1,6 @@
-"""JSON objects to typed columns, strictly: no duplicate fields, no NaN, no number that does not fit its type.
+"""Convert JSON objects to typed columns, strictly: no duplicate fields, no NaN, no number out of the range of its type.
 
-Numbers are read with Python's ``json``, so a 64-bit integer stays exact. Fields that no column names are ignored.
+Numbers are parsed with Python's ``json``, so that 64-bit integers stay exact. Fields without a column are ignored.
 """
 
 import base64
@@ -15,11 +15,11 @@ from paceline.pipeline.jobs.values.columns import ValueColumn
 from paceline.pipeline.jobs.values.parser import BadValueError
 
 MAX_DEPTH: Final = 64
-"""Deeper nesting is refused before it can exhaust the interpreter's stack."""
+"""Deeper nesting is refused, because it could exhaust the interpreter's stack."""
 
 _INT32, _INT64 = 1 << 31, 1 << 63
 _FLOAT32_MAX: Final = 3.4028235677973366e38
-"""The first number that rounds to infinity as a 32-bit float."""
+"""The smallest number that rounds to infinity as a 32-bit float."""
 
 
 class JsonParser:
@@ -37,7 +37,7 @@ class JsonParser:
         """Return one entry per column.
 
         Raises:
-            BadValueError: the value is no JSON object or does not fit the columns.
+            BadValueError: the value is not a JSON object or does not fit the columns.
         """
         found = load_object(value)
         return [_entry(column, convert, found) for column, convert in zip(self._columns, self._converters, strict=True)]
@@ -47,7 +47,7 @@ def load_object(value: bytes | None) -> dict[str, Any]:
     """Return the JSON object in ``value``.
 
     Raises:
-        BadValueError: null, empty, invalid UTF-8 or JSON, a field twice, NaN, nested too deep, or not an object.
+        BadValueError: null, empty, invalid UTF-8 or JSON, a duplicate field, NaN, too deep, or not an object.
     """
     if value is None:
         raise BadValueError("null-value", "the value is null")
@@ -70,7 +70,7 @@ def load_object(value: bytes | None) -> dict[str, Any]:
 
 
 def _check_depth(value: bytes) -> None:
-    """Refuse nesting beyond `MAX_DEPTH`; brackets inside strings are only counted when there are that many."""
+    """Refuse nesting beyond `MAX_DEPTH`; skips strings only when the total number of brackets exceeds the limit."""
     if value.count(b"{") + value.count(b"[") <= MAX_DEPTH:
         return
     depth, in_string, escaped = 0, False, False

@@ -1,4 +1,4 @@
-"""What every value format offers: typed rows for the values that fit, and a reason for each that does not."""
+"""Interface of the value formats: typed rows for valid values, and a reason for each invalid value."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from paceline.pipeline.jobs.values.columns import ValueColumn
 
 
 class BadValueError(ValueError):
-    """A value does not parse."""
+    """A value cannot be parsed."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
-        """A stable word for counting, for example ``invalid-json``."""
+        """A stable identifier for counting, for example ``invalid-json``."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row of a batch that goes to the dead letters."""
+    """A row of a batch that becomes a dead letter."""
 
     row: int
     reason: str
@@ -44,10 +44,10 @@ class ValueParser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ParsedValues:
-    """Outcome of one batch."""
+    """Result of one batch."""
 
     arrays: dict[str, pa.Array]
-    """Column name to array, rows of bad values left out."""
+    """Arrays by column name, without the rows of bad values."""
     bad: list[BadRow]
 
 

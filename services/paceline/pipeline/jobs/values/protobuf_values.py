@@ -1,11 +1,11 @@
-"""Protobuf messages to typed columns, by the descriptors that ``protoc --include_imports --descriptor_set_out`` writes.
+"""Convert protobuf messages to typed columns, by descriptors from ``protoc --include_imports --descriptor_set_out``.
 
 | Field | Column |
 |---|---|
 | bool, int32, sint32, sfixed32, float, double, string, bytes | the same |
 | int64, sint64, sfixed64, uint32, fixed32 | long |
 | uint64, fixed64 | long; above 2^63 - 1 a dead letter |
-| enum | string: the name, or the number when this schema has no name for it |
+| enum | string: the name, or the number when the schema has no name for it |
 | google.protobuf.Timestamp | timestamp |
 | repeated of the above | list |
 | message, map | string: JSON |
@@ -53,7 +53,7 @@ _TYPES: Final = {
 
 
 class ProtobufParser:
-    """Parses values that are messages of one type."""
+    """Parses values that are messages of a given type."""
 
     def __init__(self, descriptor_set: bytes, message: str, allow_unknown: bool = False) -> None:
         """Load the descriptors.
@@ -61,8 +61,8 @@ class ProtobufParser:
         Args:
             descriptor_set: a serialized FileDescriptorSet with every import.
             message: full name of the type, for example ``shop.v1.Order``.
-            allow_unknown: keep messages with fields that this schema does not know; otherwise they are dead letters,
-                because a message of another type mostly parses and leaves such fields.
+            allow_unknown: accept messages with fields that are not in the schema; otherwise they are dead letters,
+                because a message of another type can often be parsed and then has such fields.
 
         Raises:
             InvalidConfigError: the descriptors are incomplete or lack the message.
@@ -85,7 +85,7 @@ class ProtobufParser:
         """Return one entry per field.
 
         Raises:
-            BadValueError: the value is null, empty or cut, has unknown fields, or a number beyond its column.
+            BadValueError: the value is null, empty or incomplete, has unknown fields, or a number out of range.
         """
         if value is None:
             raise BadValueError("null-value", "the value is null")
@@ -111,7 +111,7 @@ def _find(descriptor_set: bytes, message: str) -> Descriptor:
     try:
         files = descriptor_pb2.FileDescriptorSet.FromString(descriptor_set).file
     except DecodeError as error:
-        raise InvalidConfigError("the descriptor set is no serialized FileDescriptorSet") from error
+        raise InvalidConfigError("the descriptor set is not a serialized FileDescriptorSet") from error
     pool = descriptor_pool.DescriptorPool()
     try:
         for file in files:
@@ -186,7 +186,7 @@ def _scalar_converter(field: FieldDescriptor) -> Callable[[Any], Any]:
 
 
 def _text(name: str, found: str | bytes) -> str:
-    """Return the string of a field; a proto2 string that is not UTF-8 parses, and comes as bytes."""
+    """Return the string of a field; a proto2 string that is not UTF-8 is parsed as bytes."""
     if isinstance(found, bytes):
         raise BadValueError("invalid-utf8", f"the field {name!r} is not UTF-8")
     return found
@@ -205,7 +205,7 @@ def _micros(name: str, found: Any) -> int:
 
 
 def _plain(found: Any) -> Any:
-    """Return what JSON can hold; bytes become base64 as in protobuf's own JSON form."""
+    """Return a value that JSON can represent; bytes become base64 as in protobuf's JSON form."""
     if hasattr(found, "DESCRIPTOR"):
         _check_texts(found)
         try:
@@ -220,7 +220,7 @@ def _plain(found: Any) -> Any:
 
 
 def _check_texts(message: Any) -> None:
-    """Refuse a string that is not UTF-8 at any depth; protobuf's JSON form would show it as Python source."""
+    """Refuse a string that is not UTF-8 at any depth; protobuf's JSON form would contain it as a Python literal."""
     for field, found in message.ListFields():
         if _is_map(field):
             entry = field.message_type.fields_by_name

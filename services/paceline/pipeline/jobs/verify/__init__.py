@@ -1,1 +1,1 @@
-"""Compare what the replicas of partitions have stored, by digests of ranges. Read `compare.py` first."""
+"""Compare the stored records of replicas, by digests of ranges. Read `compare.py` first."""

@@ -7,23 +7,23 @@ from enum import Enum
 
 
 class Difference(Enum):
-    """How a replica differs from the others."""
+    """Kinds of difference between a replica and the majority."""
 
     MISSING = "missing"
     """The replica has none of the records, or does not answer for the partition."""
     GAP = "gap"
-    """Some of the records are not there: it has fewer, or its log ends inside the range."""
+    """Some records are missing: it has fewer, or its log ends inside the range."""
     DIVERGED = "diverged-bytes"
-    """It has other bytes at the same offsets."""
+    """It has different bytes at the same offsets."""
     OTHER_EPOCHS = "other-epochs"
-    """It has the same bytes under other leader epochs."""
+    """It has the same bytes with other leader epochs."""
     DAMAGED = "damaged"
     """Its stored bytes do not match their checksums."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeDigest:
-    """What one replica has stored in a range."""
+    """Digest of a replica's records in a range."""
 
     first_offset: int | None = None
     last_offset: int | None = None
@@ -37,14 +37,14 @@ class RangeDigest:
     high_watermark: int = 0
     next_offset: int = 0
     error: str = ""
-    """Why there is no digest; empty when there is one."""
+    """Error text; empty when there is a digest."""
     is_damaged: bool = False
-    """Whether the error is a checksum that does not match."""
+    """Whether the error is a checksum mismatch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One replica that differs in one range."""
+    """A replica that differs in a range."""
 
     topic: str
     partition: int
@@ -58,9 +58,9 @@ class Finding:
 def compare(
     topic: str, partition: int, start: int, end: int, leader: int, digests: Mapping[int, RangeDigest]
 ) -> list[Finding]:
-    """Return the replicas that differ from most of the others; in a tie the leader is right.
+    """Return the replicas that differ from the majority; in a tie the leader's digest counts.
 
-    Records below the largest log start of a replica are left out by the caller, because replicas delete old segments at
+    The caller excludes records below the largest log start of a replica, because replicas delete old segments at
     different times.
     """
     findings = []
@@ -81,9 +81,9 @@ def compare(
         if _stored(digest) == _stored(usual):
             continue
         if usual.record_count and not digest.record_count:
-            found(broker_id, Difference.MISSING, f"none of {usual.record_count} records is there")
+            found(broker_id, Difference.MISSING, f"none of {usual.record_count} records exists")
         elif digest.record_count < usual.record_count or digest.log_end_offset < min(end, usual.log_end_offset):
-            counts = f"{digest.record_count} of {usual.record_count} records are there"
+            counts = f"{digest.record_count} of {usual.record_count} records exist"
             found(broker_id, Difference.GAP, f"{counts}, offsets {digest.first_offset} to {digest.last_offset}")
         elif digest.content_crc32c == usual.content_crc32c and digest.size_bytes == usual.size_bytes:
             epochs = f"leader epochs {list(digest.leader_epochs)} instead of {list(usual.leader_epochs)}"

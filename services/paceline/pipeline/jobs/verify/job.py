@@ -1,4 +1,4 @@
-"""Verify the replicas of topics: partitions are spread over tasks, each compares its replicas' digests."""
+"""Verify the replicas of topics: Spark tasks share the partitions, each compares the digests of its replicas."""
 
 import json
 from collections import Counter
@@ -25,24 +25,24 @@ CLIENT_ID = "paceline-verify"
 
 @dataclass(frozen=True, slots=True)
 class VerifyConfig:
-    """What to verify."""
+    """Selects the partitions to verify."""
 
     bootstrap_servers: tuple[str, ...]
     topics: tuple[str, ...] = ()
-    """Names; empty means all topics whose log is not compacted."""
+    """Topic names; empty means all topics that are not compacted."""
     max_tasks: int = 8
     tls: TlsFiles | None = None
     """Certificate files, at the same paths wherever tasks run; None: those that the driver's environment names."""
 
 
 def run(spark: Any, config: VerifyConfig, listener: JobListener | None = None) -> JobResult:
-    """Compare every replica; a difference is a negative verdict.
+    """Compare all replicas; a difference is a negative result.
 
-    Compacted topics are left out: each replica compacts by itself, so equal records need not be equal bytes.
+    Compacted topics are skipped: each replica compacts independently, so that equal records may have different bytes.
 
     Raises:
         UnknownTopicOrPartitionError: a named topic does not exist.
-        PacelineError: the cluster could not be asked.
+        PacelineError: the cluster did not answer.
     """
     listener = listener or SilentListener()
     config = replace(config, tls=driver_tls(config.tls))

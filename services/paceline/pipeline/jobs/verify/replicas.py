@@ -1,4 +1,4 @@
-"""Ask every replica of a partition for its digests, range by range, and compare them. Runs on executors."""
+"""Get digests from every replica of a partition, range by range, and compare them. Runs on executors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from typing import Any, Final
 from paceline.pipeline.jobs.verify.compare import Finding, RangeDigest, compare
 
 RANGE_BYTES: Final = 4 * 1024 * 1024
-"""What one digest covers: as much as a broker reads for one answer."""
+"""Bytes per digest: the maximum that a broker reads for a response."""
 RPC_TIMEOUT_S: Final = 30.0
 
 Ask = Callable[[int, int, int], RangeDigest]
-"""Broker id, start and end offset to that replica's digest; an error is part of the digest."""
+"""Function from broker id, start and end offset to that replica's digest; an error is part of the digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionToVerify:
-    """One partition and who has it."""
+    """A partition and its replicas."""
 
     topic: str
     partition: int
@@ -29,7 +29,7 @@ class PartitionToVerify:
 
 @dataclass(slots=True)
 class Verified:
-    """What was compared."""
+    """Result of the comparison."""
 
     ranges: int = 0
     records: int = 0
@@ -39,8 +39,8 @@ class Verified:
 def verify_partition(item: PartitionToVerify, ask: Ask, verified: Verified) -> list[Finding]:
     """Compare all replicas from the largest log start to the smallest high watermark, both read before the digests.
 
-    A range that differs is asked for once more: a replica may have been truncated, or have deleted a segment, while the
-    digests were computed.
+    A range that differs is read a second time: a replica may have been truncated, or have deleted a segment, between
+    the digests.
     """
     marks = {broker_id: ask(broker_id, 0, 0) for broker_id in item.replicas}
     answered = [mark for mark in marks.values() if not mark.error]
@@ -52,7 +52,7 @@ def verify_partition(item: PartitionToVerify, ask: Ask, verified: Verified) -> l
     asked = [broker_id for broker_id, mark in marks.items() if not mark.error]
     findings: list[Finding] = []
     while start < end:
-        # The range ends where the leader's chunk ends, so that every replica covers the same batches.
+        # The range ends at the end of the leader's chunk, so that every replica covers the same batches.
         pace = ask(item.leader if item.leader in asked else asked[0], start, end)
         stop = end if pace.error or pace.next_offset <= start else pace.next_offset
         found = _compared(item, start, stop, {broker_id: ask(broker_id, start, stop) for broker_id in asked})
@@ -71,7 +71,7 @@ def _compared(item: PartitionToVerify, start: int, end: int, digests: Mapping[in
 
 
 def ask_over_grpc(item: PartitionToVerify, channel_of: Callable[[str], Any]) -> Ask:
-    """Return a function that asks the brokers."""
+    """Return a function that calls the brokers."""
     import grpc
 
     from paceline.model.errors import ErrorCode

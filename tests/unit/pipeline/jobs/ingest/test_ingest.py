@@ -248,7 +248,7 @@ def test_a_missing_topic_and_bad_settings_are_named(served: ServedCluster, tmp_p
         ({"value_format": "protobuf"}, "descriptor"),
         ({"columns": "id:long"}, "raw"),
         ({"table_format": "iceberg"}, "parquet, delta"),
-        ({"dead_letters": str(tmp_path / "table" / "dead")}, "beside"),
+        ({"dead_letters": str(tmp_path / "table" / "dead")}, "separate directories"),
         ({"max_batch_bytes": 0}, "max_batch_bytes"),
     ]:
         with pytest.raises(InvalidConfigError, match=match):
