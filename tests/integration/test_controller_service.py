@@ -279,7 +279,7 @@ async def test_a_controller_that_takes_office_says_nothing_of_topics_and_brokers
         while not ask():
             await asyncio.sleep(0)
     assert answers == [(2, 2, 1, 2)] * 5
-    assert set(refusals) == {"this controller is taking office"}
+    assert set(refusals) == {"this controller is loading the cluster"}
 
 
 async def test_per_topic_errors_are_in_the_answer(world: World) -> None:

@@ -249,8 +249,7 @@ def test_the_standby_of_a_killed_controller_takes_over_warm(tmp_path: Path) -> N
         )
         eventually(lambda: metric(addresses[standby], warm) == 1, LONG_S, "and has done so warm")
         said = (tmp_path / f"controller-{cluster.controller(standby).node_id}" / "service.log").read_text()
-        assert "warm takeover of controller epoch 2" in said
-        assert ": 0 of 20 partition states read" in said
+        assert re.search(r"failover completed: kind=warm epoch=2 elapsed_ms=\d+ states_read=0 states=20\b", said)
         # The cluster works under it, and the old controller is the next standby.
         with Admin(cluster.bootstrap) as admin:
             admin.create_topics({"created-after": (4, 2, {})})

@@ -1,4 +1,4 @@
-"""`python -m paceline.controller --config FILE --controller-id 1000001 ...`; `--help` names what there is."""
+"""`python -m paceline.controller --config FILE --controller-id 1000001 ...`; `--help` lists all options."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a controller and return the exit code (`runtime.lifecycle.ExitCode`)."""
-    end_at_stop_signal()  # before the imports, which take most of a start
+    end_at_stop_signal()  # before the imports, which take most of the start time
     from paceline.runtime.lifecycle import ExitCode, die_with_parent
     from paceline.runtime.settings import SettingsError, load_controller, print_unchecked, process_options
     from paceline.runtime.settings.help import help_text

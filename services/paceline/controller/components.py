@@ -1,4 +1,4 @@
-"""The pieces of one controller, put together once; handlers are handed this instead of a dozen arguments."""
+"""The components of one controller, constructed together and passed to every handler."""
 
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -61,7 +61,7 @@ class ControllerComponents:
             self.storage, config.unclean_leader_election_enable, config.min_insync_replicas
         )
         self.metadata_revisions = MetadataRevisions()
-        """When which topic changed, for those who watch."""
+        """Revision of each topic, for metadata watchers."""
         self._batches = [self._new_batch() for _ in range(3)]
         self.batch, partition_batch, replica_batch = self._batches
         self.partitions = PartitionStateMachine(
@@ -73,7 +73,7 @@ class ControllerComponents:
             config.controller_broker_lease_ms, scheduler, lambda broker_id: enqueue(BrokerLeaseChange(broker_id))
         )
         self.suspicions = BrokerSuspicions(
-            # Without a lease brokers send no heartbeats, and only a heartbeat refutes a false suspicion.
+            # Without leases brokers send no heartbeats, and only a heartbeat disproves a suspicion.
             config.broker_suspect_ms > 0 and config.controller_broker_lease_ms > 0,
             self.context,
             self.leases,
@@ -91,7 +91,7 @@ class ControllerComponents:
         )
 
     def _not_registered(self, broker_id: int, broker_epoch: int, has_answered: bool) -> None:
-        # Before its first answer it may be the registered process itself, which has not read its registration yet.
+        # Before its first answer this may be the registered process, which has not read its registration yet.
         evidence = Evidence.NOT_REGISTERED if has_answered else Evidence.NOT_REGISTERED_UNCONNECTED
         self.suspicions.found(broker_id, broker_epoch, evidence)
 
@@ -99,11 +99,11 @@ class ControllerComponents:
         self.log.note(StateChangeKind.TOPIC_DELETED, topic=topic)
         self.topic_gone(topic)
         if was_being_reassigned:
-            # An entry in the admin node that can never finish would block later ones (KAFKA-9478).
+            # A reassignment in the admin node that can never complete would block later ones (KAFKA-9478).
             self.enqueue(PartitionReassignmentFromNode())
 
     def topic_gone(self, topic: str) -> None:
-        """Answer the requests that wait for a topic that was deleted."""
+        """Answer the requests that wait for a deleted topic."""
         self.topic_requests.topic_gone(topic)
         self.leader_waits.topic_gone(topic)
         self.metadata_revisions.gone(topic)
@@ -116,7 +116,7 @@ class ControllerComponents:
     def send_update_metadata(
         self, broker_ids: Iterable[int], topic_partitions: Sequence[TopicPartition], initial: bool = False
     ) -> None:
-        """Send metadata, at least the list of live brokers, to brokers; ``initial``: the first they get."""
+        """Send metadata, at least the live brokers, to brokers; ``initial`` marks the first metadata they get."""
         self.batch.new_batch()
         self.batch.add_update_metadata(broker_ids, topic_partitions)
         if initial:
@@ -124,7 +124,7 @@ class ControllerComponents:
         self.batch.send()
 
     def reset(self) -> None:
-        """Forget everything and send nothing more: the controller resigned."""
+        """Forget the cluster state and drop unsent requests: the controller resigned."""
         self.publisher.reset()
         self.leases.clear()
         self.suspicions.clear()

@@ -1,4 +1,4 @@
-"""State of the cluster that the active controller keeps in memory. One actor owns it, so there are no locks.
+"""In-memory cluster state of the active controller. Only the controller's actor accesses it, so there are no locks.
 
 Source: docs/protocol/controller.md#controller-context; Kafka 2.8 ControllerContext.scala.
 """
@@ -16,7 +16,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 
 UNASSIGNED: Final = ReplicaAssignment(())
-"""Stands for the assignment of a partition that does not exist."""
+"""Assignment of a partition that does not exist."""
 
 
 class PartitionState(Enum):
@@ -49,44 +49,44 @@ class Replica(NamedTuple):
 
 @dataclass(slots=True)
 class ControllerContext:
-    """The cluster as the active controller knows it; empty while it is not active."""
+    """The cluster state of the active controller; empty while the controller is not active."""
 
     epoch: int = 0
     epoch_zk_version: int = -1
-    """Version of ``/controller_epoch`` after the own election: the fence of every write."""
+    """Version of ``/controller_epoch`` after this controller's election: the fence of every write."""
     brokers: dict[int, LiveBroker] = field(default_factory=dict)
-    """Every registered broker, those shutting down included."""
+    """All registered brokers, including brokers that are shutting down."""
     shutting_down: set[int] = field(default_factory=set)
     without_lease: set[int] = field(default_factory=set)
-    """Registered brokers that have not been heard from for a whole lease; they are treated like those shutting down."""
+    """Registered brokers whose lease has expired; they are treated like brokers that are shutting down."""
     topics: dict[str, dict[int, ReplicaAssignment]] = field(default_factory=dict)
     """Assignment by topic and partition index."""
     topic_ids: dict[str, str | None] = field(default_factory=dict)
     log_topic_ids: dict[Replica, str | None] = field(default_factory=dict)
-    """Topic ids of replicas' logs as brokers answered them, for topics whose own id is not known."""
+    """Topic ids of logs, reported by brokers, for topics without an id in ZooKeeper."""
     leadership: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
-    """Absent: never elected."""
+    """No entry: never elected."""
     state_extras: dict[TopicPartition, Mapping[str, JsonValue]] = field(default_factory=dict)
-    """Keys of state nodes outside Kafka's schema; they are written back as they were."""
+    """Keys of state nodes outside Kafka's schema; they are written back unchanged."""
     seen_in_event: set[TopicPartition] = field(default_factory=set)
-    """Partitions whose cached leadership was read or written by the running event, so it need not be read again."""
+    """Partitions whose leadership was read or written during the running event, so that the cache is up to date."""
     wrote_in_event: bool = False
-    """Whether the running event has written something: its request must not be sent to the next controller."""
+    """Whether the running event has written to ZooKeeper; its request must then not be sent to the next controller."""
     changed: dict[TopicPartition, None] = field(default_factory=dict)
-    """Partitions whose cached leadership was read, written or lost since `take_changes`."""
+    """Partitions whose cached leadership was read, written or removed since `take_changes`."""
     dropped_topics: dict[str, None] = field(default_factory=dict)
     """Topics forgotten since `take_changes`."""
     being_reassigned: set[TopicPartition] = field(default_factory=set)
     metadata_sequence: int = 0
-    """Number of the latest UpdateMetadata; rises for as long as the process lives, so in every term."""
+    """Number of the latest UpdateMetadata; rises during the whole life of the process, across controller epochs."""
     halted_moves: set[TopicPartition] = field(default_factory=set)
-    """Partitions whose move could not be finished, and is not tried again for a while."""
+    """Partitions whose reassignment could not be completed and is retried after a pause."""
     partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     replica_states: dict[Replica, ReplicaState] = field(default_factory=dict)
     on_offline_dirs: dict[int, set[TopicPartition]] = field(default_factory=dict)
-    """Partitions a broker reported with a storage error; brokers without any are left out."""
+    """Partitions that a broker reported with a storage error; no entry for brokers without errors."""
     config_changes_seen: dict[str, int] = field(default_factory=dict)
-    """Notices under ``/config/changes`` that have been looked at, and when they were first, in milliseconds."""
+    """Processed notifications under ``/config/changes``, with the time of their first processing in ms."""
     deletion_queued: set[str] = field(default_factory=set)
     deletion_started: set[str] = field(default_factory=set)
     deletion_ineligible: set[str] = field(default_factory=set)
@@ -94,21 +94,21 @@ class ControllerContext:
     # brokers
 
     def is_live(self, broker_id: int) -> bool:
-        """Whether the broker is registered, not shutting down, and heard from."""
+        """Whether the broker is registered, not shutting down, and has a lease."""
         return broker_id in self.brokers and broker_id not in self.retiring
 
     def live_broker_ids(self) -> list[int]:
-        """Registered brokers that are not shutting down and are heard from, by id."""
+        """Registered brokers that are not shutting down and have a lease, sorted by id."""
         retiring = self.retiring
         return sorted(broker_id for broker_id in self.brokers if broker_id not in retiring)
 
     @property
     def retiring(self) -> Collection[int]:
-        """Registered brokers that must not lead: those shutting down, and those not heard from."""
+        """Registered brokers that must not lead: those that are shutting down or have no lease."""
         return self.shutting_down | self.without_lease if self.without_lease else self.shutting_down
 
     def registered_broker_ids(self) -> list[int]:
-        """Registered brokers, those shutting down included, by id."""
+        """Registered brokers, including those that are shutting down, sorted by id."""
         return sorted(self.brokers)
 
     def is_replica_online(
@@ -124,14 +124,14 @@ class ControllerContext:
     def online_replicas(
         self, topic_partition: TopicPartition, replicas: Iterable[int], include_shutting_down: bool = False
     ) -> tuple[int, ...]:
-        """Those of ``replicas`` that are online, in their order."""
+        """Return the online replicas among ``replicas``, in their order."""
         if not (self.shutting_down or self.without_lease or self.on_offline_dirs):
-            brokers = self.brokers  # Nothing but registrations matters, as during a failover.
+            brokers = self.brokers  # Only registrations count here, as during a failover.
             return tuple([r for r in replicas if r in brokers])
         return tuple(r for r in replicas if self.is_replica_online(r, topic_partition, include_shutting_down))
 
     def set_on_offline_dirs(self, broker_id: int, topic_partitions: set[TopicPartition]) -> None:
-        """Note which of a broker's replicas sit on failed directories."""
+        """Store which of a broker's replicas are on failed directories."""
         if topic_partitions:
             self.on_offline_dirs[broker_id] = topic_partitions
         else:
@@ -142,9 +142,9 @@ class ControllerContext:
         self.brokers.pop(broker_id, None)
 
     def has_asked(self, broker_id: int, stamp: ControllerStamp) -> bool:
-        """Whether a request with this stamp was sent in this term, and to the registration known now.
+        """Whether a request with this stamp was sent in this controller epoch and to the present registration.
 
-        An answer to another request says nothing: the work was started again since.
+        Answers to other requests must be ignored: the work has been started again since.
         """
         broker = self.brokers.get(broker_id)
         return broker is not None and (broker.broker_epoch, self.epoch) == (stamp.broker_epoch, stamp.controller_epoch)
@@ -152,7 +152,7 @@ class ControllerContext:
     # topics and partitions
 
     def assignment(self, topic_partition: TopicPartition) -> ReplicaAssignment:
-        """The full assignment; one without replicas for an unknown partition."""
+        """Return the full assignment; an assignment without replicas for an unknown partition."""
         topic, partition = topic_partition
         assignments = self.topics.get(topic)
         return UNASSIGNED if assignments is None else assignments.get(partition, UNASSIGNED)
@@ -162,11 +162,11 @@ class ControllerContext:
         self.topics.setdefault(topic_partition.topic, {})[topic_partition.partition] = assignment
 
     def knows(self, topic_partition: TopicPartition) -> bool:
-        """Whether the partition exists."""
+        """Return whether the partition exists."""
         return topic_partition.partition in self.topics.get(topic_partition.topic, {})
 
     def partitions(self) -> Iterator[TopicPartition]:
-        """Every partition, by topic in the order they became known."""
+        """Return all partitions; topics are in the order in which they became known."""
         for topic, assignments in self.topics.items():
             for partition in assignments:
                 yield TopicPartition(topic, partition)
@@ -202,7 +202,7 @@ class ControllerContext:
         return found
 
     def drop_topic(self, topic: str) -> None:
-        """Forget a topic with everything known about it."""
+        """Forget a topic and all its state."""
         self.dropped_topics[topic] = None
         for partition, assignment in self.topics.pop(topic, {}).items():
             topic_partition = TopicPartition(topic, partition)
@@ -223,7 +223,7 @@ class ControllerContext:
         self.deletion_ineligible.discard(topic)
 
     def offline_replicas(self, topic_partition: TopicPartition) -> tuple[int, ...]:
-        """Assigned replicas that are not online; a broker shutting down counts as offline."""
+        """Return assigned replicas that are not online, including replicas on brokers that are shutting down."""
         replicas = self.assignment(topic_partition).replicas
         if not (self.shutting_down or self.without_lease or self.on_offline_dirs):
             brokers = self.brokers
@@ -232,7 +232,7 @@ class ControllerContext:
         return () if len(online) == len(replicas) else tuple([r for r in replicas if r not in online])
 
     def partitions_with_offline_leader(self) -> list[TopicPartition]:
-        """Partitions whose leader is known but not online, topics queued for deletion left out."""
+        """Return partitions whose leader is known but not online, without topics queued for deletion."""
         return [
             topic_partition
             for topic_partition, known in self.leadership.items()
@@ -243,46 +243,46 @@ class ControllerContext:
     # states
 
     def partition_state(self, topic_partition: TopicPartition) -> PartitionState:
-        """State of a partition; unknown ones do not exist."""
+        """Return the state of a partition; NonExistent for an unknown partition."""
         return self.partition_states.get(topic_partition, PartitionState.NON_EXISTENT)
 
     def replica_state(self, replica: Replica) -> ReplicaState:
-        """State of a replica; unknown ones do not exist."""
+        """Return the state of a replica; NonExistent for an unknown replica."""
         return self.replica_states.get(replica, ReplicaState.NON_EXISTENT)
 
     def replicas_in_state(self, topic: str, state: ReplicaState) -> list[Replica]:
-        """Replicas of a topic that are in ``state``."""
+        """Return the replicas of a topic in ``state``."""
         return [replica for replica in self.replicas_of(topic) if self.replica_state(replica) is state]
 
     # deletion
 
     def is_queued_for_deletion(self, topic: str) -> bool:
-        """Whether a marker for the topic has been seen."""
+        """Whether a deletion marker for the topic was read."""
         return topic in self.deletion_queued
 
     def isr_history(self, topic_partition: TopicPartition) -> IsrHistory:
-        """Who left the partition's ISR, and which members may lack records."""
+        """Return former ISR members of the partition, and members that may lack records."""
         return history_of(self.state_extras.get(topic_partition))
 
     def remember(self, topic_partition: TopicPartition, state: LeaderAndIsr) -> None:
-        """Cache leadership that the running event has just read or written."""
+        """Cache leadership that the running event has read or written."""
         self.leadership[topic_partition] = state
         self.seen_in_event.add(topic_partition)
         self.changed[topic_partition] = None
 
     def forget_leadership(self, topic_partition: TopicPartition) -> None:
-        """The state node is gone."""
+        """Remove the cached leadership, because the state node was deleted."""
         self.leadership.pop(topic_partition, None)
         self.changed[topic_partition] = None
 
     def take_changes(self) -> tuple[dict[TopicPartition, None], tuple[str, ...]]:
-        """Return the changes since the last call and clear them: partitions, and topics that were forgotten."""
+        """Return the partitions changed and the topics forgotten since the last call, and clear both lists."""
         changed, dropped = self.changed, tuple(self.dropped_topics)
         self.changed, self.dropped_topics = {}, {}
         return changed, dropped
 
     def clear(self) -> None:
-        """Forget everything: the controller resigned."""
+        """Forget the cluster state: the controller resigned."""
         self.epoch = 0
         self.epoch_zk_version = -1
         for collection in (

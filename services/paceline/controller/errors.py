@@ -1,11 +1,11 @@
-"""Failures inside the controller: they end an event or a term of office and never reach a caller as they are."""
+"""Internal errors of the controller: they end an event or the controller's term and are never sent to a client."""
 
 from paceline.coordination.interface import ZkCode
 from paceline.model.errors import NotControllerError
 
 
 class ControllerMovedError(NotControllerError):
-    """A fenced write failed its check of ``/controller_epoch``: this process must not act any more.
+    """A fenced write failed its check of ``/controller_epoch``: this process must stop acting as controller.
 
     Source: docs/protocol/zookeeper.md#epoch-fence; docs/protocol/controller.md#resigning.
     """
@@ -13,22 +13,25 @@ class ControllerMovedError(NotControllerError):
     def __init__(self, message: str, may_be_applied: bool = False) -> None:
         super().__init__(message)
         self.may_be_applied = may_be_applied
-        """Whether something the event wrote before, or beside, may stand."""
+        """Whether earlier writes of the same event may have been applied."""
 
 
 class SessionLostError(ControllerMovedError):
-    """The ZooKeeper session ended, or the connection broke, under a running event."""
+    """The ZooKeeper session ended, or the connection broke, during an event."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, may_be_applied=True)
 
 
 class IllegalStateError(Exception):
-    """Requests of an earlier batch were never sent. Only a resignation, and the full resend after it, mends that."""
+    """Requests of an earlier batch were never sent. The controller must resign.
+
+    Its successor resends the full state.
+    """
 
 
 class UnexpectedResponseError(Exception):
-    """ZooKeeper answered with a code the caller has no rule for."""
+    """ZooKeeper answered with an unexpected code."""
 
     def __init__(self, code: ZkCode, what: str) -> None:
         super().__init__(f"{what}: {code.name}")

@@ -1,4 +1,4 @@
-"""Handle each event of the controller with one flow, and become or cease to be the active controller.
+"""Handle each event of the controller with one flow, and take or resign the role of active controller.
 
 Source: docs/protocol/controller.md#resigning; docs/protocol/controller.md#events; Kafka 2.8
 KafkaController.process.
@@ -56,14 +56,14 @@ from paceline.model.state_change import StateChangeKind
 LOG = logging.getLogger(__name__)
 
 FAILED_FAILOVER_PAUSE_MS = 1_000
-"""A controller that could not finish its failover lets others try first."""
+"""Pause after a failed failover, to let another controller try first."""
 
 ELECTION_BACKOFF = Backoff(initial_backoff_ms=1_000, max_backoff_ms=60_000)
-"""While no election is possible it is tried again, and the reason reported, after these pauses."""
+"""Pauses between attempts when no controller can be elected; each attempt logs the reason."""
 
 
 class ControllerEventHandler:
-    """Handles events, one at a time; `process` is what the queue runs."""
+    """Handles events one at a time; the queue calls `process`."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ControllerEventHandler:
         on_office: Callable[[bool], None],
         on_takeover: Callable[[Takeover], None],
     ) -> None:
-        """``on_office`` is told True when failover is done and False on resignation."""
+        """``on_office`` is called with True after failover and with False on resignation."""
         self._components = components
         self._election = election
         self._standby = standby
@@ -85,10 +85,10 @@ class ControllerEventHandler:
         self.is_active = False
         self.cluster_id = ""
         self.active_controller: ActiveController | None = None
-        """Who is in office as far as this process knows."""
+        """The active controller in the knowledge of this process."""
 
     def process(self, event: ev.Event) -> Flow[None]:
-        """Handle one event. A failed fence ends the term of office; any other failure ends the event only."""
+        """Handle one event. A failed fence makes the controller resign; any other failure ends only the event."""
         if not self.is_active and not event.for_everyone:
             event.preempt()
             return
@@ -100,7 +100,7 @@ class ControllerEventHandler:
         try:
             yield from self._dispatch(event)
         except (ControllerMovedError, IllegalStateError, SessionLostError) as error:
-            LOG.warning("%s ends this controller's term: %s", event.name, error)
+            LOG.warning("event made the controller resign: event=%s error=%s", event.name, error)
             if isinstance(error, ControllerMovedError) and not error.may_be_applied:
                 event.preempt()
             else:
@@ -115,7 +115,7 @@ class ControllerEventHandler:
     # office
 
     def resign(self, cause: str) -> None:
-        """Leave office at once, in memory: nothing is sent after this. ``/controller`` is another matter."""
+        """Resign immediately, in memory: nothing is sent afterwards. ``/controller`` is not deleted here."""
         if self._rebalance is not None:
             self._rebalance.cancel()
             self._rebalance = None
@@ -125,7 +125,7 @@ class ControllerEventHandler:
             self._components.log.note(StateChangeKind.CONTROLLER_RESIGNED, cause=cause)
         self._components.reset()
         if was_active:
-            LOG.info("resigned as controller: %s", cause)
+            LOG.info("resigned as controller: cause=%s", cause)
             self._on_office(False)
 
     def _move(self, cause: str) -> Flow[None]:
@@ -134,15 +134,15 @@ class ControllerEventHandler:
         try:
             yield from self._election.withdraw()
         except ControllerMovedError:
-            return  # The session is gone; the next one begins with an election.
+            return  # The session has ended; the next session begins with an election.
         except UnexpectedResponseError as error:
-            LOG.error("/controller was not given back: %s", error)
+            LOG.error("/controller was not deleted: error=%s", error)
         self._components.enqueue(ev.Reelect())
 
     def _maybe_resign(self) -> Flow[None]:
         owner = yield from self._election.read_owner()
         if self.is_active and (owner is None or not owner.is_this_session):
-            self.resign("/controller is gone" if owner is None else f"{owner.controller_id} is the controller now")
+            self.resign("/controller was deleted" if owner is None else f"{owner.controller_id} is the controller now")
         if self.is_active:
             return
         if owner is None:
@@ -151,9 +151,9 @@ class ControllerEventHandler:
             yield from self._follow(owner)
 
     def _look_at_office(self) -> Flow[None]:
-        """Read the owner of ``/controller``, and stand for election where there is none.
+        """Read the owner of ``/controller``, and take part in an election when there is none.
 
-        The watch for its deletion may have been used up by its creation, or lost with the connection; a watch on a
+        The watch for its deletion may have fired for its creation, or been lost with the connection; and a watch on a
         missing node fires only when the node is created.
         """
         yield from self._maybe_resign()
@@ -170,7 +170,7 @@ class ControllerEventHandler:
         try:
             outcome = yield from self._election.elect()
             if isinstance(outcome, Owner) and outcome.is_this_session:
-                # Ours, but from a term that is over: give it back and stand again when it is gone.
+                # The node is ours, but from an earlier term: delete it, and take part in the election afterwards.
                 yield from self._election.withdraw()
         except (UnreadableEpochError, UnexpectedResponseError) as error:
             self._elect_later(str(error))
@@ -187,7 +187,7 @@ class ControllerEventHandler:
         try:
             term = yield from self._election.replace_dead(event.controller_id, event.controller_epoch)
         except (UnreadableEpochError, UnexpectedResponseError) as error:
-            LOG.error("dead controller not replaced, its session has to end first: error=%s", error)
+            LOG.error("dead controller not replaced, its session must end first: error=%s", error)
             return
         if term is None:
             yield from self._look_at_office()
@@ -200,10 +200,10 @@ class ControllerEventHandler:
         yield from self._take_office(term)
 
     def _elect_later(self, reason: str) -> None:
-        """Say that the cluster is without a controller, and go on standing; a watch that fires comes first."""
+        """Log that the cluster has no controller, and try again later; a watch may fire earlier."""
         self._failed_elections += 1
         pause_ms = ELECTION_BACKOFF.backoff_ms(self._failed_elections)
-        LOG.error("no controller can be elected: %s (next attempt in %g s)", reason, pause_ms / 1_000)
+        LOG.error("no controller can be elected: reason=%s retry_s=%g", reason, pause_ms / 1_000)
         self.active_controller = None
         self._next_election = self._components.scheduler.call_later(
             pause_ms, lambda: self._components.enqueue(ev.Reelect())
@@ -217,7 +217,7 @@ class ControllerEventHandler:
     def _take_office(self, term: Term) -> Flow[None]:
         components = self._components
         begun_ms = components.scheduler.now_ms()
-        LOG.info("elected as controller with epoch %d", term.controller_epoch)
+        LOG.info("elected as controller: epoch=%d", term.controller_epoch)
         components.context.epoch = term.controller_epoch
         components.context.epoch_zk_version = term.epoch_zk_version
         self.is_active = True
@@ -228,20 +228,20 @@ class ControllerEventHandler:
         except ControllerMovedError:
             raise
         except Exception:
-            LOG.exception("failover failed, giving the office back")
+            LOG.exception("failover failed, resigning")
             self.resign("the failover failed")
             yield from self._election.withdraw()
             yield Sleep(FAILED_FAILOVER_PAUSE_MS)
             return
         takeover = Takeover(term.controller_epoch, states, components.scheduler.now_ms() - begun_ms)
         LOG.info(
-            "%s takeover of controller epoch %d in %d ms: %d of %d partition states read from ZooKeeper%s",
+            "failover completed: kind=%s epoch=%d elapsed_ms=%d states_read=%d states=%d%s",
             states.kind.value, term.controller_epoch, takeover.elapsed_ms, states.states_read, states.partitions,
-            f" ({states.reason})" if states.reason else "",
+            f" reason={states.reason!r}" if states.reason else "",
         )  # fmt: skip
         self._standby.used(term.controller_epoch)
         suspicions = components.suspicions
-        # Evidence may have come while the cluster was being loaded; its events follow this one.
+        # Evidence may have arrived while the cluster state was loaded; its events follow this event.
         components.leases.grant(b for b in components.context.registered_broker_ids() if not suspicions.is_suspected(b))
         self._schedule_rebalance(FIRST_REBALANCE_MS)
         self._on_takeover(takeover)
@@ -249,7 +249,7 @@ class ControllerEventHandler:
 
     def _schedule_rebalance(self, delay_ms: int) -> None:
         if self._rebalance is not None:
-            self._rebalance.cancel()  # A check that was due in an earlier term may still have been in the queue.
+            self._rebalance.cancel()  # A check of an earlier term may still be scheduled.
         if self._components.config.auto_leader_rebalance_enable:
             self._rebalance = self._components.scheduler.call_later(
                 delay_ms, lambda: self._components.enqueue(ev.AutoPreferredReplicaLeaderElection())
@@ -324,19 +324,22 @@ class ControllerEventHandler:
         try:
             self.cluster_id = yield from get_or_create_cluster_id(self._components.rng)
         except MalformedZnodeError as error:
-            LOG.error("the cluster keeps a controller though its id cannot be read: %s", error)
+            LOG.error("cluster id unreadable, continuing as controller: error=%s", error)
         yield from self._election.publish_address()
         yield from self._maybe_resign()
         yield from self._elect()
 
     def _rewatch(self) -> Flow[None]:
-        """Every watch is gone after a reconnect, so look at everything again; each look arms its watch."""
+        """Read everything that is watched after a reconnect, which has removed all watches.
+
+        Each read sets its watch again.
+        """
         components = self._components
         yield from self._election.publish_address()
         active_epoch = components.context.epoch
         yield from self._look_at_office()
         if not self.is_active or components.context.epoch != active_epoch:
-            return  # A new term has just looked at everything.
+            return  # A new term has just read everything.
         yield from on_broker_change(components)
         yield from on_topic_change(components)
         yield from on_partition_modifications(components, list(components.context.topics))
@@ -356,7 +359,7 @@ class ControllerEventHandler:
                 self._schedule_rebalance(self._components.config.leader_imbalance_check_interval_ms)
 
     def _stop_replica_response(self, event: ev.StopReplicaDeletionResponseReceived) -> Flow[None]:
-        """Replicas a broker has deleted are done; those it could not delete halt their topics."""
+        """Complete the deletion of replicas that a broker deleted; halt topics whose replicas could not be deleted."""
         context, deletion = self._components.context, self._components.deletion
         if not context.has_asked(event.broker_id, event.request.stamp):
             return
@@ -368,7 +371,7 @@ class ControllerEventHandler:
             if not partition.delete_partition or not same_topic:
                 continue
             if partition.leader_epoch != EPOCH_DURING_DELETE:
-                continue  # It was meant for a move; the replica may have come back since.
+                continue  # The request belonged to a reassignment; the replica may have been added again since.
             error = event.response.partition_errors.get(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
             ok = event.response.error is ErrorCode.NONE and error is ErrorCode.NONE
             (deleted if ok else failed).append(Replica(topic_partition, event.broker_id))

@@ -1,4 +1,4 @@
-"""Run events from one FIFO queue; each event's flow ends before the next begins.
+"""Run events from a FIFO queue; each event's flow ends before the next begins.
 
 Source: docs/protocol/controller.md#event-queue; Kafka 2.8 ControllerEventManager.
 """
@@ -22,7 +22,7 @@ class EventQueue:
         handle: Callable[[Event], Flow[None]],
         on_handled: Callable[[Event, int, int], None],
     ) -> None:
-        """``on_handled`` is told the event, its milliseconds in the queue and its milliseconds of handling."""
+        """``on_handled`` gets the event, its ms in the queue and its ms of handling."""
         self._scheduler = scheduler
         self._zookeeper = zookeeper
         self._handle = handle
@@ -35,17 +35,17 @@ class EventQueue:
 
     @property
     def size(self) -> int:
-        """Events waiting, the running one left out."""
+        """Number of waiting events, without the running event."""
         return len(self._waiting)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs and nothing waits."""
+        """Whether no event runs or waits."""
         return self._running is None and not self._waiting
 
     @property
     def state(self) -> ControllerState:
-        """What the controller is busy with."""
+        """State of the running event, for metrics."""
         return ControllerState.IDLE if self._running is None else self._running.state
 
     def put(self, event: Event) -> None:
@@ -57,7 +57,7 @@ class EventQueue:
         self._wake_up()
 
     def clear(self) -> None:
-        """Stop the running event where it is, which aborts it, and preempt all others."""
+        """Abort the running event and preempt all waiting events."""
         run, running, waiting = self._run, self._running, self._waiting
         self._run, self._running, self._waiting = None, None, deque()
         if run is not None:
@@ -68,7 +68,7 @@ class EventQueue:
             event.preempt()
 
     def close(self) -> None:
-        """Drop everything and accept nothing more."""
+        """Drop all events and accept no more."""
         self._closed = True
         self.clear()
 

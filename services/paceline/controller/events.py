@@ -1,4 +1,4 @@
-"""Events of the controller. An event says that something has happened; its handler reads the current state.
+"""Events of the controller. An event reports a change; its handler reads the present state.
 
 Source: docs/protocol/controller.md#events.
 """
@@ -21,7 +21,7 @@ from paceline.model.identifiers import TopicPartition
 
 
 class ControllerState(IntEnum):
-    """What the controller is busy with; Kafka's gauge values."""
+    """Activity of the controller; values of Kafka's gauge."""
 
     IDLE = 0
     CONTROLLER_CHANGE = 1
@@ -48,7 +48,7 @@ class Event:
 
     state: ClassVar[ControllerState] = ControllerState.IDLE
     for_everyone: ClassVar[bool] = False
-    """Whether a controller that is not active handles it, too."""
+    """Whether a controller that is not active handles the event, too."""
 
     @property
     def name(self) -> str:
@@ -56,16 +56,16 @@ class Event:
         return type(self).__name__
 
     def preempt(self) -> None:
-        """Called instead of being handled: the controller is not, or no longer, in office."""
+        """Called instead of the handler when the controller is not, or no longer, active."""
 
     def abort(self) -> None:
-        """Called when handling stops midway; what was written before may stand."""
+        """Called when handling stops midway; earlier writes may have been applied."""
         self.preempt()
 
 
 @dataclass(frozen=True, slots=True)
 class Startup(Event):
-    """A session is connected: publish the own address, watch ``/controller``, elect."""
+    """A session is connected: publish this controller's address, watch ``/controller``, take part in the election."""
 
     state = ControllerState.CONTROLLER_CHANGE
     for_everyone = True
@@ -89,7 +89,7 @@ class Reelect(Event):
 
 @dataclass(frozen=True, slots=True)
 class AddressChange(Event):
-    """A node under ``/controllers/ids`` changed: publish the own one again if it is gone, read the active one's."""
+    """A node under ``/controllers/ids`` changed: restore this controller's, read the active controller's address."""
 
     state = ControllerState.CONTROLLER_CHANGE
     for_everyone = True
@@ -107,7 +107,7 @@ class ActiveControllerDead(Event):
 
 @dataclass(frozen=True, slots=True)
 class Rewatch(Event):
-    """Reconnected within the same session: every watch is gone, so read everything that is watched."""
+    """Reconnected within the same session, which removed all watches: read everything that is watched."""
 
     state = ControllerState.CONTROLLER_CHANGE
 
@@ -129,7 +129,7 @@ class BrokerModifications(Event):
 
 @dataclass(frozen=True, slots=True)
 class BrokerLeaseChange(Event):
-    """A broker's lease has run out, or the broker is heard from again."""
+    """A broker's lease expired, or its heartbeats resumed."""
 
     broker_id: int
     state = ControllerState.BROKER_CHANGE
@@ -182,7 +182,7 @@ class LogDirEventNotification(Event):
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange(Event):
-    """Children of ``/config/changes`` changed; only the unclean election flag matters here."""
+    """Children of ``/config/changes`` changed; only the unclean election setting matters here."""
 
     state = ControllerState.UNCLEAN_LEADER_ELECTION_ENABLE
 
@@ -209,14 +209,14 @@ class StopReplicaDeletionResponseReceived(Event):
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdown(Event):
-    """A broker asks to be relieved of leadership."""
+    """A broker asks to move its leaders away."""
 
     request: ControlledShutdownRequest
     reply: Callable[[ControlledShutdownResponse | Exception], None]
     state = ControllerState.CONTROLLED_SHUTDOWN
 
     def preempt(self) -> None:
-        """Send the broker to the next controller."""
+        """Redirect the broker to the next controller."""
         self.reply(NotControllerError("the controller is resigning"))
 
 
@@ -231,12 +231,12 @@ class CreateTopics(Event):
     state = ControllerState.TOPIC_CHANGE
 
     def preempt(self) -> None:
-        """Send the client to the next controller."""
+        """Redirect the client to the next controller."""
         self.reply(NotControllerError("the controller is resigning"))
 
     def abort(self) -> None:
-        """Say that the outcome is not known."""
-        self.reply(RequestTimedOutError("the controller resigned while it was at it"))
+        """Reply that the result is unknown."""
+        self.reply(RequestTimedOutError("the controller resigned during the request"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,17 +249,17 @@ class DeleteTopics(Event):
     state = ControllerState.TOPIC_DELETION
 
     def preempt(self) -> None:
-        """Send the client to the next controller."""
+        """Redirect the client to the next controller."""
         self.reply(NotControllerError("the controller is resigning"))
 
     def abort(self) -> None:
-        """Say that the outcome is not known."""
-        self.reply(RequestTimedOutError("the controller resigned while it was at it"))
+        """Reply that the result is unknown."""
+        self.reply(RequestTimedOutError("the controller resigned during the request"))
 
 
 @dataclass(frozen=True, slots=True)
 class AutoPreferredReplicaLeaderElection(Event):
-    """Time to look for leaders away from home."""
+    """Time of the periodic check for leaders that are not preferred leaders."""
 
     state = ControllerState.AUTO_LEADER_BALANCE
 
@@ -288,7 +288,7 @@ class PartitionReassignmentFromNode(Event):
 
 @dataclass(frozen=True, slots=True)
 class PartitionReassignmentResult:
-    """Whether a reassignment was accepted."""
+    """Result of submitting a reassignment."""
 
     topic_partition: TopicPartition
     error: PacelineError | None = None
@@ -304,9 +304,9 @@ class AlterPartitionReassignments(Event):
     state = ControllerState.PARTITION_REASSIGNMENT
 
     def preempt(self) -> None:
-        """Send the client to the next controller."""
+        """Redirect the client to the next controller."""
         self.reply(NotControllerError("the controller is resigning"))
 
     def abort(self) -> None:
-        """Say that the outcome is not known."""
-        self.reply(RequestTimedOutError("the controller resigned while it was at it"))
+        """Reply that the result is unknown."""
+        self.reply(RequestTimedOutError("the controller resigned during the request"))

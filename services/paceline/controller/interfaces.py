@@ -1,4 +1,4 @@
-"""What the controller is handed besides the scheduler and ZooKeeper."""
+"""Interfaces that the controller needs besides the scheduler and ZooKeeper."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -10,8 +10,8 @@ from paceline.model.standby import StateUpdate
 class ControlTransport(Protocol):
     """Carries control requests to brokers, one in flight per broker.
 
-    Each `send` ends in exactly one callback on the controller's scheduler, unless `close` for that broker came first;
-    then the callback may be dropped. The transport never retries: that is the channel's rule.
+    Each `send` ends in exactly one callback on the controller's scheduler; only after `close` for that broker the
+    callback may be dropped. The transport does not retry; the channel does.
     """
 
     def send(
@@ -21,14 +21,14 @@ class ControlTransport(Protocol):
         timeout_ms: int,
         on_done: Callable[[ControlResponse | Exception], None],
     ) -> None:
-        """Send to the broker's CONTROL endpoint; the answer, or the exception that took its place, comes back once."""
+        """Send to the broker's CONTROL endpoint and call back once, with the answer or an exception."""
 
     def close(self, broker_id: int) -> None:
-        """End the connection to a broker; harmless when there is none."""
+        """Close the connection to a broker; does nothing without a connection."""
 
 
 class StandbyTransport(Protocol):
-    """Brings the active controller's state to one that stands by."""
+    """Streams the active controller's state to a standby."""
 
     def follow(
         self,
@@ -37,15 +37,15 @@ class StandbyTransport(Protocol):
         on_update: Callable[[StateUpdate], None],
         on_end: Callable[[Exception | None], None],
     ) -> Callable[[], None]:
-        """Open a stream to a controller's CONTROL endpoint and return what closes it.
+        """Open a stream to a controller's CONTROL endpoint and return a function that closes it.
 
-        Both callbacks run on the own scheduler, never within this call; ``on_end`` at most once, nothing follows it.
-        Messages may come late, twice or not at all: they are numbered, and the follower looks.
+        Both callbacks run on this controller's scheduler, never during this call; ``on_end`` is called at most once, as
+        the last callback. Messages may be late, duplicated or lost; the follower checks their numbers.
         """
 
 
 class NoStandbyTransport:
-    """Follows no controller: a process with it always takes over cold."""
+    """Follows no controller: every failover reads all states from ZooKeeper."""
 
     def follow(
         self,

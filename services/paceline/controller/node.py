@@ -1,6 +1,6 @@
-"""One controller as an actor: everything it does runs on its scheduler, one callback at a time.
+"""A controller as an actor: all its code runs on its scheduler, one callback at a time.
 
-The same object runs in the service and in the simulator; they differ in the ports they hand in.
+The service and the simulator run the same object with different ports.
 
 Source: docs/protocol/controller.md#end-of-a-session; docs/protocol/zookeeper.md#watches-end-with-the-connection.
 """
@@ -58,19 +58,19 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster as this process knows it."""
+    """The cluster in the knowledge of this process."""
 
     cluster_id: str
     brokers: tuple[LiveBroker, ...]
-    """Empty at a controller that is not active."""
+    """Empty on a controller that is not active."""
     active_controller: ActiveController | None
     controller_epoch: int
-    """0 at a controller that is not active."""
+    """0 on a controller that is not active."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition as the active controller knows it."""
+    """A partition in the knowledge of the active controller."""
 
     partition: int
     leader: int | None
@@ -84,7 +84,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic, or why it could not be described."""
+    """A topic, or the error of its description."""
 
     name: str
     topic_id: str = ""
@@ -93,8 +93,9 @@ class TopicDescription:
 
 
 def _is_imbalanced(known: LeaderAndIsr, assignment: ReplicaAssignment) -> bool:
-    """Whether another than the preferred replica leads; one that is still being added does not count before it is in
-    the ISR."""
+    """Whether the leader is not the preferred replica; a preferred replica that is still being added does not count
+    before
+    it is in the ISR."""
     preferred = assignment.replicas[0] if assignment.replicas else None
     if preferred in assignment.adding and preferred not in known.isr:
         return False
@@ -111,7 +112,7 @@ def _why_unknown(name: str) -> PacelineError:
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """Figures for metrics; all 0 while not active, except the queue."""
+    """Values for metrics; all 0 on a controller that is not active, except the queue."""
 
     active: int = 0
     event_queue_size: int = 0
@@ -125,13 +126,13 @@ class Gauges:
     topics_ineligible_to_delete: int = 0
     replicas_ineligible_to_delete: int = 0
     state: int = 0
-    """What the event queue is busy with, in Kafka's numbers."""
+    """Activity of the event queue, in Kafka's numbers."""
     standby_in_sync: int = 0
-    """1 at a controller that stands by with a copy of the state that is kept up to date."""
+    """1 on a standby with an up-to-date copy of the state."""
 
 
 class ControllerNode:
-    """A candidate for the office of controller, and the controller while it holds it."""
+    """A controller process: standby, or active controller while it is elected."""
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ class ControllerNode:
         standby_transport: StandbyTransport | None = None,
         on_takeover: Callable[[Takeover], None] | None = None,
     ) -> None:
-        """``on_event_handled`` gets event, milliseconds queued and milliseconds handled; for metrics."""
+        """``on_event_handled`` gets the event, its ms in the queue and its ms of handling, for metrics."""
         self._zookeeper = zookeeper
         self._components = ControllerComponents(
             config,
@@ -172,18 +173,18 @@ class ControllerNode:
         )
         self._queue = EventQueue(scheduler, zookeeper, self._machine.process, on_event_handled or (lambda *_: None))
         self.admin = AdminCalls(self._ask)
-        """What operators ask: partitions, moves, leaders, configuration."""
+        """Administrative requests: partitions, reassignments, elections, configuration."""
         self._session_id = 0
         self._stopped = False
 
     # life
 
     def start(self) -> None:
-        """Connect to ZooKeeper and stand for election."""
+        """Connect to ZooKeeper and take part in elections."""
         self._zookeeper.start(self._on_session, self._on_watch)
 
     def stop(self) -> None:
-        """Resign and end the ZooKeeper session, which removes ``/controller`` if it is ours."""
+        """Resign and end the ZooKeeper session, which removes this controller's ``/controller`` node."""
         if self._stopped:
             return
         self._stopped = True
@@ -194,30 +195,30 @@ class ControllerNode:
 
     @property
     def is_active(self) -> bool:
-        """Whether this controller is in office."""
+        """Whether this controller is active."""
         return self._machine.is_active
 
     @property
     def is_idle(self) -> bool:
-        """Whether no event waits or runs."""
+        """Whether no event runs or waits."""
         return self._queue.idle
 
     @property
     def controller_epoch(self) -> int:
-        """Epoch of the own term, 0 while not in office."""
+        """Return the epoch of this controller's term, 0 when not active."""
         return self._components.context.epoch
 
     @property
     def active_controller(self) -> ActiveController | None:
-        """The active controller as far as this process knows; None when it knows none."""
+        """The active controller in the knowledge of this process; None when it knows none."""
         return self._machine.active_controller
 
     @property
     def metadata_revisions(self) -> MetadataRevisions:
-        """When which topic changed, in this term; empty while not in office."""
+        """Revision of each topic in this term; empty when not active."""
         return self._components.metadata_revisions
 
-    # what clients and brokers ask
+    # requests of clients and brokers
 
     def create_topics(
         self,
@@ -235,7 +236,7 @@ class ControllerNode:
         timeout_ms: int,
         reply: Callable[[list[DeleteTopicResult] | Exception], None],
     ) -> None:
-        """Delete topics; the reply comes when they are gone, or at the deadline."""
+        """Delete topics; the reply comes when they are deleted, or at the deadline."""
         self._ask(ev.DeleteTopics(tuple(topics), timeout_ms, _once(reply)))
 
     def controlled_shutdown(
@@ -247,7 +248,7 @@ class ControllerNode:
         self._ask(ev.ControlledShutdown(request, _once(reply)))
 
     def broker_heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
-        """Renew a broker's lease, at once: a heartbeat never waits behind events.
+        """Renew a broker's lease immediately: a heartbeat never waits in the event queue.
 
         Raises:
             NotControllerError: only the active controller grants leases.
@@ -261,33 +262,34 @@ class ControllerNode:
         if request.broker_epoch < broker.broker_epoch:
             return BrokerHeartbeatResponse(ErrorCode.STALE_BROKER_EPOCH, context.epoch)
         if request.broker_epoch > broker.broker_epoch:
-            # A new registration, whose event is on its way. It says nothing for the old one, and confirms its death.
+            # The heartbeat is from a newer registration, whose event is still queued: it proves that the old one is
+            # dead.
             return BrokerHeartbeatResponse(ErrorCode.NONE, context.epoch)
         self._components.suspicions.heartbeat_received(request.broker_id, request.broken_leaders)
         self._components.leases.renew(request.broker_id)
         return BrokerHeartbeatResponse(ErrorCode.NONE, context.epoch)
 
     def evidence_of_death(self, broker_id: int, broker_epoch: int, evidence: Evidence) -> None:
-        """Take evidence that the process of a registration is dead."""
+        """Record evidence that the process of a registration is dead."""
         if not self._stopped and self.is_active:
             self._components.suspicions.found(broker_id, broker_epoch, evidence)
 
     def broker_connected(self, broker_id: int, broker_epoch: int) -> None:
-        """Note that a connection to the broker is established."""
+        """Record that a connection to the broker is established."""
         broker = self._components.context.brokers.get(broker_id)
         if broker is not None and broker.broker_epoch == broker_epoch:
             self._components.suspicions.connected(broker_id)
 
     def broker_connection_closed(self, broker_id: int, broker_epoch: int) -> None:
-        """Send a request to a broker whose connection closed: a process that has restarted answers it differently."""
+        """Send a request after a broker's connection closed: a restarted process answers with another broker epoch."""
         if not self._stopped and self.is_active:
             self._queue.put(ev.BrokerConnectionClosed(broker_id, broker_epoch))
 
     def follow_state(self, standby_id: int, sink: StateSink) -> Callable[[], None]:
-        """Stream the partition states to a controller that stands by; return what ends the stream.
+        """Stream the partition states to a standby; return a function that ends the stream.
 
         Raises:
-            NotControllerError: only the active controller has them.
+            NotControllerError: this controller is not active.
         """
         if self._stopped or not self.is_active:
             raise NotControllerError("this controller is not active")
@@ -295,7 +297,7 @@ class ControllerNode:
 
     @property
     def is_warm(self) -> bool:
-        """Whether this controller stands by with a copy of the state that is kept up to date."""
+        """Whether this controller is a standby with an up-to-date copy of the state."""
         return self._standby.in_sync
 
     def alter_partition_reassignments(
@@ -303,14 +305,14 @@ class ControllerNode:
         targets: Mapping[TopicPartition, tuple[int, ...] | None],
         reply: Callable[[list[ev.PartitionReassignmentResult] | Exception], None],
     ) -> None:
-        """Start, replace or, with None, cancel reassignments; the reply means submitted, not finished."""
+        """Start, replace or, with None, cancel reassignments; the reply means submitted, not complete."""
         self._ask(ev.AlterPartitionReassignments(dict(targets), _once(reply)))
 
     def list_partition_reassignments(self) -> dict[TopicPartition, ReplicaAssignment]:
-        """Return the assignments that are being changed.
+        """Return the assignments with a running reassignment.
 
         Raises:
-            NotControllerError: only the active controller knows.
+            NotControllerError: this controller is not active.
         """
         if not self.is_active:
             raise NotControllerError("this controller is not active")
@@ -318,16 +320,16 @@ class ControllerNode:
         return {tp: context.assignment(tp) for tp in context.partitions() if context.assignment(tp).is_being_reassigned}
 
     def describe_cluster(self) -> ClusterDescription:
-        """Return the cluster as this process knows it."""
+        """Return the cluster in the knowledge of this process."""
         context = self._components.context
         brokers = tuple(context.brokers[broker_id] for broker_id in context.registered_broker_ids())
         return ClusterDescription(self._machine.cluster_id, brokers, self.active_controller, context.epoch)
 
     def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
-        """Return topics by name, all of them, sorted, for no names.
+        """Return topics by name; without names all topics, sorted.
 
         Raises:
-            NotControllerError: only the active controller knows.
+            NotControllerError: this controller is not active.
         """
         if not self.is_active:
             raise NotControllerError("this controller is not active")
@@ -362,11 +364,11 @@ class ControllerNode:
 
     @property
     def elections(self) -> Mapping[tuple[str, str], int]:
-        """Leaders elected by this process since it started, by kind and cause."""
+        """Return the number of leaders elected since the process started, by kind and cause."""
         return self._components.partitions.elections
 
     def gauges(self) -> Gauges:
-        """Return figures for metrics, computed now."""
+        """Compute the present values for metrics."""
         context = self._components.context
         if not self.is_active:
             return Gauges(event_queue_size=self._queue.size, standby_in_sync=int(self.is_warm))
@@ -399,10 +401,10 @@ class ControllerNode:
         )
 
     def broker_queues(self) -> list[tuple[int, int, int, int]]:
-        """Return (broker id, requests not answered, requests sent, milliseconds they had waited), for metrics."""
+        """Return (broker id, unanswered requests, sent requests, their total waiting time in ms), for metrics."""
         return self._components.channels.traffic()
 
-    # what happens to it
+    # notifications
 
     def _ask(self, event: ev.Event) -> None:
         if self._stopped or not self.is_active:
@@ -426,8 +428,8 @@ class ControllerNode:
             self._session_id = session.session_id
             self._queue.put(ev.Rewatch() if same and self.is_active else ev.Startup())
         elif session.state in (SessionState.EXPIRED, SessionState.IN_DOUBT):
-            # Stop the running event and drop the queued ones: all were decided under the old session. A session in
-            # doubt counts as ended, by this process's own clock (docs/protocol/zookeeper.md#session-in-doubt).
+            # Abort the running event and drop the queued events: all were decided under the old session. A session in
+            # doubt counts as ended, by this process's clock (docs/protocol/zookeeper.md#session-in-doubt).
             self._queue.clear()
             self._machine.resign(f"the session is {session.state.name.lower()}")
             self._machine.active_controller = None
@@ -440,4 +442,4 @@ class ControllerNode:
             if any(p.delete_partition and p.topic_partition.topic in started for p in request.partitions):
                 self._queue.put(ev.StopReplicaDeletionResponseReceived(broker_id, request, response))
         elif response.error is not ErrorCode.NONE:
-            LOG.error("broker %d refused UpdateMetadata: %s", broker_id, response.error.name)
+            LOG.error("UpdateMetadata refused: broker=%d error=%s", broker_id, response.error.name)

@@ -1,4 +1,4 @@
-"""Report transitions of the controller to the state-change log and the event stream."""
+"""Report the controller's transitions to the state-change log and the event stream."""
 
 from collections.abc import Callable
 from enum import Enum, StrEnum
@@ -9,7 +9,7 @@ from paceline.model.state_change import StateChange, StateChangeKind
 
 
 class Cause(StrEnum):
-    """Why a broker lost its leaderships; label of the election metric and first word of the cause in events."""
+    """Why a broker lost its leaders; label of the election metric and start of the cause in events."""
 
     SESSION = "session"
     LEASE = "lease"
@@ -19,7 +19,7 @@ class Cause(StrEnum):
 
 
 class StateChangeLog:
-    """Turn transitions into `StateChange` records."""
+    """Converts transitions into `StateChange` records."""
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class StateChangeLog:
         self._wall_ms = wall_ms
         self._sink = sink
         self.cause = "Startup"
-        """The event being handled, or, where a broker lost its leaderships, a `Cause` and the evidence for it."""
+        """The event being handled, or, when a broker lost its leaders, a `Cause` with its evidence."""
         self.cause_of_election = Cause.OTHER
 
     def because(self, cause: str, evidence: str = "") -> None:
-        """Set the cause of the changes that follow; it ends with the event."""
+        """Set the cause of the following changes, until the end of the event."""
         self.cause = f"{cause}: {evidence}" if evidence else cause
         self.cause_of_election = cause if isinstance(cause, Cause) else Cause.OTHER
 
@@ -49,7 +49,7 @@ class StateChangeLog:
         replica: int | None = None,
         kind: StateChangeKind = StateChangeKind.TRANSITION,
     ) -> None:
-        """Report a transition; leadership is what the context holds after it."""
+        """Report a transition, with the leadership after it from the context."""
         known = self._context.leadership.get(topic_partition)
         self._sink(
             StateChange(
@@ -83,7 +83,7 @@ class StateChangeLog:
         origin_replicas: tuple[int, ...] | None = None,
         target_replicas: tuple[int, ...] | None = None,
     ) -> None:
-        """Report something that is no transition of one partition: about the controller, a broker, a topic."""
+        """Report a change that is not a transition of a partition: about the controller, a broker or a topic."""
         self._sink(
             StateChange(
                 who=self._who,
@@ -103,7 +103,7 @@ class StateChangeLog:
         )
 
     def isr_changed(self, topic_partition: TopicPartition, old_isr: tuple[int, ...]) -> None:
-        """Report an ISR that its leader has written; the leader's own record has the offsets."""
+        """Report an ISR change written by a leader, whose own report has the offsets."""
         known = self._context.leadership[topic_partition]
         grown = any(broker_id not in old_isr for broker_id in known.isr)
         self._sink(

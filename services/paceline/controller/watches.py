@@ -1,4 +1,4 @@
-"""Map a fired watch to an event. The event reads the node again; data of the watch is not used.
+"""Map a fired watch to an event. The event reads the node again and ignores the data of the watch.
 
 Source: docs/protocol/zookeeper.md#watches.
 """
@@ -28,14 +28,14 @@ def event_for(watch: WatchEvent) -> ev.Event | None:
         kind = _CHILD_EVENTS.get(watch.path)
         return None if kind is None else kind()
     if watch.type is WatchType.DELETED and watch.path in _CHILD_EVENTS:
-        # The watch on its children has gone with it; the look makes the node again.
+        # The deletion also ended the watch on its children; reading creates the node again.
         return _CHILD_EVENTS[watch.path]()
     if watch.path == znodes.CONTROLLER:
         return ev.Reelect() if watch.type is WatchType.DELETED else ev.ControllerChange()
     if watch.path == znodes.CONTROLLER_EPOCH:
         return ev.Reelect()
     if watch.path == znodes.REASSIGN_PARTITIONS:
-        # A deletion by hand has used up the watch; without a new watch the next reassignment would go unnoticed.
+        # A manual deletion consumed the watch; without a new watch the next reassignment would go unnoticed.
         return None if watch.type is WatchType.DATA_CHANGED else ev.PartitionReassignmentFromNode()
     parent, _, name = watch.path.rpartition("/")
     if parent == znodes.CONTROLLER_IDS:
@@ -50,6 +50,6 @@ def event_for(watch: WatchEvent) -> ev.Event | None:
         if (state := _STATE_PATH.fullmatch(watch.path)) is not None:
             return ev.PartitionReassignmentIsrChange(TopicPartition(state[1], int(state[2])))
     if watch.type is WatchType.DELETED and parent == znodes.TOPICS:
-        # Read again whatever bears the name now: a topic may be deleted and created between two reads.
+        # Read the node again: the topic may have been deleted and re-created between two reads.
         return ev.PartitionModifications(name)
     return None

@@ -1,7 +1,7 @@
 """Reads and fenced writes of the controller, as flows.
 
-Every write goes out as a multi whose first operation checks the version of ``/controller_epoch``; reads are never
-wrapped. Paths are read with a watch wherever a later change must become an event.
+Every write is a multi whose first operation checks the version of ``/controller_epoch``; reads are not wrapped. Paths
+are read with a watch when later changes must become events.
 
 Source: docs/protocol/zookeeper.md#epoch-fence; docs/protocol/zookeeper.md#watches; Kafka 2.8 KafkaZkClient.scala.
 """
@@ -38,7 +38,7 @@ from paceline.model.leader_and_isr import LeaderAndIsr
 LOG = logging.getLogger(__name__)
 
 TREE_ATTEMPTS = 5
-"""How often a node's children are listed again when another client adds children during the deletion."""
+"""Attempts to list a node's children when another client adds children during the deletion."""
 
 READ_BATCH = 1_000
 """Reads sent at once; the client pipelines them."""
@@ -48,7 +48,7 @@ def send(requests: Sequence[Request]) -> Flow[list[Response]]:
     """Send requests and return their responses.
 
     Raises:
-        SessionLostError: the session ended or the connection broke for good.
+        SessionLostError: the session ended or the connection broke permanently.
     """
     responses: list[Response] = yield Zk(list(requests))
     for response in responses:
@@ -58,7 +58,7 @@ def send(requests: Sequence[Request]) -> Flow[list[Response]]:
 
 
 def first_failure(response: Response) -> tuple[int, ZkCode]:
-    """Return index and code of the operation that made a multi fail."""
+    """Return index and code of the first failed operation of a multi."""
     for index, result in enumerate(response.results):
         if result.code not in (ZkCode.OK, ZkCode.ROLLED_BACK):
             return index, result.code
@@ -66,7 +66,7 @@ def first_failure(response: Response) -> tuple[int, ZkCode]:
 
 
 class Storage:
-    """ZooKeeper as the controller uses it; writes are fenced by the context's epoch version."""
+    """The controller's access to ZooKeeper; writes are fenced by the context's epoch version."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
@@ -74,33 +74,33 @@ class Storage:
     # fenced writes
 
     def fenced(self, *operations: Operation) -> Multi:
-        """Return a multi that carries out ``operations`` only while this controller's epoch stands."""
+        """Return a multi that applies ``operations`` only while this controller's epoch is current."""
         check = Check(znodes.CONTROLLER_EPOCH, self._context.epoch_zk_version)
         return Multi((check, *operations))
 
     def send_fenced(self, multis: Sequence[Multi]) -> Flow[list[Response]]:
-        """Send fenced multis, pipelined; failures other than the fence's are left to the caller.
+        """Send fenced multis, pipelined; the caller handles all failures other than the fence's.
 
         Raises:
             ControllerMovedError: the fence failed.
         """
         responses = yield from send(multis)
-        # One that is sent again after its answer was lost may have been applied the first time.
+        # A multi that is sent again after its answer was lost may have been applied the first time.
         if any(response.ok or response.in_doubt_before for response in responses):
             self._context.wrote_in_event = True
         for response in responses:
             if not response.ok and first_failure(response)[0] == 0:
                 raise ControllerMovedError(
-                    "the version of /controller_epoch is not the one of this election",
+                    "the version of /controller_epoch changed since this controller's election",
                     may_be_applied=self._context.wrote_in_event,
                 )
         return responses
 
     def delete_fenced(self, paths: Iterable[str]) -> Flow[None]:
-        """Delete nodes, each in a multi of its own; a node that is missing is no error.
+        """Delete nodes, each in its own multi; a missing node is not an error.
 
-        They have no children unless a foreign client created some; those are deleted, too: a notice or a marker that
-        cannot be removed would stop each controller's takeover.
+        They have no children unless a foreign client created some; those are deleted, too: a notification or marker
+        that cannot be removed would block every failover.
         """
         wanted = list(paths)
         for _ in range(TREE_ATTEMPTS):
@@ -114,7 +114,7 @@ class Storage:
                     raise UnexpectedResponseError(code, f"delete {path}")
             if not occupied:
                 return
-            LOG.warning("something foreign lies below %s and is deleted, too", occupied)
+            LOG.warning("deleting unknown children: path=%s", occupied)
             wanted = []
             for path in occupied:
                 wanted.extend((yield from self.tree(path)))
@@ -128,7 +128,7 @@ class Storage:
         version: int = ANY_VERSION,
         others: Sequence[str] = (),
     ) -> Flow[None]:
-        """Rewrite a topic's node, where it has this version and the ``others`` are there."""
+        """Rewrite a topic's node on condition of its version and the existence of ``others``."""
         path = znodes.topic_path(topic)
         data = znodes.encode_topic_assignment(znodes.TopicAssignment(partitions, topic_id))
         checks = [Check(other, ANY_VERSION) for other in others]
@@ -139,13 +139,13 @@ class Storage:
     # reads
 
     def children(self, path: str, watch: bool) -> Flow[tuple[str, ...]]:
-        """List child names; a missing node has none.
+        """List child names; an empty list for a missing node.
 
-        A missing node that is to be watched is created: a watch needs a node to report its later children.
+        A missing node that is to be watched is created: only an existing node can report later children.
         """
         (response,) = yield from send([GetChildren(path, watch)])
         if watch and response.code is ZkCode.NO_NODE:
-            LOG.warning("%s is missing and is created again", path)
+            LOG.warning("node is missing, creating it: path=%s", path)
             steps = [*znodes.parent_paths(path), path]
             yield from self.send_fenced([self.fenced(Create(step, None)) for step in steps])
             (response,) = yield from send([GetChildren(path, watch)])
@@ -156,7 +156,7 @@ class Storage:
         raise UnexpectedResponseError(response.code, f"list {path}")
 
     def tree(self, root: str) -> Flow[list[str]]:
-        """List a node and everything below it, leaves first."""
+        """List a node and all its descendants, leaves first."""
         paths = [root]
         for path in paths:
             names = yield from self.children(path, watch=False)
@@ -164,7 +164,7 @@ class Storage:
         return list(reversed(paths))
 
     def read_all(self, paths: Sequence[str], watch: bool = False) -> Flow[list[Response]]:
-        """Read many nodes, pipelined; a missing one shows as NO_NODE."""
+        """Read many nodes, pipelined; a missing node has the code NO_NODE."""
         found: list[Response] = []
         for start in range(0, len(paths), READ_BATCH):
             responses = yield from send([GetData(path, watch) for path in paths[start : start + READ_BATCH]])
@@ -172,12 +172,12 @@ class Storage:
         return found
 
     def exists(self, path: str) -> Flow[bool]:
-        """Arm a watch for creation, change or deletion, and tell whether the node is there."""
+        """Set a watch for creation, change and deletion, and return whether the node exists."""
         (response,) = yield from send([Exists(path, watch=True)])
         return response.ok
 
     def brokers(self) -> Flow[dict[int, LiveBroker]]:
-        """Read all registrations, children and data watched; one that goes meanwhile is left out."""
+        """Read all registrations, with watches on children and data; omits a node that is deleted meanwhile."""
         names = yield from self.children(znodes.BROKER_IDS, watch=True)
         broker_ids = sorted(broker_id for name in names if (broker_id := znodes.parse_id(name)) is not None)
         responses = yield from self.read_all([znodes.broker_path(broker_id) for broker_id in broker_ids], watch=True)
@@ -188,20 +188,20 @@ class Storage:
             try:
                 registration = znodes.decode_broker(znodes.broker_path(broker_id), response.data, broker_id)
             except MalformedZnodeError as error:
-                LOG.warning("broker %d is ignored, its registration is malformed: %s", broker_id, error)
+                LOG.warning("ignoring broker with malformed registration: broker=%d error=%s", broker_id, error)
                 continue
             found[broker_id] = registration.live_broker(response.stat.czxid)
         return found
 
     def topic_names(self) -> Flow[list[str]]:
-        """List topics, watched."""
+        """List topics, with a watch."""
         names = yield from self.children(znodes.TOPICS, watch=True)
         return sorted(names)
 
     def topic_nodes(
         self, topics: Sequence[str], gone: set[str] | None = None
     ) -> Flow[dict[str, znodes.TopicAssignment]]:
-        """Read topic nodes, watched; missing ones, which are added to ``gone``, and foreign ones are left out."""
+        """Read topic nodes, with watches; omits invalid names, and missing nodes, which are added to ``gone``."""
         responses = yield from self.read_all([znodes.topic_path(topic) for topic in topics], watch=True)
         found = {}
         for topic, response in zip(topics, responses, strict=True):
@@ -213,16 +213,16 @@ class Storage:
                 validate_topic_name(topic)
                 found[topic] = znodes.decode_topic_assignment(znodes.topic_path(topic), response.data)
             except MalformedZnodeError as error:
-                LOG.warning("topic %s is ignored, its node is malformed: %s", topic, error)
+                LOG.warning("ignoring topic with malformed node: topic=%s error=%s", topic, error)
             except InvalidTopicError as error:
-                # Brokers refuse a whole request for the sake of one such name, and it would be sent for ever.
+                # Brokers would refuse a whole request because of one such name, and it would be retried forever.
                 LOG.warning("%s is ignored: %s", znodes.topic_path(topic), error)
         return found
 
     def partition_states(
         self, topic_partitions: Sequence[TopicPartition], watch: bool = False
     ) -> Flow[dict[TopicPartition, LeaderAndIsr]]:
-        """Read state nodes; missing ones are left out."""
+        """Read state nodes; omits missing nodes."""
         paths = [znodes.partition_state_path(topic_partition) for topic_partition in topic_partitions]
         responses = yield from self.read_all(paths, watch)
         found = {}
@@ -232,7 +232,7 @@ class Storage:
             try:
                 state = znodes.decode_partition_state(path, response.data, response.stat.version)
             except MalformedZnodeError as error:
-                LOG.warning("the state of %s is malformed: %s", topic_partition, error)
+                LOG.warning("malformed partition state: partition=%s error=%s", topic_partition, error)
                 continue
             found[topic_partition] = state.leader_and_isr
             if state.extra:

@@ -146,7 +146,7 @@ def _rotated(index: int) -> tuple[int, ...]:
 def test_a_partition_that_the_rebalance_has_given_its_preferred_leader_does_not_stay() -> None:
     has_it, cannot, elected = (TopicPartition("t", index) for index in range(3))
     results = [
-        ElectionResult(has_it, ElectionNotNeededError("the preferred broker 1 leads t-0")),
+        ElectionResult(has_it, ElectionNotNeededError("the preferred replica 1 is already leader")),
         ElectionResult(cannot, PreferredLeaderNotAvailableError("broker 1 is not in sync")),
         ElectionResult(elected, leader=1, leader_epoch=4),
     ]

@@ -68,7 +68,7 @@ def test_placement_goes_on_where_the_topic_stopped() -> None:
         (NewPartitions("a", 2, ((1, 2), (2, 3))), InvalidReplicaAssignmentError, "1 partitions are new, 2 are placed"),
         (NewPartitions("a", 2, ((1,),)), InvalidReplicaAssignmentError, "2 replicas, not 1"),
         (NewPartitions("a", 2, ((1, 1),)), InvalidReplicaAssignmentError, "twice"),
-        (NewPartitions("a", 2, ((1, 9),)), InvalidReplicaAssignmentError, "not there: [9]"),
+        (NewPartitions("a", 2, ((1, 9),)), InvalidReplicaAssignmentError, "unregistered brokers: [9]"),
         (NewPartitions("a", 2, ((),)), InvalidReplicaAssignmentError, "no replicas"),
     ],
 )

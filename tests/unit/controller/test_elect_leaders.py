@@ -91,7 +91,7 @@ def test_a_preferred_broker_that_is_not_in_sync_is_not_elected() -> None:
     cluster = away_from_home(back_in_sync=False)
     (result,) = elect(cluster, PREFERRED, "a-0")
     assert type(result.error) is PreferredLeaderNotAvailableError
-    assert "not in sync" in str(result.error)
+    assert "not in the ISR" in str(result.error)
     assert cluster.state("a-0").startswith("2/1")
 
 

@@ -162,7 +162,7 @@ def test_a_move_whose_new_replicas_alone_are_in_sync_is_not_taken_back(wish: tup
     cluster.settle()
     (result,) = move(cluster, ("a-0", wish))
     assert type(result.error) is InvalidReplicaAssignmentError
-    assert "only [3] are in sync" in str(result.error)
+    assert "all in-sync replicas [3]" in str(result.error)
     (ongoing,) = moves(cluster)
     assert ongoing.assignment.adding == (3, 4)
 

@@ -164,7 +164,7 @@ def test_lists_grow_and_shrink() -> None:
         (change("min.insync.replicas", "0"), InvalidConfigError, "between 1"),
         (change("max.message.bytes", str((4 << 20) + 1)), InvalidConfigError, "at most 4194304 bytes"),
         (change("retention.ms", None), InvalidConfigError, "needs a value"),
-        (change("retention.ms", "1", APPEND), InvalidConfigError, "no list"),
+        (change("retention.ms", "1", APPEND), InvalidConfigError, "not a list"),
         (change("nosuch", "1", APPEND), InvalidConfigError, "unknown topic configuration 'nosuch'"),
         (change("nosuch", None, DELETE), InvalidConfigError, "unknown topic configuration 'nosuch'"),
         (change("retention.ms", "1", DELETE), InvalidRequestError, "takes no value"),

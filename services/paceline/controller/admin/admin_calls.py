@@ -1,7 +1,7 @@
-"""What operators ask of a controller, beside creating and deleting topics. Every call ends with one reply.
+"""Administrative requests to a controller, except creating and deleting topics. Every call gets exactly one reply.
 
 A reply is a list with one result per entry of the request, in its order, or an exception for the whole request:
-`NotControllerError` when this controller is not active, `RequestTimedOutError` when its term ended midway.
+`NotControllerError` when this controller is not active, `RequestTimedOutError` when it resigned during the request.
 """
 
 from collections import Counter
@@ -53,7 +53,7 @@ def serve(components: ControllerComponents, event: requests.AdminRequest) -> Flo
 
 
 class AdminCalls:
-    """Turns calls into events; timeouts are in milliseconds."""
+    """Converts calls into events; timeouts are in milliseconds."""
 
     def __init__(self, ask: Callable[[Event], None]) -> None:
         """``ask`` queues an event, or preempts it when the controller is not active."""
@@ -75,7 +75,7 @@ class AdminCalls:
         validate_only: bool,
         reply: Reply[list[PartitionReassignmentResult]],
     ) -> None:
-        """Start, replace or cancel moves; the reply means accepted, not finished."""
+        """Start, replace or cancel reassignments; the reply means accepted, not complete."""
         asked = [wish.topic_partition for wish in wishes]
         times = Counter(asked)
         targets = {wish.topic_partition: wish.target for wish in wishes if times[wish.topic_partition] == 1}
@@ -92,7 +92,7 @@ class AdminCalls:
     def list_partition_reassignments(
         self, topic_partitions: Sequence[TopicPartition] | None, reply: Reply[list[OngoingReassignment]]
     ) -> None:
-        """Tell what is being moved and what it waits for; None means everything."""
+        """Return running reassignments and their awaited replicas; None means all partitions."""
         wanted = None if topic_partitions is None else tuple(topic_partitions)
         self._ask(requests.ListPartitionReassignments(wanted, once(reply)))
 
@@ -104,7 +104,10 @@ class AdminCalls:
         validate_only: bool,
         reply: Reply[list[ElectLeaderResult]],
     ) -> None:
-        """Elect leaders; the reply comes when each has acknowledged, or at the deadline. None means all in need."""
+        """Elect leaders; the reply comes when each has acknowledged, or at the deadline.
+
+        None means all that need it.
+        """
         wanted = None if topic_partitions is None else tuple(topic_partitions)
         self._ask(requests.ElectLeaders(election, wanted, timeout_ms, validate_only, once(reply)))
 
@@ -113,7 +116,7 @@ class AdminCalls:
         resources: Sequence[tuple[ConfigResource, tuple[str, ...]]],
         reply: Reply[list[DescribeConfigsResult]],
     ) -> None:
-        """Tell the configuration in effect, per resource the keys named, or all."""
+        """Return the effective configuration: per resource the keys in the request, or all keys."""
         self._ask(requests.DescribeConfigs(tuple(resources), once(reply)))
 
     def alter_configs(
@@ -122,12 +125,12 @@ class AdminCalls:
         validate_only: bool,
         reply: Reply[list[AlterConfigsResult]],
     ) -> None:
-        """Change single keys; the reply means written and announced, brokers apply it right after."""
+        """Change single keys; the reply means that the change is stored and announced, brokers apply it right after."""
         self._ask(requests.IncrementalAlterConfigs(tuple(alterations), validate_only, once(reply)))
 
 
 def once(reply: Callable[[T], None]) -> Callable[[T], None]:
-    """Let only the first answer through: an event may be preempted after it has answered."""
+    """Pass on only the first answer: an event may be preempted after it has answered."""
     answered = False
 
     def answer(value: T) -> None:

@@ -1,4 +1,4 @@
-"""Requests of operators as events. All share what happens when the controller cannot, or can no longer, serve them."""
+"""Administrative requests as events, with the replies when the controller cannot serve them, or resigns."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from paceline.model.identifiers import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest(Event):
-    """Base of what is served here."""
+    """Base of the administrative requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,30 +35,30 @@ class CreatePartitions(AdminRequest):
     state = ControllerState.TOPIC_CHANGE
 
     def preempt(self) -> None:
-        """Send the client to the next controller."""
+        """Redirect the client to the next controller."""
         self.reply(_elsewhere())
 
     def abort(self) -> None:
-        """Say that the outcome is not known."""
+        """Reply that the result is unknown."""
         self.reply(_in_doubt())
 
 
 @dataclass(frozen=True, slots=True)
 class ListPartitionReassignments(AdminRequest):
-    """A client asks what is being moved; None means everything."""
+    """A client lists running reassignments; None means all partitions."""
 
     topic_partitions: tuple[TopicPartition, ...] | None
     reply: Callable[[list[OngoingReassignment] | Exception], None]
     state = ControllerState.LIST_PARTITION_REASSIGNMENT
 
     def preempt(self) -> None:
-        """Send the client to the next controller."""
+        """Redirect the client to the next controller."""
         self.reply(_elsewhere())
 
 
 @dataclass(frozen=True, slots=True)
 class ElectLeaders(AdminRequest):
-    """A client wants leaders elected; None means wherever such an election is needed."""
+    """A client requests elections; None means all partitions that need an election."""
 
     election: ElectionType
     topic_partitions: tuple[TopicPartition, ...] | None
@@ -68,24 +68,24 @@ class ElectLeaders(AdminRequest):
     state = ControllerState.MANUAL_LEADER_BALANCE
 
     def preempt(self) -> None:
-        """Send the client to the next controller."""
+        """Redirect the client to the next controller."""
         self.reply(_elsewhere())
 
     def abort(self) -> None:
-        """Say that the outcome is not known."""
+        """Reply that the result is unknown."""
         self.reply(_in_doubt())
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeConfigs(AdminRequest):
-    """A client asks for configurations, each with the keys wanted; no keys means all."""
+    """A client reads configurations, each with the requested keys; no keys means all."""
 
     resources: tuple[tuple[ConfigResource, tuple[str, ...]], ...]
     reply: Callable[[list[DescribeConfigsResult] | Exception], None]
     state = ControllerState.TOPIC_CHANGE
 
     def preempt(self) -> None:
-        """Send the client to the next controller."""
+        """Redirect the client to the next controller."""
         self.reply(_elsewhere())
 
 
@@ -99,11 +99,11 @@ class IncrementalAlterConfigs(AdminRequest):
     state = ControllerState.TOPIC_CHANGE
 
     def preempt(self) -> None:
-        """Send the client to the next controller."""
+        """Redirect the client to the next controller."""
         self.reply(_elsewhere())
 
     def abort(self) -> None:
-        """Say that the outcome is not known."""
+        """Reply that the result is unknown."""
         self.reply(_in_doubt())
 
 
@@ -112,4 +112,4 @@ def _elsewhere() -> NotControllerError:
 
 
 def _in_doubt() -> RequestTimedOutError:
-    return RequestTimedOutError("handling the request stopped midway; whether the change was made is not known")
+    return RequestTimedOutError("the controller resigned during the request; it is unknown whether the change was made")

@@ -15,29 +15,29 @@ from paceline.model.identifiers import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """How many partitions a topic is to have."""
+    """New number of partitions of a topic."""
 
     name: str
     count: int
-    """Afterwards, the present ones included."""
+    """New total, including the present partitions."""
     assignments: tuple[tuple[int, ...], ...] = ()
-    """Broker ids per new partition, lowest number first; empty lets the controller place replicas."""
+    """Broker ids per new partition, lowest index first; empty lets the controller place replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitionsResult:
-    """What became of one topic."""
+    """Result for one topic."""
 
     name: str
     error: PacelineError | None = None
     first_partition: int = 0
     assignments: tuple[tuple[int, ...], ...] = ()
-    """Where the new partitions are, lowest number first."""
+    """Replicas of the new partitions, lowest index first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentWish:
-    """Where the replicas of a partition shall be; None cancels the running move."""
+    """Requested replicas of a partition; None cancels the running reassignment."""
 
     topic_partition: TopicPartition
     target: tuple[int, ...] | None
@@ -64,13 +64,13 @@ class AwaitedReplica:
 
 @dataclass(frozen=True, slots=True)
 class OngoingReassignment:
-    """One partition on its way to other brokers."""
+    """A partition with a running reassignment."""
 
     topic_partition: TopicPartition
     assignment: ReplicaAssignment
     leader: int | None
     isr: tuple[int, ...]
-    """As ZooKeeper has it now."""
+    """Present ISR in ZooKeeper."""
     waiting_for: tuple[AwaitedReplica, ...]
 
 
@@ -78,49 +78,49 @@ class OngoingReassignment:
 
 
 class ElectionType(Enum):
-    """Which replicas a requested election may choose from."""
+    """Replicas from which a requested election may choose."""
 
     PREFERRED = auto()
     """The first assigned replica, if it is online and in sync."""
     UNCLEAN = auto()
-    """Any replica that is online, those in sync first: records may be lost."""
+    """Any online replica, in-sync replicas first: records may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElectLeaderResult:
-    """What became of one partition."""
+    """Result for one partition."""
 
     topic_partition: TopicPartition
     error: PacelineError | None = None
     leader: int | None = None
     leader_epoch: int | None = None
-    """None when nothing was elected, also for a forecast."""
+    """None when no leader was elected, and for validate_only."""
     unclean: bool = False
-    """Whether the leader comes from outside the ISR."""
+    """Whether the leader was not in the ISR."""
 
 
 # configuration
 
 
 class ResourceType(Enum):
-    """What a configuration belongs to."""
+    """Kind of object that a configuration applies to."""
 
     TOPIC = auto()
     BROKER = auto()
-    """A broker, or all of them; what may be set while they run."""
+    """A broker, or all brokers: dynamic settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """What a configuration belongs to; a kind this version does not know is None."""
+    """Object that a configuration applies to; None for a kind unknown to this version."""
 
     kind: ResourceType | None
     name: str
-    """Of a broker its id, empty for all of them."""
+    """For a broker its id, empty for all brokers."""
 
 
 class ConfigSource(Enum):
-    """Where a value comes from."""
+    """Level at which a value is set."""
 
     TOPIC = auto()
     BROKER = auto()
@@ -130,7 +130,7 @@ class ConfigSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One key with the value in effect."""
+    """One key with its effective value."""
 
     key: str
     value: str
@@ -139,7 +139,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class DescribeConfigsResult:
-    """The configuration of one resource, or why it could not be described."""
+    """The configuration of one resource, or the error."""
 
     resource: ConfigResource
     error: PacelineError | None = None
@@ -147,19 +147,19 @@ class DescribeConfigsResult:
 
 
 class ConfigOperation(Enum):
-    """What to do with a key."""
+    """Operation on a key."""
 
     SET = auto()
     DELETE = auto()
     APPEND = auto()
     """Add members to a list."""
     SUBTRACT = auto()
-    """Take members out of a list."""
+    """Remove members from a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """Change of one key; an operation this version does not know is None."""
+    """Change of one key; None for an operation unknown to this version."""
 
     key: str
     operation: ConfigOperation | None
@@ -168,7 +168,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigsResult:
-    """What became of the changes to one resource: all were made, or none."""
+    """Result of the changes to one resource: either all changes were made or none."""
 
     resource: ConfigResource
     error: PacelineError | None = None

@@ -23,10 +23,11 @@ LOG = logging.getLogger(__name__)
 
 
 def on_broker_change(components: ControllerComponents) -> Flow[None]:
-    """Compare registrations with those known: new ones start, those with a newer epoch bounced, missing ones died.
+    """Compare registrations with the known brokers: new, bounced (a newer broker epoch) and dead brokers.
 
-    In this order, as Kafka has it. A partition whose in-sync replicas are one that bounced and one that died, found in
-    the same look, therefore waits for the dead one: it counts as alive, and leads, while the other one is down.
+    The order is Kafka's: bounced before dead. Therefore a partition whose only in-sync replicas are on a bounced and a
+    dead broker found by the same event waits for the dead broker: while the bounced broker is handled, the dead broker
+    still counts as alive and stays leader.
     """
     context = components.context
     current = yield from components.storage.brokers()
@@ -35,10 +36,10 @@ def on_broker_change(components: ControllerComponents) -> Flow[None]:
     dead = [broker_id for broker_id in sorted(known) if broker_id not in current]
     both = [broker_id for broker_id in sorted(current) if broker_id in known]
     bounced = [b for b in both if current[b].broker_epoch > known[b].broker_epoch]
-    LOG.info("brokers: new %s, bounced %s, dead %s", new, bounced, dead)
+    LOG.info("brokers changed: new=%s bounced=%s dead=%s", new, bounced, dead)
     for broker_id in new:
         components.channels.add_broker(current[broker_id])
-    # A request tells a broker that no ISR relies on its lost records: send nothing before that is written.
+    # Until the change is written, a control request would tell a broker that no ISR relies on its lost records.
     held_back = [broker_id for broker_id in bounced if new and current[broker_id].unclean_restart]
     for broker_id in bounced:
         components.channels.remove_broker(broker_id)
@@ -75,19 +76,19 @@ def on_broker_change(components: ControllerComponents) -> Flow[None]:
 
 
 def on_broker_modifications(components: ControllerComponents, broker_id: int) -> Flow[None]:
-    """A registration's data changed: spread the new endpoints."""
+    """Send the new endpoints after a registration's data changed."""
     current = yield from components.storage.brokers()
     known = components.context.brokers.get(broker_id)
     found = current.get(broker_id)
     if known is None and found is not None:
-        # It could not be read when the brokers were looked at, and has been mended.
+        # The registration was unreadable when the brokers were compared, and has been repaired.
         yield from on_broker_change(components)
     elif known is not None and found is not None and _has_moved(known, found):
         _update(components, [found])
 
 
 def on_connection_closed(components: ControllerComponents, event: BrokerConnectionClosed) -> None:
-    """Send the list of brokers: a successor of the registered process answers that it is not registered."""
+    """Send the list of live brokers: a new process at the address answers that it is not registered."""
     known = components.context.brokers.get(event.broker_id)
     if known is not None and known.broker_epoch == event.broker_epoch:
         components.send_update_metadata((event.broker_id,), ())
@@ -137,7 +138,7 @@ def on_broker_startup(components: ControllerComponents, broker_ids: Sequence[int
 
 
 def on_broker_failure(components: ControllerComponents, broker_ids: Sequence[int]) -> Flow[None]:
-    """Take leadership and ISR membership from brokers that are gone from the context already."""
+    """Move leadership and ISR membership away from brokers that were already removed from the context."""
     for broker_id in broker_ids:
         components.context.on_offline_dirs.pop(broker_id, None)
         components.context.shutting_down.discard(broker_id)
@@ -150,9 +151,9 @@ def on_broker_failure(components: ControllerComponents, broker_ids: Sequence[int
 def on_replicas_become_offline(
     components: ControllerComponents, replicas: Sequence[Replica], fence: bool = False
 ) -> Flow[None]:
-    """Elect leaders, then remove the replicas from the ISRs: the other order costs an extra write for each partition.
+    """Elect leaders, then remove the replicas from the ISRs; the opposite order costs an extra write per partition.
 
-    With ``fence`` each partition gets a new leader epoch in any case.
+    With ``fence`` each partition gets a new leader epoch even if nothing else changes.
 
     Source: docs/protocol/controller.md#elect-before-isr-removal.
     """
@@ -167,21 +168,21 @@ def on_replicas_become_offline(
     if for_deletion:
         yield from components.deletion.fail_replicas(for_deletion)
     if not leaderless or context.metadata_sequence == told_before:
-        # Partitions that were and stay without a leader produce no request, so no broker would learn the live brokers.
+        # Partitions without a leader before and after produce no request, so send the list of live brokers explicitly.
         components.send_update_metadata(context.brokers, ())
 
 
 def on_leader_and_isr_response(components: ControllerComponents, event: LeaderAndIsrResponseReceived) -> Flow[None]:
-    """Note which leaders have acknowledged and which replicas sit on a failed log directory."""
+    """Record acknowledgements of leaders, and replicas on failed log directories."""
     context = components.context
     if not context.has_asked(event.broker_id, event.request.stamp):
         return
     if event.response.error is not ErrorCode.NONE:
-        LOG.error("broker %d refused LeaderAndIsr: %s", event.broker_id, event.response.error.name)
+        LOG.error("LeaderAndIsr refused: broker=%d error=%s", event.broker_id, event.response.error.name)
         return
     errors = event.response.partition_errors
     for partition in event.request.partitions:
-        # A broker refuses an equal epoch as stale when an earlier try arrived and its answer was lost:
+        # A retry after a lost answer is refused with a stale epoch, because the broker has applied the first attempt:
         # docs/protocol/controller.md#stale-epoch-in-an-answer.
         taken = errors.get(partition.topic_partition) in (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
         if taken and partition.leader == event.broker_id:
@@ -189,7 +190,7 @@ def on_leader_and_isr_response(components: ControllerComponents, event: LeaderAn
             components.leader_waits.acknowledged(partition.topic_partition, partition.leader_epoch)
     yield from note_log_topic_ids(components, event)
     before = context.on_offline_dirs.get(event.broker_id, set())
-    # A healthy replica answers a repeated request with a stale epoch; a failed replica never does.
+    # A healthy replica answers a retry with a stale epoch; a failed replica never does.
     healthy = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
     online = {tp for tp, error in errors.items() if error in healthy}
     failed = [tp for tp, error in errors.items() if error is ErrorCode.KAFKA_STORAGE_ERROR and context.knows(tp)]
@@ -197,7 +198,7 @@ def on_leader_and_isr_response(components: ControllerComponents, event: LeaderAn
     context.set_on_offline_dirs(event.broker_id, now)
     newly_offline = [tp for tp in failed if tp not in before]
     if newly_offline:
-        LOG.warning("broker %d has lost the log directories of %d replicas", event.broker_id, len(newly_offline))
+        LOG.warning("log directories failed: broker=%d replicas=%d", event.broker_id, len(newly_offline))
         lost = [Replica(tp, event.broker_id) for tp in newly_offline]
         yield from on_replicas_become_offline(components, lost, fence=True)
     come_back = [tp for tp in errors if tp in before and tp in online and context.knows(tp)]
@@ -209,7 +210,7 @@ def on_leader_and_isr_response(components: ControllerComponents, event: LeaderAn
 def _tell_of_elections_since(
     components: ControllerComponents, event: LeaderAndIsrResponseReceived, come_back: Sequence[TopicPartition]
 ) -> None:
-    """Who was elected between request and answer told replicas that counted as online: this one was not among them."""
+    """Resend LeaderAndIsr for elections that happened while this replica was considered offline."""
     context = components.context
     answered = {partition.topic_partition: partition.leader_epoch for partition in event.request.partitions}
     components.batch.new_batch()
@@ -223,9 +224,9 @@ def _tell_of_elections_since(
 
 
 def _on_replicas_come_back(components: ControllerComponents, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
-    """Bring replicas back into service: let leaders admit them, and elect them where no other replica is left.
+    """Return replicas to service: let leaders add them to the ISR, and elect them where no other replica is left.
 
-    Kafka's replicas stay offline until their broker restarts; ours return when a damaged log is being rebuilt.
+    In Kafka such replicas stay offline until their broker restarts; in Paceline a damaged log is rebuilt while it runs.
     """
     components.send_update_metadata(components.context.brokers, topic_partitions)
     yield from components.partitions.trigger_online()

@@ -1,4 +1,4 @@
-"""Serve DescribeConfigs and IncrementalAlterConfigs for brokers: the settings that change while a broker runs.
+"""Serve DescribeConfigs and IncrementalAlterConfigs for the dynamic settings of brokers.
 
 Source: docs/protocol/controller.md#dynamic-broker-settings; KIP-226, KIP-73.
 """
@@ -11,47 +11,47 @@ from paceline.model.broker_dynamic_config import BROKER_DYNAMIC_KEYS, UNLIMITED,
 from paceline.model.errors import InvalidConfigError, InvalidRequestError, PacelineError
 
 ALL_BROKERS: Final = ""
-"""Name of the resource that stands for every broker."""
+"""Resource name that means all brokers."""
 MAX_BROKER_ID: Final = 2**31 - 1
 
 
 def broker_problem(name: str) -> PacelineError | None:
-    """Return why a name is none of a broker resource; the broker need not be there."""
+    """Return why a name is not a valid broker resource; the broker need not be registered."""
     if name == ALL_BROKERS:
         return None
     if name.isascii() and name.isdecimal() and name == str(int(name[:11])) and int(name) <= MAX_BROKER_ID:
         return None
-    return InvalidRequestError(f"{name!r} is no broker id, and not empty either, which stands for all brokers")
+    return InvalidRequestError(f"{name!r} is neither a broker id nor empty, which means all brokers")
 
 
 def broker_entity(name: str) -> str:
-    """Return the path of the broker's settings below ``/config``."""
+    """Return the path of the broker's settings under ``/config``."""
     return f"brokers/{name or '<default>'}"
 
 
 def broker_keys_problem(keys: Sequence[str]) -> PacelineError | None:
     """Return why keys cannot be described."""
     unknown = [key for key in keys if key not in BROKER_DYNAMIC_KEYS]
-    return InvalidConfigError(f"{unknown[0]!r} cannot be set for brokers while they run") if unknown else None
+    return InvalidConfigError(f"{unknown[0]!r} is not a dynamic broker setting") if unknown else None
 
 
 def applied_to_broker(changes: Sequence[ConfigChange], overrides: Mapping[str, str]) -> dict[str, str]:
     """Return the overrides after the changes.
 
     Raises:
-        InvalidConfigError: a key cannot be set while brokers run, or a value makes no sense; then nothing counts.
+        InvalidConfigError: a key is not a dynamic setting, or a value is not valid; no change is applied.
     """
     result = dict(overrides)
     for change in changes:
         if change.operation is ConfigOperation.DELETE:
             if change.key not in BROKER_DYNAMIC_KEYS and change.key not in result:
-                raise InvalidConfigError(f"{change.key!r} cannot be set for brokers while they run")
+                raise InvalidConfigError(f"{change.key!r} is not a dynamic broker setting")
             result.pop(change.key, None)
             continue
         value = checked_broker_value(change.key, change.value or "")
         if change.operation is not ConfigOperation.SET:
             assert change.operation is not None
-            raise InvalidConfigError(f"{change.key!r} is no list, {change.operation.name} makes no sense")
+            raise InvalidConfigError(f"{change.key!r} is not a list, so {change.operation.name} cannot apply")
         result[change.key] = value
     return result
 
@@ -59,7 +59,7 @@ def applied_to_broker(changes: Sequence[ConfigChange], overrides: Mapping[str, s
 def broker_entries(
     name: str, keys: Sequence[str], own: Mapping[str, str], of_all: Mapping[str, str]
 ) -> tuple[ConfigEntry, ...]:
-    """Return the values in effect at a broker, and where each comes from."""
+    """Return the effective values at a broker with their sources."""
     wanted = [key for key in BROKER_DYNAMIC_KEYS if not keys or key in keys]
     layers = [(of_all, ConfigSource.BROKER_DEFAULT)]
     if name != ALL_BROKERS:

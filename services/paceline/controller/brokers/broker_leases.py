@@ -1,7 +1,7 @@
-"""Track which brokers have sent a heartbeat lately, on the controller's own clock.
+"""Track heartbeats of brokers by the controller's own clock.
 
-A broker that sees ZooKeeper but not the controller stays registered, but receives no decision, so it must not keep
-leading (the gap that KIP-343 leaves open).
+A broker that reaches ZooKeeper but not the controller stays registered but receives no requests, so it must not stay
+leader (the gap that KIP-343 leaves open).
 
 Source: docs/protocol/controller.md#broker-lease; docs/decisions/0007-broker-lease.md.
 """
@@ -12,29 +12,32 @@ from paceline.model.scheduler import Cancellable, Scheduler
 
 
 class BrokerLeases:
-    """Deadlines by broker, and one timer for the next of them."""
+    """Lease deadlines by broker, and one timer for the earliest deadline."""
 
     def __init__(self, lease_ms: int, scheduler: Scheduler, on_change: Callable[[int], None]) -> None:
-        """``on_change`` is told the broker whose lease has run out or come back. ``lease_ms`` of 0: none ever does."""
+        """``on_change`` gets the broker whose lease expired or was renewed.
+
+        ``lease_ms`` 0 means that leases never expire.
+        """
         self._lease_ms = lease_ms
         self._scheduler = scheduler
         self._on_change = on_change
         self._deadlines_ms: dict[int, int] = {}
         self._expired: set[int] = set()
         self._heard_ms: dict[int, int] = {}
-        """When a heartbeat of a broker came last."""
+        """Time of each broker's last heartbeat."""
         self._timer: Cancellable | None = None
         self._due_ms = 0
 
     def grant(self, broker_ids: Iterable[int]) -> None:
-        """Give brokers a full lease, be it their first."""
+        """Give brokers a full lease, new brokers included."""
         for broker_id in broker_ids:
             self._expired.discard(broker_id)
             self._deadlines_ms[broker_id] = self._scheduler.now_ms() + self._lease_ms
         self._schedule()
 
     def renew(self, broker_id: int) -> None:
-        """A broker that has a lease, or had one, was heard from."""
+        """Renew the lease of a broker after a heartbeat, also after the lease expired."""
         if broker_id not in self._deadlines_ms and broker_id not in self._expired:
             return
         self._heard_ms[broker_id] = self._scheduler.now_ms()
@@ -46,30 +49,33 @@ class BrokerLeases:
             self._on_change(broker_id)
 
     def expire(self, broker_id: int) -> None:
-        """End a broker's lease at once, on evidence that its process is dead; its next heartbeat renews it."""
+        """End a broker's lease immediately, on evidence that its process is dead.
+
+        Its next heartbeat renews the lease.
+        """
         self._deadlines_ms.pop(broker_id, None)
         if broker_id not in self._expired:
             self._expired.add(broker_id)
             self._on_change(broker_id)
 
     def drop(self, broker_ids: Iterable[int]) -> None:
-        """Forget brokers that are not registered any more."""
+        """Forget brokers that are no longer registered."""
         for broker_id in broker_ids:
             self._deadlines_ms.pop(broker_id, None)
             self._heard_ms.pop(broker_id, None)
             self._expired.discard(broker_id)
 
     def has_expired(self, broker_id: int) -> bool:
-        """Whether the broker's lease has run out."""
+        """Whether the broker's lease has expired."""
         return broker_id in self._expired
 
     def silent_ms(self, broker_id: int) -> int | None:
-        """Return the time since the broker's last heartbeat, None when this controller has had none."""
+        """Return the time since the broker's last heartbeat, None when this controller has received none."""
         heard_ms = self._heard_ms.get(broker_id)
         return None if heard_ms is None else self._scheduler.now_ms() - heard_ms
 
     def clear(self) -> None:
-        """Forget everything: the controller resigned."""
+        """Forget all leases: the controller resigned."""
         self._deadlines_ms.clear()
         self._heard_ms.clear()
         self._expired.clear()
@@ -88,7 +94,7 @@ class BrokerLeases:
         self._timer = None
         now_ms = self._scheduler.now_ms()
         if now_ms - self._due_ms > self._lease_ms // 3:
-            # This process stood still itself, and the heartbeats that came meanwhile have not been looked at yet.
+            # This process was suspended, and heartbeats received meanwhile are still queued: check again later.
             self.grant(sorted(self._deadlines_ms))
             return
         expired = sorted(broker_id for broker_id, deadline in self._deadlines_ms.items() if deadline <= now_ms)

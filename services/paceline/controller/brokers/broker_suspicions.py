@@ -1,12 +1,13 @@
 """Suspect brokers whose process seems to be dead before their ZooKeeper session ends.
 
-Evidence, never silence. A closed control connection whose address then refuses two connects is enough; so is an
-answer that the process at the address is not registered. Connects that time out, or that are refused before this
-controller was ever connected, count only together with a follower whose fetch connection to the broker broke. A paused
-process or a cut link gives no such evidence; lease and session decide those.
+A suspicion needs evidence; silence is not enough. Sufficient evidence: the control connection closed and two connects
+to the address were refused, or the process at the address answers that it is not registered. Connects that time out, or
+that are refused before this controller was ever connected, count only together with a report of a follower whose fetch
+connection to the broker broke. A paused process or a broken network link gives no such evidence; lease and session
+expiry handle those.
 
-A suspicion is as harmless as a lost lease: leaders move to in-sync replicas, the new leader epoch fences the old leader
-at its followers, and the next heartbeat of the broker ends it.
+A false suspicion does as little harm as a lost lease: leaders move to in-sync replicas, the new leader epoch fences the
+old leader at its followers, and the broker's next heartbeat ends the suspicion.
 
 Source: docs/decisions/0017-suspicion.md.
 """
@@ -23,11 +24,11 @@ LOG = logging.getLogger(__name__)
 
 FIRST_DAMPING_MS = 30_000
 LAST_DAMPING_MS = 480_000
-"""After a false suspicion of a broker the next one is ignored for so long; doubled with each further one."""
+"""Time to ignore suspicions of a broker after a false suspicion; doubled after each further false suspicion."""
 
 
 class Evidence(Enum):
-    """Signs that a broker's process is dead; the values are the words in logs and events."""
+    """Signs that a broker's process is dead; the values appear in logs and events."""
 
     REFUSED = "its control connection closed and two connects were refused"
     NOT_REGISTERED = "another process answers at its address, which is not registered"
@@ -37,12 +38,12 @@ class Evidence(Enum):
 
     @property
     def is_conclusive(self) -> bool:
-        """Whether it counts without the report of a follower."""
+        """Whether the evidence is sufficient without the report of a follower."""
         return self in (Evidence.REFUSED, Evidence.NOT_REGISTERED)
 
 
 class BrokerSuspicions:
-    """The suspected brokers of one controller, and the limits that keep wrong evidence cheap."""
+    """The brokers suspected by one controller, and limits that reduce the effect of wrong evidence."""
 
     def __init__(self, enabled: bool, context: ControllerContext, leases: BrokerLeases, scheduler: Scheduler) -> None:
         self._enabled = enabled
@@ -52,9 +53,9 @@ class BrokerSuspicions:
         self._suspected: dict[int, str] = {}
         """Evidence by suspected broker."""
         self._weak: dict[int, Evidence] = {}
-        """Evidence that waits for the report of a follower."""
+        """Evidence that needs the report of a follower."""
         self._broken_fetches: dict[int, frozenset[int]] = {}
-        """By follower: leaders to which its fetch connection is broken, as its last heartbeat said."""
+        """By follower: leaders to which its fetch connection is broken, according to its last heartbeat."""
         self._damped_until_ms: dict[int, int] = {}
         self._damping_ms: dict[int, int] = {}
 
@@ -67,7 +68,7 @@ class BrokerSuspicions:
         return self._suspected.get(broker_id, "")
 
     def found(self, broker_id: int, broker_epoch: int, evidence: Evidence) -> None:
-        """Take evidence about one registration; evidence about another one than the known one is ignored."""
+        """Add evidence about a registration; evidence about an outdated broker epoch is ignored."""
         broker = self._context.brokers.get(broker_id)
         if not self._enabled or broker is None or broker.broker_epoch != broker_epoch:
             return
@@ -79,11 +80,12 @@ class BrokerSuspicions:
             self._combine(broker_id)
 
     def connected(self, broker_id: int) -> None:
-        """Drop evidence that waits for a follower: the broker accepted a connection."""
+        """Discard evidence that needs a follower's report: the broker accepted a connection."""
         self._weak.pop(broker_id, None)
 
     def heartbeat_received(self, broker_id: int, broken_leaders: Collection[int] = ()) -> None:
-        """End a suspicion that this heartbeat refutes, damp the next one, and note what the follower reports."""
+        """End a suspicion that this heartbeat disproves, suppress the next suspicion, and store the follower's
+        report."""
         self._weak.pop(broker_id, None)
         if broker_id in self._suspected:
             del self._suspected[broker_id]
@@ -98,14 +100,14 @@ class BrokerSuspicions:
             self._combine(leader)
 
     def forget(self, broker_ids: Iterable[int]) -> None:
-        """Drop brokers whose registration ended: their suspicion was right."""
+        """Remove brokers whose registration ended, which confirms their suspicion."""
         for broker_id in broker_ids:
             self._suspected.pop(broker_id, None)
             self._weak.pop(broker_id, None)
             self._broken_fetches.pop(broker_id, None)
 
     def clear(self) -> None:
-        """Drop everything: the controller resigned."""
+        """Remove all suspicions: the controller resigned."""
         self._suspected.clear()
         self._weak.clear()
         self._broken_fetches.clear()
@@ -113,7 +115,7 @@ class BrokerSuspicions:
         self._damping_ms.clear()
 
     def _combine(self, broker_id: int) -> None:
-        """Suspect a broker when evidence of this controller and the report of a follower with a lease come together."""
+        """Suspect a broker when there is both evidence of this controller and the report of a follower with a lease."""
         evidence = self._weak.get(broker_id)
         if evidence is None or not self._enabled:
             return
@@ -124,10 +126,11 @@ class BrokerSuspicions:
                 return
 
     def _suspect(self, broker_id: int, evidence: str, is_certain: bool) -> None:
-        """Suspect a broker, unless it stops anyway or wrong evidence is likely.
+        """Suspect a broker, unless it is shutting down or the evidence is probably wrong.
 
-        Evidence about more brokers than max(1, a third of those registered) is ignored: a controller that finds most of
-        its brokers dead is more likely to be cut off itself. It is not cut off from a process that answers.
+        Evidence about more brokers than max(1, a third of the registered brokers) is ignored: a controller that finds
+        most of
+        its brokers dead is probably cut off itself. This limit does not apply when a process answered.
         """
         if broker_id in self._context.retiring or broker_id in self._suspected:
             return

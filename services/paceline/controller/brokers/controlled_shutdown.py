@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 def on_controlled_shutdown(
     components: ControllerComponents, request: ControlledShutdownRequest
 ) -> Flow[ControlledShutdownResponse]:
-    """Move what the broker leads, take it out of the ISRs it follows in, and return what it still leads."""
+    """Move leaders away from the broker, remove it from ISRs as follower, and return the partitions it still leads."""
     context = components.context
     broker_id = request.broker_id
     broker = context.brokers.get(broker_id)
@@ -28,7 +28,7 @@ def on_controlled_shutdown(
         return ControlledShutdownResponse(ErrorCode.BROKER_NOT_AVAILABLE)
     if request.broker_epoch < broker.broker_epoch:
         return ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH)
-    LOG.info("broker %d is shutting down", broker_id)
+    LOG.info("broker is shutting down: broker=%d", broker_id)
     components.log.because(Cause.SHUTDOWN, "the broker asked for it")
     context.shutting_down.add(broker_id)
     replicated = [
@@ -57,6 +57,6 @@ def on_controlled_shutdown(
 
 
 def _counts(components: ControllerComponents, topic_partition: TopicPartition) -> bool:
-    """Whether the partition has a second replica to move to: a single replica never blocks a shutdown."""
+    """Whether the partition has a second replica: a single replica never blocks a shutdown."""
     several = len(components.context.assignment(topic_partition).replicas) > 1
     return several and not components.context.is_queued_for_deletion(topic_partition.topic)

@@ -1,6 +1,6 @@
-"""Handle notices of brokers in ZooKeeper: a leader has changed its ISR, or a log directory has failed.
+"""Handle notifications of brokers in ZooKeeper: a leader has changed its ISR, or a log directory has failed.
 
-Only the notices that were listed are deleted, also when handling them failed.
+Exactly the notifications that were listed are deleted, even when handling them failed.
 
 Source: docs/protocol/zookeeper.md#notices-from-brokers; docs/protocol/controller.md#failed-log-directories.
 """
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def on_isr_change_notification(components: ControllerComponents) -> Flow[None]:
-    """Refresh the cache from the state nodes named, spread the metadata, finish reassignments."""
+    """Read the state nodes in the notifications into the cache, send the metadata, complete reassignments."""
     paths, notices = yield from _read(components, znodes.ISR_CHANGE_NOTIFICATION, znodes.decode_partition_set)
     if not paths:
         return
@@ -37,9 +37,9 @@ def on_isr_change_notification(components: ControllerComponents) -> Flow[None]:
     except (ControllerMovedError, IllegalStateError):
         raise
     except Exception:
-        LOG.exception("handling %d ISR changes failed", len(changed))
-    # Once the notices are deleted only the journal tells a standby of the changes; also of changes that were read here
-    # earlier for another reason, because the standby may not know them.
+        LOG.exception("handling ISR changes failed: partitions=%d", len(changed))
+    # After the notifications are deleted, standbys learn of the changes only from the journal. Include changes that
+    # this controller had already read for another reason, because a standby may not have them.
     yield from components.committer.touch(changed)
     yield from components.storage.delete_fenced(paths)
 
@@ -55,23 +55,23 @@ def _refresh(components: ControllerComponents, topic_partitions: Sequence[TopicP
 
 
 def on_log_dir_event(components: ControllerComponents) -> Flow[None]:
-    """Ask the brokers named, by repeating what they host, which replicas they have lost."""
+    """Ask brokers which replicas they have lost, by resending LeaderAndIsr for all their replicas."""
     paths, broker_ids = yield from _read(components, znodes.LOG_DIR_EVENT_NOTIFICATION, znodes.decode_log_dir_event)
     if not paths:
         return
     hosted = components.context.replicas_on(broker_ids)
     new = [replica for replica in hosted if components.context.replica_state(replica) is ReplicaState.NEW]
-    # A replica that a move is adding may lead by now; it is told nothing when it becomes online from new.
+    # Include replicas added by a reassignment, which may lead; they get no request on the move to OnlineReplica.
     yield from components.replicas.handle_state_changes(new, ReplicaState.ONLINE)
     yield from components.replicas.handle_state_changes(hosted, ReplicaState.ONLINE)
     yield from components.storage.delete_fenced(paths)
 
 
 def take_all_notifications(components: ControllerComponents) -> Flow[list[TopicPartition]]:
-    """Empty both directories at failover and return the partitions whose ISR changed: their states are read next.
+    """Delete all notifications at failover and return the partitions whose ISR changed, which are read next.
 
-    A controller that reads all states has no need of the notices, but the standbys of the next takeover do: whatever a
-    notice named goes into the journal before the notice goes.
+    A controller that reads all states does not need the notifications, but the standbys of the next failover do: their
+    partitions are written to the journal before the notifications are deleted.
     """
     names = yield from components.storage.children(znodes.LOG_DIR_EVENT_NOTIFICATION, watch=True)
     yield from components.storage.delete_fenced(
@@ -87,7 +87,7 @@ def take_all_notifications(components: ControllerComponents) -> Flow[list[TopicP
 def _read(
     components: ControllerComponents, parent: str, decode: Callable[[str, bytes | None], T]
 ) -> Flow[tuple[list[str], list[T]]]:
-    """List notices, watched, and read them; a malformed one is only going to be deleted."""
+    """List notifications, with a watch, and read them; a malformed notification is only deleted."""
     names = yield from components.storage.children(parent, watch=True)
     paths = [f"{parent}/{name}" for name in sorted(names)]
     responses = yield from components.storage.read_all(paths)
@@ -98,5 +98,5 @@ def _read(
         try:
             notices.append(decode(path, response.data))
         except MalformedZnodeError as error:
-            LOG.warning("a malformed notice is dropped: %s", error)
+            LOG.warning("malformed notification dropped: error=%s", error)
     return paths, notices

@@ -18,11 +18,11 @@ from paceline.model.state_change import StateChangeKind
 LOG = logging.getLogger(__name__)
 
 MIN_REMAINING_ISR = 2
-"""Members that an ISR keeps when a suspected broker leaves it, or ``min.insync.replicas`` where that is larger."""
+"""Minimum ISR size after a suspected broker is removed, unless ``min.insync.replicas`` is larger."""
 
 
 def on_lease_change(components: ControllerComponents, broker_id: int) -> Flow[None]:
-    """Bring the cluster in line with a lease as it is now; it may have changed again since the event was queued."""
+    """Apply a broker's present lease state, which may have changed again since the event was queued."""
     context = components.context
     expired = components.leases.has_expired(broker_id)
     if broker_id not in context.brokers or expired == (broker_id in context.without_lease):
@@ -34,10 +34,11 @@ def on_lease_change(components: ControllerComponents, broker_id: int) -> Flow[No
 
 
 def _lost(components: ControllerComponents, broker_id: int) -> Flow[None]:
-    """Move leaders away. The broker stays registered and is sent every request; what it follows it may go on following.
+    """Move leaders away from the broker, which stays registered and receives every request; it may continue as
+    follower.
 
-    A follower that fetches is a good replica whether its controller hears of it or not; dropping one that does not is
-    its leader's affair. But it joins no ISR meanwhile, since the metadata call it offline.
+    A follower that fetches is a valid replica even if it does not reach the controller; removing a follower that does
+    not fetch is up to its leader. But the broker joins no ISR meanwhile, because the metadata lists it as offline.
     """
     context = components.context
     suspected = components.suspicions.is_suspected(broker_id)
@@ -64,9 +65,9 @@ def _lost(components: ControllerComponents, broker_id: int) -> Flow[None]:
 
 
 def _leave_isrs(components: ControllerComponents, broker_id: int) -> Flow[None]:
-    """Take a suspected follower out of ISRs that stay large enough, so that writes do not wait for a dead process.
+    """Remove a suspected follower from ISRs that stay large enough, so that writes do not wait for a dead process.
 
-    At least max(2, ``min.insync.replicas``) members remain: a false suspicion must not leave a single copy.
+    At least max(2, ``min.insync.replicas``) members stay, so that a false suspicion does not leave a single copy.
     """
     context = components.context
     followed = [
@@ -90,9 +91,9 @@ def _leave_isrs(components: ControllerComponents, broker_id: int) -> Flow[None]:
 
 
 def _regained(components: ControllerComponents, broker_id: int) -> Flow[None]:
-    """Let the broker lead again; what it was sent meanwhile has waited in its channel."""
+    """Let the broker lead again; its channel has kept the requests sent meanwhile."""
     context = components.context
-    LOG.info("broker %d is heard from again", broker_id)
+    LOG.info("heartbeats of broker resumed: broker=%d", broker_id)
     context.without_lease.discard(broker_id)
     components.send_update_metadata(context.brokers, _hosted(context, broker_id))
     yield from components.partitions.trigger_online()
@@ -104,7 +105,7 @@ def _regained(components: ControllerComponents, broker_id: int) -> Flow[None]:
 
 
 def relieve_silent_leaders(components: ControllerComponents, topic_partitions: Iterable[TopicPartition]) -> Flow[None]:
-    """Move leaders that kept their partitions without a lease because no other replica could lead when it ran out."""
+    """Move leaders off brokers without a lease, for partitions that had no other candidate when the lease expired."""
     context = components.context
     led = [
         topic_partition

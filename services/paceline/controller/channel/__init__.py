@@ -1,4 +1,4 @@
-"""Requests to brokers: batching per broker, order, retries and acknowledgements.
+"""Control requests to brokers: one batch per broker, ordering, retries and acknowledgements.
 
 Read `channel_manager.py` first.
 """

@@ -1,7 +1,7 @@
-"""Send control requests: one queue per broker, one request in flight, repeated until it is answered.
+"""Send control requests: one queue per broker, one request in flight, retried until it is answered.
 
-Delivery is at least once and in order while the broker stays registered. No request is reordered, merged or given
-up; an error code in an answer is final. Removing the broker drops its queue.
+Delivery is at least once and in order while the broker stays registered. Requests are never reordered, merged or
+dropped; an error code in an answer is final. When a broker is removed, its queue is dropped.
 
 Source: docs/protocol/controller.md#control-channel; Kafka 2.8 ControllerChannelManager and RequestSendThread.
 """
@@ -20,14 +20,14 @@ from paceline.model.settings import ControllerConfig
 LOG = logging.getLogger(__name__)
 
 OnResponse = Callable[[int, ControlRequest, ControlResponse], None]
-"""Called with broker id, request and answer."""
+"""Callback with broker id, request and answer."""
 OnNotRegistered = Callable[[int, int, bool], None]
-"""Called with broker id, broker epoch, and whether the registered process has answered before, when the process at the
-broker's address says that it is not registered."""
+"""Callback when the process at the broker's address answers that it is not registered, with broker id, broker epoch,
+and whether the registered process has answered before."""
 
 
 class BrokerChannel:
-    """The queue of one registration of one broker."""
+    """The queue for one broker epoch of a broker."""
 
     def __init__(
         self,
@@ -47,32 +47,32 @@ class BrokerChannel:
         self._on_response = on_response
         self._queue: deque[tuple[ControlRequest, int]] = deque()
         self.sent_count = 0
-        """Requests sent, repetitions left out."""
+        """Number of requests sent, without retries."""
         self.queued_ms = 0
-        """How long they had waited, all together."""
+        """Total waiting time of these requests."""
         self._in_flight: ControlRequest | None = None
         self._retry: Cancellable | None = None
         self._closed = False
         self._failed = False
-        """Whether the request in flight has failed before."""
+        """Whether the request in flight has failed at least once."""
 
     @property
     def queue_size(self) -> int:
-        """Requests not answered yet."""
+        """Number of unanswered requests."""
         return len(self._queue) + (self._in_flight is not None)
 
     def update_address(self, broker: LiveBroker) -> None:
-        """Use new endpoints from the next send on; the registration, and so the broker epoch, stays the same."""
+        """Use new endpoints from the next send on; the registration and its broker epoch are unchanged."""
         self._broker = broker
 
     def enqueue(self, request: ControlRequest) -> None:
-        """Send after everything queued before."""
+        """Append a request to the queue."""
         self._queue.append((request, self._scheduler.now_ms()))
         if self._in_flight is None:
             self._send_next()
 
     def close(self) -> None:
-        """Drop the queue; nothing is called back afterwards."""
+        """Drop the queue; no callback is made afterwards."""
         self._closed = True
         self._queue.clear()
         self._in_flight = None
@@ -118,11 +118,11 @@ class BrokerChannel:
         return on_done
 
     def _warn(self, request: ControlRequest, failure: Exception) -> None:
-        """Say once per request that it does not get through: everything behind it waits."""
+        """Log once per request that it is not answered, because all later requests wait for it."""
         if not self._failed:
             kind = type(request).__name__.removesuffix("Request")
             LOG.warning(
-                "%s to broker %d is sent again until it is answered, %d requests wait: %s",
+                "control request is retried: request=%s broker=%d waiting=%d error=%s",
                 kind, self._broker.broker_id, self.queue_size, failure,
             )  # fmt: skip
         self._failed = True
@@ -148,28 +148,28 @@ class ChannelManager:
 
     @property
     def broker_ids(self) -> list[int]:
-        """Brokers with a channel, by id."""
+        """Broker ids with a channel, sorted."""
         return sorted(self._channels)
 
     @property
     def total_queue_size(self) -> int:
-        """Requests not answered yet, over all brokers."""
+        """Number of unanswered requests of all brokers."""
         return sum(channel.queue_size for channel in self._channels.values())
 
     def queue_size(self, broker_id: int) -> int:
-        """Requests one broker has not answered yet."""
+        """Number of unanswered requests of a broker."""
         channel = self._channels.get(broker_id)
         return 0 if channel is None else channel.queue_size
 
     def traffic(self) -> list[tuple[int, int, int, int]]:
-        """Return (broker id, requests not answered, requests sent, milliseconds they had waited) by broker."""
+        """Return (broker id, unanswered requests, sent requests, their total waiting time in ms) by broker."""
         return [
             (broker_id, channel.queue_size, channel.sent_count, channel.queued_ms)
             for broker_id, channel in sorted(self._channels.items())
         ]
 
     def add_broker(self, broker: LiveBroker) -> None:
-        """Open a channel; a broker that has one already keeps it."""
+        """Open a channel; a broker that already has a channel keeps it."""
         if broker.broker_id not in self._channels:
             self._channels[broker.broker_id] = BrokerChannel(
                 broker, self._config, self._scheduler, self._transport, self._on_response, self._on_not_registered
@@ -182,13 +182,13 @@ class ChannelManager:
             channel.update_address(broker)
 
     def remove_broker(self, broker_id: int) -> None:
-        """Close a channel and drop its queue; no send happens after this."""
+        """Close a channel and drop its queue; nothing is sent to the broker afterwards."""
         channel = self._channels.pop(broker_id, None)
         if channel is not None:
             channel.close()
 
     def send(self, broker_id: int, request: ControlRequest) -> None:
-        """Queue a request; one to a broker without a channel is dropped, a starting broker gets the full state."""
+        """Queue a request; drops it for a broker without a channel, because a starting broker gets the full state."""
         channel = self._channels.get(broker_id)
         if channel is not None:
             channel.enqueue(request)

@@ -1,4 +1,4 @@
-"""Answer requests of clients when the leaders have acknowledged their LeaderAndIsr request.
+"""Answer client requests when leaders have acknowledged their LeaderAndIsr request.
 
 Source: docs/protocol/controller.md#answer-after-acknowledgement.
 """
@@ -11,20 +11,23 @@ from paceline.model.identifiers import TopicPartition
 from paceline.model.scheduler import Cancellable, Scheduler
 
 Answer = Callable[[Mapping[TopicPartition, PacelineError]], None]
-"""Is told which partitions failed, and why."""
+"""Callback with the partitions that failed, and their errors."""
 
 
 @dataclass(slots=True, eq=False)
 class _Wait:
     open: dict[TopicPartition, int]
-    """Partitions not acknowledged yet, with the lowest leader epoch that counts."""
+    """Unacknowledged partitions, with the lowest leader epoch that counts as acknowledgement."""
     answer: Answer
     errors: dict[TopicPartition, PacelineError] = field(default_factory=dict)
     timer: Cancellable | None = None
 
 
 class LeaderAckWaiters:
-    """Who waits for which leader. Every wait ends: with the last acknowledgement, its deadline, or the term."""
+    """Requests that wait for leaders.
+
+    Every wait ends: on the last acknowledgement, at its deadline, or on resignation.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -33,7 +36,7 @@ class LeaderAckWaiters:
     def wait(self, epochs: Mapping[TopicPartition, int], timeout_ms: int, reason: str, answer: Answer) -> None:
         """Answer when the leader of each partition has acknowledged at least its leader epoch, or at the deadline.
 
-        ``reason`` goes into the `RequestTimedOutError` of what is late.
+        ``reason`` is the message of the `RequestTimedOutError` for unacknowledged partitions.
         """
         waiting = _Wait(dict(epochs), answer)
         if not waiting.open:
@@ -45,7 +48,7 @@ class LeaderAckWaiters:
         )
 
     def acknowledged(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
-        """A leader has answered its LeaderAndIsr request of this epoch."""
+        """Record that a leader has answered its LeaderAndIsr request of this epoch."""
         for waiting in tuple(self._waits):
             wanted = waiting.open.get(topic_partition)
             if wanted is not None and leader_epoch >= wanted:
@@ -53,7 +56,7 @@ class LeaderAckWaiters:
                 self._finish_if_done(waiting)
 
     def topic_gone(self, topic: str) -> None:
-        """A topic has been deleted, or its node has vanished."""
+        """Fail the waits for a topic that was deleted, or whose node disappeared."""
         error = UnknownTopicOrPartitionError(f"topic {topic!r} was deleted meanwhile")
         for waiting in tuple(self._waits):
             for topic_partition in [tp for tp in waiting.open if tp.topic == topic]:
@@ -62,9 +65,10 @@ class LeaderAckWaiters:
             self._finish_if_done(waiting)
 
     def resigned(self) -> None:
-        """Answer all waiting requests: the changes are written, but no more acknowledgements will come here."""
+        """Answer all waiting requests: the changes are written, but this controller receives no more
+        acknowledgements."""
         for waiting in tuple(self._waits):
-            self._give_up(waiting, RequestTimedOutError("the controller resigned; what was written down stands"))
+            self._give_up(waiting, RequestTimedOutError("the controller resigned; written changes remain in effect"))
 
     def _give_up(self, waiting: _Wait, error: PacelineError) -> None:
         waiting.errors.update(dict.fromkeys(waiting.open, error))

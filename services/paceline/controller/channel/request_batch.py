@@ -32,7 +32,7 @@ class _Collected:
     decided: dict[TopicPartition, tuple[LeaderAndIsr, ReplicaAssignment, LeaderAndIsrPartition]] = field(
         default_factory=dict
     )
-    """The latest decision about a partition as requests have it: after a failover each replica is told the same."""
+    """State of a partition, converted once: after a failover every replica gets the same value."""
     metadata_brokers: set[int] = field(default_factory=set)
     metadata_to_all: bool = False
     metadata_partitions: dict[TopicPartition, None] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class _Collected:
 
 
 class RequestBatch:
-    """One open batch at a time; `new_batch`, any number of ``add_``, then `send`."""
+    """A batch of requests: `new_batch`, any number of ``add_`` calls, then `send`. One batch is open at a time."""
 
     def __init__(
         self,
@@ -66,13 +66,14 @@ class RequestBatch:
         """Open a batch.
 
         Raises:
-            IllegalStateError: the previous one was not sent; decisions would be lost, so the controller must resign.
+            IllegalStateError: the previous batch was not sent; its decisions would be lost, so the controller must
+            resign.
         """
         if self._collected:
             raise IllegalStateError("the previous batch of control requests was never sent")
 
     def clear(self) -> None:
-        """Drop what was collected: the controller resigned."""
+        """Discard the open batch: the controller resigned."""
         self._collected = _Collected()
 
     def add_leader_and_isr(
@@ -83,7 +84,7 @@ class RequestBatch:
         assignment: ReplicaAssignment,
         is_new: bool,
     ) -> None:
-        """Tell replicas of a decision, and every registered broker of the resulting metadata."""
+        """Add a decision for its replicas, and the resulting metadata for every registered broker."""
         partition = self._decision(topic_partition, state, assignment, is_new)
         for broker_id in broker_ids:
             if broker_id < 0:
@@ -122,7 +123,7 @@ class RequestBatch:
         """Send metadata of partitions, together with the list of live brokers, to brokers."""
         self._collected.metadata_brokers.update(broker_id for broker_id in broker_ids if broker_id >= 0)
         for topic_partition in topic_partitions:
-            # Brokers have to forget also what this controller could not read: they may have it from an earlier one.
+            # Include partitions that this controller could not read: brokers may have older metadata about them.
             if topic_partition in self._context.leadership or self._is_unreadable_and_deleted(topic_partition):
                 self._collected.metadata_partitions[topic_partition] = None
 
@@ -130,13 +131,13 @@ class RequestBatch:
         return self._context.is_queued_for_deletion(topic_partition.topic) and self._context.knows(topic_partition)
 
     def mark_initial(self) -> None:
-        """Call the metadata of this batch the first picture that its brokers get; see `UpdateMetadataRequest`."""
+        """Mark the metadata of this batch as the first for its brokers; see `UpdateMetadataRequest`."""
         self._collected.is_initial = True
 
     def add_stop_replica(self, broker_ids: Iterable[int], topic_partition: TopicPartition, delete: bool) -> None:
         """Stop a replica on brokers.
 
-        The request carries the leader epoch cached now, before a later ISR removal raises it
+        The request has the present leader epoch, which a later removal from the ISR would raise
         (docs/protocol/controller.md#epoch-of-stopreplica).
         """
         known = self._context.leadership.get(topic_partition)
@@ -146,7 +147,7 @@ class RequestBatch:
             leader_epoch = NO_EPOCH if known is None else known.leader_epoch
         for broker_id in broker_ids:
             if broker_id not in self._context.brokers:
-                continue  # It would not be sent, and a dead broker has thousands of replicas.
+                continue  # The request would not be sent, and a dead broker may have thousands of replicas.
             partitions = self._collected.stop_replica.setdefault(broker_id, {})
             before = partitions.get(topic_partition)
             partitions[topic_partition] = StopReplicaPartition(
@@ -157,7 +158,10 @@ class RequestBatch:
             )
 
     def send(self) -> None:
-        """Queue LeaderAndIsr per broker, then UpdateMetadata, then StopReplica; unregistered brokers are left out."""
+        """Queue LeaderAndIsr, then UpdateMetadata, then StopReplica per broker.
+
+        Skips brokers that are not registered.
+        """
         collected, self._collected = self._collected, _Collected()
         self._send_leader_and_isr(collected)
         self._send_update_metadata(collected)

@@ -1,7 +1,7 @@
 """Elect the controller: ``/controller``, ``/controller_epoch`` and the addresses under ``/controllers/ids``.
 
-One multi creates ``/controller`` and raises the epoch, so neither happens without the other. A lost
-answer is resolved by reading back.
+A single multi creates ``/controller`` and raises the epoch, so that both happen or none. After a lost answer the nodes
+are read to find out whether the multi was applied.
 
 Source: docs/protocol/controller.md#electing-the-controller; docs/protocol/zookeeper.md#lost-replies.
 """
@@ -33,24 +33,24 @@ from paceline.model.scheduler import Scheduler
 LOG = logging.getLogger(__name__)
 
 ATTEMPTS = 10
-"""How often an election starts over when nodes change under it; after that the next watch event tries again."""
+"""Attempts of an election when nodes change concurrently; after that the next watch event tries again."""
 
 UNRECORDED_TERMS = 100
-"""Terms that may have passed without a write: so far beyond the last one known begins an epoch that was lost."""
+"""Margin added to the highest known epoch when ``/controller_epoch`` was lost: epochs may have passed unseen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who holds ``/controller``."""
+    """Owner of ``/controller``."""
 
     controller_id: int
     is_this_session: bool
-    """Whether the node belongs to the session of this process; an id alone says nothing after a restart."""
+    """Whether the node belongs to this process's session; after a restart the id alone is no proof."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """An election won."""
+    """Result of a won election."""
 
     controller_epoch: int
     epoch_zk_version: int
@@ -58,15 +58,15 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class ActiveController:
-    """The active controller as this process knows it."""
+    """The active controller in the knowledge of this process."""
 
     controller_id: int
     endpoints: tuple[Endpoint, ...] = ()
-    """Empty while its address is not published."""
+    """Empty until the active controller publishes its address."""
 
 
 class ControllerElection:
-    """Flows around ``/controller`` for one process."""
+    """Reads and writes ``/controller`` and its address for one process."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class ControllerElection:
         self._newest_epoch = 0
 
     def read_owner(self) -> Flow[Owner | None]:
-        """Watch ``/controller``, present or not, and return who holds it."""
+        """Read the owner of ``/controller``, with a watch for creation, change and deletion."""
         exists, response = yield from send([Exists(znodes.CONTROLLER, watch=True), GetData(znodes.CONTROLLER)])
         del exists
         if not response.ok or response.stat is None:
@@ -93,16 +93,16 @@ class ControllerElection:
         try:
             controller_id = znodes.decode_active_controller(znodes.CONTROLLER, response.data).controller_id
         except MalformedZnodeError as error:
-            LOG.warning("/controller is malformed; waiting until it goes: %s", error)
+            LOG.warning("/controller is malformed, waiting for its deletion: error=%s", error)
             controller_id = -1
         owner = 0 if response.stat is None else response.stat.ephemeral_owner
         return Owner(controller_id, owner == self._zookeeper.session_id != 0)
 
     def elect(self) -> Flow[Term | Owner | None]:
-        """Try to become controller: the term won, or who holds the office; None when neither is settled yet.
+        """Try to become controller; return the term or the present owner, None when neither is known yet.
 
         Raises:
-            UnreadableEpochError: the epoch's node is malformed; it is watched.
+            UnreadableEpochError: the epoch node is malformed; a watch on it is set.
         """
         for _ in range(ATTEMPTS):
             owner = yield from self.read_owner()
@@ -129,10 +129,11 @@ class ControllerElection:
         )
 
     def replace_dead(self, controller_id: int, controller_epoch: int) -> Flow[Term | None]:
-        """Take the place of a controller whose process is dead; None when another controller is active by now.
+        """Replace a controller whose process is dead; return None when another controller is already active.
 
         The version of ``/controller_epoch`` is the fence: it changes with every election, while the version of
-        ``/controller`` is always 0. One multi raises the epoch, deletes the dead controller's node and creates ours.
+        ``/controller`` is always 0. One multi raises the epoch, deletes the dead controller's node and creates the new
+        node.
         """
         epoch, version = yield from self._read_epoch()
         owner = yield from self.read_owner()
@@ -153,7 +154,7 @@ class ControllerElection:
         return (yield from self._read_back(epoch + 1))
 
     def _read_back(self, wanted_epoch: int) -> Flow[Term | None]:
-        """Whether the multi had been applied and only its answer was lost."""
+        """Return whether the multi was applied and only its answer was lost."""
         owner = yield from self.read_owner()
         if owner is None or not owner.is_this_session or owner.controller_id != self._controller_id:
             return None
@@ -161,22 +162,22 @@ class ControllerElection:
         return Term(epoch, version) if epoch == wanted_epoch else None
 
     def _read_epoch(self) -> Flow[tuple[int, int]]:
-        """Return epoch and node version; an absent node is created."""
+        """Return epoch and node version; creates a missing node."""
         data, version = yield from self._epoch_node()
         try:
             epoch = znodes.decode_controller_epoch(znodes.CONTROLLER_EPOCH, data)
         except MalformedZnodeError as error:
             yield from send([Exists(znodes.CONTROLLER_EPOCH, watch=True)])
             newest = yield from self._newest_known_epoch()
-            raise UnreadableEpochError(f"{error}; it has to hold a number, of at least {newest}") from None
+            raise UnreadableEpochError(f"{error}; it must hold a number, at least {newest}") from None
         self._newest_epoch = max(self._newest_epoch, epoch)
         return epoch, version
 
     def _epoch_node(self) -> Flow[tuple[bytes | None, int]]:
-        """Return data and version of the epoch's node, and create the node where it is missing.
+        """Return data and version of the epoch node; creates the node when it is missing.
 
-        Brokers refuse a controller with a lower epoch than the highest they know. So where there have been controllers
-        before, the new node does not begin at 0, as in Kafka, but above the last epoch that left a trace.
+        Brokers refuse a controller with a lower epoch than the highest they know. Therefore, when there were
+        controllers before, the new node does not start at 0, as in Kafka, but above the highest known epoch.
         """
         for _ in range(ATTEMPTS):
             (response,) = yield from send([GetData(znodes.CONTROLLER_EPOCH)])
@@ -185,26 +186,27 @@ class ControllerElection:
             newest = yield from self._newest_known_epoch()
             first = newest + UNRECORDED_TERMS if newest else 0
             if newest:
-                LOG.error("%s was deleted; it is created again with epoch %d", znodes.CONTROLLER_EPOCH, first)
+                LOG.error("epoch node was deleted, creating it: path=%s epoch=%d", znodes.CONTROLLER_EPOCH, first)
             yield from send([Create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(first))])
         raise UnexpectedResponseError(ZkCode.NO_NODE, f"create {znodes.CONTROLLER_EPOCH}")
 
     def _newest_known_epoch(self) -> Flow[int]:
-        """Return the highest epoch this process has seen or the journal tells of; 0 for neither."""
+        """Return the highest epoch that this process has seen or the journal contains; 0 without either."""
         (response,) = yield from send([GetData(znodes.CONTROLLER_JOURNAL)])
         journaled = 0
         if response.ok:
             try:
                 journaled = decode_journal(znodes.CONTROLLER_JOURNAL, response.data).sequence >> EPOCH_SHIFT
             except MalformedZnodeError as error:
-                LOG.warning("the journal tells no epoch: %s", error)
+                LOG.warning("journal has no readable epoch: error=%s", error)
         return max(self._newest_epoch, journaled)
 
     def withdraw(self) -> Flow[None]:
-        """Delete ``/controller`` if it still belongs to this session, and only then.
+        """Delete ``/controller`` only if it still belongs to this session.
 
-        The epoch is read before the owner and checked in the same multi as the deletion, so a successor elected in
-        between is never touched. The version suffices: an unreadable epoch does not keep a controller in office.
+        The epoch's version is read before the owner and checked in the same multi as the deletion, so that the node of
+        a successor elected in between is never deleted. The version suffices: this also works when the epoch is
+        unreadable.
         """
         _, version = yield from self._epoch_node()
         owner = yield from self.read_owner()
@@ -213,12 +215,15 @@ class ControllerElection:
         multi = Multi((Check(znodes.CONTROLLER_EPOCH, version), Delete(znodes.CONTROLLER)))
         (response,) = yield from send([multi])
         if not response.ok:
-            LOG.warning("/controller was not deleted: %s", first_failure(response)[1].name)
+            LOG.warning("/controller was not deleted: error=%s", first_failure(response)[1].name)
 
     # addresses
 
     def publish_address(self) -> Flow[bool]:
-        """Publish the own endpoints; False while an earlier session's node still stands, which is watched."""
+        """Publish this controller's endpoints.
+
+        Return False while an earlier session's node exists, which is watched.
+        """
         path = znodes.controller_path(self._controller_id)
         registration = znodes.ControllerRegistration(self._controller_id, self._endpoints, self._scheduler.wall_ms())
         data = znodes.encode_controller_registration(registration)
@@ -229,11 +234,11 @@ class ControllerElection:
             (found,) = yield from send([Exists(path, watch=True)])
             if found.stat is not None:
                 return found.stat.ephemeral_owner == self._zookeeper.session_id
-            # The node was deleted in between: a watch on a missing node fires only when another client creates it.
+            # The node was deleted in between: retry, because a watch on a missing node fires only on its creation.
         raise UnexpectedResponseError(ZkCode.NO_NODE, f"create {path}")
 
     def read_address(self, controller_id: int) -> Flow[ActiveController]:
-        """Return the endpoints a controller has published, watched."""
+        """Return the endpoints that a controller has published, with a watch."""
         path = znodes.controller_path(controller_id)
         exists, response = yield from send([Exists(path, watch=True), GetData(path)])
         del exists
@@ -242,6 +247,6 @@ class ControllerElection:
         try:
             registration = znodes.decode_controller_registration(path, response.data, controller_id)
         except MalformedZnodeError as error:
-            LOG.warning("the address of controller %d is malformed: %s", controller_id, error)
+            LOG.warning("controller address is malformed: controller=%d error=%s", controller_id, error)
             return ActiveController(controller_id)
         return ActiveController(controller_id, registration.endpoints)

@@ -34,7 +34,7 @@ _STRATEGIES = {
 
 
 def elect_leaders(components: ControllerComponents, event: ElectLeaders) -> Flow[None]:
-    """Elect where the request and the table of errors allow it; the answer comes with the acknowledgements."""
+    """Run the requested elections and answer after the acknowledgements; refused partitions get an error at once."""
     asked = _asked(components, event)
     times = Counter(asked)
     refused = {tp: error for tp in asked if (error := _problem(components, event.election, tp)) is not None}
@@ -91,7 +91,7 @@ def _problem(
         return PreferredLeaderNotAvailableError(f"{topic_partition} never had a leader")
     preferred = context.assignment(topic_partition).replicas[0]
     if known.leader == preferred:
-        return ElectionNotNeededError(f"the preferred broker {preferred} leads it already")
+        return ElectionNotNeededError(f"the preferred replica {preferred} is already leader")
     return None
 
 
@@ -106,7 +106,7 @@ def _elect(
     )
     results = {}
     for topic_partition in wanted:
-        # A partition that never had a leader is initialised, which is no election; its state tells how it went.
+        # A partition that never had a leader is initialised, not elected; its state shows the result.
         outcome = outcomes.get(topic_partition) or components.context.leadership.get(topic_partition)
         if outcome is None or isinstance(outcome, ElectionFailure) or not outcome.has_leader:
             reason = outcome.reason if isinstance(outcome, ElectionFailure) else "no replica is online"
@@ -124,7 +124,7 @@ def _elect(
 def _forecast(
     components: ControllerComponents, election: ElectionType, topic_partition: TopicPartition, decided: Election | None
 ) -> ElectLeaderResult:
-    """Return who would be elected now."""
+    """Return the leaders that would be elected now."""
     if decided is not None and decided.leader_and_isr is not None:
         return ElectLeaderResult(topic_partition, None, decided.leader_and_isr.leader, None, decided.unclean)
     replicas = components.context.assignment(topic_partition).replicas
@@ -143,7 +143,7 @@ def _failure(
     preferred = context.assignment(topic_partition).replicas[0]
     known = context.leadership.get(topic_partition)
     if not context.is_replica_online(preferred, topic_partition):
-        reason = f"the preferred broker {preferred} is not online"
+        reason = f"the preferred replica {preferred} is not online"
     elif known is not None and preferred not in known.isr:
-        reason = f"the preferred broker {preferred} is not in sync, {list(known.isr)} are"
+        reason = f"the preferred replica {preferred} is not in the ISR {list(known.isr)}"
     return PreferredLeaderNotAvailableError(f"{topic_partition}: {reason}")

@@ -14,10 +14,10 @@ from paceline.model.leader_and_isr import LeaderAndIsr
 
 
 class ElectionStrategy(Enum):
-    """Why a leader is elected."""
+    """Reason of an election."""
 
     OFFLINE = auto()
-    """The leader is gone; unclean only where topic or cluster configuration allows it."""
+    """The leader is dead; unclean only where topic or cluster configuration allows it."""
     OFFLINE_UNCLEAN = auto()
     """As `OFFLINE`, with unclean allowed by an explicit request."""
     REASSIGN = auto()
@@ -27,14 +27,14 @@ class ElectionStrategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """Outcome of a strategy."""
+    """Result of a strategy."""
 
     leader_and_isr: LeaderAndIsr | None
-    """The next state, with the version of the state it was decided on; None when no replica qualifies."""
+    """The next state, with the version of the state it is based on; None without a candidate."""
     recipients: tuple[int, ...] = ()
     """Brokers that get the LeaderAndIsr request."""
     unclean: bool = False
-    """Whether the leader comes from outside the ISR."""
+    """Whether the leader was not in the ISR."""
 
 
 NOBODY = Election(None)
@@ -49,17 +49,17 @@ def elect_offline(
     unclean_members: Container[int] = (),
     complete: Container[int] = (),
 ) -> Election:
-    """Elect a leader for a partition that lost its own: first online ISR member, else, if allowed, first online.
+    """Elect a leader for a partition without leader: the first online ISR member, else, if allowed, the first online.
 
     Args:
-        current: the state as it is.
+        current: the present state.
         assigned: the partition's replicas.
-        online: those that may lead.
-        unclean_allowed: whether losing records is better than waiting.
-        controller_epoch: epoch of the controller that decides.
-        unclean_members: ISR members that came back from an unclean restart; they lead like replicas outside the ISR,
-            though before those.
-        complete: replicas outside the ISR that have all that was committed.
+        online: replicas that may lead.
+        unclean_allowed: whether to lose records rather than wait.
+        controller_epoch: epoch of the deciding controller.
+        unclean_members: ISR members that returned from an unclean restart; they lead like replicas outside the ISR,
+            but before those.
+        complete: replicas outside the ISR that have all committed records.
     """
     recipients = tuple(replica for replica in assigned if replica in online)
     for replica in recipients:
@@ -102,7 +102,7 @@ def elect_for_controlled_shutdown(
     shutting_down: Container[int],
     controller_epoch: int,
 ) -> Election:
-    """Elect a leader that is not shutting down, and take those that are out of the ISR."""
+    """Elect a leader that is not shutting down, and remove replicas that are shutting down from the ISR."""
     recipients = tuple(replica for replica in assigned if replica in online_or_shutting_down)
     for replica in recipients:
         if replica in current.isr and replica not in shutting_down:

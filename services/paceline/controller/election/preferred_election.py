@@ -1,4 +1,4 @@
-"""Elect preferred leaders: the periodic check, and the admin node of Kafka's tools.
+"""Elect preferred leaders: periodically, and on request of Kafka's tools through the admin node.
 
 Source: docs/protocol/controller.md#preferred-leaders; Kafka 2.8
 KafkaController.checkAndTriggerAutoLeaderRebalance.
@@ -24,9 +24,9 @@ FIRST_REBALANCE_MS = 5_000
 
 
 def rebalance_leaders(components: ControllerComponents) -> Flow[None]:
-    """Elect preferred leaders for each broker that leads too few of the partitions that prefer it.
+    """Elect preferred leaders for each broker that leads too few of the partitions whose preferred leader it is.
 
-    No leader moves while any reassignment runs; the ratio must be strictly greater than the limit.
+    Does nothing while a reassignment runs; the imbalance must be strictly greater than the limit.
     """
     context = components.context
     by_preferred: dict[int, list[TopicPartition]] = {}
@@ -41,7 +41,7 @@ def rebalance_leaders(components: ControllerComponents) -> Flow[None]:
             continue
         candidates = [tp for tp in away if not context.being_reassigned and _can_lead(components, tp, broker_id)]
         if candidates:
-            LOG.info("electing broker %d as preferred leader of %d partitions", broker_id, len(candidates))
+            LOG.info("electing preferred leaders: broker=%d partitions=%d", broker_id, len(candidates))
             yield from elect_preferred_leaders(components, candidates)
 
 
@@ -60,7 +60,7 @@ def elect_preferred_leaders(components: ControllerComponents, topic_partitions: 
 
 
 def on_preferred_election_node(components: ControllerComponents) -> Flow[None]:
-    """Serve ``/admin/preferred_replica_election``; the node goes in any case, and the watch is armed again."""
+    """Serve ``/admin/preferred_replica_election``; the node is always deleted, and its watch is set again."""
     exists = yield from components.storage.exists(znodes.PREFERRED_REPLICA_ELECTION)
     if not exists:
         return
@@ -70,13 +70,13 @@ def on_preferred_election_node(components: ControllerComponents) -> Flow[None]:
     except (ControllerMovedError, IllegalStateError):
         raise
     except Exception:
-        LOG.exception("the preferred leader election asked for failed")
+        LOG.exception("requested preferred leader election failed")
     yield from components.storage.delete_fenced([znodes.PREFERRED_REPLICA_ELECTION])
     components.enqueue(PreferredReplicaElectionFromNode())
 
 
 def wanted_preferred_elections(components: ControllerComponents) -> Flow[list[TopicPartition]]:
-    """Read the admin node; partitions unknown, being deleted, or led by their preferred replica are left out."""
+    """Read the admin node; skips partitions that are unknown, being deleted, or led by their preferred replica."""
     context = components.context
     path = znodes.PREFERRED_REPLICA_ELECTION
     (response,) = yield from components.storage.read_all([path])
@@ -85,7 +85,7 @@ def wanted_preferred_elections(components: ControllerComponents) -> Flow[list[To
     try:
         asked = znodes.decode_partition_set(path, response.data)
     except MalformedZnodeError as error:
-        LOG.warning("a malformed request for preferred leader election is dropped: %s", error)
+        LOG.warning("malformed preferred leader election request dropped: error=%s", error)
         return []
     return [
         tp

@@ -18,7 +18,7 @@ MINIMUM_KEY = "min.insync.replicas"
 
 
 class UncleanElectionConfig:
-    """Reads the topic's configuration over the cluster's default, when an election needs to know.
+    """Reads topic configuration over the cluster default when an election needs it.
 
     Source: docs/protocol/controller.md#unclean-election; docs/protocol/controller.md#unclean-restart.
     """
@@ -29,23 +29,23 @@ class UncleanElectionConfig:
         self._minimum_default = minimum_default
 
     def allowed_topics(self, topics: Iterable[str]) -> Flow[set[str]]:
-        """Return the topics that allow an unclean election; one whose configuration cannot be read does not."""
+        """Return the topics that allow an unclean election; a topic whose configuration cannot be read does not."""
         found = yield from self._values(topics, UNCLEAN_KEY, str(self._unclean_default))
         return {topic for topic, value in found.items() if value.lower() == "true"}
 
     def min_insync_replicas(self, topics: Iterable[str]) -> Flow[dict[str, int]]:
-        """Return ``min.insync.replicas`` of topics that have had it ever since they were made.
+        """Return ``min.insync.replicas`` of topics whose configuration has not changed since their creation.
 
-        Where the settings were changed later a smaller value may have been in force for a while, and a lone leader may
-        have committed under it. A topic whose configuration cannot be read, or says what makes no sense to brokers, is
-        left out, too; and what stands in ``/config/brokers`` does not count, for they take no such setting from there.
+        After a later change a smaller value may have been in effect for a while, and a leader alone in the ISR may have
+        committed records under it. Topics whose configuration cannot be read or is not valid are omitted. Values in
+        ``/config/brokers`` do not count, because brokers do not read this setting from there.
         """
         found = yield from self._values(topics, MINIMUM_KEY, str(self._minimum_default), dynamic=False)
         unchanged = yield from self._unchanged(sorted(found))
         return {topic: int(found[topic]) for topic in unchanged if _is_minimum(found[topic])}
 
     def current_min_insync_replicas(self, topics: Iterable[str]) -> Flow[dict[str, int]]:
-        """Return ``min.insync.replicas`` as it is now; a topic whose configuration cannot be read is left out."""
+        """Return the present ``min.insync.replicas``; topics whose configuration cannot be read are omitted."""
         found = yield from self._values(topics, MINIMUM_KEY, str(self._minimum_default))
         return {topic: int(value) for topic, value in found.items() if _is_minimum(value)}
 
@@ -92,5 +92,5 @@ def _overrides(path: str, response: Response) -> dict[str, str] | None:
     try:
         return znodes.decode_config(path, response.data)
     except MalformedZnodeError as error:
-        LOG.warning("a malformed configuration allows nothing: %s", error)
+        LOG.warning("malformed configuration, unclean election not allowed: error=%s", error)
         return None

@@ -1,8 +1,8 @@
-"""Stop relying on brokers that came back from an unclean restart: their logs may lack the tail.
+"""Stop relying on brokers that returned from an unclean restart: the ends of their logs may be lost.
 
-They leave every ISR that has another member to rely on, and where they are the last member they stay listed but are
-marked. All of it is in ZooKeeper before the first control request of their new registration goes out, so a broker that
-has received one knows that it need not say so again.
+They are removed from every ISR that has another reliable member; as last member they stay in the ISR but are marked.
+This is written to ZooKeeper before the first control request to their new registration, so that a broker that has
+received a request knows that it need not report the unclean restart again.
 
 Source: docs/protocol/controller.md#unclean-restart; docs/decisions/0005-unclean-restart.md.
 """
@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 def distrusted_state(
     known: LeaderAndIsr, history: IsrHistory, unclean: Collection[int], controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """Return the state that no longer relies on the ``unclean`` brokers, None when it does not do so now."""
+    """Return the state that does not rely on the ``unclean`` brokers; None when the present state already does not."""
     isr = tuple(member for member in known.isr if member not in unclean)
     if len(isr) == len(known.isr):
         relied_on = any(member in unclean for member in history.former)
@@ -43,11 +43,11 @@ def distrusted_state(
 def distrust_unclean_brokers(
     components: ControllerComponents, broker_ids: Collection[int]
 ) -> Flow[list[TopicPartition]]:
-    """Write that those of ``broker_ids`` with an unclean restart are not to be relied on; return what was written.
+    """Remove or mark brokers of ``broker_ids`` with an unclean restart in all ISRs; return the partitions written.
 
     Raises:
         ControllerMovedError: the fence failed.
-        IllegalStateError: it could not be written; going on would let the brokers believe that it was.
+        IllegalStateError: the write failed; the brokers must not receive a request that implies success.
     """
     context = components.context
     unclean = [broker_id for broker_id in sorted(broker_ids) if context.brokers[broker_id].unclean_restart]
@@ -59,7 +59,7 @@ def distrust_unclean_brokers(
         raise
     except Exception as error:
         raise IllegalStateError(f"the unclean restart of {unclean} could not be written: {error}") from error
-    LOG.warning("brokers %s may have lost records: %d partitions no longer rely on them", unclean, len(written))
+    LOG.warning("brokers had an unclean restart, removed from ISRs: brokers=%s partitions=%d", unclean, len(written))
     leaderless = [
         topic_partition
         for topic_partition in written
@@ -73,7 +73,7 @@ def distrust_unclean_brokers(
 def _write(components: ControllerComponents, unclean: list[int]) -> Flow[list[TopicPartition]]:
     context = components.context
     concerned = _concerned(context, unclean)
-    # A leader may have let one of them in since its state was cached.
+    # A leader may have added such a broker to its ISR since the state was cached.
     found = yield from components.storage.partition_states([tp for tp in concerned if tp not in context.seen_in_event])
     for topic_partition, state in found.items():
         context.remember(topic_partition, state)
@@ -97,9 +97,9 @@ def _concerned(context: ControllerContext, unclean: list[int]) -> list[TopicPart
 def tell_other_replicas(
     components: ControllerComponents, changed: Collection[TopicPartition], apart: Collection[int]
 ) -> None:
-    """Send the new states to replicas on other brokers; those ``apart`` are about to get all they host.
+    """Send the new states to replicas on other brokers; the brokers ``apart`` will get all their states anyway.
 
-    Where a topic is being deleted they may be gone, and are told nothing: it would bring them back.
+    Skips topics that are being deleted: a request could re-create a deleted replica.
     """
     context = components.context
     components.batch.new_batch()

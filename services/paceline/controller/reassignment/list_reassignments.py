@@ -1,4 +1,4 @@
-"""Serve ListPartitionReassignments: the running reassignments, and the reason why each still waits.
+"""Serve ListPartitionReassignments: running reassignments with the replicas that each waits for.
 
 Source: docs/protocol/controller.md#reassignment-steps; KIP-455.
 """
@@ -15,7 +15,7 @@ from paceline.model.identifiers import TopicPartition
 def list_reassignments(
     components: ControllerComponents, wanted: Sequence[TopicPartition] | None
 ) -> Flow[list[OngoingReassignment]]:
-    """Return running moves by topic and partition, with the ISR read from ZooKeeper; None means all moves."""
+    """Return running reassignments by topic and partition, with the ISR read from ZooKeeper; None means all."""
     context = components.context
     moving = sorted(tp for tp in context.being_reassigned if context.assignment(tp).is_being_reassigned)
     if wanted is not None:
@@ -39,7 +39,7 @@ def _awaited(
 ) -> AwaitedReplica:
     if broker_id not in context.brokers:
         return AwaitedReplica(
-            broker_id, AwaitedReason.BROKER_DEAD, f"broker {broker_id} is not there: start it, or cancel the move"
+            broker_id, AwaitedReason.BROKER_DEAD, f"broker {broker_id} is not registered: start it, or cancel the move"
         )
     if broker_id in context.shutting_down:
         return AwaitedReplica(broker_id, AwaitedReason.BROKER_SHUTTING_DOWN, f"broker {broker_id} is shutting down")
@@ -49,7 +49,7 @@ def _awaited(
         )
     if leader is None:
         return AwaitedReplica(
-            broker_id, AwaitedReason.NO_LEADER, f"the partition has no leader that broker {broker_id} could copy from"
+            broker_id, AwaitedReason.NO_LEADER, f"the partition has no leader from which broker {broker_id} could copy"
         )
     return AwaitedReplica(
         broker_id, AwaitedReason.NOT_CAUGHT_UP, f"broker {broker_id} has not caught up with leader {leader} yet"

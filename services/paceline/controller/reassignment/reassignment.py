@@ -1,7 +1,7 @@
 """Move partitions to other brokers.
 
-Each entry starts at the top, so this controller or its successor can resume a reassignment at any moment: the topic's
-node is the only durable copy of the replicas being added and removed, and it is written last at completion.
+Every call starts at step 1, so that this controller or its successor can resume a reassignment at any time: the topic's
+node is the only durable record of the replicas being added and removed, and it is written last at completion.
 
 Source: docs/protocol/controller.md#reassignment-steps; KIP-455; Kafka 2.8
 KafkaController.onPartitionReassignment.
@@ -41,13 +41,13 @@ from paceline.model.state_change import StateChangeKind
 LOG = logging.getLogger(__name__)
 
 RETRY_MS = 10_000
-"""How long a move that could not be finished waits before it is tried again, until it is done or the term ends."""
+"""Pause before another attempt to complete a reassignment, until it succeeds or the controller resigns."""
 
 WRITE_ATTEMPTS = 10
-"""How often a topic's node is read again when another client writes it between our read and our write."""
+"""Attempts to rewrite a topic's node when another client writes it concurrently."""
 
 
-# what starts, resumes and ends a reassignment
+# start, resume and complete reassignments
 
 
 def alter_reassignments(
@@ -55,7 +55,7 @@ def alter_reassignments(
     targets: Mapping[TopicPartition, Sequence[int] | None],
     validate_only: bool = False,
 ) -> Flow[list[PartitionReassignmentResult]]:
-    """Start, replace or, with None, cancel reassignments; the answer means submitted, not finished."""
+    """Start, replace or, with None, cancel reassignments; the answer means submitted, not complete."""
     results: dict[TopicPartition, PartitionReassignmentResult] = {}
     accepted: dict[TopicPartition, ReplicaAssignment] = {}
     for topic_partition, target in targets.items():
@@ -70,16 +70,17 @@ def alter_reassignments(
         results[topic_partition] = PartitionReassignmentResult(topic_partition, problem)
     if validate_only:
         return [results.get(tp) or PartitionReassignmentResult(tp) for tp in targets]
-    # The newest request wins, whichever way it came.
+    # The latest request wins, from the API or from the admin node.
     yield from _remove_from_node(components, lambda topic_partition, _: topic_partition in accepted)
     results.update((yield from _trigger(components, accepted)))
     return [results[topic_partition] for topic_partition in targets]
 
 
 def on_reassignment_node(components: ControllerComponents, only_new: bool = False) -> Flow[set[TopicPartition]]:
-    """Serve ``/admin/reassign_partitions`` and return what it moves; entries that cannot be served are taken out.
+    """Serve ``/admin/reassign_partitions`` and return the partitions it moves; invalid entries are removed from the
+    node.
 
-    With ``only_new`` entries that are running towards the same target already are left alone.
+    With ``only_new``, entries whose reassignment to the same target already runs are skipped.
     """
     exists = yield from components.storage.exists(znodes.REASSIGN_PARTITIONS)
     if not exists:
@@ -87,7 +88,7 @@ def on_reassignment_node(components: ControllerComponents, only_new: bool = Fals
     wanted = yield from _read_node(components)
     unheard = [topic_partition for topic_partition in wanted if not components.context.knows(topic_partition)]
     if unheard:
-        # The news of what was made a moment ago may wait behind this one: it is looked for before it is refused.
+        # The topic may be new, with its event still queued: look it up before refusing the entry.
         yield from on_topic_change(components)
         yield from on_partition_modifications(
             components, sorted({topic_partition.topic for topic_partition in unheard})
@@ -96,7 +97,7 @@ def on_reassignment_node(components: ControllerComponents, only_new: bool = Fals
     refused: set[TopicPartition] = set()
     for topic_partition, target in wanted.items():
         if not target:
-            LOG.error("%s: moving to no replica at all is refused, it would delete every one", topic_partition)
+            LOG.error("reassignment to an empty replica list refused: partition=%s", topic_partition)
             refused.add(topic_partition)
             continue
         running = topic_partition in components.context.being_reassigned
@@ -104,13 +105,15 @@ def on_reassignment_node(components: ControllerComponents, only_new: bool = Fals
             continue
         accepted[topic_partition] = components.context.assignment(topic_partition).reassign_to(target)
     for topic_partition, problem in (yield from _irreversible(components, accepted)).items():
-        LOG.error("%s: moving to %s is refused: %s", topic_partition, wanted[topic_partition], problem)
+        LOG.error(
+            "reassignment refused: partition=%s target=%s error=%s", topic_partition, wanted[topic_partition], problem
+        )
         refused.add(topic_partition)
         del accepted[topic_partition]
     results = yield from _trigger(components, accepted)
     failed = refused | {tp for tp, result in results.items() if result.error is not None}
     if failed or not wanted:
-        LOG.warning("reassignments that cannot be served are taken out: %s", sorted(failed))
+        LOG.warning("invalid entries removed from the reassignment node: partitions=%s", sorted(failed))
         yield from _remove_from_node(components, lambda topic_partition, _: topic_partition in failed)
     return set(results) - failed
 
@@ -118,7 +121,7 @@ def on_reassignment_node(components: ControllerComponents, only_new: bool = Fals
 def resume_reassignments(
     components: ControllerComponents, wanted: Callable[[TopicPartition, ReplicaAssignment], bool]
 ) -> Flow[None]:
-    """Enter running reassignments again after something they may have waited for has happened."""
+    """Continue running reassignments after an event for which they may have waited."""
     for topic_partition in sorted(components.context.being_reassigned):
         if components.context.is_queued_for_deletion(topic_partition.topic):
             continue
@@ -128,7 +131,7 @@ def resume_reassignments(
 
 
 def complete_finished_reassignments(components: ControllerComponents, changed: Iterable[TopicPartition]) -> Flow[None]:
-    """Finish the reassignments among ``changed`` whose whole target is in sync."""
+    """Complete the reassignments among ``changed`` whose whole target is in sync."""
     for topic_partition in sorted(changed):
         if (
             topic_partition not in components.context.being_reassigned
@@ -177,9 +180,9 @@ def _unknown(components: ControllerComponents, topic_partition: TopicPartition) 
 def _irreversible(
     components: ControllerComponents, accepted: Mapping[TopicPartition, ReplicaAssignment]
 ) -> Flow[dict[TopicPartition, PacelineError]]:
-    """Return what must not be cancelled or replaced: every in-sync replica would be deleted at once.
+    """Return why a reassignment cannot be cancelled or replaced: every in-sync replica would be deleted at once.
 
-    The replicas of the target may be the only ones in sync by now, as KRaft's PartitionReassignmentRevert has it.
+    The target's replicas may be the only in-sync replicas; KRaft's PartitionReassignmentRevert has the same check.
     """
     dropping = [
         topic_partition
@@ -195,7 +198,7 @@ def _irreversible(
 
 
 def _deletes_all_in_sync(state: LeaderAndIsr) -> InvalidReplicaAssignmentError:
-    return InvalidReplicaAssignmentError(f"only {list(state.isr)} are in sync, all of which this would delete")
+    return InvalidReplicaAssignmentError(f"this would delete all in-sync replicas {list(state.isr)}")
 
 
 def _trigger(
@@ -217,7 +220,7 @@ def _trigger(
 def _tried(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
 ) -> Flow[PacelineError | None]:
-    """Reassign, and return why it failed: one partition whose nodes are damaged holds up no other."""
+    """Reassign a partition and return the error, so that damaged nodes of one partition do not block the others."""
     try:
         yield from _reassign(components, topic_partition, assignment)
     except (ControllerMovedError, IllegalStateError):
@@ -242,7 +245,7 @@ def _reassign(
     before = components.context.leadership.get(topic_partition)
     raised = yield from _update_assignment(components, topic_partition, assignment)
     if _never_led(components, topic_partition):
-        # It has no data yet, and a target replica may be the first that can lead it.
+        # The partition has no data yet, and a target replica may be the first that can lead it.
         yield from _begin_replicas(components, topic_partition, assignment)
         yield from components.partitions.handle_state_changes(
             [topic_partition], PartitionState.ONLINE, ElectionStrategy.OFFLINE
@@ -253,7 +256,7 @@ def _reassign(
     else:
         yield from _start(components, topic_partition, assignment, raised)
         if before is not None and before.has_leader:
-            yield from _elect_if_leaderless(components, topic_partition)  # It may have been of the target before.
+            yield from _elect_if_leaderless(components, topic_partition)  # An earlier target may have had the leader.
 
 
 def _never_led(components: ControllerComponents, topic_partition: TopicPartition) -> bool:
@@ -267,7 +270,7 @@ def _update_assignment(
 ) -> Flow[bool]:
     """Write the topic's node, then memory; stop and delete replicas of a replaced target at once.
 
-    Returns whether the leader epoch has been raised for that.
+    Returns whether the leader epoch was raised for this.
 
     Source: docs/protocol/controller.md#topic-node-before-memory.
     """
@@ -277,12 +280,12 @@ def _update_assignment(
     if current != assignment:
         unneeded = [broker_id for broker_id in current.replicas if broker_id not in assignment.replicas]
         if unneeded and topic_partition in context.leadership:
-            # The leader may be letting one of them in at this moment, and would after its log is deleted: what it
-            # writes from here on fails, until it hears of the epoch, and with it of the replicas.
+            # The leader may be adding such a replica to the ISR now, after whose deletion the ISR would be wrong. The
+            # new leader epoch makes the leader's write fail until it receives the epoch with the new replica list.
             state = yield from _raised(components, topic_partition)
             raised = True
             if not set(state.isr) & set(assignment.replicas):
-                # It has taken others out since they were looked at. It cannot any more until it hears of the epoch.
+                # The leader has removed ISR members since the check. After the epoch change it cannot do so again.
                 yield from _bump_leader_epoch(components, topic_partition, current, raised)
                 raise _deletes_all_in_sync(state)
         try:
@@ -291,7 +294,7 @@ def _update_assignment(
             if raised:
                 yield from _bump_leader_epoch(
                     components, topic_partition, current, raised
-                )  # It could write no ISR else.
+                )  # Without the new zk_version the leader could not write the ISR.
             raise
         context.set_assignment(topic_partition, assignment)
         moving = f"{list(assignment.origin)} to {list(assignment.target)}"
@@ -310,24 +313,24 @@ def _update_assignment(
 def _is_complete(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
 ) -> Flow[bool]:
-    """Whether the whole target is in the ISR as ZooKeeper has it; arms the watch on the state node."""
+    """Whether the whole target is in the ISR in ZooKeeper; sets the watch on the state node."""
     found = yield from components.storage.partition_states([topic_partition], watch=True)
     if not assignment.is_being_reassigned:
         return True
     state = found.get(topic_partition)
     known = components.context.leadership.get(topic_partition)
     if state != known:
-        # The leader has written since this event read the state: an election without candidate reads it again.
+        # The leader has written since this event read the state: an election without a candidate reads it again.
         components.context.seen_in_event.discard(topic_partition)
         if state is not None and known is not None and known.controller_epoch > components.context.epoch:
-            components.context.remember(topic_partition, state)  # Nothing can be decided on what was known.
+            components.context.remember(topic_partition, state)  # The cached state is out of date.
     return state is not None and set(assignment.target) <= set(state.isr)
 
 
 def _start(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
 ) -> Flow[None]:
-    """Send a new leader epoch to every replica, then start the added ones; without a leader yet, start these alone."""
+    """Send a new leader epoch to all replicas, then start the added replicas; without a leader only start these."""
     if not _never_led(components, topic_partition):
         yield from _bump_leader_epoch(components, topic_partition, assignment, raised)
     yield from _begin_replicas(components, topic_partition, assignment)
@@ -336,7 +339,7 @@ def _start(
 def _begin_replicas(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
 ) -> Flow[None]:
-    """What the move adds begins to exist, where it does not yet."""
+    """Move added replicas that do not exist yet to NewReplica."""
     for replica in [Replica(topic_partition, broker_id) for broker_id in assignment.adding]:
         if components.context.replica_state(replica) is ReplicaState.NON_EXISTENT:
             yield from components.replicas.handle_state_changes([replica], ReplicaState.NEW)
@@ -345,7 +348,7 @@ def _begin_replicas(
 def _finish(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
 ) -> Flow[None]:
-    """Move the leader into the target, remove the other replicas, and write the topic's node last."""
+    """Move leadership into the target, remove the other replicas, and write the topic's node last."""
     context = components.context
     added = [Replica(topic_partition, broker_id) for broker_id in assignment.adding]
     yield from components.replicas.handle_state_changes(added, ReplicaState.ONLINE)
@@ -356,12 +359,12 @@ def _finish(
         left = yield from _target_has_left_isr(components, topic_partition, assignment)
         if left:
             context.set_assignment(topic_partition, assignment)
-            return  # The watch armed by the look before says when to look again.
+            return  # The watch set by the check fires on the next change.
         yield from _stop_replicas(components, topic_partition, assignment.removing)
         yield from _elect_if_leaderless(components, topic_partition)
         yield from _write_topic(components, topic_partition, completed)
     except Exception:
-        # The topic's node still has the move, and so must memory: else the replicas to remove would never be stopped.
+        # The topic's node still has the reassignment, so memory must too: the replicas to remove must be stopped later.
         context.set_assignment(topic_partition, assignment)
         _try_again_later(components, topic_partition)
         raise
@@ -380,9 +383,9 @@ def _finish(
 def _target_has_left_isr(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
 ) -> Flow[bool]:
-    """Whether the old leader has taken the whole target out of the ISR meanwhile: then no replica may be removed.
+    """Whether the old leader has meanwhile removed the whole target from the ISR: then no replica may be removed.
 
-    It kept its leadership because no target replica could be elected; its later writes fail.
+    It stayed leader because no target replica could be elected; its later writes fail.
     """
     known = components.context.leadership.get(topic_partition)
     if known is None or not known.has_leader or known.leader in assignment.target:
@@ -390,13 +393,16 @@ def _target_has_left_isr(
     state = yield from _raised(components, topic_partition)
     if set(state.isr) & set(assignment.target):
         return False
-    LOG.warning("%s: the move waits, its target has left the ISR again: %s", topic_partition, state)
+    LOG.warning("reassignment waits, its target left the ISR: partition=%s state=%s", topic_partition, state)
     yield from _bump_leader_epoch(components, topic_partition, assignment, raised=True)
     return True
 
 
 def _try_again_later(components: ControllerComponents, topic_partition: TopicPartition) -> None:
-    """Finish a move after a while: not at once, for the very writes of the attempt make its watch fire."""
+    """Retry the completion after a pause.
+
+    An immediate retry would loop, because the attempt's writes fire its watch.
+    """
 
     def again() -> None:
         components.context.halted_moves.discard(topic_partition)
@@ -425,7 +431,7 @@ def _move_leader(
 
 
 def _elect_if_leaderless(components: ControllerComponents, topic_partition: TopicPartition) -> Flow[None]:
-    """Elect a leader if no replica could lead when the old leader left; the partition is offline like any other."""
+    """Elect a leader if no replica could lead when the old leader was removed; the partition counts as offline."""
     known = components.context.leadership.get(topic_partition)
     if known is None or known.has_leader:
         return
@@ -438,9 +444,9 @@ def _elect_if_leaderless(components: ControllerComponents, topic_partition: Topi
 def _bump_leader_epoch(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
 ) -> Flow[None]:
-    """Raise the leader epoch, all else unchanged, and send it to every replica; replicas being added are new.
+    """Raise the leader epoch without other changes and send it to every replica; added replicas are marked new.
 
-    An epoch that this reassignment has ``raised`` already, for all of its replicas, is sent as it is.
+    An epoch that this reassignment has already ``raised``, for all of its replicas, is sent unchanged.
 
     Source: docs/protocol/controller.md#new-replica-flag.
     """
@@ -474,7 +480,7 @@ def _raised(components: ControllerComponents, topic_partition: TopicPartition) -
 def _stop_replicas(
     components: ControllerComponents, topic_partition: TopicPartition, broker_ids: Sequence[int]
 ) -> Flow[None]:
-    """Out of the ISR, stopped, deleted, forgotten; without waiting for the brokers."""
+    """Remove replicas from the ISR, stop and delete them, and forget them, without waiting for the brokers."""
     replicas = [Replica(topic_partition, broker_id) for broker_id in broker_ids]
     replicas = [one for one in replicas if components.context.replica_state(one) is not ReplicaState.NON_EXISTENT]
     for target in (
@@ -492,7 +498,7 @@ def _stop_replicas(
 def _write_topic(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
 ) -> Flow[None]:
-    """Write one partition's assignment into the topic's node; keep partitions that are not known here yet."""
+    """Write a partition's assignment into the topic's node; keeps partitions that this controller does not know yet."""
     topic = topic_partition.topic
     path, topic_id = znodes.topic_path(topic), components.context.topic_ids.get(topic)
     for _ in range(WRITE_ATTEMPTS):
@@ -500,7 +506,7 @@ def _write_topic(
         added = _not_heard_of(components, topic, path, found)
         partitions = {**added, **components.context.topics[topic], topic_partition.partition: assignment}
         version = ANY_VERSION if found.stat is None else found.stat.version
-        # A topic that was created again has the versions of its predecessor, but no states yet.
+        # A re-created topic may have the node version of the deleted topic, but it has no state nodes yet.
         state = (
             [znodes.partition_state_path(topic_partition)] if topic_partition in components.context.leadership else []
         )
@@ -516,7 +522,7 @@ def _write_topic(
 def _not_heard_of(
     components: ControllerComponents, topic: str, path: str, found: Response
 ) -> Mapping[int, ReplicaAssignment]:
-    """Return partitions that another tool has added: the news of them may wait behind this event."""
+    """Return partitions that another tool has added and whose event may still be queued."""
     if not found.ok:
         return {}
     try:
@@ -525,13 +531,13 @@ def _not_heard_of(
         return {}
     known_id = components.context.topic_ids.get(topic)
     if known_id and node.topic_id and node.topic_id != known_id:
-        raise UnexpectedResponseError(ZkCode.NO_NODE, f"set {path}, which belongs to a topic that was created again,")
+        raise UnexpectedResponseError(ZkCode.NO_NODE, f"set {path}, which belongs to a re-created topic,")
     known = components.context.topics[topic]
     return {partition: node.partitions[partition] for partition in node.partitions if partition not in known}
 
 
 def _read_node(components: ControllerComponents) -> Flow[dict[TopicPartition, tuple[int, ...]]]:
-    """Read the admin node; one that cannot be parsed counts as empty, as Kafka has it."""
+    """Read the admin node; a node that cannot be parsed counts as empty, as in Kafka."""
     path = znodes.REASSIGN_PARTITIONS
     (response,) = yield from components.storage.read_all([path])
     if not response.ok:
@@ -539,14 +545,14 @@ def _read_node(components: ControllerComponents) -> Flow[dict[TopicPartition, tu
     try:
         return znodes.decode_reassignment(path, response.data)
     except MalformedZnodeError as error:
-        LOG.warning("a malformed reassignment request counts as empty: %s", error)
+        LOG.warning("malformed reassignment request ignored: error=%s", error)
         return {}
 
 
 def _remove_from_node(
     components: ControllerComponents, unwanted: Callable[[TopicPartition, tuple[int, ...]], bool]
 ) -> Flow[None]:
-    """Take entries out of the admin node; the last one takes the node with it, and the watch is armed again."""
+    """Remove entries from the admin node; deletes the node with the last entry, and sets its watch again."""
     path = znodes.REASSIGN_PARTITIONS
     (response,) = yield from components.storage.read_all([path])
     if not response.ok:

@@ -1,8 +1,8 @@
-"""Remove ISR members that are no longer assigned: a controller cancelled a reassignment and died right after.
+"""Remove ISR members that are not assigned: a controller cancelled a reassignment and died before removing them.
 
-The topic's node is written before the dropped replicas leave the ISR, and a controller can die between the two. Its
+The topic's node is written before the dropped replicas leave the ISR, and a controller can die in between. Its
 successor removes them first: such a member cannot lead and is about to lose its log. Otherwise the ISR could shrink to
-such members alone, and the partition would never have a leader again.
+such members, and the partition would stay without a leader.
 
 Source: docs/protocol/controller.md#unassigned-isr-members.
 """
@@ -20,9 +20,9 @@ LOG = logging.getLogger(__name__)
 
 
 def take_out_unassigned_members(components: ControllerComponents) -> Flow[None]:
-    """Write ISRs without the members that are not assigned; no request is sent yet.
+    """Write ISRs without members that are not assigned; sends no request.
 
-    Brokers that have such a replica set it aside when they hear who is assigned (decision 0011).
+    Brokers with such a replica set its log aside when they receive the assignment (docs/decisions/0011).
 
     Raises:
         ControllerMovedError: the fence failed.
@@ -40,11 +40,11 @@ def take_out_unassigned_members(components: ControllerComponents) -> Flow[None]:
 
 
 def _without_strangers(context: ControllerContext, topic_partition: TopicPartition) -> StateWrite | None:
-    """Return the state of assigned members alone, None when nothing changes or no member would be left."""
+    """Return the state without unassigned members; None when there are none, or no member would be left."""
     known, replicas = context.leadership[topic_partition], context.assignment(topic_partition).replicas
     isr = tuple(member for member in known.isr if member in replicas)
     if not isr or len(isr) == len(known.isr):
         return None
-    LOG.warning("%s: of its ISR %s only %s are assigned", topic_partition, known.isr, isr)
+    LOG.warning("unassigned ISR members removed: partition=%s isr=%s assigned=%s", topic_partition, known.isr, isr)
     leader = known.leader if known.leader in isr else NO_LEADER
     return StateWrite(topic_partition, known.with_leader(leader, isr, context.epoch))

@@ -1,6 +1,6 @@
-"""AdminService of a controller: what operators and clients call to change the cluster.
+"""AdminService of a controller: administrative requests of operators and clients.
 
-It decides nothing: it checks and converts, asks the node on its event loop, and answers.
+It makes no decisions: it checks and converts requests, calls the node on its event loop, and answers.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ MAX_PARTITIONS: Final = 200_000
 MAX_TIMEOUT_MS: Final = 600_000
 DEFAULT_TIMEOUT_MS: Final = 30_000
 ANSWER_GRACE_MS: Final = 10_000
-"""How much longer than its own timeout a request waits for a node that keeps the deadline itself."""
+"""Extra wait beyond the request's timeout, when the node itself answers at the timeout."""
 
 ELECTION_TYPES: Final[dict[int, ElectionType]] = {
     admin_pb.ELECTION_TYPE_PREFERRED: ElectionType.PREFERRED,
@@ -91,7 +91,7 @@ CONFIG_OPERATIONS: Final[dict[int, ConfigOperation]] = {
 
 
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
-    """Changes to the cluster; bound to one listener."""
+    """Changes to the cluster; serves one listener."""
 
     def __init__(self, handle: NodeHandle, listener: str, tls: TlsCredentials | None = None) -> None:
         self._handle = handle
@@ -156,7 +156,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def AlterPartitionReassignments(  # noqa: N802
         self, request: admin_pb.AlterPartitionReassignmentsRequest, context: Any
     ) -> admin_pb.AlterPartitionReassignmentsResponse:
-        """Start, replace or cancel moves."""
+        """Start, replace or cancel reassignments."""
         wishes = [
             ReassignmentWish(
                 TopicPartition(wish.topic, wish.partition),
@@ -183,7 +183,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def ListPartitionReassignments(  # noqa: N802
         self, request: admin_pb.ListPartitionReassignmentsRequest, context: Any
     ) -> admin_pb.ListPartitionReassignmentsResponse:
-        """List running moves."""
+        """List running reassignments."""
         wanted = _topic_partitions(request.partitions)
         admin = self._handle.get().admin
         moves: list[OngoingReassignment] = await self._ask(
@@ -205,7 +205,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         """Elect leaders."""
         election = ELECTION_TYPES.get(request.type)
         if election is None:
-            raise InvalidRequestError("the type of the election is missing or not known")
+            raise InvalidRequestError("the election type is missing or unknown")
         wanted = _topic_partitions(request.partitions)
         timeout_ms = _timeout_ms(request.timeout_ms, context)
         admin = self._handle.get().admin
@@ -266,7 +266,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def DescribeLogDirs(  # noqa: N802
         self, request: admin_pb.DescribeLogDirsRequest, context: Any
     ) -> admin_pb.DescribeLogDirsResponse:
-        """Ask brokers what lies in their log directories."""
+        """Describe the log directories of brokers."""
         partitions = convert.bounded(request.partitions, MAX_PARTITIONS, "partitions")
         named = convert.bounded(request.broker_ids, MAX_TOPICS, "brokers")
         timeout_s = _timeout_ms(request.timeout_ms, context) / 1000
@@ -279,7 +279,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def AlterReplicaLogDirs(  # noqa: N802
         self, request: admin_pb.AlterReplicaLogDirsRequest, context: Any
     ) -> admin_pb.AlterReplicaLogDirsResponse:
-        """Tell brokers in which log directory replicas shall lie."""
+        """Assign replicas to log directories of their brokers."""
         wishes = convert.bounded(request.replicas, MAX_PARTITIONS, "replicas")
         timeout_s = _timeout_ms(request.timeout_ms, context) / 1000
         results = await alter_replica_log_dirs(self._live_brokers(), wishes, timeout_s, self._asking())
@@ -302,11 +302,11 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def _ask(
         self, call: Callable[[Callable[[T | Exception], None]], None], timeout_ms: int, grace_ms: int = 0
     ) -> T:
-        """Call the node and wait for its reply, ``grace_ms`` longer where the node keeps the deadline itself.
+        """Call the node and wait for its reply, ``grace_ms`` longer when the node answers at the deadline itself.
 
         Raises:
             NotControllerError: with the active controller's address.
-            RequestTimedOutError: the node has not answered; what was asked may still happen.
+            RequestTimedOutError: the node has not answered; the change may still be made.
         """
         future: asyncio.Future[T | Exception] = asyncio.get_running_loop().create_future()
         call(lambda answer: None if future.done() else future.set_result(answer))
@@ -333,7 +333,7 @@ def _new_topic(message: admin_pb.NewTopic) -> NewTopic:
         partitions=message.partitions if message.HasField("partitions") else None,
         replication_factor=message.replication_factor if message.HasField("replication_factor") else None,
         assignments=_rows(message.assignments),
-        configs=dict(sorted(message.configs.items())),  # the order of a map differs from process to process
+        configs=dict(sorted(message.configs.items())),  # the order of a protobuf map differs between processes
     )
 
 

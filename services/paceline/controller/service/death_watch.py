@@ -1,4 +1,4 @@
-"""Looks for signs that the process at the other end of a connection is dead, after the connection has closed."""
+"""Test whether the process at the other end of a closed connection is dead."""
 
 import errno
 import logging
@@ -14,27 +14,27 @@ LOG = logging.getLogger("paceline.controller.transport")
 
 _CONNECTS: Final = 2
 _MAX_RESETS: Final = 5
-"""A dying process accepts and resets for a moment; a proxy in front of a dead process, for as long as it runs."""
+"""A dying process accepts and resets connections briefly; a proxy before a dead process does so permanently."""
 _CONNECT_TIMEOUT_S: Final = 0.5
 _NO_ROUTE: Final = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 
 
 class Reachability(Enum):
-    """The outcome of a few TCP connects to one address."""
+    """Result of TCP connects to an address."""
 
     REFUSED = "refused"
-    """A host answers, and no process listens at that port."""
+    """The host answers, and no process listens on the port."""
     ACCEPTED = "accepted"
-    """A process listens: the same one as before, or its successor."""
+    """A process listens: the same process or its successor."""
     UNREACHABLE = "unreachable"
-    """No answer in time, no route, an unknown host name, only resets: a removed container, a cut link, a proxy."""
+    """Timeout, no route, unknown host name, or only resets: a removed container, a broken link, or a proxy."""
     UNCLEAR = "unclear"
 
 
 class DeathWatch:
-    """Watches one gRPC channel; the argument of its ``subscribe`` is `connectivity_changed`.
+    """Watches a gRPC channel; pass `connectivity_changed` to its ``subscribe``.
 
-    gRPC's public interface shows that a connection closed, not why. Plain TCP connects tell more.
+    gRPC's public interface shows that a connection closed, but not why. TCP connects show more.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class DeathWatch:
         on_connected: Callable[[], None],
         on_tested: Callable[[bool, Reachability], None],
     ) -> None:
-        """Watch a channel to ``address``; two refused connects in a row, ``pause_ms`` apart, count as refused.
+        """Watch a channel to ``address``; two refused connects, ``pause_ms`` apart, count as refused.
 
         Args:
-            address: of the process, ``host:port``.
-            pause_ms: between two connects.
+            address: ``host:port`` of the process.
+            pause_ms: pause between two connects.
             on_connected: called when a connection is established.
-            on_tested: called, on a thread of its own, with whether a connection was ever established and with the
-                outcome of the connects.
+            on_tested: called on a separate thread, with whether a connection was ever established and the result of the
+                connects.
         """
         self._address = address
         self._pause_ms = pause_ms
@@ -76,7 +76,7 @@ class DeathWatch:
 
     def _test(self) -> None:
         outcome = reachability(self._address, self._pause_ms)
-        # A process that still accepts may be about to end: look again when gRPC cannot connect.
+        # A process that still accepts may be about to end: test again when gRPC cannot connect.
         self._is_tested = outcome is not Reachability.ACCEPTED
         self._on_tested(self._was_connected, outcome)
 
@@ -87,10 +87,10 @@ def refuses_connects(address: str, pause_ms: int) -> bool:
 
 
 def reachability(address: str, pause_ms: int) -> Reachability:
-    """Return how ``host:port`` answers TCP connects, ``pause_ms`` apart: refused means two in a row.
+    """Return the result of TCP connects to ``host:port``, ``pause_ms`` apart: refused means two refusals in a row.
 
-    While a process dies, its kernel closes connections before the listening socket: a connect in between is accepted
-    and reset, and is tried again.
+    When a process dies, its kernel closes connections before the listening socket: a connect in between is accepted and
+    reset, and is repeated.
     """
     refused = resets = 0
     while refused < _CONNECTS:

@@ -1,6 +1,6 @@
-"""Log directories for AdminService: the active controller asks the brokers on their CONTROL listeners.
+"""Log directories for AdminService: the active controller calls the brokers on their CONTROL listeners.
 
-It is a go-between here and decides nothing: a caller reaches one controller, not every broker.
+It only forwards: clients call the controller instead of every broker.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AskingController:
-    """The controller that calls brokers, as their requests and its certificate say."""
+    """Identity of the calling controller, for requests to brokers and for its certificate."""
 
     stamp: control_pb.ControllerStamp
     tls: TlsCredentials | None = None
@@ -45,12 +45,13 @@ async def describe_log_dirs(
     token: str,
     asking: AskingController,
 ) -> tuple[list[pb.BrokerLogDirs], str]:
-    """Return one page and the token of the next one: an entry per broker, every live one when none is named.
+    """Return a page and the token of the next page: an entry per broker, every live broker when the list is empty.
 
-    A broker that is not live, or does not answer in time, has an error. Brokers are asked only until the page is full.
+    The entry of a broker that is not live, or does not answer in time, has an error. Stops calling brokers when the
+    page is full.
 
     Raises:
-        InvalidRequestError: the size or the token cannot be.
+        InvalidRequestError: the page size or the token is not valid.
     """
     limit = PageLimit(page_size)
     after = decode_token(token, int, str, str, int)
@@ -76,7 +77,10 @@ async def describe_log_dirs(
 def _part(
     answer: pb.BrokerLogDirs, after: tuple[Any, ...], limit: PageLimit
 ) -> tuple[pb.BrokerLogDirs, tuple[Any, ...]]:
-    """Return what fits of a broker's answer behind a position, and the last position when not all of it fits."""
+    """Return the part of a broker's answer after a position that fits the page.
+
+    Also the last position if incomplete.
+    """
     part = pb.BrokerLogDirs(broker_id=answer.broker_id)
     if answer.HasField("error"):
         part.error.CopyFrom(answer.error)
@@ -123,7 +127,7 @@ async def alter_replica_log_dirs(
     timeout_s: float,
     asking: AskingController,
 ) -> list[pb.AlterReplicaLogDirResult]:
-    """Return one result per wish, in their order."""
+    """Return one result per replica, in the order of the request."""
     by_broker: dict[int, list[int]] = {}
     for index, wish in enumerate(wishes):
         by_broker.setdefault(wish.broker_id, []).append(index)
@@ -162,7 +166,7 @@ async def _asked(
 
 
 async def _all(asked: Sequence[Awaitable[T]]) -> list[T]:
-    """Wait for all of them, some at a time."""
+    """Wait for all calls, some of them in parallel."""
     limit = asyncio.Semaphore(BROKERS_AT_ONCE)
 
     async def one(call: Awaitable[T]) -> T:

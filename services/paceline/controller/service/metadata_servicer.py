@@ -1,6 +1,6 @@
-"""MetadataService and ControllerService of a controller; `servicer_admin.py` has the AdminService.
+"""MetadataService and ControllerService of a controller; `admin_servicer.py` has the AdminService.
 
-A servicer decides nothing: it checks and converts, asks the node on its event loop, and answers.
+A servicer makes no decisions: it checks and converts requests, calls the node on its event loop, and answers.
 """
 
 import concurrent.futures
@@ -34,36 +34,36 @@ from paceline.v1 import metadata_service_pb2 as metadata_pb
 MAX_TOPICS: Final = 10_000
 CONTROLLED_SHUTDOWN_TIMEOUT_S: Final = 30.0
 INTERNAL_TOPIC_WAIT_MS: Final = 1_000
-"""Longest wait for leaders of an internal topic; the topic stays when it is over."""
+"""Longest wait for leaders of an internal topic; after it the topic exists anyway."""
 HEARTBEAT_TIMEOUT_S: Final = 3.0
-"""Longest wait for the event loop; the broker has sent the next one by then."""
+"""Longest wait for the event loop; after it the broker has already sent the next heartbeat."""
 
 
 class NodeHandle:
-    """The node, once it exists: listeners are bound before it, so that it knows its ports."""
+    """The node once it exists: listeners are bound before it, so that the node knows its ports."""
 
     def __init__(self) -> None:
         self._node: ControllerNode | None = None
         self._in_office = True
 
     def tell_office(self, in_office: bool) -> None:
-        """Say whether the node has read what it has to know to be in office; nothing said means that it has."""
+        """Set whether the node has loaded the cluster after its election; without a call it counts as loaded."""
         self._in_office = in_office
 
     @property
     def is_taking_office(self) -> bool:
-        """Whether the node has been elected and knows little of the cluster yet."""
+        """Whether the node was elected and has not loaded the cluster yet."""
         return self._node is not None and self._node.is_active and not self._in_office
 
     def set(self, node: ControllerNode) -> None:
-        """Let calls through."""
+        """Set the node and accept calls."""
         self._node = node
 
     def get(self) -> ControllerNode:
         """Return the node.
 
         Raises:
-            ShuttingDownError: it is not there yet.
+            ShuttingDownError: the node does not exist yet.
         """
         if self._node is None:
             raise ShuttingDownError("the controller is starting")
@@ -71,17 +71,18 @@ class NodeHandle:
 
 
 def active_address(node: ControllerNode, listener: str) -> Endpoint | None:
-    """Return the active controller's address on a listener, on CLIENT where it lacks that one; None when not known."""
+    """Return the active controller's address on a listener, or else on CLIENT; None when not known."""
     active = node.active_controller
     by_listener = {} if active is None else {endpoint.listener: endpoint for endpoint in active.endpoints}
     return by_listener.get(listener) or by_listener.get("CLIENT")
 
 
 def not_controller(node: ControllerNode, listener: str) -> NotControllerError:
-    """Return the error that sends a caller to the active controller, or has it come again when that is this one."""
+    """Return the error that redirects a caller to the active controller, or asks for a retry if that is this
+    process."""
     active, endpoint = node.active_controller, active_address(node, listener)
     error = NotControllerError(
-        "this controller is taking office" if node.is_active else "this controller is not active"
+        "this controller is loading the cluster" if node.is_active else "this controller is not active"
     )
     if active is not None:
         error = error.with_metadata(controller_id=active.controller_id)
@@ -91,7 +92,7 @@ def not_controller(node: ControllerNode, listener: str) -> NotControllerError:
 
 
 def short_message(error: PacelineError) -> str:
-    """Return what the error says, as long as a status may be: it may repeat all that was asked."""
+    """Return the error's message, cut to the maximum length of a gRPC status: it may repeat the whole request."""
     return str(error)[:MAX_MESSAGE_CHARACTERS]
 
 
@@ -102,7 +103,7 @@ def topic_error(error: PacelineError | None) -> errors_pb2.TopicError | None:
 
 
 class MetadataServicer(WatchServicer):
-    """The cluster as a controller knows it; bound to one listener."""
+    """The cluster in the knowledge of a controller; serves one listener."""
 
     def __init__(self, handle: NodeHandle, listener: str, node_id: int, hub: WatchHub) -> None:
         super().__init__(hub)
@@ -113,7 +114,7 @@ class MetadataServicer(WatchServicer):
     async def DescribeCluster(  # noqa: N802
         self, request: metadata_pb.DescribeClusterRequest, context: Any
     ) -> metadata_pb.DescribeClusterResponse:
-        """List the live brokers and name the active controller; one that is not active knows no brokers."""
+        """List live brokers and the active controller; a controller that is not active returns no brokers."""
         return self._cluster()
 
     def _cluster(self) -> metadata_pb.DescribeClusterResponse:
@@ -168,7 +169,7 @@ class MetadataServicer(WatchServicer):
     async def DescribeReplicas(  # noqa: N802
         self, request: metadata_pb.DescribeReplicasRequest, context: Any
     ) -> metadata_pb.DescribeReplicasResponse:
-        """Leaders know this, controllers do not."""
+        """Refuse: only leaders know the progress of replicas."""
         raise NotLeaderOrFollowerError("a controller hosts no replicas; ask the partition's leader")
 
 
@@ -197,7 +198,7 @@ def _described(topic: TopicDescription) -> metadata_pb.TopicDescription:
 
 
 class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
-    """What brokers and standbys call; runs on the CONTROL listener's threads and asks the node on its event loop."""
+    """Serves brokers and standbys; runs on the CONTROL listener's threads and calls the node on its event loop."""
 
     def __init__(self, handle: NodeHandle, post: Callable[[Callable[[], None]], None]) -> None:
         self._handle = handle
@@ -224,7 +225,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     def CreateInternalTopic(  # noqa: N802
         self, request: controller_pb.CreateInternalTopicRequest, context: Any
     ) -> controller_pb.CreateInternalTopicResponse:
-        """Create one of the cluster's own topics for a broker; leaders are awaited for a moment only."""
+        """Create an internal topic for a broker; waits for its leaders only briefly."""
         asked = convert.internal_topic_from_proto(request)
         topic = NewTopic(asked.name, asked.partitions, asked.replication_factor, configs=asked.configs, internal=True)
         node = self._handle.get()
@@ -265,7 +266,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     def FollowState(  # noqa: N802
         self, request: controller_pb.FollowStateRequest, context: Any
     ) -> Iterator[controller_pb.FollowStateResponse]:
-        """Stream the partition states to a controller that stands by."""
+        """Stream the partition states to a standby controller."""
         node = self._handle.get()
         try:
             yield from stream_states(node, self._post, request.controller_id, context)

@@ -1,8 +1,8 @@
-"""The controller as a process: what is started in which order, and stopped in which.
+"""The controller process: order of start and stop.
 
-Start: ports are bound, the ZooKeeper session opens, the node stands for election, health says SERVING; a standby is as
-healthy as the active one. Stop: health says NOT_SERVING, the node resigns and closes its session, which lets the next
-controller take over at once, then running calls get a grace period.
+Start: bind ports, open the ZooKeeper session, take part in elections, report SERVING; a standby is as healthy as the
+active controller. Stop: report NOT_SERVING, resign and close the session, so that the next controller takes over at
+once, then let running calls finish within a grace period.
 """
 
 import asyncio
@@ -61,14 +61,14 @@ _REFRESH_S: Final = 1.0
 _STOP_GRACE_S: Final = 1.0
 _STOP_LIMIT_S: Final = 15.0
 _GC_YOUNG_OBJECTS: Final = 200_000
-"""Allocations between two collections. The context is large and has no cycles; at Python's default of 700 an election
-of ten thousand partitions would walk all of it again and again."""
+"""Allocations between two garbage collections. The context is large and has no cycles; with Python's default of 700 an
+election of ten thousand partitions would scan it again and again."""
 CONTROL_THREADS: Final = 4 + MAX_FOLLOWERS
-"""Each standby's stream keeps one of them for as long as it lasts."""
+"""Maximum standby streams; each occupies a thread."""
 
 
 class ControllerServers:
-    """One server per listener: CLIENT and EXTERNAL on the event loop, CONTROL on threads of its own."""
+    """One server per listener: CLIENT and EXTERNAL on the event loop, CONTROL on its own threads."""
 
     def __init__(
         self,
@@ -91,13 +91,13 @@ class ControllerServers:
         self._aio: list[AioRpcServer] = []
         self._control: ThreadPoolRpcServer | None = None
         self.advertised: tuple[Endpoint, ...] = ()
-        """What others are told, with the bound ports."""
+        """Advertised endpoints with the bound ports."""
 
     async def start(self) -> None:
         """Bind every listener, then accept calls.
 
         Raises:
-            StartupError: a port cannot be had.
+            StartupError: a port cannot be bound.
         """
         bound: dict[str, int] = {}
         try:
@@ -121,7 +121,7 @@ class ControllerServers:
             self._control.start()
 
     async def set_serving(self, serving: bool) -> None:
-        """Tell health checks on every listener, and those of HTTP."""
+        """Set the health status of every listener and of HTTP."""
         self._metrics.is_serving = serving
         for server in self._aio:
             await server.set_serving(serving)
@@ -173,7 +173,7 @@ class ControllerServers:
 
 
 class ControllerProcess:
-    """One controller from start to stop; `run` returns the exit code."""
+    """A controller from start to stop; `run` returns the exit code."""
 
     def __init__(self, settings: ControllerSettings, loop: asyncio.AbstractEventLoop) -> None:
         self._settings = settings
@@ -199,10 +199,10 @@ class ControllerProcess:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> ExitCode:
-        """Start, serve until told to stop, stop.
+        """Start, serve until stopped, stop.
 
         Raises:
-            StartupError: the controller could not start; everything it had opened is closed again.
+            StartupError: the controller could not start; all opened resources are closed again.
         """
         gc.set_threshold(_GC_YOUNG_OBJECTS, 20, 100)
         self._loop.set_exception_handler(self._unexpected)
@@ -215,7 +215,7 @@ class ControllerProcess:
             await self._stop()
             raise
         if isinstance(ended, Exception):
-            LOG.error("the controller cannot go on: %s", ended)
+            LOG.error("controller stops after a fatal error: error=%s", ended)
         else:
             LOG.info("stopping on %s", ended)
         await self._stop()
@@ -254,13 +254,13 @@ class ControllerProcess:
             self._tasks.append(self._loop.create_task(self._event_publisher().run()))
         listeners = ",".join(f"{one.listener}://{one.address}" for one in self._servers.advertised)
         LOG.info(
-            "controller %d, paceline %s, ready after %.2f s: %s, ZooKeeper %s, metrics port %s",
+            "controller ready: id=%d version=%s start_s=%.2f endpoints=%s zookeeper=%s metrics_port=%s",
             self._settings.keys.controller_id, __version__, time.monotonic() - begin, listeners,
             self._settings.zookeeper_hosts, metrics_port,
         )  # fmt: skip
 
     async def _claim_cluster_id(self) -> None:
-        """Check that certificate and ZooKeeper are this controller's, before it stands for election."""
+        """Check that certificate and ZooKeeper belong to this cluster, before taking part in elections."""
         identity = self._security.identity
         if identity is None:
             return
@@ -314,14 +314,17 @@ class ControllerProcess:
             raise self._no_zookeeper()
 
     async def _until_one_rules(self) -> None:
-        """Wait for the first election, for as long as for the connection; without one the start goes on, not ready."""
+        """Wait for the first election, as long as for the connection.
+
+        Without an active controller the start is not ready.
+        """
         node = self._node
         assert node is not None
         timeout_s = self._settings.zookeeper_connection_timeout_ms / 1000
         await wait_until(lambda: node.active_controller is not None or self._over.done(), timeout_s)
 
     async def _tell_readiness(self) -> None:
-        """Ready is who rules, or knows who does."""
+        """Ready if this controller is active or knows the active controller."""
         ready = self._node is not None and self._node.active_controller is not None
         if ready != self._serving:
             self._serving = ready

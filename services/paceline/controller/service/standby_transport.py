@@ -1,7 +1,7 @@
-"""Both ends of the stream by which a standby follows the active controller, over gRPC.
+"""Both ends of the gRPC stream by which a standby follows the active controller.
 
-Each stream has a thread at either end: messages of ten thousand states are built and parsed there, and cross to and
-from the event loop as finished values.
+Each stream has a thread at either end, which builds and parses messages of ten thousand states and exchanges finished
+values with the event loop.
 """
 
 import concurrent.futures
@@ -32,31 +32,31 @@ LOG = logging.getLogger("paceline.controller.standby")
 
 CONTROL: Final = "CONTROL"
 MAX_WAITING_UPDATES: Final = 1_000
-"""Updates one standby may be behind; beyond that a new snapshot is cheaper than waiting for it."""
+"""Maximum queued updates per standby; beyond that a new snapshot is cheaper than waiting."""
 OPEN_TIMEOUT_S: Final = 3.0
 IDLE_TIMEOUT_S: Final = 30.0
-"""Longest wait for the next update; the core sends one every second unless it is busy."""
+"""Longest wait for the next update; the core sends an update every second unless it is busy."""
 _CLOSE_WAIT_S: Final = 2.0
 
 Post = Callable[[Callable[[], None]], None]
 
 
 class UpdateQueue:
-    """A `StateSink` that another thread empties."""
+    """A `StateSink` that another thread reads."""
 
     def __init__(self) -> None:
         self._updates: queue.SimpleQueue[StateUpdate | None] = queue.SimpleQueue()
         self._ended = False
 
     def put(self, update: StateUpdate) -> bool:
-        """Take an update, unless the stream has ended or too many wait."""
+        """Queue an update, unless the stream has ended or the queue is full."""
         if self._ended or self._updates.qsize() >= MAX_WAITING_UPDATES:
             return False
         self._updates.put(update)
         return True
 
     def end(self) -> None:
-        """Let the other thread finish what is queued and stop."""
+        """Let the other thread process the queued updates and stop."""
         self._ended = True
         self._updates.put(None)
 
@@ -64,12 +64,12 @@ class UpdateQueue:
         """Return the next update, None at the end.
 
         Raises:
-            RequestTimedOutError: none came for too long.
+            RequestTimedOutError: no update arrived in time.
         """
         try:
             return self._updates.get(timeout=IDLE_TIMEOUT_S)
         except queue.Empty:
-            raise RequestTimedOutError("the controller had nothing to say for too long") from None
+            raise RequestTimedOutError("the controller sent no update in time") from None
 
 
 def stream_states(node: ControllerNode, post: Post, standby_id: int, context: Any) -> Iterator[pb.FollowStateResponse]:
@@ -77,7 +77,7 @@ def stream_states(node: ControllerNode, post: Post, standby_id: int, context: An
 
     Raises:
         NotControllerError: this controller is not active.
-        RequestTimedOutError: the event loop did not answer, or fell silent.
+        RequestTimedOutError: the event loop did not answer in time.
     """
     updates = UpdateQueue()
     opened: concurrent.futures.Future[Callable[[], None]] = concurrent.futures.Future()
@@ -94,7 +94,7 @@ def stream_states(node: ControllerNode, post: Post, standby_id: int, context: An
     try:
         cancel = opened.result(OPEN_TIMEOUT_S)
     except concurrent.futures.TimeoutError:
-        updates.end()  # When the loop runs, the first update finds the queue closed and the stream is dropped.
+        updates.end()  # When the loop runs again, the first update finds the queue closed, which ends the stream.
         raise RequestTimedOutError("the controller did not answer in time") from None
     try:
         while (update := updates.get()) is not None:
@@ -105,10 +105,10 @@ def stream_states(node: ControllerNode, post: Post, standby_id: int, context: An
 
 
 class GrpcStandbyTransport:
-    """Implements `controller.ports.StandbyTransport`; its methods are called on the event loop."""
+    """Implements `controller.interfaces.StandbyTransport`; call its methods on the event loop."""
 
     def __init__(self, post: Post, security: TransportSecurity = PLAINTEXT, suspect_ms: int = 0) -> None:
-        """``suspect_ms`` is the pause between two connects after a stream ended; 0 for no connects."""
+        """``suspect_ms`` is the pause between two connects after a stream ended; 0 disables connects."""
         self._post = post
         self._tls = security.credentials(CONTROL)
         self._suspect_ms = suspect_ms
@@ -121,7 +121,7 @@ class GrpcStandbyTransport:
         on_update: Callable[[StateUpdate], None],
         on_end: Callable[[Exception | None], None],
     ) -> Callable[[], None]:
-        """Open a stream from a thread of its own."""
+        """Open a stream on its own thread."""
         self._readers = [reader for reader in self._readers if reader.is_alive]
         reader = _Reader(controller, standby_id, self._post, self._tls, on_update, on_end, self._suspect_ms)
         self._readers.append(reader)
@@ -204,8 +204,8 @@ class _Reader:
         except grpc.RpcError as failure:
             return from_rpc_error(failure)
         except Exception as failure:
-            # Also what a channel closed meanwhile raises. The standby opens another stream unless it has closed this.
+            # Also raised when the channel is closed. The standby opens another stream unless it has closed this one.
             if not self._closed:
-                LOG.exception("following controller state at %s failed", self._controller.address)
+                LOG.exception("following the active controller failed: address=%s", self._controller.address)
             return failure
         return None

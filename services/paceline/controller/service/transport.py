@@ -1,7 +1,7 @@
-"""Control requests to brokers: one real thread and one connection per broker.
+"""Control requests to brokers: one thread and one connection per broker.
 
-A broker that hangs, or a request of ten thousand partitions, then holds up no other broker; the answer crosses to the
-event loop once, as a finished value.
+A broker that hangs, or a request of ten thousand partitions, then does not delay other brokers; the event loop gets the
+answer as a finished value.
 """
 
 import logging
@@ -41,7 +41,7 @@ OnDone = Callable[[ControlResponse | Exception], None]
 
 
 class ConnectionListener(Protocol):
-    """Receives, on the event loop, signs of life and death about one registration of a broker."""
+    """Receives connection events of a broker's registration, on the event loop."""
 
     def broker_connected(self, broker_id: int, broker_epoch: int) -> None:
         """A connection to the broker's CONTROL address is established."""
@@ -50,11 +50,11 @@ class ConnectionListener(Protocol):
         """A connection closed, and the address accepts connects."""
 
     def evidence_of_death(self, broker_id: int, broker_epoch: int, evidence: Evidence) -> None:
-        """A connection closed, or none could be made, and the address does not accept connects."""
+        """A connection closed or could not be made, and the address does not accept connects."""
 
 
 class GrpcControlTransport:
-    """Implements `controller.ports.ControlTransport`; its methods are called on the event loop."""
+    """Implements `controller.interfaces.ControlTransport`; call its methods on the event loop."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class GrpcControlTransport:
 
         Args:
             post: runs a callable on the event loop.
-            security: certificates of the CONTROL listener, if it has any.
-            listener: returns the receiver of what connections tell, None while there is none.
-            suspect_ms: pause between the two connects that test an address; 0 to test none.
+            security: certificates of the CONTROL listener, if it uses TLS.
+            listener: returns the receiver of connection events, or None before it exists.
+            suspect_ms: pause between the two connects that test an address; 0 disables the test.
         """
         self._post = post
         self._tls = security.credentials(CONTROL)
@@ -80,7 +80,7 @@ class GrpcControlTransport:
         self._metadata = _MetadataCache()
 
     def send(self, broker: LiveBroker, request: ControlRequest, timeout_ms: int, on_done: OnDone) -> None:
-        """Send to the broker's CONTROL endpoint from the broker's own thread."""
+        """Send to the broker's CONTROL endpoint on the broker's own thread."""
         sender = self._senders.get(broker.broker_id)
         if sender is None:
             sender = self._senders[broker.broker_id] = _Sender(
@@ -112,7 +112,7 @@ class GrpcControlTransport:
         channel.subscribe(DeathWatch(address, self._suspect_ms, connected, tested).connectivity_changed)
 
     def close(self, broker_id: int) -> None:
-        """End the broker's thread and connection; a call in flight is cancelled."""
+        """End the broker's thread and connection; cancels a call in flight."""
         sender = self._senders.pop(broker_id, None)
         self._closing = [other for other in self._closing if other.is_alive]
         if sender is not None:
@@ -193,9 +193,9 @@ class _Sender:
         except PacelineError as failure:
             return failure
         except Exception as failure:
-            # Also what a channel closed meanwhile raises. The channel above tries again unless the broker is gone.
+            # Also raised when the channel is closed. The channel manager retries unless the broker was removed.
             if not self._closed:
-                LOG.exception("a control request to broker %d failed", call.broker.broker_id)
+                LOG.exception("control request failed: broker=%d", call.broker.broker_id)
             return failure
 
     def _channel_to(self, broker: LiveBroker) -> Any:
@@ -204,7 +204,7 @@ class _Sender:
             raise BrokerNotAvailableError(f"broker {broker.broker_id} has no {CONTROL} listener")
         with self._lock:
             if self._closed:
-                raise BrokerNotAvailableError(f"broker {broker.broker_id} is gone")
+                raise BrokerNotAvailableError(f"the channel of broker {broker.broker_id} is closed")
             if self._channel is None or (self._address, self._broker_epoch) != (endpoint.address, broker.broker_epoch):
                 if self._channel is not None:
                     self._channel.close()
@@ -229,7 +229,7 @@ def _send(channel: Any, request: ControlRequest, timeout_s: float, metadata: "_M
 
 
 class _MetadataCache:
-    """Every broker gets the same metadata under a stamp of its own, so the message is built once."""
+    """Caches the protobuf message: every broker gets the same metadata with its own stamp."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Failover to this controller, and the mirror that keeps a standby warm.
+"""Failover, and the copy of the state that makes a standby's failover fast.
 
 Read `failover.py` first.
 """

@@ -1,4 +1,4 @@
-"""Load the cluster and send it to the brokers, between the election and the first event.
+"""Load the cluster state and send it to the brokers, between the election and the first event.
 
 Source: docs/protocol/controller.md#failover; Kafka 2.8 KafkaController.onControllerFailover.
 """
@@ -26,10 +26,10 @@ LOG = logging.getLogger(__name__)
 
 
 def on_failover(components: ControllerComponents, mirror: StateMirror | None = None) -> Flow[StatesLoaded]:
-    """Load the cluster, tell every broker everything, elect where leaders are missing, go on with what was begun.
+    """Load the cluster, send the full state to brokers, elect missing leaders, resume reassignments and deletions.
 
-    Every read arms its watch, so nothing that changes from here on is missed. ``mirror`` is what this process has
-    learnt of the partition states while it stood by.
+    Every read sets its watch, so that no later change is missed. ``mirror`` is the copy of the partition states that
+    this process received as standby.
     """
     context = components.context
     journal = yield from read_journal(components)
@@ -42,7 +42,7 @@ def on_failover(components: ControllerComponents, mirror: StateMirror | None = N
     yield from components.deletion.start(sorted(marked), _halted_topics(components, marked))
     yield from take_out_unassigned_members(components)
     yield from distrust_unclean_brokers(components, context.registered_broker_ids())
-    # A broker follows only a leader that it knows, so the list of brokers goes first:
+    # A broker follows only a leader that is in its metadata, so the list of brokers is sent first:
     # docs/protocol/controller.md#metadata-before-leadership.
     components.send_update_metadata(context.brokers, ())
     yield from components.replicas.start()
@@ -52,7 +52,7 @@ def on_failover(components: ControllerComponents, mirror: StateMirror | None = N
     yield from components.deletion.resume()
     yield from _pending_preferred_elections(components)
     LOG.info(
-        "controller epoch %d: %d brokers, %d topics, %d partitions",
+        "cluster state loaded: epoch=%d brokers=%d topics=%d partitions=%d",
         context.epoch, len(context.brokers), len(context.topics), len(context.leadership),
     )  # fmt: skip
     return loaded
@@ -84,7 +84,7 @@ def _load(
 
 
 def _halted_topics(components: ControllerComponents, marked: Collection[str]) -> list[str]:
-    """Those of the topics marked for deletion that have to wait since a replica is not online."""
+    """Return topics marked for deletion that must wait because a replica is not online."""
     context = components.context
     return [
         topic
@@ -100,5 +100,5 @@ def _pending_preferred_elections(components: ControllerComponents) -> Flow[None]
     wanted = yield from wanted_preferred_elections(components)
     yield from elect_preferred_leaders(components, wanted)
     yield from components.storage.delete_fenced([znodes.PREFERRED_REPLICA_ELECTION])
-    # Read the node again besides watching it: an operator may have created it again in between.
+    # Read the node in addition to watching it: an operator may have re-created it in between.
     components.enqueue(PreferredReplicaElectionFromNode())

@@ -1,12 +1,12 @@
-"""``/controller_journal``: one more operation of every multi that writes partition states.
+"""``/controller_journal``: an extra operation in every multi that writes partition states.
 
-A standby compares the journal's sequence with the one its state has reached, and so knows what it does not know. The
-operation needs no version of its own: it stands behind the check of ``/controller_epoch`` in the same multi, so only
-the controller of this term can apply it. A version would make every multi behind a failed one in the pipeline fail as
-well, for a conflict that concerned one partition.
+A standby compares the journal's sequence with the sequence of its copy, and so finds the partitions that its copy
+lacks. The operation needs no version check: it follows the check of ``/controller_epoch`` in the same multi, so only
+the controller of this epoch can apply it. With a version check every multi after a failed multi in the pipeline would
+fail as well, for a conflict that concerned one partition.
 
-The list covers several multis, newest last, so that a standby may be several multis behind, and multis that failed do
-no harm: what they would have touched is read in vain. It is bounded in bytes; what is dropped moves ``since`` up.
+The list covers several multis, newest last, so that a standby may be several multis behind. Multis that failed do no
+harm: their partitions are read unnecessarily. The list is limited in bytes; dropping entries raises ``since``.
 
 Source: docs/protocol/zookeeper.md#controller-journal; docs/decisions/0009-warm-standbys.md.
 """
@@ -20,15 +20,15 @@ from paceline.coordination.znodes.journal import JournalBatch, JournalEntry, enc
 from paceline.model.identifiers import TopicPartition
 
 MAX_LIST_BYTES = 32 * 1024
-"""Bound of the list of partitions. It comes on top of ``zookeeper.multi.max.bytes``, far below ``jute.maxbuffer``."""
+"""Maximum size of the list. It is in addition to ``zookeeper.multi.max.bytes``, far below ``jute.maxbuffer``."""
 _BATCH_OVERHEAD_BYTES = 64
 _TOPIC_OVERHEAD_BYTES = 6
 _PARTITION_BYTES = 8
-"""A partition number with its comma, rounded up."""
+"""Bytes of a partition number with its comma, rounded up."""
 
 
 class ControllerJournal:
-    """The journal of one term of office."""
+    """The journal of one controller epoch."""
 
     def __init__(self, limit_bytes: int = MAX_LIST_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -38,10 +38,10 @@ class ControllerJournal:
         self._window_bytes = 0
         self._confirmed = 0
         self.applied = 0
-        """Newest sequence in ZooKeeper whose states are all in the context: see `settle`."""
+        """Latest sequence in ZooKeeper whose states are all in the context: see `settle`."""
 
     def begin(self, controller_epoch: int, found: JournalEntry | None) -> None:
-        """Start a term from what the node held; None when it held nothing to go on from."""
+        """Start an epoch from the node's content; None when the content cannot be continued."""
         self._window.clear()
         self._window_bytes = 0
         self._sequence = first_sequence(controller_epoch)
@@ -50,12 +50,12 @@ class ControllerJournal:
             return
         self._since = found.since
         self._confirmed = self.applied = found.sequence
-        # What the predecessor touched stays listed, for standbys that followed it and not this controller.
+        # Keep the predecessor's partitions for standbys that followed the predecessor.
         for batch in found.batches:
             self._append(batch)
 
     def advance(self, touched: Iterable[TopicPartition]) -> SetData:
-        """Return the operation that belongs into a multi which touches these partitions."""
+        """Return the operation for a multi that writes these partitions."""
         self._sequence += 1
         self._append(JournalBatch(self._sequence, tuple(touched)))
         return SetData(znodes.CONTROLLER_JOURNAL, self._data())
@@ -74,15 +74,15 @@ class ControllerJournal:
 
     @property
     def sequence(self) -> int:
-        """Sequence of the operation returned last."""
+        """Sequence of the last returned operation."""
         return self._sequence
 
     def confirm(self, sequence: int) -> None:
-        """A multi with this sequence has been applied; its states are about to be remembered."""
+        """Record that the multi with this sequence was applied; its states are about to be cached."""
         self._confirmed = max(self._confirmed, sequence)
 
     def settle(self) -> None:
-        """The caller takes over what was written before anything else happens: standbys may be told the sequence."""
+        """Mark the written states as cached: standbys may receive their sequence from now on."""
         self.applied = self._confirmed
 
     def _append(self, batch: JournalBatch) -> None:

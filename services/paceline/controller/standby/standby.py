@@ -1,8 +1,8 @@
-"""Follow the active controller's state on a standby, which uses the copy when it is elected.
+"""Keep a copy of the active controller's state on a standby, for use when the standby is elected.
 
-The sequence of the copy says how complete it is, whichever controller sent it: at takeover `/controller_journal` names
-the partitions that it lacks. A broken stream therefore only lets the copy fall behind, and only a complete newer copy
-replaces it.
+The sequence of the copy defines its completeness, independent of the controller that sent it: at failover
+`/controller_journal` lists the partitions that the copy lacks. A broken stream therefore only makes the copy older, and
+only a complete newer copy replaces it.
 
 Source: docs/protocol/controller.md#warm-standby; docs/decisions/0009-warm-standbys.md.
 """
@@ -25,14 +25,14 @@ from paceline.model.standby import StateUpdate, TopicStates
 LOG = logging.getLogger(__name__)
 
 SILENCE_MS = 10_000
-"""A stream without any message for so long is given up; the sender's heartbeat is ten times as frequent."""
+"""Time without any message after which a stream is closed; the sender's heartbeat is ten times as frequent."""
 BACKOFF = Backoff()
-"""Pauses between attempts, which end with the term of the controller that is followed."""
+"""Pauses between attempts, which end when another controller is elected."""
 
 
 @dataclass(slots=True)
 class MirroredTopic:
-    """What a standby knows of one topic."""
+    """A standby's copy of one topic."""
 
     topic_id: str | None
     states: dict[int, LeaderAndIsr] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class MirroredTopic:
 
 @dataclass(slots=True)
 class StateMirror:
-    """All partition states as of one sequence of the journal."""
+    """All partition states at one sequence of the journal."""
 
     controller_epoch: int
     sequence: int | None = None
@@ -55,7 +55,7 @@ class StateMirror:
         return sum(len(topic.states) for topic in self.topics.values())
 
     def apply(self, update: StateUpdate) -> None:
-        """Take over one message; messages come in order and without a gap."""
+        """Apply a message; messages must arrive in order and without gaps."""
         for topic in update.dropped_topics:
             self.topics.pop(topic, None)
         for topic, states in update.topics.items():
@@ -82,7 +82,7 @@ class StateMirror:
 
 
 class _Stream:
-    """One attempt to follow; what it delivers after its end is ignored."""
+    """A stream from the active controller; messages after its end are ignored."""
 
     def __init__(self) -> None:
         self.over = False
@@ -92,7 +92,7 @@ class _Stream:
 
 
 class Standby:
-    """Follows the active controller; `mirror` is the newest complete copy of its state."""
+    """Follows the active controller; `mirror` is the latest complete copy of its state."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Standby:
         rng: random.Random,
         on_active_dead: Callable[[int, int], None] = lambda *_: None,
     ) -> None:
-        """``on_active_dead`` receives id and epoch of a followed controller whose process is dead, once per epoch."""
+        """``on_active_dead`` gets id and epoch of a followed controller whose process is dead, once per epoch."""
         self._on_active_dead = on_active_dead
         self._followed_id: int | None = None
         self._found_dead_epoch = 0
@@ -119,11 +119,11 @@ class Standby:
 
     @property
     def in_sync(self) -> bool:
-        """Whether a stream is open that has delivered its snapshot."""
+        """Whether a stream is open and has delivered its snapshot."""
         return self._stream is not None and self._stream.mirror is not None and self._stream.mirror is self.mirror
 
     def follow(self, active: ActiveController | None) -> None:
-        """Follow this controller, or none; following it already changes nothing."""
+        """Follow this controller, or None; does nothing when it is already followed."""
         if active is not None and active.controller_id == self._controller_id:
             active = None
         by_listener = {} if active is None else {endpoint.listener: endpoint for endpoint in active.endpoints}
@@ -138,11 +138,11 @@ class Standby:
             self._open()
 
     def stop(self) -> None:
-        """Stop following; the mirror stays."""
+        """Stop following; the copy stays."""
         self.follow(None)
 
     def used(self, controller_epoch: int) -> None:
-        """Give the copy up: this process has begun a term of its own with it, and earlier ones are over."""
+        """Discard the copy: this process has used it for its own term, and earlier epochs have ended."""
         self.mirror = None
         self._highest_epoch = max(self._highest_epoch, controller_epoch)
 
@@ -172,17 +172,17 @@ class Standby:
     def _watch_silence(self, stream: _Stream) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        silent = TimeoutError(f"nothing was heard for {SILENCE_MS} ms")
+        silent = TimeoutError(f"no message for {SILENCE_MS} ms")
         self._timer = self._scheduler.call_later(SILENCE_MS, lambda: self._on_end(stream, silent))
 
     def _on_update(self, stream: _Stream, update: StateUpdate) -> None:
         if stream.over:
             return
         if update.number != stream.expected:
-            self._on_end(stream, ValueError(f"message {update.number} came instead of {stream.expected}"))
+            self._on_end(stream, ValueError(f"got message {update.number} instead of {stream.expected}"))
             return
         if update.controller_epoch < self._highest_epoch:
-            error = ValueError(f"controller epoch {update.controller_epoch} is over, {self._highest_epoch} was seen")
+            error = ValueError(f"controller epoch {update.controller_epoch} is older than {self._highest_epoch}")
             self._on_end(stream, error)
             return
         self._highest_epoch = update.controller_epoch
@@ -190,7 +190,7 @@ class Standby:
         if stream.mirror is None:
             stream.mirror = StateMirror(update.controller_epoch)
         if stream.mirror.controller_epoch != update.controller_epoch:
-            self._on_end(stream, ValueError("the term of office ended within the stream"))
+            self._on_end(stream, ValueError("the controller epoch changed within the stream"))
             return
         stream.mirror.apply(update)
         self._watch_silence(stream)
@@ -198,7 +198,7 @@ class Standby:
             self.mirror = stream.mirror
             self._failures = 0
             LOG.info(
-                "warm: %d partition states of controller epoch %d, sequence %d",
+                "standby is warm: states=%d epoch=%d sequence=%d",
                 self.mirror.partition_count, update.controller_epoch, update.sequence,
             )  # fmt: skip
 
@@ -219,5 +219,5 @@ class Standby:
         if isinstance(error, ActiveControllerDeadError):
             self._report_dead(stream)
         if self._failures == 1:
-            LOG.info("the stream of the active controller's state ended (%s), trying again", error)
+            LOG.info("stream of controller state ended, retrying: error=%s", error)
         self._timer = self._scheduler.call_later(BACKOFF.backoff_ms(self._failures, self._rng), self._open)

@@ -1,8 +1,8 @@
-"""What the active controller tells its standbys: a snapshot, then what each commit and each event changed.
+"""Send the active controller's state to its standbys: a snapshot, then the changes of each commit and event.
 
-States go out as soon as the context holds them; broker epochs only between events, when every state is at least as
-new as the registration of its leader (docs/decisions/0009-warm-standbys.md needs that). A follower that cannot keep up
-is dropped; it comes back for a snapshot. Nothing here waits for anybody.
+States are sent as soon as the context holds them; broker epochs only between events, when every state is at least as
+new as the registration of its leader (docs/decisions/0009-warm-standbys.md needs that). A standby that is too slow is
+disconnected and reconnects for a snapshot. Nothing in this module waits for a standby.
 """
 
 import logging
@@ -20,20 +20,20 @@ from paceline.model.standby import StateUpdate, TopicStates
 LOG = logging.getLogger(__name__)
 
 HEARTBEAT_MS = 1_000
-"""A standby hears at least this often from the controller it follows."""
+"""Longest time between two messages to a standby."""
 PARTITIONS_PER_UPDATE = 10_000
 """About 300 KB on the wire."""
 MAX_FOLLOWERS = 4
 
 
 class StateSink(Protocol):
-    """Where the updates for one standby go."""
+    """Receives the updates for one standby."""
 
     def put(self, update: StateUpdate) -> bool:
-        """Queue an update, in order; False when the queue is full or the standby has left."""
+        """Queue an update, in order; return False when the queue is full or the standby has disconnected."""
 
     def end(self) -> None:
-        """End the stream; nothing follows."""
+        """End the stream after this call."""
 
 
 class _Follower:
@@ -47,7 +47,7 @@ class _Follower:
 
 
 class StatePublisher:
-    """The streams of one controller; it has some only while in office."""
+    """The streams of one controller, which has streams only while it is active."""
 
     def __init__(self, context: ControllerContext, journal: ControllerJournal, scheduler: Scheduler) -> None:
         self._context = context
@@ -61,11 +61,11 @@ class StatePublisher:
 
     @property
     def follower_count(self) -> int:
-        """Standbys that follow now."""
+        """Number of connected standbys."""
         return len(self._followers)
 
     def follow(self, standby_id: int, sink: StateSink) -> Callable[[], None]:
-        """Begin a stream; return what ends it. One standby has one stream: an earlier one of it is ended."""
+        """Open a stream; return a function that ends it. An earlier stream of the same standby is ended."""
         for known in [one for one in self._followers if one.standby_id == standby_id]:
             self._drop(known)
         while len(self._followers) >= MAX_FOLLOWERS:
@@ -84,23 +84,23 @@ class StatePublisher:
         return cancel
 
     def event_begins(self) -> None:
-        """From here on the context is under way from one consistent state to the next."""
+        """Mark the context as inconsistent while an event is handled."""
         self._busy = True
 
     def event_ends(self) -> None:
-        """The context is consistent: tell the rest, broker epochs included, and give snapshots to who waits."""
+        """Mark the context as consistent: send the remaining changes with broker epochs, and waiting snapshots."""
         self._busy = False
         self._flush(self._changed_broker_epochs())
         self._send_snapshots()
 
     def flush_soon(self) -> None:
-        """Publish committed changes once the running event has put them into the context."""
+        """Send committed changes after the running event has put them into the context."""
         if self._followers and not self._flush_is_due:
             self._flush_is_due = True
             self._scheduler.call_soon(self._flush_now)
 
     def reset(self) -> None:
-        """End every stream: the term is over."""
+        """End every stream: the controller resigned."""
         for follower in list(self._followers):
             self._drop(follower)
         if self._heartbeat is not None:
@@ -171,7 +171,7 @@ class StatePublisher:
                 )
             follower.has_snapshot = True
             LOG.info(
-                "standby %d follows from sequence %d: %d partitions",
+                "standby connected: standby=%d sequence=%d partitions=%d",
                 follower.standby_id, self._journal.applied, len(context.leadership),
             )  # fmt: skip
 
@@ -215,7 +215,7 @@ class StatePublisher:
 
     def _put(self, follower: _Follower, update: StateUpdate) -> None:
         if follower in self._followers and not follower.sink.put(update):
-            LOG.warning("standby %d does not keep up and is dropped", follower.standby_id)
+            LOG.warning("standby is too slow, disconnecting it: standby=%d", follower.standby_id)
             self._drop(follower)
 
     def _drop(self, follower: _Follower) -> None:

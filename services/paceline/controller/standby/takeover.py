@@ -1,9 +1,9 @@
-"""Partition states at takeover: what a standby knows already is verified instead of read.
+"""Load partition states at failover: a standby's copy is verified instead of reading all states.
 
-``/controller_journal`` is read under the new epoch, so no earlier controller can write any more. A copy that has
-reached its sequence is complete, but for what leaders wrote into their own ISRs. Those are left to the conditional
-writes, as they are for a controller in office, except where no later message would report them: in a pending notice,
-led by a broker that has registered since, being reassigned, or marked for deletion.
+``/controller_journal`` is read under the new epoch, so that no earlier controller can write any more. A copy that has
+reached its sequence is complete, except for ISR changes written by leaders. The conditional writes detect those, as
+for any active controller. States that no later notification would report are read: partitions in a pending
+notification, led by a broker that has registered since, being reassigned, or marked for deletion.
 
 Source: docs/protocol/controller.md#warm-standby; docs/decisions/0009-warm-standbys.md.
 """
@@ -29,40 +29,40 @@ LOG = logging.getLogger(__name__)
 
 
 class TakeoverKind(Enum):
-    """How a new controller came to know the partition states."""
+    """How a new controller obtained the partition states."""
 
     WARM = "warm"
-    """It stood by and had reached the journal's sequence."""
+    """From its copy, which had reached the journal's sequence."""
     BEHIND = "behind"
-    """It stood by and the journal lists what it lacked."""
+    """From its copy; the partitions listed in the journal were read."""
     COLD = "cold"
-    """It read all of them."""
+    """All were read from ZooKeeper."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatesLoaded:
-    """What loading the states came to."""
+    """Result of loading the states."""
 
     kind: TakeoverKind
     reason: str
-    """Why not better; empty when warm."""
+    """Why it was not warm; empty when it was."""
     partitions: int
     states_read: int
-    """Of them read from ZooKeeper."""
+    """Number of states read from ZooKeeper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """A failover that was completed."""
+    """A completed failover."""
 
     controller_epoch: int
     states: StatesLoaded
     elapsed_ms: int
-    """From ``/controller`` created to all requests queued."""
+    """Time from the creation of ``/controller`` until all requests were queued."""
 
 
 def read_journal(components: ControllerComponents) -> Flow[JournalEntry | None]:
-    """Read the journal and continue it; None when its content cannot be continued, and then it is created again."""
+    """Read the journal and continue it; return None when it cannot be continued, after creating a new journal."""
     path = znodes.CONTROLLER_JOURNAL
     (response,) = yield from send([GetData(path)])
     epoch = components.context.epoch
@@ -71,10 +71,10 @@ def read_journal(components: ControllerComponents) -> Flow[JournalEntry | None]:
         try:
             found = decode_journal(path, response.data)
             if found.sequence >= first_sequence(epoch):
-                raise MalformedZnodeError(path, f"sequence {found.sequence} is of a later term than {epoch}")
+                raise MalformedZnodeError(path, f"sequence {found.sequence} is newer than epoch {epoch}")
         except MalformedZnodeError as error:
             found = None
-            LOG.warning("every partition state is read: %s", error)
+            LOG.warning("journal unusable, reading all partition states: error=%s", error)
     elif response.code is not ZkCode.NO_NODE:
         raise UnexpectedResponseError(response.code, f"read {path}")
     components.journal.begin(epoch, found)
@@ -89,7 +89,7 @@ def _begin_anew(components: ControllerComponents, exists: bool) -> Flow[None]:
     (answer,) = yield from components.storage.send_fenced([components.storage.fenced(operation)])
     if not answer.ok and first_failure(answer)[1] is not ZkCode.NODE_EXISTS:
         raise UnexpectedResponseError(first_failure(answer)[1], f"write {znodes.CONTROLLER_JOURNAL}")
-    # NODE_EXISTS: an earlier try of this very request was applied and its answer was lost.
+    # NODE_EXISTS: an earlier attempt of this request was applied and its answer was lost.
     journal.confirm(journal.sequence)
     journal.settle()
 
@@ -102,7 +102,7 @@ def load_states(
     noticed: Iterable[TopicPartition],
     marked_topics: Collection[str],
 ) -> Flow[StatesLoaded]:
-    """Fill the context's leadership from the mirror where it can be trusted, and from ZooKeeper elsewhere."""
+    """Fill the context's leadership from the copy where it is valid, and from ZooKeeper otherwise."""
     kind, reason = _judge(mirror, journal)
     to_read: Sequence[TopicPartition] = topic_partitions
     if kind is not TakeoverKind.COLD and mirror is not None and journal is not None:
@@ -118,15 +118,15 @@ def load_states(
 
 def _judge(mirror: StateMirror | None, journal: JournalEntry | None) -> tuple[TakeoverKind, str]:
     if mirror is None or mirror.sequence is None:
-        return TakeoverKind.COLD, "it followed no controller"
+        return TakeoverKind.COLD, "this process followed no controller"
     if journal is None:
-        return TakeoverKind.COLD, "there is no journal to verify what it knows"
+        return TakeoverKind.COLD, "there is no journal to verify the copy"
     if mirror.sequence == journal.sequence:
         return TakeoverKind.WARM, ""
-    behind = f"it knows sequence {mirror.sequence}, the journal is at {journal.sequence}"
+    behind = f"the copy has sequence {mirror.sequence}, the journal {journal.sequence}"
     if journal.since <= mirror.sequence < journal.sequence:
         return TakeoverKind.BEHIND, behind
-    return TakeoverKind.COLD, f"{behind} and lists what came after {journal.since}"
+    return TakeoverKind.COLD, f"{behind} and lists only changes after {journal.since}"
 
 
 def take_from_mirror(
@@ -136,8 +136,8 @@ def take_from_mirror(
     doubtful: Collection[TopicPartition],
     marked_topics: Collection[str],
 ) -> list[TopicPartition]:
-    """Take over what the mirror knows for sure and return the partitions that have to be read."""
-    # A leader of an earlier registration may have written its ISR and never told anybody.
+    """Use the valid states of the copy and return the partitions that must be read."""
+    # A leader with an earlier registration may have written its ISR without a notification.
     known_epochs = mirror.broker_epochs
     unchanged = {b for b, broker in context.brokers.items() if known_epochs.get(b) == broker.broker_epoch}
     registered = context.brokers

@@ -1,6 +1,6 @@
 """States of partitions: New, Online, Offline, NonExistent, and the elections between them.
 
-Decisions are taken on cached state; the conditional write is the read. The node is read before deciding only where no
+Decisions use cached state, which the conditional write verifies. The node is read before the decision only when no
 replica in the cached state can lead, or after a write lost against a newer version.
 
 Source: docs/protocol/controller.md#partition-states; docs/protocol/zookeeper.md#cached-decisions; Kafka 2.8
@@ -53,7 +53,7 @@ VALID_PREVIOUS_STATES: dict[PartitionState, frozenset[PartitionState]] = {
 
 @dataclass(frozen=True, slots=True)
 class ElectionFailure:
-    """Why a partition got no new leader."""
+    """Reason why no leader was elected for a partition."""
 
     reason: str
 
@@ -81,12 +81,12 @@ class PartitionStateMachine:
         self._log = log
         kinds = dict.fromkeys([*_KINDS.values(), UNCLEAN])
         self.elections = {(kind, cause.value): 0 for kind in kinds for cause in Cause}
-        """Leaders elected since the process started, by kind and cause."""
+        """Number of leaders elected since the process started, by kind and cause."""
 
     def start(self) -> Flow[None]:
-        """Give every partition its state after a failover, then elect where a leader is missing.
+        """Set the state of every partition after a failover, then elect missing leaders.
 
-        First states are no transitions: nothing has changed but who looks at it, so nothing is recorded.
+        The initial states are not transitions, so they are not recorded in the state-change log.
         """
         context = self._context
         for topic_partition in context.partitions():
@@ -116,9 +116,9 @@ class PartitionStateMachine:
         target: PartitionState,
         strategy: ElectionStrategy | None = None,
     ) -> Flow[dict[TopicPartition, ElectionResult]]:
-        """Move partitions to ``target`` and send what follows from it.
+        """Move partitions to ``target`` and send the resulting requests.
 
-        Returns the outcome of elections; partitions initialised from New are not part of it.
+        Returns the results of elections; partitions initialised from New are not included.
 
         Raises:
             ControllerMovedError: the fence failed.
@@ -133,7 +133,7 @@ class PartitionStateMachine:
         except (ControllerMovedError, IllegalStateError):
             raise
         except Exception as error:
-            LOG.exception("moving %d partitions to %s failed", len(topic_partitions), target.value)
+            LOG.exception("state change failed: partitions=%d target=%s", len(topic_partitions), target.value)
             return {topic_partition: ElectionFailure(str(error)) for topic_partition in topic_partitions}
         return results
 
@@ -161,7 +161,9 @@ class PartitionStateMachine:
             if state in VALID_PREVIOUS_STATES[target]:
                 valid.append(topic_partition)
             else:
-                LOG.error("%s cannot go from %s to %s", topic_partition, state.value, target.value)
+                LOG.error(
+                    "invalid state change: partition=%s from=%s to=%s", topic_partition, state.value, target.value
+                )
         return valid
 
     def _set(
@@ -181,7 +183,7 @@ class PartitionStateMachine:
     # New -> Online
 
     def _initialise(self, topic_partitions: Sequence[TopicPartition]) -> Flow[list[TopicPartition]]:
-        """Create state nodes; return the partitions that turn out to have one, and need a leader."""
+        """Create state nodes; return the partitions whose node already exists, and that need an election."""
         context = self._context
         writes = []
         for topic_partition in topic_partitions:
@@ -189,7 +191,7 @@ class PartitionStateMachine:
             if live:
                 writes.append(StateWrite(topic_partition, LeaderAndIsr(live[0], 0, live, 0, context.epoch)))
             else:
-                LOG.error("%s stays New, none of its replicas is online", topic_partition)
+                LOG.error("partition stays New, no replica is online: partition=%s", topic_partition)
         if not writes:
             return []
         leaderless = []
@@ -202,7 +204,7 @@ class PartitionStateMachine:
                 if found is not None and not self._take_up(topic_partition, found):
                     leaderless.append(topic_partition)
                 elif found is None and topic_partition in outcome.conflicted:
-                    LOG.error("%s stays New, its state node could not be created", topic_partition)
+                    LOG.error("partition stays New, its state node could not be created: partition=%s", topic_partition)
                 continue
             context.remember(topic_partition, state)
             assignment = context.assignment(topic_partition)
@@ -212,12 +214,12 @@ class PartitionStateMachine:
         return leaderless
 
     def _take_up(self, topic_partition: TopicPartition, found: LeaderAndIsr) -> bool:
-        """Go on with a partition that is not new: its topic's node, or its state, could not be read before.
+        """Continue with a partition that is not new: its topic node, or its state, could not be read before.
 
-        Returns whether its leader is online; the replicas are told again, which changes nothing at those that know.
+        Returns whether its leader is online. The replicas get the state again, which changes nothing if they have it.
         """
         context = self._context
-        LOG.warning("%s exists already, it is taken up as it was left: %s", topic_partition, found)
+        LOG.warning("partition already exists, using its state: partition=%s state=%s", topic_partition, found)
         context.remember(topic_partition, found)
         if not context.is_replica_online(found.leader, topic_partition):
             self._set(topic_partition, PartitionState.OFFLINE)
@@ -258,7 +260,12 @@ class PartitionStateMachine:
             limit = max(1, limit // 2)
         for topic_partition, result in results.items():
             if isinstance(result, ElectionFailure):
-                LOG.info("%s: no leader elected (%s): %s", topic_partition, strategy.name, result.reason)
+                LOG.info(
+                    "no leader elected: partition=%s strategy=%s reason=%s",
+                    topic_partition,
+                    strategy.name,
+                    result.reason,
+                )
         return results
 
     def _elected(self, topic_partition: TopicPartition, state: LeaderAndIsr, election: Election) -> None:
@@ -269,7 +276,7 @@ class PartitionStateMachine:
         self._set(topic_partition, PartitionState.ONLINE, StateChangeKind.LEADER_ELECTED)
 
     def _without_lease(self, topic_partition: TopicPartition) -> tuple[int, ...]:
-        """Replicas that may not lead, but are sent what is decided: it waits for them until they are heard from."""
+        """Return replicas without a lease: they cannot lead, but get the requests, which wait in their channel."""
         context = self._context
         replicas = context.assignment(topic_partition).replicas
         apart = [r for r in replicas if r in context.without_lease and r not in context.shutting_down]
@@ -316,7 +323,7 @@ class PartitionStateMachine:
     def decide(
         self, topic_partitions: Sequence[TopicPartition], strategy: ElectionStrategy
     ) -> Flow[dict[TopicPartition, Election]]:
-        """Return what an election would decide now, without electing; who cannot get a leader is left out."""
+        """Return the leaders that would be elected now; omits partitions without a candidate."""
         return (yield from self._decide(list(dict.fromkeys(topic_partitions)), strategy, {}))
 
     def _refusal(self, topic_partition: TopicPartition, elected: LeaderAndIsr | None) -> str | None:
@@ -328,10 +335,10 @@ class PartitionStateMachine:
         return "no replica qualifies" if elected is None else None
 
     def _with_complete_former_members(self, topic_partitions: Sequence[TopicPartition]) -> Flow[set[TopicPartition]]:
-        """Return the partitions whose last ISR member lost data while former ones can have missed nothing.
+        """Return the partitions whose last ISR member lost data while former members lack no committed record.
 
-        Nothing is committed below ``min.insync.replicas``: where that is more than one, a member that left before the
-        ISR had a single member lacks no committed record.
+        No record is committed below ``min.insync.replicas``: where that is more than one, a member that left before the
+        ISR had a single member has all committed records.
         """
         asked = []
         for topic_partition in topic_partitions:

@@ -52,8 +52,8 @@ class ReplicaStateMachine:
         self._log = log
 
     def start(self) -> Flow[None]:
-        """Give every replica its state after a failover, unrecorded, and tell every broker what it hosts."""
-        # Pass over partitions, not over replicas: all brokers that host a partition are sent the same value.
+        """Set the state of every replica after a failover, unrecorded, and send every broker its replicas."""
+        # Iterate over partitions, not replicas: all brokers of a partition get the same value.
         context, batch = self._context, self._batch
         states, leadership = context.replica_states, context.leadership
         offline = []
@@ -68,7 +68,7 @@ class ReplicaStateMachine:
                     if broker_id in online:
                         states[replica] = ReplicaState.ONLINE
                     else:
-                        # Ineligible, so that a deletion found at failover knows that it has to wait for this replica.
+                        # Ineligible, so that a deletion found at failover waits for this replica.
                         states[replica] = ReplicaState.DELETION_INELIGIBLE
                         offline.append(replica)
                 known = leadership.get(topic_partition)
@@ -83,9 +83,10 @@ class ReplicaStateMachine:
     def handle_state_changes(
         self, replicas: Sequence[Replica], target: ReplicaState, fence: bool = False
     ) -> Flow[None]:
-        """Move replicas to ``target`` and send what follows from it.
+        """Move replicas to ``target`` and send the resulting requests.
 
-        With ``fence`` replicas that go offline give their partitions a new leader epoch even from outside the ISR.
+        With ``fence``, replicas that go offline give their partitions a new leader epoch even if they are not in the
+        ISR.
 
         Raises:
             ControllerMovedError: the fence failed.
@@ -104,7 +105,7 @@ class ReplicaStateMachine:
         except (ControllerMovedError, IllegalStateError):
             raise
         except Exception:
-            LOG.exception("moving %d replicas to %s failed", len(replicas), target.value)
+            LOG.exception("state change failed: replicas=%d target=%s", len(replicas), target.value)
 
     def _valid(self, replicas: Iterable[Replica], target: ReplicaState) -> list[Replica]:
         valid = []
@@ -114,7 +115,7 @@ class ReplicaStateMachine:
                 valid.append(replica)
             else:
                 LOG.error(
-                    "replica %d of %s cannot go from %s to %s",
+                    "invalid state change: replica=%d partition=%s from=%s to=%s",
                     replica.broker_id, replica.topic_partition, state.value, target.value,
                 )  # fmt: skip
         return valid
@@ -138,7 +139,11 @@ class ReplicaStateMachine:
         for replica in replicas:
             known = self._context.leadership.get(replica.topic_partition)
             if known is not None and known.leader == replica.broker_id:
-                LOG.error("replica %d leads %s, it cannot be new", replica.broker_id, replica.topic_partition)
+                LOG.error(
+                    "leader cannot become NewReplica: replica=%d partition=%s",
+                    replica.broker_id,
+                    replica.topic_partition,
+                )
                 continue
             if known is not None:
                 assignment = self._context.assignment(replica.topic_partition)
@@ -153,7 +158,9 @@ class ReplicaStateMachine:
             assignment = self._context.assignment(topic_partition)
             if self._context.replica_state(replica) is ReplicaState.NEW:
                 if replica.broker_id not in assignment.replicas:
-                    LOG.error("new replica %d of %s was not assigned", replica.broker_id, topic_partition)
+                    LOG.error(
+                        "new replica is not assigned: replica=%d partition=%s", replica.broker_id, topic_partition
+                    )
                     grown = replace(assignment, replicas=(*assignment.replicas, replica.broker_id))
                     self._context.set_assignment(topic_partition, grown)
             elif topic_partition in self._context.leadership:
@@ -208,7 +215,7 @@ class ReplicaStateMachine:
     # removal from the ISR
 
     def remove_from_isr(self, broker_id: int, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
-        """Take a broker that stays registered out of ISRs, and send the new leadership to every replica.
+        """Remove a registered broker from ISRs, and send the new leadership to every replica.
 
         The broker itself gets it, too: if it is alive it must fetch with the new leader epoch.
         """
@@ -224,7 +231,8 @@ class ReplicaStateMachine:
     def _remove_from_isr(
         self, broker_id: int, topic_partitions: Sequence[TopicPartition], fence: bool
     ) -> Flow[dict[TopicPartition, LeaderAndIsr]]:
-        """Return the leadership of every partition the broker is out of the ISR of now, written or not."""
+        """Return the leadership of every partition whose ISR now lacks the broker, whether or not a write was
+        needed."""
         context = self._context
         removed: dict[TopicPartition, LeaderAndIsr] = {}
         remaining = list(topic_partitions)
@@ -242,11 +250,11 @@ class ReplicaStateMachine:
                     or topic_partition in failed
                     or self._has_lost_former_member(broker_id, topic_partition)
                 ):
-                    # A failed replica outside the ISR gets a new epoch, too, unless an election has just given one: it
-                    # fences the leader's write that would let the replica in, whose log may be empty from here on.
+                    # Raise the epoch even for a failed replica outside the ISR, unless an election has just done so: it
+                    # fences a write by which the leader would add the replica, whose log may be empty from now on.
                     writes.append(StateWrite(topic_partition, without_member(known, broker_id, context.epoch)))
                 else:
-                    # No write, but the decision that the replica is out is this controller's.
+                    # Nothing to write, but record this controller's decision that the replica is out of the ISR.
                     decided = known.controller_epoch == context.epoch
                     removed[topic_partition] = known if decided else replace(known, controller_epoch=context.epoch)
                     context.remember(topic_partition, removed[topic_partition])
@@ -266,21 +274,23 @@ class ReplicaStateMachine:
         return {tp: removed[tp] for tp in topic_partitions if tp in removed}
 
     def _has_new_epoch(self, topic_partition: TopicPartition) -> bool:
-        """Whether the running event has elected, or has found that there is no leader who could let anybody in."""
+        """Whether the running event has elected a leader, or found that there is no leader that could change the
+        ISR."""
         context = self._context
         if topic_partition not in context.seen_in_event:
             return False
-        # A broker that shuts down or is silent keeps leading where no other replica can be elected.
+        # A broker that shuts down or has no lease stays leader when no other replica can be elected.
         is_offline = context.partition_state(topic_partition) is PartitionState.OFFLINE
         return not (is_offline and context.leadership[topic_partition].has_leader)
 
     def _has_lost_former_member(self, broker_id: int, topic_partition: TopicPartition) -> bool:
-        """Whether a complete former member sits on a failed directory: its disk may be replaced by an empty one."""
+        """Whether a former member with all committed records is on a failed directory, which may be replaced by an
+        empty disk."""
         failed = topic_partition in self._context.on_offline_dirs.get(broker_id, ())
         return failed and broker_id in self._context.isr_history(topic_partition).former
 
     def _refresh_absentees(self, broker_id: int, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
-        """Read the partitions whose cached ISR lacks the broker: its leader may have let it in meanwhile."""
+        """Read the partitions whose cached ISR lacks the broker: its leader may have added it meanwhile."""
         context = self._context
         doubtful = [
             topic_partition
@@ -299,11 +309,13 @@ class ReplicaStateMachine:
     def _report_failure(self, broker_id: int, topic_partition: TopicPartition, known: LeaderAndIsr | None) -> None:
         if known is None and self._context.is_queued_for_deletion(topic_partition.topic):
             return
-        LOG.error("replica %d cannot be taken out of the ISR of %s: %s", broker_id, topic_partition, known)
+        LOG.error(
+            "replica not removed from the ISR: replica=%d partition=%s state=%s", broker_id, topic_partition, known
+        )
 
 
 def without_member(state: LeaderAndIsr, broker_id: int, controller_epoch: int) -> LeaderAndIsr:
-    """Return the state after removing a replica: the last member stays listed, else no replica could be elected again.
+    """Return the state after removing a replica; the last member stays, because without it no leader could be elected.
 
     Source: docs/protocol/zookeeper.md#never-an-empty-isr.
     """

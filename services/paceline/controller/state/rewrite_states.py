@@ -1,4 +1,4 @@
-"""Rewrite the states of many partitions, again when a leader writes a state in between."""
+"""Rewrite the states of many partitions, with retries when a leader writes a state concurrently."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -16,9 +16,9 @@ def rewrite_states(
     topic_partitions: Iterable[TopicPartition],
     change: Callable[[TopicPartition], StateWrite | None],
 ) -> Flow[list[TopicPartition]]:
-    """Write what ``change`` makes of the states known; return the partitions that were written.
+    """Write the states returned by ``change``; return the partitions that were written.
 
-    Where a leader has written first, ``change`` is called again with the state that was read into the context.
+    After a concurrent write of a leader, ``change`` is called again with the state that was read into the context.
 
     Raises:
         ControllerMovedError: the fence failed.
@@ -50,5 +50,5 @@ def _is_ours(components: ControllerComponents, write: StateWrite) -> bool:
     known = components.context.leadership[write.topic_partition]
     if known.controller_epoch <= components.context.epoch:
         return True
-    LOG.error("the state of %s was written by a newer controller: %s", write.topic_partition, known)
+    LOG.error("state was written by a newer controller: partition=%s state=%s", write.topic_partition, known)
     return False

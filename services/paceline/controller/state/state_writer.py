@@ -1,8 +1,8 @@
 """Write partition states to ZooKeeper, many per multi.
 
-One multi carries a check of ``/controller_epoch``, then one conditional write per partition, cut into chunks by
-operations and by bytes, and last the entry for ``/controller_journal``, which comes on top of both limits. A multi that
-fails names only its first bad operation, so the whole chunk is read again and the caller decides again; the chunks of
+A multi has a check of ``/controller_epoch``, then one conditional write per partition, and last the entry for
+``/controller_journal``. Chunks are limited in operations and bytes, not counting the journal entry. A failed multi
+reports only its first failed operation, so the whole chunk is read again and the caller decides again; the chunks of
 the next round are half as large.
 
 Source: docs/protocol/zookeeper.md#batched-writes; docs/protocol/zookeeper.md#controller-journal.
@@ -28,33 +28,33 @@ from paceline.model.settings import ControllerConfig
 LOG = logging.getLogger(__name__)
 
 OPERATION_OVERHEAD_BYTES = 64
-"""Headers, version and lengths of one operation on the wire, rounded up."""
+"""Bytes of headers, version and lengths of an operation, rounded up."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateWrite:
-    """A decision to be written; ``state.zk_version`` is the version it was decided on."""
+    """A decision to write; ``state.zk_version`` is the version that it is based on."""
 
     topic_partition: TopicPartition
     state: LeaderAndIsr
     lost: tuple[int, ...] = ()
-    """Replicas whose data is not to be trusted from here on."""
+    """Replicas whose data cannot be trusted from now on."""
     forget_history: bool = False
     """Whether the leader comes from an unclean election."""
 
     def matches(self, found: LeaderAndIsr) -> bool:
-        """Whether ``found`` is this very write: an earlier try was applied and only its answer was lost."""
+        """Whether ``found`` is this very write: an earlier attempt was applied and its answer was lost."""
         return _at_version(found, self.state.zk_version) == self.state
 
 
 @dataclass(slots=True)
 class CommitOutcome:
-    """What became of a round of writes."""
+    """Result of a round of writes."""
 
     written: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
-    """Applied, with the new version."""
+    """Applied writes, with the new version."""
     conflicted: dict[TopicPartition, LeaderAndIsr | None] = field(default_factory=dict)
-    """Not applied: what is there now, None when the node is gone."""
+    """Writes that were not applied, with the present state; None when the node was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,10 @@ class StateWriter:
         journal: ControllerJournal,
         on_commit: Callable[[], None],
     ) -> None:
-        """``on_commit`` is called after each commit; what was written is in the context when the caller next waits."""
+        """``on_commit`` is called after each commit.
+
+        The caller puts the states into the context before it waits again.
+        """
         self._config = config
         self._context = context
         self._storage = storage
@@ -83,11 +86,11 @@ class StateWriter:
 
     @property
     def chunk_limit(self) -> int:
-        """Partitions in one multi at most."""
+        """Maximum number of partitions in a multi."""
         return max(1, self._config.zookeeper_multi_max_operations - 1)
 
     def commit(self, writes: Sequence[StateWrite], limit: int) -> Flow[CommitOutcome]:
-        """Write states, each only if its version still stands, at most ``limit`` per multi.
+        """Write states, each on condition of its version, at most ``limit`` per multi.
 
         Raises:
             ControllerMovedError: the fence failed; nothing of the failing chunk was applied.
@@ -125,13 +128,14 @@ class StateWriter:
             elif first_failure(response)[0] == len(one.multi.operations) - 1:
                 without_journal = True
         if without_journal:
-            # It was deleted. Writes that failed with it are read back and decided again like any conflict.
-            LOG.warning("%s is missing and is created again", znodes.CONTROLLER_JOURNAL)
+            # The journal was deleted. Writes that failed with it are read back and decided again like any conflict.
+            LOG.warning("journal was deleted, creating it: path=%s", znodes.CONTROLLER_JOURNAL)
             yield from self._storage.send_fenced([self._storage.fenced(self._journal.forget())])
         return responses
 
     def touch(self, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
-        """Enter partitions into the journal whose new states reach standbys in no other way; for none, do nothing.
+        """Add partitions to the journal whose new states reach standbys in no other way; does nothing for an empty
+        list.
 
         Raises:
             ControllerMovedError: the fence failed.
@@ -159,7 +163,7 @@ class StateWriter:
                 outcome.conflicted[write.topic_partition] = state
 
     def create(self, writes: Sequence[StateWrite], topics_with_partitions: set[str]) -> Flow[CommitOutcome]:
-        """Create state nodes with their parents; a state that exists with other content conflicts.
+        """Create state nodes with their parents; an existing state with other content is a conflict.
 
         ``topics_with_partitions`` are topics whose ``partitions`` node is known to exist.
         """
@@ -180,7 +184,7 @@ class StateWriter:
         chunks = list(self._group_chunks(groups, self.chunk_limit if retry else 1))
         failed: list[StateWrite] = []
         multis = [self._journaled(chunk, [op for _, group in chunk for op in group]) for chunk in chunks]
-        # A later chunk may need a parent that an earlier one creates: requests of one session are applied in order.
+        # A later chunk may need a parent from an earlier chunk: requests of a session are applied in order.
         responses = yield from self._send(multis)
         for chunk, response in zip(chunks, responses, strict=True):
             if response.ok:
@@ -200,7 +204,7 @@ class StateWriter:
     def _exact_creates(
         self, writes: Sequence[StateWrite], outcome: CommitOutcome
     ) -> Flow[list[tuple[StateWrite, list[Operation]]]]:
-        """Look at what exists of the failed chunks and return the creations that are really needed."""
+        """Look up the existing nodes of the failed chunks and return the creations that are still needed."""
         yield from self._read_back(writes, outcome)
         missing = [write for write in writes if outcome.conflicted.get(write.topic_partition, 0) is None]
         paths: list[str] = []
@@ -232,11 +236,11 @@ class StateWriter:
         return SetData(path, znodes.encode_partition_state(write.state, extra), write.state.zk_version)
 
     def _extra(self, write: StateWrite) -> Mapping[str, JsonValue] | None:
-        """Return the state's other keys after the write; the cache holds what the write was decided on."""
+        """Return the state's other keys after the write; the cache holds the state that the write is based on."""
         topic_partition = write.topic_partition
         extra = self._context.state_extras.get(topic_partition)
         if not extra and not write.lost and len(write.state.isr) > 1:
-            return None  # The usual case: there is no earlier member to remember.
+            return None  # The usual case: no former member to store.
         known = self._context.leadership.get(topic_partition)
         old_isr = write.state.isr if known is None else known.isr
         kept = self._context.assignment(topic_partition).replicas if extra or len(old_isr) > 1 else None
@@ -283,11 +287,11 @@ class StateWriter:
 
 
 def _at_version(state: LeaderAndIsr, version: int) -> LeaderAndIsr:
-    # dataclasses.replace is several times slower, and this runs for every partition of a broker that dies.
+    # dataclasses.replace is several times slower, and this runs for every partition of a dead broker.
     return LeaderAndIsr(state.leader, state.leader_epoch, state.isr, version, state.controller_epoch)
 
 
 def operation_bytes(operation: Operation) -> int:
-    """Estimate what an operation adds to a multi, in bytes."""
+    """Estimate the bytes that an operation adds to a multi."""
     data = operation.data if isinstance(operation, Create | SetData) else None
     return len(operation.path) + len(data or b"") + OPERATION_OVERHEAD_BYTES

@@ -1,4 +1,4 @@
-"""Topics: creation, deletion, growth, placement and settings.
+"""Topics: creation, deletion, added partitions, placement and configuration.
 
 Read `create_delete_topics.py` first.
 """

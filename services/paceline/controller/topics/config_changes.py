@@ -1,6 +1,6 @@
 """Report changed configuration, and elect leaders after ``unclean.leader.election.enable`` was set.
 
-Kafka's controller learns this from its own broker; a controller that is its own process watches ``/config/changes``.
+Kafka's controller learns this from the broker in its process; Paceline's controller watches ``/config/changes``.
 
 Source: docs/protocol/controller.md#configuration-changes.
 """
@@ -18,22 +18,23 @@ LOG = logging.getLogger(__name__)
 
 ALL_BROKERS = "brokers/<default>"
 NOTICES_KEPT = 1_000
-"""Older notices are deleted once they have stood for `NOTICE_KEPT_MS`."""
+"""Number of notifications above which those older than `NOTICE_KEPT_MS` are deleted."""
 NOTICE_KEPT_MS = 15 * 60 * 1_000
-"""As in Kafka. One request may change thousands of resources: without this its first notices would be deleted before
-a broker has read them. A broker that was away for so long has a new session and reads everything."""
+"""As in Kafka. One request may change thousands of resources: without this time its first notifications would be
+deleted
+before a broker has read them. A broker that was disconnected for so long has a new session and reads everything."""
 NOTICES_AT_MOST = 20_000
-"""However young they are: their names have to fit into one answer, ``jute.maxbuffer`` of 1 MiB."""
+"""Number of notifications above which even young ones are deleted: their names must fit ``jute.maxbuffer`` of 1 MiB."""
 
 
 def watch_config_changes(components: ControllerComponents) -> Flow[None]:
-    """Watch for changes from here on; what came before is part of what every election reads anyway."""
+    """Watch for future changes; every election reads the present configuration anyway."""
     names = yield from components.storage.children(znodes.CONFIG_CHANGES, watch=True)
     components.context.config_changes_seen.update(dict.fromkeys(names, components.scheduler.now_ms()))
 
 
 def on_config_change(components: ControllerComponents) -> Flow[None]:
-    """Read new notices, watched, and elect where an unclean election has just become possible."""
+    """Read new notifications, with a watch, and elect leaders where an unclean election has become allowed."""
     names = yield from components.storage.children(znodes.CONFIG_CHANGES, watch=True)
     ordered, now_ms = sorted(names), components.scheduler.now_ms()
     seen = components.context.config_changes_seen
@@ -78,5 +79,5 @@ def _read(components: ControllerComponents, names: Sequence[str]) -> Flow[list[s
         try:
             entities.append(znodes.decode_config_change(path, response.data))
         except MalformedZnodeError as error:
-            LOG.warning("a malformed notice is ignored: %s", error)
+            LOG.warning("malformed notification ignored: error=%s", error)
     return list(dict.fromkeys(entities))

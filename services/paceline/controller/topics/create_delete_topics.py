@@ -1,4 +1,4 @@
-"""Serve CreateTopics and DeleteTopics: the controller writes the nodes, and answers when the brokers have applied them.
+"""Serve CreateTopics and DeleteTopics: write the nodes, and answer when the brokers have applied the change.
 
 Source: docs/protocol/controller.md#answer-after-acknowledgement; docs/protocol/zookeeper.md#creating-a-topic.
 """
@@ -28,14 +28,14 @@ from paceline.model.scheduler import Scheduler
 from paceline.model.settings import ControllerConfig
 
 MAX_TOPIC_NODE_BYTES = 1_000_000
-"""A topic's node must pass ZooKeeper's ``jute.maxbuffer`` of 1 MiB."""
+"""Maximum size of a topic's node, below ZooKeeper's ``jute.maxbuffer`` of 1 MiB."""
 
 CREATE_ATTEMPTS = 3
 DEFAULT_TIMEOUT_MS = 30_000
 
 
 class _Waiting:
-    """One request whose topics are not all done; answers once, at the latest at its deadline."""
+    """A request with topics that are not complete; answers once, at the latest at its deadline."""
 
     def __init__(self, names: Sequence[str], answer: Callable[["_Waiting"], None]) -> None:
         self.names = names
@@ -45,7 +45,7 @@ class _Waiting:
         self._answer = answer
 
     def done(self, name: str, error: PacelineError | None = None) -> None:
-        """Settle one topic."""
+        """Store the result of one topic."""
         if name not in self.open:
             return
         self.open.discard(name)
@@ -54,21 +54,21 @@ class _Waiting:
         self.finish_if_done()
 
     def give_up(self, error: PacelineError) -> None:
-        """Settle what is open with an error."""
+        """Set an error as result of all other topics."""
         for name in sorted(self.open):
             self.errors[name] = error
         self.open.clear()
         self.finish_if_done()
 
     def finish_if_done(self) -> None:
-        """Answer when nothing is open any more."""
+        """Answer when all topics have a result."""
         if not self.open and not self.answered:
             self.answered = True
             self._answer(self)
 
 
 class TopicRequests:
-    """Runs the requests and remembers who waits for what."""
+    """Serves the requests and tracks those that wait."""
 
     def __init__(
         self,
@@ -89,12 +89,12 @@ class TopicRequests:
         self._creations: dict[str, list[_Waiting]] = {}
         self._deletions: dict[str, list[_Waiting]] = {}
         self._unheard: list[str] = []
-        """Topics written since the list of topics was read last: who asks for a name right behind may collide."""
+        """Topics written since the list of topics was last read: a later request for a colliding name is refused."""
 
     # creation
 
     def create(self, event: CreateTopics) -> Flow[None]:
-        """Validate, write topic and configuration nodes; the topic watch does the rest."""
+        """Validate, write topic and configuration nodes; the topic watch triggers everything else."""
         placed = self._validator.place_all(event.topics, self._unheard)
         by_name = {topic.name: topic for topic in event.topics}
         created: dict[str, tuple[str, dict[int, ReplicaAssignment]]] = {}
@@ -124,7 +124,7 @@ class TopicRequests:
         for name in names:
             self._unacknowledged[name] = set(created[name][1])
             self._creations.setdefault(name, []).append(waiting)
-        self._wait(waiting, event.timeout_ms, "not every leader has acknowledged yet; the creation goes on")
+        self._wait(waiting, event.timeout_ms, "not every leader has acknowledged yet; the creation continues")
 
     def _write(
         self,
@@ -168,7 +168,7 @@ class TopicRequests:
             errors[name] = RequestTimedOutError(f"the configuration of topic {name!r} keeps changing")
 
     def _is_stored(self, name: str, data: bytes) -> Flow[bool]:
-        """Whether the node is ours after all: the answer to an earlier try was lost."""
+        """Whether the node was written by an earlier attempt whose answer was lost."""
         (response,) = yield from self._storage.read_all([znodes.topic_path(name)])
         return bool(response.ok and response.data == data)
 
@@ -179,11 +179,11 @@ class TopicRequests:
         return self._storage.fenced(first, Create(znodes.topic_path(name), data))
 
     def topics_listed(self) -> None:
-        """The list of topics has been read: the controller knows what was written before."""
+        """Forget the recently written topics: the list of topics was read and includes them."""
         self._unheard.clear()
 
     def leader_acknowledged(self, topic_partition: TopicPartition) -> None:
-        """A leader has answered its LeaderAndIsr request."""
+        """Record that a leader has answered its LeaderAndIsr request."""
         open_partitions = self._unacknowledged.get(topic_partition.topic)
         if open_partitions is None:
             return
@@ -196,7 +196,7 @@ class TopicRequests:
     # deletion
 
     def delete(self, event: DeleteTopics) -> Flow[None]:
-        """Write deletion markers; the marker watch does the rest."""
+        """Write deletion markers; the marker watch triggers everything else."""
         names = list(dict.fromkeys(event.topics))
         errors: dict[str, PacelineError] = {}
         for name in names:
@@ -218,10 +218,10 @@ class TopicRequests:
         waiting = _Waiting(wanted, answer)
         for name in wanted:
             self._deletions.setdefault(name, []).append(waiting)
-        self._wait(waiting, event.timeout_ms, "the deletion goes on")
+        self._wait(waiting, event.timeout_ms, "the deletion continues")
 
     def topic_gone(self, topic: str) -> None:
-        """A topic has been deleted, or its node has vanished."""
+        """Complete the requests for a topic that was deleted, or whose node disappeared."""
         for waiting in self._deletions.pop(topic, []):
             waiting.done(topic)
         self._unacknowledged.pop(topic, None)
@@ -231,8 +231,8 @@ class TopicRequests:
     # waiting
 
     def resigned(self) -> None:
-        """Answer everybody: what was asked is written down and the next controller goes on with it."""
-        error = RequestTimedOutError("the controller resigned; the next one goes on with it")
+        """Answer all waiting requests: they are stored in ZooKeeper, and the next controller continues them."""
+        error = RequestTimedOutError("the controller resigned; the next controller continues the request")
         waiting = [*self._all(self._creations.values()), *self._all(self._deletions.values())]
         self._creations.clear()
         self._deletions.clear()

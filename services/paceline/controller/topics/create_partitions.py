@@ -35,14 +35,14 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 
 ATTEMPTS = 3
-LATE = "not every new leader has acknowledged yet; the creation goes on"
+LATE = "not every new leader has acknowledged yet; the creation continues"
 
 Growth = dict[int, ReplicaAssignment]
 """The new partitions of a topic."""
 
 
 def create_partitions(components: ControllerComponents, event: CreatePartitions) -> Flow[None]:
-    """Validate, write the topics' nodes, create the partitions; the answer comes with the leaders' acknowledgements."""
+    """Validate, write the topic nodes, create the partitions; answers after the leaders' acknowledgements."""
     outcomes: dict[str, Growth | PacelineError] = {}
     names = [topic.name for topic in event.topics]
     times = Counter(names)
@@ -53,7 +53,7 @@ def create_partitions(components: ControllerComponents, event: CreatePartitions)
     yield from _write_all(components, wanted, event.validate_only, outcomes)
     grown = {name: growth for name, growth in outcomes.items() if not isinstance(growth, PacelineError)}
     if grown and not event.validate_only:
-        # At once: a reassignment that waits in the queue rewrites the node from memory, which must know them by then.
+        # Now, because a queued reassignment rewrites the node from memory, which must have the new partitions by then.
         yield from on_partition_modifications(components, sorted(grown))
 
     def answer(late: Mapping[TopicPartition, PacelineError]) -> None:
@@ -77,7 +77,7 @@ def _write_all(
     validate_only: bool,
     outcomes: dict[str, Growth | PacelineError],
 ) -> Flow[None]:
-    """Read, decide, write on the version read; another client's write in between makes us decide again."""
+    """Read, decide, write on condition of the version; decide again after a concurrent write of another client."""
     remaining = list(wanted)
     tried: dict[str, tuple[bytes, Growth]] = {}
     budget = components.config.max_partitions_per_request
@@ -88,7 +88,7 @@ def _write_all(
         writes: dict[str, SetData] = {}
         for name, response in zip(remaining, responses, strict=True):
             if name in tried and response.ok and response.data == tried[name][0]:
-                outcomes[name] = tried[name][1]  # Ours after all: the answer to the earlier try was lost.
+                outcomes[name] = tried[name][1]  # Written by the earlier attempt, whose answer was lost.
                 continue
             try:
                 node, version = _node(components, name, response)

@@ -1,7 +1,7 @@
-"""Restore topic ids that were removed from ZooKeeper while no controller knew them.
+"""Restore topic ids that were removed from ZooKeeper while no controller had them in memory.
 
 Kafka's tools before 2.8 rewrite a topic's node without the id. The replicas still have it in ``partition.metadata``,
-and brokers send it in their answers to a LeaderAndIsr that names no id.
+and brokers return it in their answers to a LeaderAndIsr without an id.
 
 Source: docs/protocol/controller.md#topic-changes; KIP-516.
 """
@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 
 def note_log_topic_ids(components: ControllerComponents, event: LeaderAndIsrResponseReceived) -> Flow[None]:
-    """Note the ids of logs in an answer to LeaderAndIsr, and restore those of topics that are complete now."""
+    """Store the ids of logs from an answer to LeaderAndIsr, and restore the ids of topics that are now complete."""
     context = components.context
     topics: set[str] = set()
     for partition in event.request.partitions:
@@ -41,10 +41,10 @@ def note_log_topic_ids(components: ControllerComponents, event: LeaderAndIsrResp
 
 
 def agreed_topic_id(context: ControllerContext, topic: str) -> str | None:
-    """Return the id that the logs of the topic have, None while it is not certain.
+    """Return the topic id of the topic's logs, None while it is not certain.
 
-    It is certain when every ISR member of every partition with a leader has answered, and all logs that have an id have
-    the same. A broker sets a log with another id aside, so an id that one ISR member does not have would cost records.
+    It is certain when every ISR member of every partition with a leader has answered, and all logs with an id have the
+    same id. A broker sets a log with another id aside, so a wrong id would lose the records of an ISR member.
     """
     found: set[str] = set()
     for index in context.topics[topic]:
@@ -65,10 +65,10 @@ def agreed_topic_id(context: ControllerContext, topic: str) -> str | None:
 
 
 def _write(components: ControllerComponents, topic: str, topic_id: str) -> Flow[bool]:
-    """Write the id into the topic's node, unless that has changed meanwhile; return whether it was written."""
+    """Write the id into the topic's node, unless the node has changed meanwhile; return whether it was written."""
     context = components.context
     if context.is_queued_for_deletion(topic):
-        return False  # The answers to its StopReplicas are compared with the id that they were sent with.
+        return False  # Answers to StopReplica are compared with the id in their requests.
     path = znodes.topic_path(topic)
     (found,) = yield from components.storage.read_all([path])
     try:
@@ -77,7 +77,7 @@ def _write(components: ControllerComponents, topic: str, topic_id: str) -> Flow[
         return False
     if found.stat is None or node.topic_id is not None:
         return False
-    # A re-created topic may have the version of its namesake, but it has no state nodes yet.
+    # A re-created topic may have the node version of the deleted topic, but it has no state nodes yet.
     states = [
         znodes.partition_state_path(TopicPartition(topic, index))
         for index in context.topics[topic]
@@ -94,7 +94,7 @@ def _write(components: ControllerComponents, topic: str, topic_id: str) -> Flow[
 
 
 def _tell(components: ControllerComponents, topic: str, topic_id: str) -> None:
-    """Take the id into the context, and send it to brokers and standby controllers."""
+    """Store the id in the context, and send it to brokers and standby controllers."""
     context = components.context
     LOG.warning("topic id restored from the logs of its replicas: topic=%s id=%s", topic, topic_id)
     context.topic_ids[topic] = topic_id

@@ -22,8 +22,8 @@ def place_replicas(
 ) -> Placement:
     """Place ``partition_count`` partitions on the brokers of ``racks`` (broker id to rack).
 
-    Racks count only when every broker has one. ``fixed_start`` replaces both random numbers; ``first_partition`` is
-    the number of partitions the topic has already.
+    Racks count only when every broker has a rack. ``fixed_start`` replaces both random numbers; ``first_partition`` is
+    the present number of partitions of the topic.
 
     Raises:
         InvalidPartitionsError: fewer than one partition.
@@ -62,7 +62,7 @@ def start_index_for_added_partitions(brokers: Sequence[int], leader_of_partition
 
 
 def rack_alternated_brokers(racks: Mapping[int, str]) -> list[int]:
-    """Return the brokers so that neighbours stand in different racks as far as possible."""
+    """Return the brokers in an order in which neighbours are in different racks as far as possible."""
     by_rack: dict[str, list[int]] = {}
     for broker in sorted(racks):
         by_rack.setdefault(racks[broker], []).append(broker)

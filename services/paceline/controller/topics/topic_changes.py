@@ -1,4 +1,4 @@
-"""Handle topics that appear, vanish or grow.
+"""Handle topics that appear, disappear or get more partitions.
 
 Source: docs/protocol/controller.md#topic-changes; Kafka 2.8 KafkaController.processTopicChange and
 processPartitionModifications.
@@ -20,14 +20,14 @@ LOG = logging.getLogger(__name__)
 
 
 def on_topic_change(components: ControllerComponents) -> Flow[None]:
-    """Compare the topics listed with those known; new ones are created, vanished ones forgotten."""
+    """Compare the topics in ZooKeeper with the known topics; create new topics, forget topics that disappeared."""
     context = components.context
     names = yield from components.storage.topic_names()
     components.topic_requests.topics_listed()
     new = [topic for topic in names if topic not in context.topics]
     listed = set(names)
     vanished = [topic for topic in context.topics if topic not in listed]
-    LOG.info("topics: new %s, vanished %s", new, vanished)
+    LOG.info("topics changed: new=%s deleted=%s", new, vanished)
     gone: set[str] = set()
     nodes = yield from read_topics(components, new, gone)
     new = [topic for topic in new if topic not in gone]
@@ -40,7 +40,7 @@ def on_topic_change(components: ControllerComponents) -> Flow[None]:
 
 
 def on_partition_modifications(components: ControllerComponents, topics: Sequence[str]) -> Flow[None]:
-    """Read topic nodes again; partitions not known yet are created, replica lists of known ones are left alone."""
+    """Read topic nodes again; creates new partitions, ignores changed replica lists of known partitions."""
     context = components.context
     known = [topic for topic in topics if topic in context.topics]
     gone: set[str] = set()
@@ -49,21 +49,21 @@ def on_partition_modifications(components: ControllerComponents, topics: Sequenc
     for topic in known:
         node = nodes.get(topic)
         if topic in gone:
-            # Without a node there is no watch on it, and if it is made again before the list of topics is read, the
-            # list looks as before: a topic that is forgotten here is new there.
+            # A missing node has no watch. If the topic is re-created before the list of topics is read again, the list
+            # looks unchanged: forget the topic now, so that it is then handled as new.
             yield from forget_topic(components, topic)
         if node is None:
             continue
         old_id = context.topic_ids.get(topic)
         if old_id and node.topic_id and node.topic_id != old_id:
-            # Deleted and created again between two reads: the name is the same, the topic is not.
+            # Deleted and re-created between two reads: same name, another topic id.
             yield from forget_topic(components, topic)
             created.extend(add_topics(components, [topic], {topic: node}))
             continue
         if node.topic_id and not old_id:
             context.topic_ids[topic] = node.topic_id
         elif old_id and not node.topic_id:
-            # Kafka's tools before 2.8 rewrite the node without the id that they do not know.
+            # Kafka's tools before 2.8 rewrite the node without the topic id.
             yield from _give_id(components, topic, old_id, node)
         added = [p for p in sorted(node.partitions) if not context.knows(TopicPartition(topic, p))]
         if context.is_queued_for_deletion(topic):
@@ -83,15 +83,15 @@ def read_topics(
     gone: set[str],
     known_ids: Mapping[str, str | None] | None = None,
 ) -> Flow[dict[str, znodes.TopicAssignment]]:
-    """Read topic nodes; a new topic without a topic id gets one, in ZooKeeper first.
+    """Read topic nodes; a new topic without a topic id gets an id, which is first written to ZooKeeper.
 
-    An id is never replaced, for brokers would set their logs aside as another topic's. A topic with partition states
-    has had an id, and Kafka's tools before 2.8 have rewritten its node without it: it gets the one from ``known_ids``.
-    When that is not known the topic is left without one until the brokers have answered with the ids of their logs
+    An existing id is never replaced, because brokers would set their logs aside as those of another topic. A topic with
+    partition states must have had an id, which Kafka's tools before 2.8 removed: it gets its id from ``known_ids``.
+    When that has none, the topic stays without an id until the brokers have returned the ids of their logs
     (`dropped_topic_ids`).
 
-    Topics without a node are added to ``gone``: nothing watches them, so they must not pass for known. When they are
-    re-created the list of topics may look as before.
+    Topics without a node are added to ``gone``: they have no watch, so they must not count as known. When they are
+    re-created the list of topics may look unchanged.
     """
     nodes = yield from components.storage.topic_nodes(topics, gone)
     for topic in [topic for topic, node in nodes.items() if node.topic_id is None]:
@@ -111,7 +111,7 @@ def _give_id(components: ControllerComponents, topic: str, topic_id: str, node: 
     try:
         yield from components.storage.write_topic(topic, topic_id, dict(node.partitions))
     except UnexpectedResponseError as error:
-        # Deleted meanwhile, or so large that an id does not fit: no reason to keep all others waiting.
+        # Deleted meanwhile, or too large for an id: do not block the other topics.
         LOG.warning("topic cannot be given an id: topic=%s id=%s cause=%s", topic, topic_id, error)
         return False
     return True
@@ -120,7 +120,7 @@ def _give_id(components: ControllerComponents, topic: str, topic_id: str, node: 
 def add_topics(
     components: ControllerComponents, topics: Sequence[str], nodes: dict[str, znodes.TopicAssignment]
 ) -> list[TopicPartition]:
-    """Take topics into the context and return their partitions; a malformed node counts as one without any."""
+    """Add topics to the context and return their partitions; a malformed node counts as a topic without partitions."""
     added = []
     for topic in topics:
         node = nodes.get(topic)
@@ -135,7 +135,7 @@ def add_topics(
 
 
 def forget_topic(components: ControllerComponents, topic: str) -> Flow[None]:
-    """Drop a topic whose node is gone; a marker it leaves would have the next topic of its name deleted one day."""
+    """Forget a topic whose node was deleted; also deletes its marker, which would delete a later topic of that name."""
     is_marked = components.context.is_queued_for_deletion(topic)
     components.context.drop_topic(topic)
     components.topic_gone(topic)
@@ -144,7 +144,7 @@ def forget_topic(components: ControllerComponents, topic: str) -> Flow[None]:
 
 
 def create_partitions(components: ControllerComponents, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
-    """Bring new partitions online: four steps in strict order."""
+    """Bring new partitions online, in four steps whose order matters."""
     if not topic_partitions:
         return
     replicas = [
@@ -165,6 +165,6 @@ def _restore(components: ControllerComponents, topic: str) -> Flow[None]:
     names = yield from components.storage.children(znodes.topic_partitions_path(topic), watch=False)
     existing = {int(name) for name in names if name.isdecimal()}
     assignments = {p: a for p, a in components.context.topics[topic].items() if p in existing}
-    LOG.warning("partitions added to topic %s are taken back, it is being deleted", topic)
+    LOG.warning("topic is being deleted, removing added partitions: topic=%s", topic)
     if assignments:
         yield from components.storage.write_topic(topic, components.context.topic_ids.get(topic), assignments)

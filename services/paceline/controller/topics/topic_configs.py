@@ -1,7 +1,7 @@
-"""Serve DescribeConfigs and IncrementalAlterConfigs; the part for brokers is in `broker_configs`.
+"""Serve DescribeConfigs and IncrementalAlterConfigs; `broker_configs` has the part for brokers.
 
-A change is one multi: the resource's configuration, conditional on the version it was decided on, and the notice that
-makes brokers read it. Kafka writes the two one after the other and loses the notice when it dies in between.
+A change is a single multi: the resource's configuration, conditional on the version that was read, and the notification
+that makes brokers read it. Kafka writes the two separately and loses the notification when it dies in between.
 
 Source: docs/protocol/zookeeper.md#configuration-nodes; KIP-339; Kafka 2.8 AdminManager.
 """
@@ -51,13 +51,13 @@ MAX_CONFIG_NODE_BYTES = 500_000
 LIST_KEYS = frozenset(
     {"cleanup.policy", "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 )
-"""Keys whose value is a list, so that APPEND and SUBTRACT make sense."""
+"""Keys with a list value, to which APPEND and SUBTRACT apply."""
 
 Overrides = dict[str, str]
 
 
 class TopicConfigAdmin:
-    """Reads and changes the configuration of topics, and of brokers while they run."""
+    """Reads and changes the configuration of topics, and dynamic settings of brokers."""
 
     def __init__(self, components: ControllerComponents) -> None:
         self._components = components
@@ -65,7 +65,7 @@ class TopicConfigAdmin:
     # describing
 
     def describe(self, event: DescribeConfigs) -> Flow[None]:
-        """Answer with the values in effect and where each comes from."""
+        """Answer with the effective values and their sources."""
         problems = [self._resource_problem(one) or _key_problem(one, keys) for one, keys in event.resources]
         wanted_resources = [
             resource for (resource, _), problem in zip(event.resources, problems, strict=True) if problem is None
@@ -96,7 +96,7 @@ class TopicConfigAdmin:
         event.reply(results)
 
     def _defaults(self) -> Flow[Overrides]:
-        """Return what is set for all brokers, as far as it says something: keys and values that make sense."""
+        """Return the settings for all brokers; skips unknown keys and values that are not valid."""
         defaults = {key: value for key, value in self._components.config.topic_defaults.items() if _parses(key, value)}
         if self._components.config.unclean_leader_election_enable:
             defaults[UNCLEAN_KEY] = "true"
@@ -113,7 +113,7 @@ class TopicConfigAdmin:
     # changing
 
     def alter(self, event: IncrementalAlterConfigs) -> Flow[None]:
-        """Check and write; an alteration is made as a whole or not at all."""
+        """Check and write; either all changes of a resource are made or none."""
         resources = [alteration.resource for alteration in event.alterations]
         times = Counter(resources)
         errors: dict[ConfigResource, PacelineError] = {}
@@ -136,7 +136,7 @@ class TopicConfigAdmin:
         validate_only: bool,
         errors: dict[ConfigResource, PacelineError],
     ) -> Flow[None]:
-        """Read, decide, write on the version read; another client's write in between makes us decide again."""
+        """Read, decide, write on condition of the version; decide again after a concurrent write of another client."""
         storage = self._components.storage
         defaults = yield from self._defaults()
         remaining = list(wanted)
@@ -147,7 +147,7 @@ class TopicConfigAdmin:
             for resource, response in zip(remaining, responses, strict=True):
                 errors.pop(resource, None)
                 if resource in tried and response.ok and response.data == tried[resource]:
-                    continue  # Ours after all, notice included: the answer to the earlier try was lost.
+                    continue  # Written by the earlier attempt, notification included; its answer was lost.
                 try:
                     present = _overrides(resource, response)
                     if resource.kind is ResourceType.BROKER:
@@ -176,7 +176,7 @@ class TopicConfigAdmin:
 
     def _resource_problem(self, resource: ConfigResource) -> PacelineError | None:
         if resource.kind is None:
-            return InvalidRequestError("the type of the resource is missing or not known")
+            return InvalidRequestError("the resource type is missing or unknown")
         if resource.kind is ResourceType.BROKER:
             return broker_problem(resource.name)
         context = self._components.context
@@ -209,12 +209,12 @@ def _key_problem(resource: ConfigResource, keys: Sequence[str]) -> PacelineError
 def _changes_problem(changes: Sequence[ConfigChange]) -> PacelineError | None:
     times = Counter(change.key for change in changes)
     if not changes:
-        return InvalidRequestError("there is nothing to change")
+        return InvalidRequestError("the request has no changes")
     for change in changes:
         if times[change.key] > 1:
             return InvalidRequestError(f"{change.key!r} is listed more than once")
         if change.operation is None:
-            return InvalidRequestError(f"the operation on {change.key!r} is missing or not known")
+            return InvalidRequestError(f"the operation on {change.key!r} is missing or unknown")
         if change.operation is ConfigOperation.DELETE:
             if change.value is not None:
                 return InvalidRequestError(f"DELETE of {change.key!r} takes no value")
@@ -239,12 +239,12 @@ def _applied(changes: Sequence[ConfigChange], overrides: Overrides, defaults: Ma
     """Return the overrides after the changes.
 
     Raises:
-        InvalidConfigError: a key is not known, a value not acceptable; then nothing of it counts.
+        InvalidConfigError: a key is unknown or a value is not valid; no change of the resource is applied.
     """
     result = dict(overrides)
     for change in changes:
         if change.operation is ConfigOperation.DELETE:
-            # Also of an unknown key: another tool may have left it there.
+            # Allow this for an unknown key too, which another tool may have written.
             if change.key not in TOPIC_KEYS and change.key not in result:
                 raise unknown_topic_key(change.key)
             result.pop(change.key, None)
@@ -260,9 +260,9 @@ def _applied(changes: Sequence[ConfigChange], overrides: Overrides, defaults: Ma
 
 def _edited(change: ConfigChange, current: str) -> str:
     if change.key not in LIST_KEYS:
-        LogConfig().value_text(change.key)  # An unknown key is the better message.
+        LogConfig().value_text(change.key)  # Raises first for an unknown key, whose message is more helpful.
         assert change.operation is not None
-        raise InvalidConfigError(f"{change.key!r} is no list, {change.operation.name} makes no sense")
+        raise InvalidConfigError(f"{change.key!r} is not a list, so {change.operation.name} cannot apply")
     members = _members(current)
     named = _members(change.value or "")
     if change.operation is ConfigOperation.APPEND:
@@ -284,7 +284,7 @@ def _check_lags(changes: Sequence[ConfigChange], overrides: Overrides, defaults:
 
 
 def _entry(key: str, overrides: Mapping[str, str], defaults: Mapping[str, str]) -> ConfigEntry:
-    """Return a key's value in effect; what does not parse counts as not set, as at the brokers."""
+    """Return a key's effective value; a value that cannot be parsed counts as not set, as on brokers."""
     if key in overrides and _parses(key, overrides[key]):
         return ConfigEntry(key, overrides[key], ConfigSource.TOPIC)
     built_in = LogConfig().value_text(key)
@@ -310,7 +310,7 @@ def _parses(key: str, value: str) -> bool:
 def _encoded(overrides: Overrides) -> bytes:
     data = znodes.encode_config(overrides)
     if len(data) > MAX_CONFIG_NODE_BYTES:
-        raise InvalidConfigError(f"the configuration takes {len(data)} bytes, {MAX_CONFIG_NODE_BYTES} are allowed")
+        raise InvalidConfigError(f"the configuration takes {len(data)} bytes, the limit is {MAX_CONFIG_NODE_BYTES}")
     return data
 
 

@@ -1,8 +1,8 @@
 """Delete topics: stop every replica, delete its log, then the topic's nodes, the marker last.
 
-Everything here may be repeated: `resume` is called whenever something that could have held a deletion up has changed.
-A deletion never waits for a reassignment: once it has begun there is no leader, so no new replica could ever join, and
-the two would wait for each other for ever. Kafka halts such a topic at failover and stays stuck.
+All steps may be repeated: `resume` is called after every change that could unblock a deletion. A deletion never waits
+for a reassignment: during the deletion there is no leader, so no new replica could join the ISR, and the two would wait
+for each other forever. Kafka halts such a topic at failover, and its deletion hangs.
 
 Source: docs/protocol/controller.md#topic-deletion; Kafka 2.8 TopicDeletionManager.scala.
 """
@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 
 class TopicDeletionManager:
-    """Drives topics that are marked for deletion to their end."""
+    """Deletes topics that are marked for deletion."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class TopicDeletionManager:
     # entry points
 
     def start(self, marked: Iterable[str], ineligible: Iterable[str]) -> Flow[None]:
-        """Take over the markers found at failover."""
+        """Queue the topics marked at failover."""
         if not self._config.delete_topic_enable:
             yield from self.remove_markers(marked)
             return
@@ -56,11 +56,10 @@ class TopicDeletionManager:
         self._context.deletion_ineligible.update(set(ineligible) & self._context.deletion_queued)
 
     def on_markers(self, look_at_topics: Callable[[], Flow[None]]) -> Flow[None]:
-        """React to the children of ``/admin/delete_topics``.
+        """Handle the children of ``/admin/delete_topics``.
 
-        `look_at_topics` compares the topics in ZooKeeper with those known. A marker of an unknown topic may belong
-        to a topic that was created a moment ago, whose event may wait behind this one: look for the topic before its
-        marker is deleted.
+        `look_at_topics` compares the topics in ZooKeeper with the known topics. A marker of an unknown topic may belong
+        to a topic that was just created, whose event is still queued: look for the topic before deleting its marker.
         """
         names = yield from self._storage.children(znodes.DELETE_TOPICS, watch=True)
         marked = sorted(names)
@@ -79,22 +78,22 @@ class TopicDeletionManager:
         yield from self.resume()
 
     def remove_markers(self, topics: Iterable[str]) -> Flow[None]:
-        """Take back what asks for a deletion: there is nothing to delete, or nothing may be."""
+        """Delete markers of topics that do not exist or must not be deleted."""
         yield from self._storage.delete_fenced([znodes.delete_topic_path(topic) for topic in topics])
 
     def mark_ineligible(self, topics: Iterable[str]) -> None:
-        """Halt the deletion of topics; those that are not queued are left alone."""
+        """Halt the deletion of topics; topics that are not queued are unaffected."""
         self._context.deletion_ineligible.update(set(topics) & self._context.deletion_queued)
 
     def resume_topics(self, topics: Iterable[str]) -> Flow[None]:
-        """Let topics go on after what halted them has ended."""
+        """Resume the deletion of topics after its obstacle was removed."""
         halted = set(topics) & self._context.deletion_queued
         if halted:
             self._context.deletion_ineligible -= halted
             yield from self.resume()
 
     def fail_replicas(self, replicas: Sequence[Replica]) -> Flow[None]:
-        """Replicas could not be deleted: halt their topics until the broker, or the directory, is back."""
+        """Halt the topics of replicas that could not be deleted, until the broker or the directory is back."""
         failed = [replica for replica in replicas if self._is_queued(replica)]
         if failed:
             yield from self._replicas.handle_state_changes(failed, ReplicaState.DELETION_INELIGIBLE)
@@ -102,7 +101,7 @@ class TopicDeletionManager:
             yield from self.resume()
 
     def complete_replicas(self, replicas: Sequence[Replica]) -> Flow[None]:
-        """Replicas have been deleted by their brokers."""
+        """Record replicas that brokers have deleted."""
         context = self._context
         deleted = [replica for replica in replicas if self._is_queued(replica)]
         halted_states = (ReplicaState.DELETION_INELIGIBLE, ReplicaState.OFFLINE, ReplicaState.ONLINE)
@@ -113,10 +112,10 @@ class TopicDeletionManager:
         yield from self.resume()
 
     def _unhalt(self, replicas: Sequence[Replica]) -> None:
-        """Start deletions again that an earlier answer halted although they then succeeded.
+        """Resume deletions that an earlier answer halted although the replica was then deleted.
 
-        The replica was out of service when its broker answered, and it is deleted now: without this call its topic's
-        deletion would never continue.
+        The replica was offline when its broker answered, and it is deleted now: without this call its topic's deletion
+        would never continue.
         """
         for replica in replicas:
             offline = self._context.on_offline_dirs.get(replica.broker_id, set())
@@ -124,7 +123,7 @@ class TopicDeletionManager:
         self._context.deletion_ineligible -= {replica.topic_partition.topic for replica in replicas}
 
     def resume(self) -> Flow[None]:
-        """Do the next step for every queued topic that is not halted."""
+        """Perform the next step for every queued topic that is not halted."""
         if not self._config.delete_topic_enable:
             return
         context = self._context
@@ -136,8 +135,8 @@ class TopicDeletionManager:
                 try:
                     yield from self._complete(topic)
                 except UnexpectedResponseError as error:
-                    # The next step of any topic tries again; no other topic waits for it.
-                    LOG.error("the nodes of topic %s cannot be deleted: %s", topic, error)
+                    # The next step of any topic tries again; other topics do not wait.
+                    LOG.error("topic nodes not deleted: topic=%s error=%s", topic, error)
                 continue
             if ReplicaState.DELETION_STARTED in states:
                 continue
@@ -194,7 +193,7 @@ class TopicDeletionManager:
             if gone:
                 break
             if (yield from self._is_made_anew(topic)):
-                raise UnexpectedResponseError(ZkCode.NODE_EXISTS, f"delete {topic}, which was created again,")
+                raise UnexpectedResponseError(ZkCode.NODE_EXISTS, f"delete {topic}, which was re-created,")
             actual = yield from self._storage.tree(znodes.topic_path(topic))
             gone = yield from self._delete_leaves_first(actual)
         if not gone:
@@ -203,7 +202,7 @@ class TopicDeletionManager:
         yield from self._storage.delete_fenced([znodes.delete_topic_path(topic)])
 
     def _is_made_anew(self, topic: str) -> Flow[bool]:
-        """Whether the topic is another one by now, of which the news still waits."""
+        """Whether the topic was re-created, with its event still queued."""
         found = yield from self._storage.topic_nodes([topic])
         known_id = self._context.topic_ids.get(topic)
         found_id = found[topic].topic_id if topic in found else None
@@ -211,7 +210,7 @@ class TopicDeletionManager:
 
     @staticmethod
     def _tree(topic: str, partitions: Iterable[int]) -> list[str]:
-        """Return what the tree of a topic normally consists of, leaves first."""
+        """Return the usual nodes of a topic, leaves first."""
         paths = []
         for partition in partitions:
             topic_partition = TopicPartition(topic, partition)
@@ -220,7 +219,7 @@ class TopicDeletionManager:
         return [*paths, znodes.topic_partitions_path(topic), znodes.topic_path(topic)]
 
     def _delete_leaves_first(self, paths: Sequence[str]) -> Flow[bool]:
-        """Delete nodes in order, many per multi; False when one was missing or not empty."""
+        """Delete nodes in order, many per multi; return False when a node was missing or not empty."""
         limit = max(1, self._config.zookeeper_multi_max_operations - 1)
         for start in range(0, len(paths), limit):
             multi = self._storage.fenced(*(Delete(path) for path in paths[start : start + limit]))
@@ -230,6 +229,6 @@ class TopicDeletionManager:
             code = first_failure(response)[1]
             if code not in (ZkCode.NO_NODE, ZkCode.NOT_EMPTY):
                 raise UnexpectedResponseError(code, f"delete {paths[-1]}")
-            # A root that is missing altogether was deleted by an earlier try whose answer was lost.
+            # A root that is missing was deleted by an earlier attempt whose answer was lost.
             return code is ZkCode.NO_NODE and len(paths) == 1
         return True

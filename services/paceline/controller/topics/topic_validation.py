@@ -1,4 +1,4 @@
-"""Values of topic requests, and the checks of them before anything changes.
+"""Values of topic requests, and their validation before anything is changed.
 
 Source: docs/protocol/zookeeper.md#topic-names; Kafka 2.8 AdminManager.createTopics and
 AdminZkClient.validateTopicCreate.
@@ -27,7 +27,7 @@ from paceline.model.settings import ControllerConfig
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create: either counts, or a manual placement."""
+    """A topic to create: either partition and replica counts, or a manual placement."""
 
     name: str
     partitions: int | None = None
@@ -38,12 +38,12 @@ class NewTopic:
     """Broker ids per partition, partition 0 first; empty lets the controller place replicas."""
     configs: Mapping[str, str] = field(default_factory=dict)
     internal: bool = False
-    """Whether a broker asks, which may create the cluster's own topics."""
+    """Whether the request is from a broker, which may create internal topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicResult:
-    """What became of one topic."""
+    """Result for one topic."""
 
     name: str
     error: PacelineError | None = None
@@ -53,14 +53,14 @@ class CreateTopicResult:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopicResult:
-    """What became of one topic."""
+    """Result for one topic."""
 
     name: str
     error: PacelineError | None = None
 
 
 class TopicValidator:
-    """Checks requests to create topics against the cluster as the controller knows it."""
+    """Checks CreateTopics requests against the controller's cluster state."""
 
     def __init__(self, config: ControllerConfig, context: ControllerContext, rng: random.Random) -> None:
         self._config = config
@@ -70,9 +70,9 @@ class TopicValidator:
     def place_all(
         self, topics: Sequence[NewTopic], unheard: Iterable[str] = ()
     ) -> dict[str, dict[int, ReplicaAssignment] | PacelineError]:
-        """Return for each topic where its replicas go, or why it is refused.
+        """Return the replicas of each topic, or the error.
 
-        ``unheard`` are topics that have been written, and that the controller has not heard of yet.
+        ``unheard`` are topics that were written and are not in the controller's state yet.
         """
         names = [topic.name for topic in topics]
         taken = {collision_key(name): name for name in (*unheard, *self._context.topics)}
@@ -95,7 +95,7 @@ class TopicValidator:
     def _place(self, topic: NewTopic, taken: Mapping[str, str], budget: int) -> dict[int, ReplicaAssignment]:
         validate_topic_name(topic.name)
         if topic.name in INTERNAL_TOPICS and not topic.internal:
-            raise InvalidTopicError(f"topic {topic.name!r} is the cluster's own")
+            raise InvalidTopicError(f"topic {topic.name!r} is an internal topic")
         holder = taken.get(collision_key(topic.name))
         if holder == topic.name:
             state = "is being deleted" if self._context.is_queued_for_deletion(topic.name) else "exists"
@@ -105,7 +105,7 @@ class TopicValidator:
         LogConfig.from_properties(topic.configs).refuse_unreceivable_batches()
         if topic.assignments:
             if topic.partitions is not None or topic.replication_factor is not None:
-                raise InvalidRequestError("counts and a manual placement exclude each other")
+                raise InvalidRequestError("counts and a manual placement cannot be combined")
             check_manual_placement(topic.assignments, self._context.brokers)
             placement = dict(enumerate(topic.assignments))
         else:
@@ -134,18 +134,18 @@ def check_manual_placement(assignments: Sequence[Sequence[int]], registered: Ite
     """Check that every partition has the same number of distinct, registered brokers.
 
     Raises:
-        InvalidReplicaAssignmentError: it has not; the message says which partition.
+        InvalidReplicaAssignmentError: the placement is not valid; the message names the partition.
     """
     known = set(registered)
     for partition, replicas in enumerate(assignments):
         if not replicas:
             raise InvalidReplicaAssignmentError(f"partition {partition} has no replicas")
         if len(set(replicas)) != len(replicas):
-            raise InvalidReplicaAssignmentError(f"partition {partition} names a broker twice: {list(replicas)}")
+            raise InvalidReplicaAssignmentError(f"partition {partition} lists a broker twice: {list(replicas)}")
         if len(replicas) != len(assignments[0]):
             raise InvalidReplicaAssignmentError(
                 f"partition {partition} has {len(replicas)} replicas, partition 0 has {len(assignments[0])}"
             )
         unknown = [broker_id for broker_id in replicas if broker_id not in known]
         if unknown:
-            raise InvalidReplicaAssignmentError(f"partition {partition} names brokers that are not there: {unknown}")
+            raise InvalidReplicaAssignmentError(f"partition {partition} lists unregistered brokers: {unknown}")
