@@ -33,7 +33,6 @@ from paceline.broker.requests.digest_range import digest_range
 from paceline.broker.requests.errors import failure_of
 from paceline.broker.requests.fetch_answers import fetch_for_client, fetch_for_follower
 from paceline.broker.requests.producer_ids import ProducerIdReply, ProducerIds
-from paceline.broker.storage.interfaces import ReplicaLogs
 from paceline.broker.storage.log_cleaner import LogCleaner
 from paceline.broker.storage.log_dirs import alter_replica_log_dirs, describe_log_dirs
 from paceline.broker.storage.log_flusher import InlineWork, LogFlusher
@@ -44,6 +43,7 @@ from paceline.coordination.interface import SessionEvent, SessionState, WatchEve
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.coordination.recipes import propagate_isr_change
 from paceline.log.log_config import LogConfig
+from paceline.log.log_manager import LogManager
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     DeleteRecordsResult,
@@ -96,7 +96,7 @@ class BrokerNode:
         endpoints: tuple[Endpoint, ...],
         scheduler: Scheduler,
         zookeeper: ZooKeeper,
-        log_manager: ReplicaLogs,
+        log_manager: LogManager,
         transport: BrokerTransport,
         rng: random.Random,
         on_state_change: Callable[[StateChange], None],

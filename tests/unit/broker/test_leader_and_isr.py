@@ -6,8 +6,8 @@ import pytest
 
 from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
 from paceline.broker.partition.partition import Partition
-from paceline.broker.storage.interfaces import ReplicaLog
 from paceline.log.files import join
+from paceline.log.partition_log import PartitionLog
 from paceline.model.control import LeaderAndIsrPartition, LeaderAndIsrRequest
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
@@ -236,7 +236,7 @@ def test_s2_5_the_fetchers_of_all_stop_before_the_first_role_changes(
     fetched: list[list[TopicPartition]] = []
     make_leader = Partition.make_leader
 
-    def traced(partition: Partition, state: LeaderAndIsrPartition, log: ReplicaLog) -> bool:
+    def traced(partition: Partition, state: LeaderAndIsrPartition, log: PartitionLog) -> bool:
         fetched.append([tp for tp in (TP, OTHER) if fetchers.state(tp) is not None])
         return make_leader(partition, state, log)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from paceline.broker.control.deleted_replicas import DeletedReplicas
 from paceline.broker.partition.partition import Partition
 from paceline.broker.partition.replica_manager import ReplicaManager
-from paceline.broker.storage.interfaces import ReplicaLog
 from paceline.broker.storage.stray_logs import set_namesake_aside, set_strays_aside
+from paceline.log.partition_log import PartitionLog
 from paceline.model.control import (
     ControlResponse,
     LeaderAndIsrPartition,
@@ -56,7 +56,7 @@ class ControlRequests:
         self._manager = manager
         self._on_leadership_change = on_leadership_change
         self._on_partitions_deleted = on_partitions_deleted
-        self._deleted: dict[TopicPartition, ReplicaLog] = {}
+        self._deleted: dict[TopicPartition, PartitionLog] = {}
         """Logs the running request has deleted."""
         self._gone = DeletedReplicas()
 
@@ -192,7 +192,7 @@ class ControlRequests:
         if not manager.shutting_down:
             manager.fetchers.start(following)
 
-    def _log(self, partition: Partition, state: LeaderAndIsrPartition, nowhere_else: bool = False) -> ReplicaLog:
+    def _log(self, partition: Partition, state: LeaderAndIsrPartition, nowhere_else: bool = False) -> PartitionLog:
         """Return the log; ``nowhere_else`` says that it cannot lie in a directory that is offline."""
         manager = self._manager
         config = manager.topic_config(state.topic_partition.topic)

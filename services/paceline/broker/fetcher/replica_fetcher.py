@@ -12,9 +12,9 @@ from typing import Final, Protocol
 
 from paceline.broker.interfaces import BrokerTransport
 from paceline.broker.partition.partition import Partition
-from paceline.broker.storage.interfaces import ReplicaLog
 from paceline.broker.traffic import BrokerTraffic
 from paceline.log.damage import DamagedLogError
+from paceline.log.partition_log import PartitionLog
 from paceline.model.control import LiveBroker
 from paceline.model.errors import (
     BrokerNotAvailableError,
@@ -108,7 +108,7 @@ class FetchState:
         "since_ms",
     )
 
-    def __init__(self, partition: Partition, log: ReplicaLog, now_ms: float) -> None:
+    def __init__(self, partition: Partition, log: PartitionLog, now_ms: float) -> None:
         self.partition = partition
         self.since_ms = now_ms
         """When fetching began, on the scheduler's clock."""
@@ -130,7 +130,7 @@ class FetchState:
         """Whether it holds all that is committed; before the first answer, whether its leader's epoch began so."""
         return self.partition.in_sync_at_epoch if self.lag is None else self.lag <= 0
 
-    def take_position(self, log: ReplicaLog) -> None:
+    def take_position(self, log: PartitionLog) -> None:
         """Fetch from the log's end next."""
         self.fetch_offset = log.log_end_offset
         self.last_fetched_epoch = log.latest_epoch
@@ -428,7 +428,7 @@ class ReplicaFetcher:
         first_ms = self._config.replica_fetch_backoff_ms / _FIRST_DELAY_DIVISOR
         state.delay_ms = first_ms if state.delay_ms is None else state.delay_ms * 2
 
-    def _awaits_settings(self, state: FetchState, log: ReplicaLog) -> bool:
+    def _awaits_settings(self, state: FetchState, log: PartitionLog) -> bool:
         """Whether the log's first records have to wait until the topic's settings are read.
 
         Its segments would have the size that the broker's defaults say. After half of ``replica.lag.time.max.ms`` a
@@ -438,7 +438,7 @@ class ReplicaFetcher:
             return False
         return self._scheduler.now_ms() - state.since_ms < self._config.replica_lag_time_max_ms / 2
 
-    def _moved(self, state: FetchState, log: ReplicaLog) -> bool:
+    def _moved(self, state: FetchState, log: PartitionLog) -> bool:
         """Fetch from the log's end next; return whether the leader has to be told something new."""
         before = (state.sent_offset, state.last_fetched_epoch, state.sent_log_start_offset)
         state.take_position(log)
@@ -447,13 +447,13 @@ class ReplicaFetcher:
             self._name_again(state.partition.topic_partition)
         return changed
 
-    def _diverged(self, state: FetchState, log: ReplicaLog, leader_end: EpochEnd) -> bool:
+    def _diverged(self, state: FetchState, log: PartitionLog, leader_end: EpochEnd) -> bool:
         point = truncation_point(leader_end, log.log_end_offset, log.end_offset_for_epoch, log.high_watermark)
         reason = f"epoch {leader_end.epoch} of the leader ends at {leader_end.end_offset}"
         state.partition.truncate_to(point.offset, reason)
         return self._moved(state, log)
 
-    def _out_of_range(self, state: FetchState, log: ReplicaLog, result: ReplicaFetchResult) -> bool:
+    def _out_of_range(self, state: FetchState, log: PartitionLog, result: ReplicaFetchResult) -> bool:
         if result.log_end_offset < 0 or result.log_start_offset < 0:
             return False
         # After an unclean election all that is left here may lie beyond the leader's log. What the leader has may be

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from paceline.broker.requests.errors import failure_of
 from paceline.broker.requests.produce import PartitionLookup
-from paceline.broker.storage.interfaces import ReplicaLog
 from paceline.log.damage import DamagedLogError
+from paceline.log.partition_log import PartitionLog
 from paceline.model.client_io import (
     EpochAnswer,
     EpochQuery,
@@ -69,7 +69,7 @@ def _list_offset(partitions: PartitionLookup, query: OffsetQuery) -> OffsetAnswe
     return answer
 
 
-def _found(answer: OffsetAnswer, log: ReplicaLog, offset: int) -> None:
+def _found(answer: OffsetAnswer, log: PartitionLog, offset: int) -> None:
     """Answer an offset with the epoch its record has, by which a reader notices later that the log was truncated."""
     answer.offset = offset
     epoch = log.epochs.epoch_of(offset)

@@ -12,7 +12,8 @@ Invariants (docs/protocol/replication.md):
 import sys
 
 from paceline.broker.partition.interfaces import IsrProposal, PartitionHost
-from paceline.broker.storage.interfaces import AppendResult, ReplicaLog
+from paceline.log.append_info import AppendInfo
+from paceline.log.partition_log import PartitionLog
 from paceline.model.control import LeaderAndIsrPartition
 from paceline.model.errors import (
     BrokerNotAvailableError,
@@ -68,7 +69,7 @@ class Partition:
         self._host = host
         self.topic_partition = topic_partition
         self.topic_id: str | None = None
-        self.log: ReplicaLog | None = None
+        self.log: PartitionLog | None = None
         self.leader_id = NO_LEADER
         self.leader_epoch = NO_EPOCH
         self.zk_version = -1
@@ -120,7 +121,7 @@ class Partition:
 
     # Role changes
 
-    def make_leader(self, state: LeaderAndIsrPartition, log: ReplicaLog) -> bool:
+    def make_leader(self, state: LeaderAndIsrPartition, log: PartitionLog) -> bool:
         """Lead from now on; return whether it did not lead before.
 
         The new epoch enters the epoch cache at the log's end, before any record (KAFKA-7415).
@@ -144,7 +145,7 @@ class Partition:
         self._host.news(self, News.ROLE)
         return not was_leader
 
-    def make_follower(self, state: LeaderAndIsrPartition, log: ReplicaLog) -> bool:
+    def make_follower(self, state: LeaderAndIsrPartition, log: PartitionLog) -> bool:
         """Follow ``state.leader``; return False when leader and epoch are what they were.
 
         Nothing is truncated and the high watermark stays: both belong to the fetcher.
@@ -161,7 +162,7 @@ class Partition:
             self._host.news(self, News.ROLE)
         return changed
 
-    def hold_log(self, topic_id: str | None, log: ReplicaLog) -> None:
+    def hold_log(self, topic_id: str | None, log: PartitionLog) -> None:
         """Keep the log, and its high watermark in the checkpoint, without a new role."""
         self.topic_id = log.topic_id or topic_id
         self.log = log
@@ -179,7 +180,7 @@ class Partition:
         self.log = None
         self._host.news(self, News.ROLE)
 
-    def _adopt(self, state: LeaderAndIsrPartition, log: ReplicaLog) -> None:
+    def _adopt(self, state: LeaderAndIsrPartition, log: PartitionLog) -> None:
         self.hold_log(state.topic_id, log)
         self.controller_epoch = state.controller_epoch
         self.replicas = state.replicas
@@ -215,7 +216,7 @@ class Partition:
         if topic_id is not None and self.topic_id is not None and topic_id != self.topic_id:
             raise InconsistentTopicIdError(f"{self.topic_partition} has topic id {self.topic_id}, not {topic_id}")
 
-    def leader_log(self, current_leader_epoch: int | None = None) -> ReplicaLog:
+    def leader_log(self, current_leader_epoch: int | None = None) -> PartitionLog:
         """Return the log, provided this broker leads and the asker's leader epoch, if given, is the present one.
 
         Raises:
@@ -230,7 +231,7 @@ class Partition:
             raise NotLeaderOrFollowerError(f"broker {self._host.broker_id} does not lead {self.topic_partition}")
         return self.log
 
-    def serving_log(self, current_leader_epoch: int | None = None) -> ReplicaLog:
+    def serving_log(self, current_leader_epoch: int | None = None) -> PartitionLog:
         """Return the log for an answer a client will trust: as `leader_log`, provided the leadership can be proved.
 
         Raises:
@@ -274,7 +275,7 @@ class Partition:
                 raise FencedLeaderEpochError(text)
             raise UnknownLeaderEpochError(text)
 
-    def readable_log(self, current_leader_epoch: int | None = None) -> ReplicaLog:
+    def readable_log(self, current_leader_epoch: int | None = None) -> PartitionLog:
         """Return the log for a client that may read from a follower, under the same checks of the leader epoch.
 
         Raises:
@@ -319,7 +320,7 @@ class Partition:
 
     def append_as_leader(
         self, batch: bytes, wait_for_all: bool, wall_ms: int, current_leader_epoch: int | None = None
-    ) -> AppendResult:
+    ) -> AppendInfo:
         """Append a producer's batch.
 
         Raises:
@@ -609,12 +610,12 @@ class Partition:
         if start > log.log_start_offset and log.increment_log_start_offset(start):
             self._host.log_start_moved(self)
 
-    def _drop_what_the_leader_deleted(self, log: ReplicaLog, batches: bytes, leader_log_start_offset: int) -> None:
+    def _drop_what_the_leader_deleted(self, log: PartitionLog, batches: bytes, leader_log_start_offset: int) -> None:
         """All there is lies below the leader's log start, and may be of another history than its first batch."""
         if int.from_bytes(batches[:8], "big") < log.log_end_offset:
             self.restart_log_at(leader_log_start_offset)
 
-    def _follow_high_watermark(self, log: ReplicaLog, leader_high_watermark: int) -> None:
+    def _follow_high_watermark(self, log: PartitionLog, leader_high_watermark: int) -> None:
         high_watermark = follower_high_watermark(
             log.high_watermark, leader_high_watermark, log.log_end_offset, log.log_start_offset
         )

@@ -23,10 +23,11 @@ from paceline.broker.requests.errors import failure_of, leader_hint
 from paceline.broker.requests.fetch import FetchHandler
 from paceline.broker.requests.produce import ProduceHandler
 from paceline.broker.storage.damaged_logs import DamagedLogs
-from paceline.broker.storage.interfaces import ReplicaLog, ReplicaLogs
 from paceline.broker.traffic import BrokerTraffic
 from paceline.log.damage import DamagedLogError
 from paceline.log.log_config import LogConfig
+from paceline.log.log_manager import LogManager
+from paceline.log.partition_log import PartitionLog
 from paceline.model.broker_dynamic_config import BrokerDynamicConfig
 from paceline.model.client_io import LeaderHint, PartitionFailure
 from paceline.model.errors import (
@@ -60,7 +61,7 @@ class ReplicaManager:
         self,
         config: BrokerConfig,
         scheduler: Scheduler,
-        logs: ReplicaLogs,
+        logs: LogManager,
         metadata: MetadataCache,
         transport: BrokerTransport,
         rng: random.Random,
@@ -456,7 +457,7 @@ class ReplicaManager:
         """A log's own bytes are wrong; return what to tell whoever asked for them."""
         return self.damaged_logs.found(topic_partition, error)
 
-    def purge_later(self, log: ReplicaLog) -> None:
+    def purge_later(self, log: PartitionLog) -> None:
         """Remove the files of a deleted log when its delay has passed."""
         self.scheduler.call_later(log.config.file_delete_delay_ms, self._purge)
 

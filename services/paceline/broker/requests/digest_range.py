@@ -6,8 +6,8 @@ from google_crc32c import extend
 
 from paceline.broker.requests.errors import failure_of
 from paceline.broker.requests.produce import PartitionLookup
-from paceline.broker.storage.interfaces import ReplicaLog
 from paceline.log.damage import DamagedLogError
+from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import BatchHeader, iterate_headers
 from paceline.model.client_io import DigestAnswer, DigestQuery
 from paceline.model.errors import CorruptMessageError, PacelineError, ReplicaNotAvailableError
@@ -39,7 +39,7 @@ def digest_range(partitions: PartitionLookup, query: DigestQuery) -> DigestAnswe
     return answer
 
 
-def _digest(log: ReplicaLog, query: DigestQuery, answer: DigestAnswer) -> None:
+def _digest(log: PartitionLog, query: DigestQuery, answer: DigestAnswer) -> None:
     end = min(query.end_offset, log.log_end_offset)
     position = max(query.start_offset, log.log_start_offset)
     budget = min(query.max_bytes or MAX_BYTES, MAX_BYTES)

@@ -9,8 +9,8 @@ from typing import Protocol
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.append_coalescing import LARGE_APPEND_BYTES, AppendCoalescer
 from paceline.broker.requests.errors import failure_of
-from paceline.broker.storage.interfaces import AppendResult
 from paceline.broker.traffic import BrokerTraffic
+from paceline.log.append_info import AppendInfo
 from paceline.log.damage import DamagedLogError
 from paceline.model.client_io import LeaderHint, PartitionFailure, ProduceData, ProduceResult, RequiredAcks
 from paceline.model.errors import (
@@ -116,7 +116,7 @@ class ProduceHandler:
 
     def _append(
         self, item: ProduceData, wait_for_all: bool, wall_ms: int, from_client: bool, result: ProduceResult
-    ) -> tuple[Partition | None, AppendResult | None]:
+    ) -> tuple[Partition | None, AppendInfo | None]:
         topic_partition = item.topic_partition
         try:
             if from_client and topic_partition.topic in INTERNAL_TOPICS:

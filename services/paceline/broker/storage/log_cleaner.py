@@ -11,10 +11,11 @@ from typing import Final, Protocol
 
 from paceline.broker.interfaces import BackgroundWork
 from paceline.broker.metrics import BrokerMetrics
-from paceline.broker.storage.interfaces import ReplicaLog, ReplicaLogs
 from paceline.log.compaction.cleanable import Cleanable
 from paceline.log.compaction.cleaning_task import CleaningTask
 from paceline.log.damage import DamagedLogError
+from paceline.log.log_manager import LogManager
+from paceline.log.partition_log import PartitionLog
 from paceline.model.errors import CorruptMessageError, KafkaStorageError, PacelineError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.scheduler import Cancellable, Scheduler
@@ -28,7 +29,7 @@ class CleanerPartition(Protocol):
     """A hosted partition as the cleaner sees it."""
 
     @property
-    def log(self) -> ReplicaLog | None:
+    def log(self) -> PartitionLog | None:
         """Its log, None while it is offline."""
 
 
@@ -52,7 +53,7 @@ class CleanerHost(Protocol):
 class _Cleaning:
     """A log that is being compacted."""
 
-    def __init__(self, log: ReplicaLog, task: CleaningTask) -> None:
+    def __init__(self, log: PartitionLog, task: CleaningTask) -> None:
         self.log = log
         self.task = task
 
@@ -63,7 +64,7 @@ class LogCleaner:
     def __init__(
         self,
         host: CleanerHost,
-        logs: ReplicaLogs,
+        logs: LogManager,
         scheduler: Scheduler,
         background: BackgroundWork,
         config: BrokerConfig,
@@ -76,7 +77,7 @@ class LogCleaner:
         self._config = config
         self._metrics = metrics
         self._cleanings: dict[TopicPartition, _Cleaning] = {}
-        self._uncleanable: dict[TopicPartition, ReplicaLog] = {}
+        self._uncleanable: dict[TopicPartition, PartitionLog] = {}
         """Logs whose compaction has failed: they would fail again."""
         self._timer: Cancellable | None = None
         self._in_background = 0
@@ -115,7 +116,7 @@ class LogCleaner:
             return
         self._forget_replaced_logs()
         wall_ms = self._scheduler.wall_ms()
-        due: list[tuple[Cleanable, ReplicaLog]] = []
+        due: list[tuple[Cleanable, PartitionLog]] = []
         dirtiest = 0.0
         for topic_partition, partition in list(self._host.partitions.items()):
             log = partition.log
@@ -139,7 +140,7 @@ class LogCleaner:
                 del self._uncleanable[topic_partition]
         self._metrics.uncleanable_partitions = len(self._uncleanable)
 
-    def _may_clean(self, topic_partition: TopicPartition, log: ReplicaLog) -> bool:
+    def _may_clean(self, topic_partition: TopicPartition, log: PartitionLog) -> bool:
         return (
             log.config.compacts
             and not log.directory.is_offline
@@ -148,7 +149,7 @@ class LogCleaner:
             and self._host.deletion_is_known(topic_partition.topic)
         )
 
-    def _cleanable(self, log: ReplicaLog, wall_ms: int) -> Cleanable | None:
+    def _cleanable(self, log: PartitionLog, wall_ms: int) -> Cleanable | None:
         try:
             log.roll_idle_segment(wall_ms)
             return log.cleanable(wall_ms)
@@ -158,7 +159,7 @@ class LogCleaner:
 
     # -- cleaning ----------------------------------------------------------------------------------------------
 
-    def _begin(self, found: Cleanable, log: ReplicaLog, wall_ms: int) -> None:
+    def _begin(self, found: Cleanable, log: PartitionLog, wall_ms: int) -> None:
         buffer_bytes = self._config.log_cleaner_dedupe_buffer_size // self._config.log_cleaner_threads
         task = log.begin_cleaning(found, wall_ms, buffer_bytes, self._config.log_cleaner_io_buffer_load_factor)
         cleaning = self._cleanings[log.topic_partition] = _Cleaning(log, task)
@@ -203,7 +204,7 @@ class LogCleaner:
             return
         self._run(cleaning)
 
-    def _is_void(self, log: ReplicaLog) -> bool:
+    def _is_void(self, log: PartitionLog) -> bool:
         topic_partition = log.topic_partition
         partition = self._host.partitions.get(topic_partition)
         is_hosted = partition is not None and partition.log is log
@@ -227,7 +228,7 @@ class LogCleaner:
         LOG.info("compacted a log topic_partition=%s end_offset=%d", log.topic_partition, cleaning.task.end_offset)
         self._end(log)
 
-    def _end(self, log: ReplicaLog) -> None:
+    def _end(self, log: PartitionLog) -> None:
         del self._cleanings[log.topic_partition]
         self._scheduler.call_soon(self._look)
 
@@ -236,7 +237,7 @@ class LogCleaner:
             on_idle, self._on_idle = self._on_idle, None
             on_idle()
 
-    def _failed(self, log: ReplicaLog, error: Exception) -> None:
+    def _failed(self, log: PartitionLog, error: Exception) -> None:
         """Leave the log alone from now on, unless its directory has failed or the log is closed."""
         topic_partition = log.topic_partition
         if isinstance(error, KafkaStorageError) and log.directory.is_offline:

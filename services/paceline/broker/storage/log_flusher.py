@@ -11,8 +11,9 @@ from functools import partial
 from typing import Final
 
 from paceline.broker.interfaces import BackgroundWork
-from paceline.broker.storage.interfaces import ReplicaLog, ReplicaLogs
 from paceline.log.durability import FlushTask
+from paceline.log.log_manager import LogManager
+from paceline.log.partition_log import PartitionLog
 from paceline.model.errors import PacelineError
 from paceline.model.scheduler import Cancellable, Scheduler
 
@@ -27,7 +28,7 @@ class LogFlusher:
 
     def __init__(
         self,
-        logs: ReplicaLogs,
+        logs: LogManager,
         scheduler: Scheduler,
         background: BackgroundWork,
         flush_check_interval_ms: int,
@@ -40,7 +41,7 @@ class LogFlusher:
         self._flush_check_interval_ms = flush_check_interval_ms
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._producer_expiration_ms = producer_expiration_ms
-        self._queue: dict[ReplicaLog, None] = {}
+        self._queue: dict[PartitionLog, None] = {}
         self._busy = False
         self._on_idle: Callable[[], None] | None = None
         self._timers: dict[str, Cancellable] = {}
@@ -134,8 +135,8 @@ class _Flushes:
     """
 
     def __init__(self) -> None:
-        self.begun: list[tuple[ReplicaLog, FlushTask]] = []
-        self.done: list[tuple[ReplicaLog, FlushTask]] = []
+        self.begun: list[tuple[PartitionLog, FlushTask]] = []
+        self.done: list[tuple[PartitionLog, FlushTask]] = []
 
     def run(self) -> None:
         """Carry out all that can be; a log that fails has taken its directory offline and does not count as flushed."""
