@@ -35,15 +35,15 @@ def measure(megabytes: int, value_bytes: int, codec: Codec, keys: int) -> float:
             log.append_as_leader(encode_batch(records, codec=codec), 0, 1)
         log.flush()
         log.update_high_watermark(log.log_end_offset)
-        found = log.cleanable(1)
+        found = log.compaction.find_cleanable(1)
         assert found is not None
         begin = time.perf_counter()
-        task = log.begin_cleaning(found, 1, 128 << 20, 0.9)
+        task = log.compaction.begin(found, 1, 128 << 20, 0.9)
         while not task.is_finished:
             task.run(1 << 20)
             if task.cleaned is not None:
-                log.remove_files(log.replace_segments(task, task.cleaned))
-        log.finish_cleaning(task)
+                log.remove_files(log.compaction.replace_segments(task, task.cleaned))
+        log.compaction.finish(task)
         return found.dirty_bytes / 1e6 / (time.perf_counter() - begin)
     finally:
         shutil.rmtree(root)

@@ -38,14 +38,14 @@ def batches(directory: Path) -> list[tuple[int, bytes]]:
 def compact(log: PartitionLog, wall_ms: int = NOW_MS) -> None:
     log.flush()
     log.update_high_watermark(log.log_end_offset)
-    found = log.cleanable(wall_ms)
+    found = log.compaction.find_cleanable(wall_ms)
     assert found is not None
-    task = log.begin_cleaning(found, wall_ms, 1 << 20, 0.9)
+    task = log.compaction.begin(found, wall_ms, 1 << 20, 0.9)
     while not task.is_finished:
         task.run(1 << 20)
         if task.cleaned is not None:
-            log.remove_files(log.replace_segments(task, task.cleaned))
-    log.finish_cleaning(task)
+            log.remove_files(log.compaction.replace_segments(task, task.cleaned))
+    log.compaction.finish(task)
 
 
 def records_of(log: PartitionLog) -> list[Record]:
@@ -69,7 +69,7 @@ def test_the_records_that_kafka_keeps_stay_and_no_others(topic: str) -> None:
     for base_offset, batch in batches(after):
         if end <= base_offset < cleaned_to:
             log.append_as_follower(batch, NOW_MS)
-    assert log.roll_idle_segment(NOW_MS * 2)
+    assert log.compaction.roll_idle_segment(NOW_MS * 2)
     size = log.size_bytes
     compact(log)
     assert log.size_bytes < size

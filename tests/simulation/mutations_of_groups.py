@@ -9,9 +9,10 @@ from paceline.broker.groups.group_storage import GroupStorage
 from paceline.broker.groups.hosted_offsets_topic import HostedOffsetsTopic
 from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.log.compaction.cleaner import Cleaner, _Output
+from paceline.log.compaction.log_compaction import LogCompaction
 from paceline.log.compaction.offset_map import OffsetMap
+from paceline.log.local_log import LocalLog
 from paceline.log.log_loader import _Loader
-from paceline.log.partition_log import PartitionLog
 from paceline.model.client_io import RequiredAcks
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def offsets_taken_over_before_they_are_kept(patches: "Patches") -> None:
 
 def compact_uncommitted(patches: "Patches") -> None:
     """Everything below the active segment may be compacted."""
-    patches.set(PartitionLog, "last_stable_offset", property(lambda self: self.log_end_offset))
+    patches.set(LocalLog, "last_stable_offset", property(lambda self: self.end_offset))
 
 
 def end_of_a_batch_taken_for_all_its_keys(patches: "Patches") -> None:
@@ -173,12 +174,12 @@ def swap_files_ignored(patches: "Patches") -> None:
 def old_segments_kept_beside_compacted_ones(patches: "Patches") -> None:
     """The segments that a compacted one replaces stay when there are several."""
 
-    real = PartitionLog.replace_segments
+    real = LogCompaction.replace_segments
 
-    def replace_segments(self: PartitionLog, task: Any, cleaned: Any) -> list[str]:
+    def replace_segments(self: LogCompaction, task: Any, cleaned: Any) -> list[str]:
         return real(self, task, replace(cleaned, sources=cleaned.sources[:1]))
 
-    patches.set(PartitionLog, "replace_segments", replace_segments)
+    patches.set(LogCompaction, "replace_segments", replace_segments)
 
 
 def compaction_under_unknown_settings(patches: "Patches") -> None:
@@ -188,11 +189,11 @@ def compaction_under_unknown_settings(patches: "Patches") -> None:
 
 def cleaning_goes_on_after_truncation(patches: "Patches") -> None:
     """A cleaning continues although the log was truncated or replaced meanwhile."""
-    real = PartitionLog.begin_cleaning
+    real = LogCompaction.begin
 
-    def begin(self: PartitionLog, *arguments: Any) -> Any:
+    def begin(self: LogCompaction, *arguments: Any) -> Any:
         task = real(self, *arguments)
         task.is_current = lambda: True
         return task
 
-    patches.set(PartitionLog, "begin_cleaning", begin)
+    patches.set(LogCompaction, "begin", begin)

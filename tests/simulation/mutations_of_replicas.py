@@ -15,6 +15,7 @@ from paceline.broker.requests.fetch import FetchHandler
 from paceline.broker.requests.produce import DelayedProduce
 from paceline.log import partition_log, retention
 from paceline.log.checkpoint import CLEAN_SHUTDOWN_MARKER
+from paceline.log.local_log import LocalLog
 from paceline.log.log_directory import LogDirectory
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
@@ -110,30 +111,31 @@ def epoch_start_forgotten(patches: "Patches") -> None:
 
 def producers_kept_after_a_cut(patches: "Patches") -> None:
     """What producers sent last is still known when it has been cut off."""
-    real = PartitionLog._cut_at
+    real = LocalLog.cut_at
 
-    def cut_at(self: PartitionLog, offset: int) -> None:
-        self.reload_producers = lambda _limit: None  # type: ignore[method-assign]
+    def cut_at(self: LocalLog, offset: int) -> None:
+        reload_producers = LocalLog.reload_producers
+        LocalLog.reload_producers = lambda _self, _limit, _offsets=None: None  # type: ignore[method-assign]
         try:
             real(self, offset)
         finally:
-            del self.reload_producers
+            LocalLog.reload_producers = reload_producers  # type: ignore[method-assign]
 
-    patches.set(PartitionLog, "_cut_at", cut_at)
+    patches.set(LocalLog, "cut_at", cut_at)
 
 
 def snapshots_kept_above_a_cut(patches: "Patches") -> None:
     """Snapshots of what was cut off stay, for the next load to believe."""
-    real = PartitionLog._cut_at
+    real = LocalLog.cut_at
 
-    def cut_at(self: PartitionLog, offset: int) -> None:
+    def cut_at(self: LocalLog, offset: int) -> None:
         self.snapshots.remove_above = lambda _limit: []  # type: ignore[method-assign]
         try:
             real(self, offset)
         finally:
             del self.snapshots.remove_above
 
-    patches.set(PartitionLog, "_cut_at", cut_at)
+    patches.set(LocalLog, "cut_at", cut_at)
 
 
 def time_index_one_entry_late(patches: "Patches") -> None:
@@ -230,7 +232,7 @@ def one_batch_remembered(patches: "Patches") -> None:
 
 def sequences_lost_at_failover(patches: "Patches") -> None:
     """Followers do not look at whose batches they append."""
-    patches.set(PartitionLog, "take_in_producer", lambda _self, *_args, **_more: None)
+    patches.set(LocalLog, "take_in_producer", lambda _self, *_args, **_more: None)
 
 
 # Storage
@@ -267,8 +269,8 @@ def high_watermark_beyond_the_log(patches: "Patches") -> None:
     """A checkpoint is believed whatever the log has."""
 
     def update(self: PartitionLog, high_watermark: int) -> int:
-        self._high_watermark = max(self._log_start_offset, high_watermark)
-        return self._high_watermark
+        self.local.high_watermark = max(self.log_start_offset, high_watermark)
+        return self.high_watermark
 
     patches.set(PartitionLog, "update_high_watermark", update)
 

@@ -11,16 +11,18 @@ checks know for where it begins (`Mirror.root`).
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import takewhile
-from typing import Protocol
+from typing import Any, Protocol
 
 from paceline.log.append_info import AppendInfo
 from paceline.log.compaction.cleaner import CleanedSegment
 from paceline.log.compaction.cleaning_task import CleaningTask
+from paceline.log.compaction.log_compaction import LogCompaction
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import BatchHeader, iterate_headers
 from paceline.log.retention import SegmentExtent
 from paceline.log.segment import Segment
+from paceline.log.storage_errors import StorageErrors
 from paceline.model.errors import CorruptMessageError
 from paceline.model.identifiers import TopicPartition
 
@@ -199,22 +201,26 @@ class ObservedLog(PartitionLog):
     watcher: LogWatcher | None = None
     mirror: Mirror
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.compaction = _ObservedCompaction(self, self._storage)
+
     def begin_with(self, segments: list[Segment], log_start_offset: int, recovery_point: int) -> None:
         super().begin_with(segments, log_start_offset, recovery_point)
-        self.mirror = Mirror(self._log_start_offset)
+        self.mirror = Mirror(self.log_start_offset)
         self.watcher = self._files.watcher  # type: ignore[attr-defined]
 
     def rebuild_mirror(self) -> None:
         """Read the mirror from the segments, after a load."""
         headers: list[BatchHeader] = []
         try:
-            for segment in self._segments:
+            for segment in self.local.segments:
                 headers.extend(header for _, header in segment.headers(0))
         except CorruptMessageError:
             pass  # What lies behind the damage cannot be told from it; the checks miss it.
         originals = self._originals()
-        start = headers[0].base_offset if headers else self._log_start_offset
-        self.mirror = Mirror(start if originals is None else min(start, self._log_start_offset))
+        start = headers[0].base_offset if headers else self.log_start_offset
+        self.mirror = Mirror(start if originals is None else min(start, self.log_start_offset))
         self._note_all(headers)
 
     def append_as_leader(self, data: bytes, leader_epoch: int, now_ms: int) -> AppendInfo:
@@ -242,18 +248,18 @@ class ObservedLog(PartitionLog):
         return info
 
     def update_high_watermark(self, high_watermark: int) -> int:
-        before = self._high_watermark
+        before = self.high_watermark
         after = super().update_high_watermark(high_watermark)
         if after != before and self.watcher is not None:
             self.watcher.high_watermark_moved(self, before)
         return after
 
     def increment_log_start_offset(self, offset: int) -> bool:
-        before, high_watermark = self._log_start_offset, self._high_watermark
+        before, high_watermark = self.log_start_offset, self.high_watermark
         moved = super().increment_log_start_offset(offset)
         if moved and self.watcher is not None:
             self.watcher.log_start_moved(self, before, high_watermark)
-            if self._high_watermark != high_watermark:
+            if self.high_watermark != high_watermark:
                 self.watcher.high_watermark_moved(self, high_watermark)
         return moved
 
@@ -261,28 +267,28 @@ class ObservedLog(PartitionLog):
         offset = super().retained_from(wall_ms)
         if offset is not None and self.watcher is not None:
             # Only those that go, which were read just now: reading others may meet damage the log has not met.
-            extents = self._segments.extents(self._log_end_offset)
+            extents = self.local.segments.extents(self.log_end_offset)
             self.watcher.retained(self, offset, list(takewhile(lambda one: one.end_offset <= offset, extents)), wall_ms)
         return offset
 
     def truncate_to(self, offset: int) -> None:
-        end, high_watermark = self._log_end_offset, self._high_watermark
+        end, high_watermark = self.log_end_offset, self.high_watermark
         super().truncate_to(offset)
-        removed = self.mirror.cut(self._log_end_offset)
-        if removed.ends and self.mirror.end < self._log_end_offset:
+        removed = self.mirror.cut(self.log_end_offset)
+        if removed.ends and self.mirror.end < self.log_end_offset:
             # A batch of its own reached across where its leader's log starts: what is left lies below that.
-            self.mirror = Mirror(self._log_end_offset)
+            self.mirror = Mirror(self.log_end_offset)
         self._after_cut(end, high_watermark, removed)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        end, high_watermark = self._log_end_offset, self._high_watermark
+        end, high_watermark = self.log_end_offset, self.high_watermark
         super().truncate_fully_and_start_at(offset)
         removed, self.mirror = self.mirror, Mirror(offset)
         self._after_cut(end, high_watermark, removed)
 
     def beyond_the_end(self) -> list[str]:
         """Describe each producer entry and each snapshot that lies beyond the log end."""
-        end = self._log_end_offset
+        end = self.log_end_offset
         found = [
             f"producer {entry.producer_id} at {batch.last_offset}"
             for entry in self.producers.entries
@@ -294,9 +300,9 @@ class ObservedLog(PartitionLog):
     def _after_cut(self, end_before: int, high_watermark_before: int, removed: Mirror) -> None:
         if self.watcher is None:
             return
-        if self._log_end_offset != end_before:
+        if self.log_end_offset != end_before:
             self.watcher.truncated(self, end_before, removed)
-        if self._high_watermark != high_watermark_before:
+        if self.high_watermark != high_watermark_before:
             self.watcher.high_watermark_moved(self, high_watermark_before)
 
     def _note_all(self, headers: Iterable[BatchHeader]) -> None:
@@ -310,13 +316,23 @@ class ObservedLog(PartitionLog):
     def _originals(self) -> Mirror | None:
         return None if self.watcher is None else self.watcher.originals(self)
 
+
+class _ObservedCompaction(LogCompaction):
+    """Tells the watcher of a log about each compacted segment."""
+
+    __slots__ = ("_observed",)
+
+    def __init__(self, log: ObservedLog, storage: StorageErrors) -> None:
+        super().__init__(log.local, storage)
+        self._observed = log
+
     def replace_segments(self, task: CleaningTask, cleaned: CleanedSegment) -> list[str]:
-        is_current = task.is_current()
-        if is_current and self.watcher is not None:
-            self.watcher.replaces(self, cleaned)
+        watcher = self._observed.watcher if task.is_current() else None
+        if watcher is not None:
+            watcher.replaces(self._observed, cleaned)
         removed = super().replace_segments(task, cleaned)
-        if is_current and self.watcher is not None:
-            self.watcher.replaced(self)
+        if watcher is not None:
+            watcher.replaced(self._observed)
         return removed
 
 

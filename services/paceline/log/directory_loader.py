@@ -113,7 +113,7 @@ class DirectoryLoader:
             log.update_high_watermark(high_watermarks.get(tp, 0))
             log.checkpointed_recovery_point = recovery_points.get(tp)
             if log.log_start_offset <= first_dirty.get(tp, -1) <= log.log_end_offset:
-                log.first_dirty_offset = first_dirty[tp]
+                log.compaction.first_dirty_offset = first_dirty[tp]
             report.quarantined.extend(loaded.ignored)
             report.damaged.extend(loaded.damaged)
             if loaded.recovered:

@@ -113,7 +113,7 @@ class _Loader:
     def load(self) -> LoadedLog:
         bases = self._scan()
         self._load_epochs()
-        segments = [self._log.new_segment(base) for base in bases]
+        segments = [self._log.local.new_segment(base) for base in bases]
         for segment in segments:
             segment.open()
         start = self._log_start if self._log_start is not None else (bases[0] if bases else 0)
@@ -206,7 +206,7 @@ class _Loader:
 
     def _end_of_file(self, path: str, base: int) -> int:
         """Return the offset behind the last batch of a swap file."""
-        segment = self._log.new_segment(base)
+        segment = self._log.local.new_segment(base)
         segment.log_path = path
         segment.size = self._files.size(path)
         end = base + 1
@@ -329,10 +329,14 @@ class _Loader:
             self._activate(segments[-1])
         recovery_point = MAX_INT64 if self._clean else self._recovery_point
         self._log.begin_with(segments, start, recovery_point)
+        durability = self._log.local.durability
         if not self._clean:
-            self._log.came_back_from_a_crash()
+            # The page cache alone may hold the writes and removals of the last process.
+            durability.topic_id_unsynced = self._log.topic_id is not None
+            durability.removals_unsynced = True
         elif self._log_start:
-            self._log.removals_may_be_undone()
+            # The last process did not know whether the segments it removed stay removed.
+            durability.removals_unsynced = True
 
     def _activate(self, segment: Segment) -> None:
         """Prepare for appends. Damage in front of the end costs no sound batch: reads and appends report it."""
@@ -382,7 +386,7 @@ class _Loader:
         found = sorted(int(name[:20]) for name in self._names if name.endswith(SNAPSHOT_SUFFIX))
         offsets = log.snapshots.remove_above(trusted, found)
         try:
-            log.reload_producers(log.log_end_offset, offsets)
+            log.local.reload_producers(log.log_end_offset, offsets)
         except CorruptMessageError:
             self._result.damaged.append(log.path)
         if len(offsets) > 1:

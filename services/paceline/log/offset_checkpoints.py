@@ -70,9 +70,9 @@ class OffsetCheckpoints:
         """
         path = join(directory.path, CLEANER_CHECKPOINT)
         offsets = {
-            log.topic_partition: log.first_dirty_offset
+            log.topic_partition: log.compaction.first_dirty_offset
             for log in self.logs_in(directory)
-            if log.first_dirty_offset is not None
+            if log.compaction.first_dirty_offset is not None
         }
         if offsets or self._files.exists(path):
             write_offsets(self._files, path, offsets)

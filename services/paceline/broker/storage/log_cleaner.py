@@ -151,8 +151,8 @@ class LogCleaner:
 
     def _cleanable(self, log: PartitionLog, wall_ms: int) -> Cleanable | None:
         try:
-            log.roll_idle_segment(wall_ms)
-            return log.cleanable(wall_ms)
+            log.compaction.roll_idle_segment(wall_ms)
+            return log.compaction.find_cleanable(wall_ms)
         except PacelineError as error:
             self._failed(log, error)
             return None
@@ -161,7 +161,7 @@ class LogCleaner:
 
     def _begin(self, found: Cleanable, log: PartitionLog, wall_ms: int) -> None:
         buffer_bytes = self._config.log_cleaner_dedupe_buffer_size // self._config.log_cleaner_threads
-        task = log.begin_cleaning(found, wall_ms, buffer_bytes, self._config.log_cleaner_io_buffer_load_factor)
+        task = log.compaction.begin(found, wall_ms, buffer_bytes, self._config.log_cleaner_io_buffer_load_factor)
         cleaning = self._cleanings[log.topic_partition] = _Cleaning(log, task)
         self._run(cleaning)
 
@@ -213,7 +213,7 @@ class LogCleaner:
     def _put_in_place(self, cleaning: _Cleaning) -> None:
         cleaned, log = cleaning.task.cleaned, cleaning.log
         assert cleaned is not None
-        removed = log.replace_segments(cleaning.task, cleaned)
+        removed = log.compaction.replace_segments(cleaning.task, cleaned)
         if removed:
             self._metrics.log_cleaner_bytes_removed += max(0, cleaned.bytes_before - cleaned.segment.size)
             self._scheduler.call_later(
@@ -222,7 +222,7 @@ class LogCleaner:
 
     def _finish(self, cleaning: _Cleaning) -> None:
         log = cleaning.log
-        log.finish_cleaning(cleaning.task)
+        log.compaction.finish(cleaning.task)
         self._logs.checkpoint_cleaner_offsets()
         self._metrics.log_cleaner_runs += 1
         LOG.info("compacted a log topic_partition=%s end_offset=%d", log.topic_partition, cleaning.task.end_offset)

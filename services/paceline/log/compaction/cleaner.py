@@ -8,7 +8,7 @@ Invariants:
    first tells duplicates, the second says which segments the written one replaces.
 
 A cleaning only reads segments and writes ``.cleaned`` files: it may run on another thread than the log's owner, who
-puts each written segment in place (`PartitionLog.replace_segments`).
+puts each written segment in place (`LogCompaction.replace_segments`).
 Source: docs/protocol/log-format.md#compaction.
 """
 

@@ -67,15 +67,15 @@ def commit(log: PartitionLog) -> None:
 
 def compact(log: PartitionLog, wall_ms: int = NOW_MS, buffer_bytes: int = BUFFER_BYTES) -> bool:
     """One cleaning; return whether there was anything to clean."""
-    found = log.cleanable(wall_ms)
+    found = log.compaction.find_cleanable(wall_ms)
     if found is None:
         return False
-    task = log.begin_cleaning(found, wall_ms, buffer_bytes, 0.9)
+    task = log.compaction.begin(found, wall_ms, buffer_bytes, 0.9)
     while not task.is_finished:
         task.run(1 << 20)
         if task.cleaned is not None:
-            log.remove_files(log.replace_segments(task, task.cleaned))
-    log.finish_cleaning(task)
+            log.remove_files(log.compaction.replace_segments(task, task.cleaned))
+    log.compaction.finish(task)
     return True
 
 
@@ -112,13 +112,13 @@ def test_the_last_value_of_each_key_stays_at_its_offset(
     before, end = records_of(log), log.log_end_offset
     high_watermark, active = log.high_watermark, log.segments[-1].base_offset
     while compact(log, buffer_bytes=buffer_bytes):
-        cleaned_to = log.first_dirty_offset
+        cleaned_to = log.compaction.first_dirty_offset
         assert cleaned_to is not None and cleaned_to <= min(high_watermark, active)
         after = records_of(log)
         assert [one for one in after if one.offset >= cleaned_to] == [one for one in before if one.offset >= cleaned_to]
         assert {one.key: one for one in after} == {one.key: one for one in before}
         assert set(map(repr, after)) <= set(map(repr, before))
-    assert records_of(log) == compacted(before, log.first_dirty_offset or 0)
+    assert records_of(log) == compacted(before, log.compaction.first_dirty_offset or 0)
     assert (log.log_end_offset, log.high_watermark) == (end, high_watermark)
     for offset in range(end):
         data = log.read(offset, 1, end)
@@ -146,14 +146,13 @@ def test_compaction_makes_few_segments_of_many_and_says_so_in_the_checkpoint() -
     assert compact(log) and not compact(log)
     assert log.segment_count < segments and log.size_bytes < size / 2
     found.checkpoint_cleaner_offsets()
-    assert (
-        files.contents["/data/cleaner-offset-checkpoint"].decode() == f"0\n1\norders-eu.v1 0 {log.first_dirty_offset}\n"
-    )
-    assert log.first_dirty_offset == log.segments[-1].base_offset
+    first_dirty = log.compaction.first_dirty_offset
+    assert files.contents["/data/cleaner-offset-checkpoint"].decode() == f"0\n1\norders-eu.v1 0 {first_dirty}\n"
+    assert log.compaction.first_dirty_offset == log.segments[-1].base_offset
     crash(files)
     again, _ = manager(files, CONFIG)
     loaded = again.all_logs()[0]
-    assert loaded.first_dirty_offset == log.first_dirty_offset
+    assert loaded.compaction.first_dirty_offset == log.compaction.first_dirty_offset
 
 
 def test_a_tombstone_stays_for_delete_retention_and_hides_the_value_from_the_first_cleaning_on() -> None:
@@ -226,7 +225,7 @@ def test_an_open_transaction_ends_what_may_be_cleaned() -> None:
     for _ in range(3):
         append(log, [(b"k", b"x" * 350)])
     commit(log)
-    found = log.cleanable(NOW_MS)
+    found = log.compaction.find_cleanable(NOW_MS)
     assert found is not None and found.ends == (1,)
 
 
@@ -243,19 +242,19 @@ def test_an_open_transaction_ends_what_may_be_cleaned() -> None:
 )
 def test_the_settings_say_when_a_log_is_due(changes: dict[str, float], age_ms: int, is_due: bool | None) -> None:
     log = filled(MemoryFiles(), replace(CONFIG, **changes))  # type: ignore[arg-type]
-    found = log.cleanable(NOW_MS + age_ms)
+    found = log.compaction.find_cleanable(NOW_MS + age_ms)
     assert (None if found is None else found.is_due(log.config)) is is_due
 
 
 def test_nothing_above_the_high_watermark_or_the_durable_end_is_cleaned() -> None:
     log = filled(MemoryFiles())
     log.update_high_watermark(0)
-    log._high_watermark = 7
-    found = log.cleanable(NOW_MS)
+    log.local.high_watermark = 7
+    found = log.compaction.find_cleanable(NOW_MS)
     assert found is not None and found.ends[-1] <= 7
     log.update_high_watermark(log.log_end_offset)
-    log._durability.recovery_point = 9
-    found = log.cleanable(NOW_MS)
+    log.local.durability.recovery_point = 9
+    found = log.compaction.find_cleanable(NOW_MS)
     assert found is not None and found.ends[-1] <= 9
 
 
@@ -263,18 +262,18 @@ def test_a_truncation_during_a_cleaning_voids_it() -> None:
     files = MemoryFiles()
     log = filled(files)
     before = records_of(log)
-    found = log.cleanable(NOW_MS)
+    found = log.compaction.find_cleanable(NOW_MS)
     assert found is not None
-    task = log.begin_cleaning(found, NOW_MS, BUFFER_BYTES, 0.9)
+    task = log.compaction.begin(found, NOW_MS, BUFFER_BYTES, 0.9)
     while task.cleaned is None:
         task.run(1)
         assert not task.is_finished
     log.truncate_to(5)
-    assert log.replace_segments(task, task.cleaned) == []
+    assert log.compaction.replace_segments(task, task.cleaned) == []
     task.run(1 << 20)
     assert task.is_finished
-    log.finish_cleaning(task)
-    assert log.first_dirty_offset is None and records_of(log) == before[:5]
+    log.compaction.finish(task)
+    assert log.compaction.first_dirty_offset is None and records_of(log) == before[:5]
     assert not [path for path in files.contents if path.endswith((".cleaned", ".swap"))]
 
 
@@ -282,11 +281,11 @@ def test_an_idle_log_begins_a_new_segment_after_segment_ms() -> None:
     files = MemoryFiles()
     files.now_ms = NOW_MS
     log = new_log(files, LogConfig(cleanup_policy=frozenset({"compact"}), segment_ms=1_000))
-    assert not log.roll_idle_segment(NOW_MS + 5_000)
+    assert not log.compaction.roll_idle_segment(NOW_MS + 5_000)
     append(log, [(b"k", b"v")])
-    assert not log.roll_idle_segment(NOW_MS + 1_000)
-    assert log.roll_idle_segment(NOW_MS + 1_001) and log.segment_count == 2
-    assert not log.roll_idle_segment(NOW_MS + 9_000)
+    assert not log.compaction.roll_idle_segment(NOW_MS + 1_000)
+    assert log.compaction.roll_idle_segment(NOW_MS + 1_001) and log.segment_count == 2
+    assert not log.compaction.roll_idle_segment(NOW_MS + 9_000)
     append(log, [(b"k", b"w")])
     assert [one.offset for one in records_of(log)] == [0, 1]
 

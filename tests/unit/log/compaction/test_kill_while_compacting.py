@@ -69,15 +69,15 @@ def fill(found: LogManager, log: PartitionLog) -> None:
 
 
 def compact(found: LogManager, log: PartitionLog) -> None:
-    cleanable = log.cleanable(NOW_MS)
+    cleanable = log.compaction.find_cleanable(NOW_MS)
     if cleanable is None:
         return
-    task = log.begin_cleaning(cleanable, NOW_MS, 1 << 20, 0.9)
+    task = log.compaction.begin(cleanable, NOW_MS, 1 << 20, 0.9)
     while not task.is_finished:
         task.run(1 << 20)
         if task.cleaned is not None:
-            log.remove_files(log.replace_segments(task, task.cleaned))
-    log.finish_cleaning(task)
+            log.remove_files(log.compaction.replace_segments(task, task.cleaned))
+    log.compaction.finish(task)
     found.checkpoint_cleaner_offsets()
 
 
