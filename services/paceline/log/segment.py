@@ -4,20 +4,11 @@ Source: docs/protocol/log-format.md#partition-files and #recovery. `batch_file.p
 """
 
 from collections.abc import Callable, Iterator
-from itertools import chain
 
-from paceline.log.batch_file import BatchFile, BatchPosition, cut_whole, last_before
 from paceline.log.files import Files, join
+from paceline.log.indexed_batch_file import IndexedBatchFile
 from paceline.log.offset_index import OffsetIndex
-from paceline.log.record_batch import (
-    MAX_INT32,
-    MAX_INT64,
-    NO_TIMESTAMP,
-    BatchHeader,
-    Buffer,
-    check_crc,
-    decode_batch,
-)
+from paceline.log.record_batch import MAX_INT32, MAX_INT64, NO_TIMESTAMP, BatchHeader, Buffer
 from paceline.log.segment_names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -27,9 +18,6 @@ from paceline.log.segment_names import (
     file_name,
 )
 from paceline.log.time_index import TimeIndex, TimestampOffset
-from paceline.model.errors import CorruptMessageError
-
-_REMEMBERED_POSITIONS = 32
 
 
 def pairs_of(headers: Iterator[BatchHeader]) -> Iterator[tuple[BatchHeader, BatchHeader | None]]:
@@ -41,8 +29,8 @@ def pairs_of(headers: Iterator[BatchHeader]) -> Iterator[tuple[BatchHeader, Batc
         one = following
 
 
-class Segment(BatchFile):
-    """Batches from ``base_offset`` on. One owner appends; reads may come from other threads."""
+class Segment(IndexedBatchFile):
+    """Part of a log from ``base_offset`` on. One owner appends; reads may come from other threads."""
 
     __slots__ = (
         "_bytes_since_index_entry",
@@ -50,13 +38,9 @@ class Segment(BatchFile):
         "_first_max_timestamp",
         "_index_interval_bytes",
         "_largest",
-        "_positions",
         "_suffix",
-        "base_offset",
         "created_ms",
         "ended_in_an_append",
-        "offset_index",
-        "time_index",
     )
 
     def __init__(
@@ -70,21 +54,20 @@ class Segment(BatchFile):
         suffix: str = "",
     ) -> None:
         """``suffix`` follows the names of all files: ``.cleaned`` while compaction writes them."""
-        super().__init__(files, join(directory, file_name(base_offset, LOG_SUFFIX) + suffix))
+        name = join(directory, file_name(base_offset, ""))
+        super().__init__(
+            files,
+            name + LOG_SUFFIX + suffix,
+            base_offset,
+            OffsetIndex(files, name + INDEX_SUFFIX + suffix, base_offset, max_index_bytes),
+            TimeIndex(files, name + TIME_INDEX_SUFFIX + suffix, base_offset, max_index_bytes),
+        )
         self._directory = directory
         self._suffix = suffix
-        self.base_offset = base_offset
-        self.offset_index = OffsetIndex(
-            files, join(directory, file_name(base_offset, INDEX_SUFFIX) + suffix), base_offset, max_index_bytes
-        )
-        self.time_index = TimeIndex(
-            files, join(directory, file_name(base_offset, TIME_INDEX_SUFFIX) + suffix), base_offset, max_index_bytes
-        )
         self._index_interval_bytes = index_interval_bytes
         self._bytes_since_index_entry = 0
         self._largest: TimestampOffset | None = TimestampOffset(NO_TIMESTAMP, base_offset)
         self._first_max_timestamp: int | None = None
-        self._positions: dict[int, int] = {}
         self.ended_in_an_append = False
         """Whether all that recovery cut was the beginning of one batch."""
         self.created_ms: int | None = None
@@ -147,10 +130,7 @@ class Segment(BatchFile):
             self._bytes_since_index_entry = 0
         self._bytes_since_index_entry += size
         self.size = position + size
-        positions = self._positions
-        if len(positions) >= _REMEMBERED_POSITIONS:
-            positions.clear()
-        positions[first_offset] = position
+        self._remember(first_offset, position)
 
     def write_indexes(self) -> None:
         """Write buffered index entries to the files.
@@ -227,7 +207,7 @@ class Segment(BatchFile):
         self.offset_index.unload()
         self.time_index.unload()
 
-    # -- looking things up -------------------------------------------------------------------------------------
+    # -- timestamps -------------------------------------------------------------------------------------
 
     @property
     def largest(self) -> TimestampOffset:
@@ -259,164 +239,6 @@ class Segment(BatchFile):
             first = next(self.headers(0), None)
             self._first_max_timestamp = first.header.max_timestamp if first is not None else NO_TIMESTAMP
         return self._first_max_timestamp
-
-    def locate(self, offset: int) -> BatchPosition | None:
-        """Return the first batch whose last offset is not below ``offset``, ``None`` past the end.
-
-        Raises:
-            OSError: storage failed.
-            CorruptMessageError: what stands in the file is no batch.
-        """
-        known = self._positions.get(offset)
-        for found in self.headers(known) if known is not None else self._headers_for(offset):
-            if found.header.last_offset >= offset:
-                return found
-        return None
-
-    def _locate_checked(self, offset: int) -> BatchPosition | None:
-        """`locate`, where a batch that begins elsewhere, or none, is believed only if nothing in front is wrong.
-
-        A base offset that has become too small, which no checksum covers, hides its batch from `locate`: what follows
-        looks like the end of a gap. So does a last offset delta; that one has a checksum.
-
-        Raises:
-            OSError: storage failed.
-            CorruptMessageError: what stands in the file is no batch, or hides one.
-        """
-        found = self.locate(offset)
-        if found is not None and found.header.base_offset == offset:
-            return found
-        # From the index entry in front of the one for ``offset``, so that the batch before is not the first one seen.
-        headers = self._headers_for(self.offset_index.lookup(offset).offset - 1)
-        before = last_before(headers, self.size if found is None else found.position, self.base_offset)
-        if before is not None and (found is None or found.header.base_offset > offset):
-            check_crc(self._files.read_at(self.log_path, before.position, before.header.size), 0, before.header)
-        return found
-
-    def _check_next(self, found: BatchPosition) -> None:
-        """A batch whose offset has become too large passes for one that may be reached only later.
-
-        Raises:
-            OSError: storage failed.
-            CorruptMessageError: the batch behind it begins below its end; no checksum covers base offsets.
-        """
-        position, header = found
-        following = self.next_base_offset(position, b"", header.size)
-        if following <= header.last_offset:
-            raise CorruptMessageError(
-                f"the batch at {position} of {self.log_path} reaches {header.last_offset}, beyond {following}"
-            )
-
-    def read(
-        self,
-        offset: int,
-        max_bytes: int,
-        limit_offset: int,
-        at_least_one: bool,
-        epoch_of: Callable[[int], int | None] = lambda _offset: None,
-    ) -> bytes | None:
-        """Return whole batches from the one that holds ``offset``, none that reaches ``limit_offset``.
-
-        ``None`` means that the segment has nothing at or above ``offset``. ``epoch_of`` is what the leader epochs of
-        the log say of an offset; no checksum covers those of the batches.
-
-        Raises:
-            OSError: storage failed.
-            CorruptMessageError: the file or index is not what it was.
-        """
-        positions = self._positions  # a truncation meanwhile replaces the dict, so nothing stale can enter the new one
-        found = self._locate_checked(offset)
-        if found is None:
-            return None
-        position, header = found
-        if header.last_offset >= limit_offset:
-            return b""
-        if header.size > max_bytes:
-            if not at_least_one:
-                return b""
-            max_bytes = header.size
-        data = self._files.read_at(self.log_path, position, min(max_bytes, self.size - position))
-        try:
-            end, following, last = cut_whole(data, limit_offset, epoch_of)
-            if self.next_base_offset(position, data, end) < following:
-                # One of the two has a wrong offset, which no checksum covers.
-                end, following = last, -1
-        except CorruptMessageError as error:
-            raise CorruptMessageError(f"{self.log_path} from byte {position}: {error}") from error
-        if end == 0:
-            raise CorruptMessageError(f"the batch at {position} of {self.log_path} cannot be read")
-        if len(positions) >= _REMEMBERED_POSITIONS:
-            positions.clear()
-        if following >= 0:
-            positions[following] = position + end
-        return data if end == len(data) else data[:end]
-
-    def find_timestamp(self, timestamp: int, from_offset: int) -> TimestampOffset | None:
-        """Return the first record with a timestamp not below ``timestamp`` and an offset not below ``from_offset``.
-
-        Raises:
-            OSError: storage failed.
-            CorruptMessageError: the file is not what it was.
-        """
-        entry = self.time_index.lookup(timestamp)
-        start = max(entry.offset if self._holds(entry) else self.base_offset, from_offset)
-        following = self.base_offset
-        for found in self._headers_for(start):
-            header = found.header
-            if header.base_offset < following:
-                raise CorruptMessageError(f"the batch at {found.position} of {self.log_path} begins below {following}")
-            following = header.last_offset + 1
-            if header.max_timestamp < timestamp or header.last_offset < from_offset:
-                continue
-            batch = self._files.read_at(self.log_path, found.position, header.size)
-            check_crc(batch, 0, header)
-            self._check_next(found)
-            for record in decode_batch(batch):
-                if record.timestamp >= timestamp and record.offset >= from_offset:
-                    return TimestampOffset(record.timestamp, record.offset)
-        return None
-
-    def end_offset(self, check_last: bool = False) -> int:
-        """Return the last offset of the last batch plus one, the base offset when empty, by scanning the tail.
-
-        With ``check_last`` the last batch's checksum is checked: it says where the log ends.
-
-        Raises:
-            OSError: storage failed.
-            CorruptMessageError: the tail is damaged.
-        """
-        last: BatchPosition | None = None
-        for found in self._headers_for(MAX_INT64):
-            last = found
-        if last is None:
-            return self.base_offset
-        if check_last:
-            check_crc(self._files.read_at(self.log_path, last.position, last.header.size), 0, last.header)
-        return last.header.last_offset + 1
-
-    def _headers_for(self, offset: int) -> Iterator[BatchPosition]:
-        """Yield the batches from where the index leads for ``offset``, from the start when its entry is wrong.
-
-        An entry is right when it leads to a batch that ends at or before the entry's offset. So a damaged index
-        costs time and never an answer.
-        """
-        entry = self.offset_index.lookup(offset)
-        if 0 < entry.position < self.size:
-            headers = self.headers(entry.position)
-            try:
-                first = next(headers)
-            except CorruptMessageError:
-                return self.headers(0)
-            if self.base_offset <= first.header.base_offset and first.header.last_offset <= entry.offset:
-                return chain((first,), headers)
-        return self.headers(0)
-
-    def _holds(self, entry: TimestampOffset) -> bool:
-        """Whether the batch at a time index entry's offset has the entry's timestamp as its largest."""
-        if entry.timestamp < 0:
-            return True
-        found = self.locate(entry.offset)
-        return found is not None and found.header.max_timestamp == entry.timestamp
 
     # -- recovery and truncation -------------------------------------------------------------------------------
 
