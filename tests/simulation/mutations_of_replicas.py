@@ -298,7 +298,7 @@ def delete_uncommitted(patches: "Patches") -> None:
             offset = log.log_end_offset if query.before_offset is None else query.before_offset
             partition.delete_records(min(offset, log.log_end_offset))
         except PacelineError as error:
-            result.failure = failure_of(error, self._partitions.hint(topic_partition))
+            result.failure = failure_of(error, self._partitions.hints.hint(topic_partition))
             return None
         return delete_records._Pending(partition, offset, result)
 

@@ -102,7 +102,7 @@ class MetricsSnapshot:
 def snapshot_of(manager: "ReplicaManager", groups: "GroupCoordinator") -> MetricsSnapshot:
     """Return the numbers of a broker at this moment; looks at every partition and group once."""
     group_numbers = groups.numbers()
-    led = manager.led_partitions()
+    led = manager.hosted.led()
     traffic = manager.traffic.all
     margins = [len(one.isr) - one.log.config.min_insync_replicas for one in led if one.log is not None]
     fetchers = manager.fetchers.fetchers
@@ -141,8 +141,8 @@ def snapshot_of(manager: "ReplicaManager", groups: "GroupCoordinator") -> Metric
         fetcher_count=len(fetchers),
         failed_partitions_count=len(manager.fetchers.failed),
         replica_max_lag_records=manager.fetchers.max_lag(),
-        leader_throttled_bytes_per_second=manager.leader_quota.rate(manager.now_ms()),
-        follower_throttled_bytes_per_second=manager.follower_quota.rate(manager.now_ms()),
+        leader_throttled_bytes_per_second=manager.quotas.leader.rate(manager.now_ms()),
+        follower_throttled_bytes_per_second=manager.quotas.follower.rate(manager.now_ms()),
         offline_log_directory_count=len(log_dirs) - len(manager.logs.live_log_dirs),
         damaged_logs=len(manager.damaged_logs.damaged),
         damaged_reads_total=manager.damaged_logs.damaged_reads,
@@ -232,7 +232,7 @@ def label_families_of(manager: "ReplicaManager", limit: int) -> dict[str, Rows]:
             if number is not None:
                 found[f"partition_{name}"][labels] = number
     for topic, traffic in islice(manager.traffic.topics.items(), limit):
-        leads, follows = manager.topic_roles(topic)
+        leads, follows = manager.hosted.roles(topic)
         for name in _TOPIC_NUMBERS:
             count = getattr(traffic, name)
             if count or not ((name in LEADING and not leads) or (name in FOLLOWING and not follows)):

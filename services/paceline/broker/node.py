@@ -118,7 +118,7 @@ class BrokerNode:
             config.broker_id,
             self._zookeeper,
             scheduler,
-            lambda changed: self.replica_manager.apply_broker_config(changed),
+            lambda changed: self.replica_manager.quotas.apply_broker_config(changed),
         )
         self._topic_configs = TopicConfigs(
             self._zookeeper,
@@ -146,6 +146,8 @@ class BrokerNode:
             self._topic_configs,
             self._proof,
             lambda: zookeeper.session_may_be_over,
+            self._topic_left,
+            self._replicas_changed,
             lambda: self._heartbeats.beat_now(),
         )
         self._housekeeping = LogFlusher(
@@ -165,8 +167,6 @@ class BrokerNode:
             config,
             self.replica_manager.metrics,
         )
-        self.replica_manager.damaged_logs.tell_controller = self._replicas_changed
-        self.replica_manager.topic_left = self._topic_left
         self._isr_writer = IsrWriter(
             config.broker_id,
             self._zookeeper,
@@ -410,7 +410,7 @@ class BrokerNode:
             response = replace(response, partition_errors={**response.partition_errors, **refuted})
             named = (state.topic_partition.topic for state in request.partitions)
             # Not those that were refused: nobody would make them forgotten before the next topic of their name.
-            self._topic_configs.want(self.replica_manager.hosted_among(named))
+            self._topic_configs.want(self.replica_manager.hosted.among(named))
             return response
         if isinstance(request, StopReplicaRequest):
             return self._control.stop_replica(request)
@@ -435,7 +435,7 @@ class BrokerNode:
 
     def _topic_left(self, topic: str) -> None:
         self._topic_configs.forget(topic)
-        self.replica_manager.forget_throttles(topic)
+        self.replica_manager.quotas.forget(topic)
 
     def _epoch_refuted(self, controller_epoch: int) -> None:
         self._emit(StateChangeKind.CONTROL_REFUSED, f"controller epoch {controller_epoch} is not in ZooKeeper")
@@ -592,7 +592,7 @@ class BrokerNode:
     def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
         """Show what this broker knows of the replicas it leads; no partitions means all of the topic it leads."""
         manager = self.replica_manager
-        led = (one.topic_partition for one in manager.led_partitions() if one.topic_partition.topic == topic)
+        led = (one.topic_partition for one in manager.hosted.led() if one.topic_partition.topic == topic)
         indexes = partitions or sorted(topic_partition.partition for topic_partition in led)
         return describe_replicas(manager, topic, indexes, manager.now_ms())
 

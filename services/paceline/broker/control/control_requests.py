@@ -195,7 +195,7 @@ class ControlRequests:
     def _log(self, partition: Partition, state: LeaderAndIsrPartition, nowhere_else: bool = False) -> PartitionLog:
         """Return the log; ``nowhere_else`` says that it cannot lie in a directory that is offline."""
         manager = self._manager
-        config = manager.topic_config(state.topic_partition.topic)
+        config = manager.topic_configs.get(state.topic_partition.topic)
         is_new = state.is_new or nowhere_else
         log = manager.logs.get_or_create(partition.topic_partition, state.topic_id, is_new, config)
         if config is not None:

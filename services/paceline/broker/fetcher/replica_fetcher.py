@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from paceline.broker.interfaces import BrokerTransport
 from paceline.broker.partition.partition import Partition
+from paceline.broker.replication_quotas import ReplicationQuotas
 from paceline.broker.traffic import BrokerTraffic
 from paceline.log.damage import DamagedLogError
 from paceline.log.partition_log import PartitionLog
@@ -34,7 +35,6 @@ from paceline.model.replica_fetch import (
 from paceline.model.scheduler import Scheduler
 from paceline.model.settings import BrokerConfig
 from paceline.replication.fetch_session import INITIAL_EPOCH, MAX_EPOCH, NO_SESSION
-from paceline.replication.replication_quota import ReplicationQuota
 from paceline.replication.truncation import truncation_point
 
 _FIRST_DELAY_DIVISOR: Final = 16
@@ -66,9 +66,8 @@ class FetcherHost(Protocol):
     def broker_epoch(self) -> int:
         """Epoch of the present registration."""
 
-    @property
-    def follower_quota(self) -> ReplicationQuota:
-        """What throttled replicas may take in."""
+    quotas: ReplicationQuotas
+    """How fast throttled replicas may be copied."""
 
     def is_unread(self, topic: str) -> bool:
         """Whether the topic's settings are still to be read for the first time."""
@@ -225,7 +224,7 @@ class ReplicaFetcher:
         """Send the next request if there is something to fetch and none in flight."""
         if self._closed or self._paused or self._in_flight is not None:
             return
-        if self._host.follower_quota.lists_any:
+        if self._host.quotas.follower.lists_any:
             self._hold_back_throttled()
         if len(self._states) <= self._delayed_count:
             return
@@ -418,8 +417,8 @@ class ReplicaFetcher:
         if result.batches:
             is_added = self._host.broker_id in state.partition.adding_replicas
             self._host.traffic.copied(result.topic_partition.topic, len(result.batches), is_added)
-        if self._host.follower_quota.is_throttled(result.topic_partition):
-            self._host.follower_quota.record(len(result.batches), self._scheduler.now_ms())
+        if self._host.quotas.follower.is_throttled(result.topic_partition):
+            self._host.quotas.follower.record(len(result.batches), self._scheduler.now_ms())
         self._moved(state, log)
         state.lag = max(0, result.high_watermark - state.fetch_offset)
         return True
@@ -499,7 +498,7 @@ class ReplicaFetcher:
 
     def _hold_back_throttled(self) -> None:
         """Leave throttled replicas that are not in sync out while the quota is exceeded."""
-        quota = self._host.follower_quota
+        quota = self._host.quotas.follower
         if not quota.is_exceeded(self._scheduler.now_ms()):
             return
         held = {
@@ -519,7 +518,7 @@ class ReplicaFetcher:
         """Go on with those that need not wait any more, and look again later while there are others."""
         if self._closed:
             return
-        quota = self._host.follower_quota
+        quota = self._host.quotas.follower
         exceeded = quota.is_exceeded(self._scheduler.now_ms())
         free = [state for tp, state in self._held_back.items() if not exceeded or not quota.is_throttled(tp)]
         for state in free:

@@ -60,11 +60,8 @@ class PartitionHost(Protocol):
     def is_offline_replica(self, topic_partition: TopicPartition, broker_id: int) -> bool:
         """Whether the replica's broker is shutting down or the replica is offline."""
 
-    def topic_config_known(self, topic: str) -> bool:
-        """Whether the topic's settings have been read; before that its ``min.insync.replicas`` is not known."""
-
     def is_unread(self, topic: str) -> bool:
-        """Whether the topic's settings are still to be read for the first time."""
+        """Whether the topic's settings, ``min.insync.replicas`` among them, are still to be read for the first time."""
 
     def deletion_is_known(self, topic: str) -> bool:
         """Whether everything is known that decides which records of the topic may be deleted."""

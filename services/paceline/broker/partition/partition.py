@@ -312,7 +312,7 @@ class Partition:
     @property
     def min_insync_replicas(self) -> int:
         """Least size of the ISR for anything to be committed; more than there can be while it is unread."""
-        if self.log is None or not self._host.topic_config_known(self.topic_partition.topic):
+        if self.log is None or self._host.is_unread(self.topic_partition.topic):
             return sys.maxsize
         return self.log.config.min_insync_replicas
 
@@ -332,7 +332,7 @@ class Partition:
         """
         log = self.serving_log(current_leader_epoch)
         if wait_for_all and not self.has_enough_replicas:
-            if not self._host.topic_config_known(self.topic_partition.topic):
+            if self._host.is_unread(self.topic_partition.topic):
                 raise NotEnoughReplicasError(
                     f"the settings of topic {self.topic_partition.topic}, and so its min.insync.replicas, are not known"
                 )

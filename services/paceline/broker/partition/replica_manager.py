@@ -8,19 +8,21 @@ Source: docs/protocol/replication.md#hosted-partitions.
 
 import random
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from paceline.broker.fetcher.fetcher_manager import FetcherManager
 from paceline.broker.interfaces import BrokerTransport
 from paceline.broker.membership.topic_configs import TopicConfigs
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.metrics import BrokerMetrics
+from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.interfaces import IsrProposal
+from paceline.broker.partition.isr_check import IsrCheck
 from paceline.broker.partition.partition import Partition
+from paceline.broker.replication_quotas import ReplicationQuotas
 from paceline.broker.requests.append_coalescing import AppendCoalescer
 from paceline.broker.requests.delete_records import DeleteRecordsHandler
-from paceline.broker.requests.errors import failure_of, leader_hint
 from paceline.broker.requests.fetch import FetchHandler
+from paceline.broker.requests.leader_hints import LeaderHints
 from paceline.broker.requests.produce import ProduceHandler
 from paceline.broker.storage.damaged_logs import DamagedLogs
 from paceline.broker.traffic import BrokerTraffic
@@ -28,11 +30,8 @@ from paceline.log.damage import DamagedLogError
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
-from paceline.model.broker_dynamic_config import BrokerDynamicConfig
-from paceline.model.client_io import LeaderHint, PartitionFailure
 from paceline.model.errors import (
     KafkaStorageError,
-    LeaderNotAvailableError,
     NotLeaderOrFollowerError,
     PacelineError,
     UnknownTopicOrPartitionError,
@@ -41,15 +40,11 @@ from paceline.model.identifiers import TopicPartition
 from paceline.model.scheduler import Cancellable, Scheduler
 from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
-from paceline.model.throttled_replicas import throttled_partitions
 from paceline.replication.fetch_session import FetchSession, News
 from paceline.replication.isr_propagation import IsrPropagation
 from paceline.replication.leadership_proof import LeadershipProof
 from paceline.replication.purgatory import Purgatory
 from paceline.replication.replica_selector import RACK_AWARE_NAMES, Candidate, nearest_replica
-from paceline.replication.replication_quota import ReplicationQuota
-
-_CHECKS_AT_ONCE: Final = 500
 
 IsrWriter = Callable[[Partition, IsrProposal], None]
 
@@ -71,9 +66,29 @@ class ReplicaManager:
         topic_configs: TopicConfigs,
         proof: LeadershipProof,
         session_may_be_over: Callable[[], bool],
+        on_topic_left: Callable[[str], None],
+        on_replicas_changed: Callable[[], None],
         on_fetch_connection_broke: Callable[[], None] = lambda: None,
     ) -> None:
-        """``proof`` and ``session_may_be_over`` tell whether this broker is in touch with those that may depose it."""
+        """Make it; nothing is hosted yet.
+
+        Args:
+            config: settings of the broker.
+            scheduler: runs all methods.
+            logs: the logs of the broker.
+            metadata: what the controller has said about the cluster.
+            transport: calls to leaders.
+            rng: session ids.
+            write_isr: writes a proposal to ZooKeeper.
+            on_state_change: records a change.
+            on_log_dir_failed: called once with each failed log directory.
+            topic_configs: settings of topics.
+            proof: whether this broker is in touch with the controller, which may have deposed it.
+            session_may_be_over: whether ZooKeeper may have ended the session.
+            on_topic_left: called with each topic that is not hosted here any more.
+            on_replicas_changed: has the controller ask for the state of the replicas here.
+            on_fetch_connection_broke: called when a fetcher has lost the connection to its leader.
+        """
         self._on_fetch_connection_broke = on_fetch_connection_broke
         self.config = config
         self.scheduler = scheduler
@@ -81,18 +96,17 @@ class ReplicaManager:
         self.metadata = metadata
         self.broker_epoch = -1
         self.shutting_down = False
-        self.partitions: dict[TopicPartition, Partition] = {}
-        self._by_topic: dict[str, dict[int, Partition]] = {}
-        self.offline: dict[TopicPartition, None] = {}
+        self.hosted = HostedPartitions(on_topic_left)
+        self.partitions = self.hosted.online
+        self.offline = self.hosted.offline
+        self.hints = LeaderHints(config.broker_id, self.hosted, metadata)
         self.metrics = BrokerMetrics()
-        self.damaged_logs = DamagedLogs(self)
-        self.topic_left: Callable[[str], None] = _nobody
-        """Told of each topic that is not hosted here any more, whatever the reason."""
+        self.damaged_logs = DamagedLogs(self, on_replicas_changed)
         self.produce_purgatory = Purgatory(scheduler)
         self.fetch_purgatory = Purgatory(scheduler)
         self._rack_aware = config.replica_selector_class in RACK_AWARE_NAMES
-        self.leader_quota = self._quota()
-        self.follower_quota = self._quota()
+        self.quotas = ReplicationQuotas(config)
+        self.traffic = BrokerTraffic()
         self.fetchers = FetcherManager(config, scheduler, transport, self)
         coalescer = AppendCoalescer(scheduler)
         self.fetches = FetchHandler(
@@ -101,12 +115,11 @@ class ReplicaManager:
             scheduler,
             config.max_incremental_fetch_session_cache_slots,
             rng,
-            self.leader_quota,
+            self.quotas.leader,
             coalescer,
+            self.traffic,
         )
-        self.produces = ProduceHandler(self, self.produce_purgatory, scheduler, coalescer)
-        self.traffic = BrokerTraffic()
-        self.fetches.traffic = self.produces.traffic = self.traffic
+        self.produces = ProduceHandler(self, self.produce_purgatory, scheduler, coalescer, self.traffic)
         self.delete_records_purgatory = Purgatory(scheduler)
         self.deletes = DeleteRecordsHandler(self, self.delete_records_purgatory, self.make_log_starts_durable)
         self._log_starts_moved = False
@@ -120,7 +133,9 @@ class ReplicaManager:
         self._all_proved_since_ms: int | None = None
         self._failed_dirs: dict[str, None] = {}
         self._news: dict[Partition, int] = {}
-        self._isr_check: Cancellable | None = None
+        self._isr_check = IsrCheck(
+            self.hosted, scheduler, config.replica_lag_time_max_ms, self._before_isr_check, self.deliver_news
+        )
         self._checkpoint: Cancellable | None = None
         self._stopped = False
 
@@ -157,46 +172,6 @@ class ReplicaManager:
             raise NotLeaderOrFollowerError(f"broker {self.broker_id} has no replica of {topic_partition}")
         raise UnknownTopicOrPartitionError(f"{topic_partition} is not known to broker {self.broker_id}")
 
-    def hint(self, topic_partition: TopicPartition, topic_id: str | None = None) -> LeaderHint | None:
-        """Return who leads a partition, from the newer of its own decision and the metadata cache.
-
-        With a topic id only what is known of that topic: the leader of an earlier one of its name, in a higher epoch,
-        would be believed more than anything said of the present one.
-        """
-        newest = self._newest_leader(topic_partition, topic_id)
-        if newest is None or newest.leader_id < 0:
-            return None
-        if newest.leader_id == self.broker_id and not self._leads_provably(topic_partition):
-            return None  # It would send the client back here.
-        return newest
-
-    def _newest_leader(self, topic_partition: TopicPartition, topic_id: str | None) -> LeaderHint | None:
-        """Return the leadership with the highest epoch; its leader is `NO_LEADER` while the partition has none."""
-        known = [leader_hint(self.partitions.get(topic_partition))]
-        state = self.metadata.snapshot.partition(topic_partition)
-        if state is not None:
-            known.append(LeaderHint(state.leader, state.leader_epoch, state.topic_id))
-        hints = [
-            one for one in known if one is not None and (None in (one.topic_id, topic_id) or one.topic_id == topic_id)
-        ]
-        return max(hints, key=lambda one: (one.leader_epoch, one.leader_id), default=None)
-
-    def refusal(
-        self, error: PacelineError, topic_partition: TopicPartition, topic_id: str | None = None
-    ) -> PartitionFailure:
-        """Return the failure of a request that changed nothing, with the leader to ask instead.
-
-        A partition that has no leader at all is LEADER_NOT_AVAILABLE: no other broker would answer either.
-        """
-        newest = self._newest_leader(topic_partition, topic_id)
-        if isinstance(error, NotLeaderOrFollowerError) and newest is not None and newest.leader_id < 0:
-            error = LeaderNotAvailableError(f"{topic_partition} has no leader at the moment")
-        return failure_of(error, self.hint(topic_partition, topic_id))
-
-    def _leads_provably(self, topic_partition: TopicPartition) -> bool:
-        partition = self.partitions.get(topic_partition)
-        return partition is not None and partition.is_leader and partition.is_leadership_proved
-
     def reader_seen(self, topic_partition: TopicPartition) -> bool:
         """A client reads from the follower hosted here; return whether it keeps up with its leader."""
         return self.fetchers.reader_seen(topic_partition)
@@ -220,47 +195,23 @@ class ReplicaManager:
         return nearest_replica(rack, self.config.broker_rack, fetch_offset, candidates)
 
     def host(self, partition: Partition, controller_epoch: int, topic_id: str | None) -> None:
-        """Keep a partition of this topic, Online, as the controller of that epoch says."""
-        topic, index = partition.topic_partition
+        """Host a partition of this topic, Online, as the controller of that epoch says."""
         partition.registration = self.broker_epoch
         partition.told_by = controller_epoch
-        self.partitions[partition.topic_partition] = partition
-        siblings = self._by_topic.setdefault(topic, {})
-        earliest = next(iter(siblings.values()), None)
-        siblings[index] = partition
-        if earliest is not None and topic_id is not None and earliest.topic_id not in (None, topic_id):
-            # What is known of an earlier topic of that name, of which a partition is still here, is not this one's.
-            self.topic_left(topic)
+        self.hosted.add(partition, topic_id)
 
     def drop(self, topic_partition: TopicPartition) -> Partition | None:
-        """Keep a partition no more; return it if it was Online."""
-        topic, index = topic_partition
-        siblings = self._by_topic.get(topic)
-        if siblings is not None and siblings.pop(index, None) is not None and not siblings:
-            del self._by_topic[topic]
-            self.traffic.forget(topic)
-            self.topic_left(topic)
-        return self.partitions.pop(topic_partition, None)
-
-    def hosted_among(self, topics: Iterable[str]) -> list[str]:
-        """Return those topics of which a partition is hosted here, each once."""
-        return [topic for topic in dict.fromkeys(topics) if topic in self._by_topic]
-
-    def topic_roles(self, topic: str) -> tuple[bool, bool]:
-        """Whether this broker leads, and whether it follows, any partition of the topic."""
-        hosted = self._by_topic.get(topic, {}).values()
-        leads = any(partition.is_leader for partition in hosted)
-        return leads, any(not partition.is_leader for partition in hosted)
+        """Stop hosting a partition; return it if it was Online."""
+        partition = self.hosted.drop(topic_partition)
+        if not self.hosted.of_topic(topic_partition.topic):
+            self.traffic.forget(topic_partition.topic)
+        return partition
 
     def end_topic_roles(self, topics: Iterable[str]) -> None:
         """Drop the numbers of roles that this broker does not have for these topics any more."""
         for topic in topics:
             if topic in self.traffic.topics:
-                self.traffic.end_roles(topic, *self.topic_roles(topic))
-
-    def led_partitions(self) -> list[Partition]:
-        """Return the partitions this broker leads."""
-        return [partition for partition in self.partitions.values() if partition.is_leader]
+                self.traffic.end_roles(topic, *self.hosted.roles(topic))
 
     # What partitions and fetchers ask of their host
 
@@ -373,17 +324,6 @@ class ReplicaManager:
 
     # Topic settings
 
-    def topic_config(self, topic: str) -> LogConfig | None:
-        """Return the topic's settings as they were last read, None while they are not known."""
-        return self.topic_configs.get(topic)
-
-    def topic_config_known(self, topic: str) -> bool:
-        """Whether the topic's partitions may commit: its settings were read, or found not to parse.
-
-        In the second case they keep the settings that were read last, the broker's defaults where there are none.
-        """
-        return not self.is_unread(topic)
-
     def is_unread(self, topic: str) -> bool:
         """Whether the topic's settings are still to be read for the first time."""
         return self.topic_configs.is_unread(topic)
@@ -395,8 +335,8 @@ class ReplicaManager:
     def apply_topic_config(self, topic: str, config: LogConfig | None) -> None:
         """Take over a topic's settings, newly read or changed; with None each log keeps the settings that it has."""
         if config is not None:
-            self._throttle(topic, config)
-        for partition in self._by_topic.get(topic, {}).values():
+            self.quotas.apply_topic_config(topic, config)
+        for partition in self.hosted.of_topic(topic).values():
             if partition.log is not None:
                 if config is not None:
                     partition.log.config = config
@@ -404,25 +344,6 @@ class ReplicaManager:
                     partition.advance_high_watermark()
                     self.news(partition, News.ROLE)
         self.deliver_news()
-
-    def _quota(self) -> ReplicationQuota:
-        sample_ms = self.config.replication_quota_window_size_seconds * 1_000
-        return ReplicationQuota(self.config.replication_quota_window_num, sample_ms)
-
-    def _throttle(self, topic: str, config: LogConfig) -> None:
-        lists = (config.leader_replication_throttled_replicas, config.follower_replication_throttled_replicas)
-        for quota, text in zip((self.leader_quota, self.follower_quota), lists, strict=True):
-            quota.throttle(topic, throttled_partitions(text, self.broker_id))
-
-    def forget_throttles(self, topic: str) -> None:
-        """A topic is not hosted here any more."""
-        for quota in (self.leader_quota, self.follower_quota):
-            quota.throttle(topic, frozenset())
-
-    def apply_broker_config(self, config: BrokerDynamicConfig) -> None:
-        """Take over this broker's settings, newly read or changed; what waits for a quota finds out by itself."""
-        self.leader_quota.limit = config.leader_throttled_rate
-        self.follower_quota.limit = config.follower_throttled_rate
 
     # Storage
 
@@ -493,32 +414,12 @@ class ReplicaManager:
     # Background work
 
     def start(self) -> None:
-        """Start looking for followers that have fallen behind."""
-        self._schedule_isr_check()
+        """Start to look for followers that have fallen behind."""
+        self._isr_check.start()
 
-    def _schedule_isr_check(self) -> None:
-        period_ms = max(1, self.config.replica_lag_time_max_ms // 2)
-        self._isr_check = self.scheduler.call_later(period_ms, self._check_isr)
-
-    def _check_isr(self) -> None:
-        if self._stopped:
-            return
-        self._schedule_isr_check()
+    def _before_isr_check(self) -> None:
         self.fetches.sessions.close_silent(self.now_ms())
         self.damaged_logs.look()
-        self._check_isr_of(self.led_partitions())
-
-    def _check_isr_of(self, partitions: list[Partition]) -> None:
-        """Check some and leave the rest for after what else is due: thousands at once would hold up every request."""
-        for partition in partitions[:_CHECKS_AT_ONCE]:
-            if partition.is_leader:
-                partition.maybe_shrink_isr()
-                # A follower that is not in the ISR and has fallen silent holds the high watermark back no longer.
-                partition.advance_high_watermark()
-        self.deliver_news()
-        rest = partitions[_CHECKS_AT_ONCE:]
-        if rest and not self._stopped:
-            self.scheduler.call_soon(lambda: self._check_isr_of(rest))
 
     def start_checkpoints(self) -> None:
         """Start writing high watermarks; after the first LeaderAndIsr, so that no partition can be missing."""
@@ -546,9 +447,9 @@ class ReplicaManager:
             return
         self.stop_fetching()
         self._stopped = True
-        for timer in (self._isr_check, self._checkpoint):
-            if timer is not None:
-                timer.cancel()
+        self._isr_check.stop()
+        if self._checkpoint is not None:
+            self._checkpoint.cancel()
         self.deliver_news()
         self.fetches.sessions.close_all()
         self.fetch_purgatory.complete_all()
@@ -565,7 +466,3 @@ class ReplicaManager:
         if partition is not None:
             self.emit(StateChangeKind.REPLICA_DELETED, partition)
             partition.retire()
-
-
-def _nobody(_topic: str) -> None:
-    """There is nobody to tell yet."""

@@ -79,7 +79,7 @@ class DeleteRecordsHandler:
                 )
             partition.delete_records(offset)
         except PacelineError as error:
-            result.failure = self._partitions.refusal(error, topic_partition, query.topic_id)
+            result.failure = self._partitions.hints.refusal(error, topic_partition, query.topic_id)
             if isinstance(error, KafkaStorageError):
                 self._partitions.storage_failed(topic_partition)
             return None
@@ -126,7 +126,7 @@ class DelayedDeleteRecords(DelayedOperation):
             if log.directory.is_offline:
                 raise KafkaStorageError(f"the log directory of {topic_partition} has failed")
         except PacelineError as error:
-            hint = self._partitions.hint(topic_partition, waiting.partition.topic_id)
+            hint = self._partitions.hints.hint(topic_partition, waiting.partition.topic_id)
             waiting.result.failure = failure_of(error, hint)
             return True
         low_watermark = waiting.partition.low_watermark()

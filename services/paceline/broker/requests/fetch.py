@@ -55,6 +55,7 @@ class FetchHandler:
         rng: random.Random,
         quota: ReplicationQuota,
         coalescer: AppendCoalescer,
+        traffic: BrokerTraffic,
     ) -> None:
         self._partitions = partitions
         self._purgatory = purgatory
@@ -63,8 +64,7 @@ class FetchHandler:
         self._coalescer = coalescer
         self.sessions = FetchSessionCache(session_slots, rng, self._leave)
         self._expected: dict[int, int] = {}
-        self.traffic = BrokerTraffic()
-        """The broker puts its own here."""
+        self._traffic = traffic
         self.request_count = 0
 
     def expect(self, replica_ids: Iterable[int]) -> None:
@@ -220,7 +220,7 @@ class FetchHandler:
                 partition.fetch_answered(run.reader.replica_id, now_ms)
 
     def _count(self, reader: Reader, reads: list[PartitionRead]) -> None:
-        traffic = self.traffic
+        traffic = self._traffic
         for read in reads:
             topic = read.position.topic_partition.topic
             if reader.replica_id is None:

@@ -58,7 +58,7 @@ def fetch_for_client(
 def _client_result(manager: ReplicaManager, read: PartitionRead) -> FetchResult:
     topic_partition = read.position.topic_partition
     if read.error is not None:
-        return FetchResult(topic_partition, manager.refusal(read.error, topic_partition, read.position.topic_id))
+        return FetchResult(topic_partition, manager.hints.refusal(read.error, topic_partition, read.position.topic_id))
     return FetchResult(
         topic_partition,
         None,

@@ -9,10 +9,11 @@ from typing import Protocol
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.append_coalescing import LARGE_APPEND_BYTES, AppendCoalescer
 from paceline.broker.requests.errors import failure_of
+from paceline.broker.requests.leader_hints import LeaderHints
 from paceline.broker.traffic import BrokerTraffic
 from paceline.log.append_info import AppendInfo
 from paceline.log.damage import DamagedLogError
-from paceline.model.client_io import LeaderHint, PartitionFailure, ProduceData, ProduceResult, RequiredAcks
+from paceline.model.client_io import PartitionFailure, ProduceData, ProduceResult, RequiredAcks
 from paceline.model.errors import (
     CorruptMessageError,
     InvalidRequiredAcksError,
@@ -35,13 +36,8 @@ class PartitionLookup(Protocol):
     def lookup(self, topic_partition: TopicPartition) -> Partition:
         """Return a hosted partition, or raise what a client should be told."""
 
-    def hint(self, topic_partition: TopicPartition, topic_id: str | None = None) -> LeaderHint | None:
-        """Return who leads a partition, of this topic when one is named, as far as this broker knows."""
-
-    def refusal(
-        self, error: PacelineError, topic_partition: TopicPartition, topic_id: str | None = None
-    ) -> PartitionFailure:
-        """Return the failure of a request that changed nothing, with the leader to ask instead."""
+    hints: LeaderHints
+    """Which broker leads a partition."""
 
     def storage_failed(self, topic_partition: TopicPartition) -> None:
         """A log operation failed on storage."""
@@ -63,14 +59,18 @@ class ProduceHandler:
     """Handles produce requests against the hosted partitions."""
 
     def __init__(
-        self, partitions: PartitionLookup, purgatory: Purgatory, scheduler: Scheduler, coalescer: AppendCoalescer
+        self,
+        partitions: PartitionLookup,
+        purgatory: Purgatory,
+        scheduler: Scheduler,
+        coalescer: AppendCoalescer,
+        traffic: BrokerTraffic,
     ) -> None:
         self._partitions = partitions
         self._purgatory = purgatory
         self._scheduler = scheduler
         self._coalescer = coalescer
-        self.traffic = BrokerTraffic()
-        """The broker puts its own here."""
+        self._traffic = traffic
         self.request_count = 0
 
     def produce(
@@ -125,19 +125,19 @@ class ProduceHandler:
             partition.check_topic_id(item.topic_id)
             appended = partition.append_as_leader(item.batch, wait_for_all, wall_ms, item.current_leader_epoch)
         except DamagedLogError as error:
-            self.traffic.refused(topic_partition.topic, len(item.batch), hosted=True, invalid_crc=False)
+            self._traffic.refused(topic_partition.topic, len(item.batch), hosted=True, invalid_crc=False)
             result.failure = failure_of(self._partitions.log_damaged(topic_partition, error))
             return None, None
         except PacelineError as error:
-            hosted = topic_partition.topic in self.traffic.topics
+            hosted = topic_partition.topic in self._traffic.topics
             invalid_crc = isinstance(error, CorruptMessageError)
-            self.traffic.refused(topic_partition.topic, len(item.batch), hosted, invalid_crc)
-            result.failure = self._partitions.refusal(error, topic_partition, item.topic_id)
+            self._traffic.refused(topic_partition.topic, len(item.batch), hosted, invalid_crc)
+            result.failure = self._partitions.hints.refusal(error, topic_partition, item.topic_id)
             if isinstance(error, KafkaStorageError):
                 self._partitions.storage_failed(topic_partition)
             return None, None
         records = 0 if appended.duplicate else appended.last_offset + 1 - appended.base_offset
-        self.traffic.produced(topic_partition.topic, len(item.batch), records)
+        self._traffic.produced(topic_partition.topic, len(item.batch), records)
         if records:
             partition.bytes_in += len(item.batch)
         result.base_offset = appended.base_offset
@@ -189,7 +189,7 @@ class DelayedProduce(DelayedOperation):
             partition = waiting.partition
             log = partition.leader_log()
         except PacelineError as error:
-            hint = self._partitions.hint(waiting.result.topic_partition, waiting.partition.topic_id)
+            hint = self._partitions.hints.hint(waiting.result.topic_partition, waiting.partition.topic_id)
             _fail(waiting.result, failure_of(error, hint))
             return True
         if log.high_watermark < waiting.required_offset:

@@ -51,10 +51,10 @@ class Damage:
 class DamagedLogs:
     """The damaged logs of one broker."""
 
-    def __init__(self, manager: "ReplicaManager") -> None:
+    def __init__(self, manager: "ReplicaManager", tell_controller: Callable[[], None]) -> None:
+        """``tell_controller`` has the controller ask for the state of the replicas here."""
         self._manager = manager
-        self.tell_controller: Callable[[], None] = _nobody
-        """Has the controller ask again how the replicas here are."""
+        self._tell_controller = tell_controller
         self.damaged: dict[TopicPartition, Damage] = {}
         self.damaged_reads = 0
         """Reads that met damage so far."""
@@ -114,7 +114,7 @@ class DamagedLogs:
         manager.fetchers.stop((topic_partition,))
         manager.set_offline(partition)
         manager.deliver_news()
-        self.tell_controller()
+        self._tell_controller()
 
     def refuses(self, state: LeaderAndIsrPartition) -> bool:
         """Whether a role is refused with KAFKA_STORAGE_ERROR, since the ISR relies on a damaged log with others in it.
@@ -209,7 +209,7 @@ class DamagedLogs:
             manager.offline.pop(topic_partition, None)
             came_back = True
         if came_back:
-            self.tell_controller()
+            self._tell_controller()
 
     def _may_come_back(self, topic_partition: TopicPartition, damage: Damage) -> bool:
         state = self._manager.metadata.snapshot.partition(topic_partition)
@@ -228,8 +228,4 @@ class DamagedLogs:
             waits = waits or topic_partition not in manager.partitions
         self.metadata_changed()
         if waits:
-            self.tell_controller()
-
-
-def _nobody() -> None:
-    """There is nobody to tell yet."""
+            self._tell_controller()

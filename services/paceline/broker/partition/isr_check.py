@@ -1,0 +1,71 @@
+"""`IsrCheck`: remove followers that have fallen behind from the ISR, every half of ``replica.lag.time.max.ms``.
+
+So a follower that stops fetching leaves the ISR never before 1.0 and never after 1.5 times that time.
+Source: docs/protocol/replication.md#leaving-the-isr.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from paceline.broker.partition.hosted_partitions import HostedPartitions
+from paceline.broker.partition.partition import Partition
+from paceline.model.scheduler import Cancellable, Scheduler
+
+_CHECKS_AT_ONCE: Final = 500
+
+
+class IsrCheck:
+    """Looks at the led partitions periodically, in slices: thousands at once would delay every request."""
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        scheduler: Scheduler,
+        replica_lag_time_max_ms: int,
+        on_begin: Callable[[], None],
+        deliver_news: Callable[[], None],
+    ) -> None:
+        """Make it.
+
+        Args:
+            hosted: the partitions.
+            scheduler: the broker's.
+            replica_lag_time_max_ms: how long a follower may lack records.
+            on_begin: called before each round.
+            deliver_news: called after each slice.
+        """
+        self._hosted = hosted
+        self._scheduler = scheduler
+        self._period_ms = max(1, replica_lag_time_max_ms // 2)
+        self._on_begin = on_begin
+        self._deliver_news = deliver_news
+        self._timer: Cancellable | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Check after one period, then periodically."""
+        self._timer = self._scheduler.call_later(self._period_ms, self._check)
+
+    def stop(self) -> None:
+        """Check nothing more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _check(self) -> None:
+        if self._stopped:
+            return
+        self.start()
+        self._on_begin()
+        self._check_slice(self._hosted.led())
+
+    def _check_slice(self, partitions: list[Partition]) -> None:
+        for partition in partitions[:_CHECKS_AT_ONCE]:
+            if partition.is_leader:
+                partition.maybe_shrink_isr()
+                # A follower outside the ISR that has stopped fetching no longer holds back the high watermark.
+                partition.advance_high_watermark()
+        self._deliver_news()
+        rest = partitions[_CHECKS_AT_ONCE:]
+        if rest and not self._stopped:
+            self._scheduler.call_soon(lambda: self._check_slice(rest))

@@ -1,0 +1,35 @@
+"""`ReplicationQuotas`: how fast throttled replicas may be copied, at their leader and at their follower (KIP-73)."""
+
+from paceline.log.log_config import LogConfig
+from paceline.model.broker_dynamic_config import BrokerDynamicConfig
+from paceline.model.settings import BrokerConfig
+from paceline.model.throttled_replicas import throttled_partitions
+from paceline.replication.replication_quota import ReplicationQuota
+
+
+class ReplicationQuotas:
+    """The two quotas of one broker. Their rates are settings of the broker, the throttled replicas those of topics."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        sample_ms = config.replication_quota_window_size_seconds * 1_000
+        self._broker_id = config.broker_id
+        self.leader = ReplicationQuota(config.replication_quota_window_num, sample_ms)
+        self.follower = ReplicationQuota(config.replication_quota_window_num, sample_ms)
+
+    def apply_broker_config(self, config: BrokerDynamicConfig) -> None:
+        """Apply the rates; fetches that wait for a quota look at it again by themselves."""
+        self.leader.limit = config.leader_throttled_rate
+        self.follower.limit = config.follower_throttled_rate
+
+    def apply_topic_config(self, topic: str, config: LogConfig) -> None:
+        """Throttle the replicas that the topic's settings list."""
+        listed = throttled_partitions(config.leader_replication_throttled_replicas, self._broker_id)
+        self.leader.throttle(topic, listed)
+        self.follower.throttle(
+            topic, throttled_partitions(config.follower_replication_throttled_replicas, self._broker_id)
+        )
+
+    def forget(self, topic: str) -> None:
+        """Throttle no replica of a topic that is not hosted any more."""
+        self.leader.throttle(topic, frozenset())
+        self.follower.throttle(topic, frozenset())

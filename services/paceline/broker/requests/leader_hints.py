@@ -1,0 +1,60 @@
+"""`LeaderHints`: tell a client which broker leads a partition.
+
+Source: docs/protocol/clients.md#leader-hints.
+"""
+
+from paceline.broker.metadata_cache import MetadataCache
+from paceline.broker.partition.hosted_partitions import HostedPartitions
+from paceline.broker.requests.errors import failure_of, leader_hint
+from paceline.model.client_io import LeaderHint, PartitionFailure
+from paceline.model.errors import LeaderNotAvailableError, NotLeaderOrFollowerError, PacelineError
+from paceline.model.identifiers import TopicPartition
+
+
+class LeaderHints:
+    """Names leaders from the hosted partitions and the metadata cache, whichever has the higher leader epoch."""
+
+    def __init__(self, broker_id: int, hosted: HostedPartitions, metadata: MetadataCache) -> None:
+        self._broker_id = broker_id
+        self._hosted = hosted
+        self._metadata = metadata
+
+    def hint(self, topic_partition: TopicPartition, topic_id: str | None = None) -> LeaderHint | None:
+        """Return the leader of a partition, None when it has none or this broker does not know it.
+
+        With a topic id, only knowledge about that topic counts: an earlier topic of the name may have had higher leader
+        epochs, and a client believes the highest.
+        """
+        newest = self._newest_leader(topic_partition, topic_id)
+        if newest is None or newest.leader_id < 0:
+            return None
+        if newest.leader_id == self._broker_id and not self._leads_provably(topic_partition):
+            return None  # It would send the client back here.
+        return newest
+
+    def refusal(
+        self, error: PacelineError, topic_partition: TopicPartition, topic_id: str | None = None
+    ) -> PartitionFailure:
+        """Return the failure of a request that changed nothing, with the leader to ask instead.
+
+        A partition without a leader is LEADER_NOT_AVAILABLE: no other broker would answer either.
+        """
+        newest = self._newest_leader(topic_partition, topic_id)
+        if isinstance(error, NotLeaderOrFollowerError) and newest is not None and newest.leader_id < 0:
+            error = LeaderNotAvailableError(f"{topic_partition} has no leader at the moment")
+        return failure_of(error, self.hint(topic_partition, topic_id))
+
+    def _newest_leader(self, topic_partition: TopicPartition, topic_id: str | None) -> LeaderHint | None:
+        """Return the leadership with the highest epoch; its leader is `NO_LEADER` while the partition has none."""
+        known = [leader_hint(self._hosted.online.get(topic_partition))]
+        state = self._metadata.snapshot.partition(topic_partition)
+        if state is not None:
+            known.append(LeaderHint(state.leader, state.leader_epoch, state.topic_id))
+        hints = [
+            one for one in known if one is not None and (None in (one.topic_id, topic_id) or one.topic_id == topic_id)
+        ]
+        return max(hints, key=lambda one: (one.leader_epoch, one.leader_id), default=None)
+
+    def _leads_provably(self, topic_partition: TopicPartition) -> bool:
+        partition = self._hosted.online.get(topic_partition)
+        return partition is not None and partition.is_leader and partition.is_leadership_proved
