@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from paceline.broker.fetcher.replica_fetcher import FetchState, ReplicaFetcher
 from paceline.broker.metadata_cache import MetadataSnapshot
+from paceline.broker.partition.isr_updates import IsrUpdates
 from paceline.broker.partition.partition import Partition
 from paceline.controller.components import ControllerComponents
 from paceline.controller.context import ControllerContext
@@ -297,17 +298,18 @@ class ControlChecks:
                 verdicts.fail("R10", f"{name} in epoch {hosted.leader_epoch} applies one of {result.leader_epoch}")
             return apply_to(fetcher, state, result)
 
-        propose, isr_written = Partition._propose, Partition.isr_written
+        propose, isr_written = IsrUpdates._propose, IsrUpdates.written
 
-        def probed_propose(partition: Partition, isr: tuple[int, ...], joiners: Any) -> None:
-            host = partition._host
+        def probed_propose(updates: IsrUpdates, isr: tuple[int, ...], joiners: Any) -> None:
+            host, partition = updates._host, updates._partition
             for broker_id, _ in joiners:
                 leaving = host.is_offline_replica(partition.topic_partition, broker_id)
                 verdicts.check("R13", not leaving, f"{partition.topic_partition} lets in {broker_id}, which is leaving")
-            propose(partition, isr, joiners)
+            propose(updates, isr, joiners)
 
-        def probed_written(partition: Partition, *args: Any) -> None:
-            isr_written(partition, *args)
+        def probed_written(updates: IsrUpdates, *args: Any) -> None:
+            isr_written(updates, *args)
+            partition = updates._partition
             log = partition.log
             if log is None or not partition.is_leader or partition.proposal is not None:
                 return
@@ -325,8 +327,8 @@ class ControlChecks:
             return found
 
         Storage.brokers = probed_brokers  # type: ignore[assignment, method-assign]
-        Partition._propose = probed_propose  # type: ignore[assignment, method-assign]
-        Partition.isr_written = probed_written  # type: ignore[assignment, method-assign]
+        IsrUpdates._propose = probed_propose  # type: ignore[assignment, method-assign]
+        IsrUpdates.written = probed_written  # type: ignore[assignment, method-assign]
         load_states = takeover.load_states
 
         def probed_load(parts: ControllerComponents, *rest: Any) -> Flow[StatesLoaded]:
@@ -342,8 +344,8 @@ class ControlChecks:
             yield
         finally:
             Storage.brokers = list_brokers  # type: ignore[method-assign]
-            Partition._propose = propose  # type: ignore[method-assign]
-            Partition.isr_written = isr_written  # type: ignore[method-assign]
+            IsrUpdates._propose = propose  # type: ignore[method-assign]
+            IsrUpdates.written = isr_written  # type: ignore[method-assign]
             Partition.record_follower_fetch = record_fetch  # type: ignore[method-assign]
             ReplicaFetcher._answered = answered  # type: ignore[method-assign]
             ReplicaFetcher._apply_to = apply_to  # type: ignore[method-assign]

@@ -8,7 +8,9 @@ from paceline.broker import metadata_cache
 from paceline.broker.control.control_requests import ControlRequests
 from paceline.broker.control.controller_epoch_fence import ControllerEpochFence
 from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
+from paceline.broker.partition import isr_updates
 from paceline.broker.partition import partition as hosted_partition
+from paceline.broker.partition.isr_updates import IsrUpdates
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.fetch import FetchHandler
 from paceline.broker.requests.produce import DelayedProduce
@@ -363,7 +365,7 @@ def high_watermark_by_majority(patches: "Patches") -> None:
 def committed_isr_only(patches: "Patches") -> None:
     """A member that is being admitted does not count yet, though the write may have been applied."""
     patches.set(Partition, "maximal_isr", property(lambda self: self.isr))
-    patches.set(Partition, "_broker_may_join", lambda _self, _follower: False)
+    patches.set(IsrUpdates, "may_join", lambda _self, _follower: False)
 
 
 def high_watermark_below_min_isr(patches: "Patches") -> None:
@@ -384,7 +386,7 @@ def forgive_joining(patches: "Patches", *forgiven: JoinRefusal) -> None:
         refusal = why_not_join(follower, high_watermark, epoch_start, *rest)
         return None if refusal in forgiven else refusal
 
-    patches.set(hosted_partition, "why_not_join", why_not)
+    patches.set(isr_updates, "why_not_join", why_not)
 
 
 def join_below_epoch_start(patches: "Patches") -> None:
@@ -406,7 +408,7 @@ def join_without_fetch(patches: "Patches") -> None:
         is_new = real(self, *args)
         for follower in self.followers.values():
             if follower.broker_epoch is not None and follower.log_end_offset is not None:
-                self.maybe_expand_isr(follower)
+                self.isr_updates.maybe_expand(follower)
         return is_new
 
     patches.set(Partition, "make_leader", make_leader)
@@ -457,7 +459,7 @@ def truncate_to_high_watermark(patches: "Patches") -> None:
 
     def add(self: ReplicaFetcher, partition: Partition) -> None:
         if partition.log is not None and partition.topic_partition not in self.states:
-            partition.truncate_to(partition.log.high_watermark, "as before KIP-101")
+            partition.follower_log.truncate_to(partition.log.high_watermark, "as before KIP-101")
         real(self, partition)
 
     patches.set(ReplicaFetcher, "add", add)

@@ -7,6 +7,8 @@ from paceline.broker.control.control_requests import ControlRequests
 from paceline.broker.fetcher import replica_fetcher
 from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
 from paceline.broker.partition import partition as hosted_partition
+from paceline.broker.partition.follower_log import FollowerLog
+from paceline.broker.partition.isr_updates import IsrUpdates
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests import delete_records
 from paceline.broker.requests.delete_records import DeleteRecordsHandler
@@ -174,7 +176,7 @@ def join_while_leaving(patches: "Patches") -> None:
 
 def shrink_without_another_look(patches: "Patches") -> None:
     """The high watermark waits for the next fetch after an ISR has shrunk (KAFKA-13091)."""
-    patches.set(Partition, "_isr_settled", lambda _self: None)
+    patches.set(IsrUpdates, "_settled", lambda _self: None)
 
 
 def min_isr_nowhere(patches: "Patches") -> None:
@@ -312,9 +314,9 @@ def log_starts_not_durable(patches: "Patches") -> None:
 
 def log_start_ignored(patches: "Patches") -> None:
     """A follower keeps what its leader has deleted."""
-    real = Partition.append_as_follower
+    real = FollowerLog.append
 
-    def append(self: Partition, batches: bytes, high_watermark: int, _log_start_offset: int) -> None:
+    def append(self: FollowerLog, batches: bytes, high_watermark: int, _log_start_offset: int) -> None:
         real(self, batches, high_watermark, 0)
 
-    patches.set(Partition, "append_as_follower", append)
+    patches.set(FollowerLog, "append", append)

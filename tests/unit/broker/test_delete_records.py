@@ -220,9 +220,9 @@ def test_a_followers_own_records_below_the_leaders_log_start_do_not_bar_the_batc
     cluster.decide(1, 4, (1,), (1, 3), is_new=True)
     follower = cluster[3].node.replica_manager.partitions[TP]
     records = [NewRecord(0, None, b"of a former leader") for _ in range(3)]
-    follower.append_as_follower(encode_batch(records, base_offset=0, leader_epoch=0), 1, 0)
+    follower.follower_log.append(encode_batch(records, base_offset=0, leader_epoch=0), 1, 0)
     across = encode_batch([NewRecord(0, None, b"%d" % n) for n in range(4)], base_offset=2, leader_epoch=4)
-    follower.append_as_follower(across, 3, 3)
+    follower.follower_log.append(across, 3, 3)
     log = cluster[3].log()
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (3, 3, 6)
     assert [change.cause for change in cluster[3].said(StateChangeKind.TRUNCATED)] == [

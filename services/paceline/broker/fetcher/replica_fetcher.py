@@ -200,7 +200,7 @@ class ReplicaFetcher:
         log = partition.log
         assert log is not None
         if log.latest_epoch is None and log.high_watermark < log.log_end_offset:
-            partition.truncate_to(log.high_watermark, "no leader epoch is known")
+            partition.follower_log.truncate_to(log.high_watermark, "no leader epoch is known")
         self.remove(topic_partition)
         self._states[topic_partition] = FetchState(partition, log, self._scheduler.now_ms())
         self._name_again(topic_partition)
@@ -412,7 +412,7 @@ class ReplicaFetcher:
         if state.fetch_offset != log.log_end_offset:
             self._fail(state, f"fetched at {state.fetch_offset}, the log ends at {log.log_end_offset}")
             return True
-        state.partition.append_as_follower(result.batches, result.high_watermark, result.log_start_offset)
+        state.partition.follower_log.append(result.batches, result.high_watermark, result.log_start_offset)
         self.bytes_in += len(result.batches)
         if result.batches:
             is_added = self._host.broker_id in state.partition.adding_replicas
@@ -449,7 +449,7 @@ class ReplicaFetcher:
     def _diverged(self, state: FetchState, log: PartitionLog, leader_end: EpochEnd) -> bool:
         point = truncation_point(leader_end, log.log_end_offset, log.end_offset_for_epoch, log.high_watermark)
         reason = f"epoch {leader_end.epoch} of the leader ends at {leader_end.end_offset}"
-        state.partition.truncate_to(point.offset, reason)
+        state.partition.follower_log.truncate_to(point.offset, reason)
         return self._moved(state, log)
 
     def _out_of_range(self, state: FetchState, log: PartitionLog, result: ReplicaFetchResult) -> bool:
@@ -459,9 +459,9 @@ class ReplicaFetcher:
         # another history then than the one whose beginning was deleted here.
         lies_beyond = result.log_start_offset < result.log_end_offset <= log.log_start_offset
         if lies_beyond or result.log_start_offset > log.log_end_offset:
-            state.partition.restart_log_at(result.log_start_offset)
+            state.partition.follower_log.restart_at(result.log_start_offset)
         elif result.log_end_offset < log.log_end_offset:
-            state.partition.truncate_to(result.log_end_offset, "the leader's log ends there")
+            state.partition.follower_log.truncate_to(result.log_end_offset, "the leader's log ends there")
         return self._moved(state, log)
 
     def _fail(self, state: FetchState, reason: str) -> None:

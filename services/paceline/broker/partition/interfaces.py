@@ -67,7 +67,7 @@ class PartitionHost(Protocol):
         """Whether everything is known that decides which records of the topic may be deleted."""
 
     def propose_isr(self, partition: "Partition", proposal: IsrProposal) -> None:
-        """Write it; the outcome comes back through one of the `isr_*` methods."""
+        """Write it; the outcome comes back through one of the methods of `IsrUpdates`."""
 
     def isr_committed(self, partition: "Partition", old_isr: tuple[int, ...]) -> None:
         """An ISR write of this partition has succeeded."""

@@ -62,7 +62,7 @@ class IsrCheck:
     def _check_slice(self, partitions: list[Partition]) -> None:
         for partition in partitions[:_CHECKS_AT_ONCE]:
             if partition.is_leader:
-                partition.maybe_shrink_isr()
+                partition.isr_updates.maybe_shrink()
                 # A follower outside the ISR that has stopped fetching no longer holds back the high watermark.
                 partition.advance_high_watermark()
         self._deliver_news()

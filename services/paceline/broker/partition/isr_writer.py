@@ -106,7 +106,7 @@ class IsrWriter:
                 if result is None:
                     self._write_alone(partition, proposal)
                 else:
-                    partition.isr_written(proposal, result.zk_version)
+                    partition.isr_updates.written(proposal, result.zk_version)
             self._on_outcome()
             self._flush()
 
@@ -142,17 +142,17 @@ class IsrWriter:
     def _done(self, partition: Partition, proposal: IsrProposal, result: IsrWriteResult) -> None:
         if isinstance(result, JoinerEpochStale):
             self._metrics.failed_isr_updates += 1
-            partition.isr_refused(proposal, f"broker {result.broker_ids} is not registered as it fetched")
+            partition.isr_updates.refused(proposal, f"broker {result.broker_ids} is not registered as it fetched")
         elif isinstance(result, Conflict):
             self._metrics.failed_isr_updates += 1
-            partition.isr_conflict(proposal, result.current)
+            partition.isr_updates.conflict(proposal, result.current)
         else:
-            partition.isr_written(proposal, result.zk_version)
+            partition.isr_updates.written(proposal, result.zk_version)
         self._on_outcome()
 
     def _failed(self, partition: Partition, proposal: IsrProposal, error: Exception) -> None:
         self._metrics.failed_isr_updates += 1
-        partition.isr_unknown(proposal, str(error))
+        partition.isr_updates.unknown(proposal, str(error))
         if isinstance(error, SessionLostError):
             self._waiting.append((partition, proposal))
         else:

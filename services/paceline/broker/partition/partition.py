@@ -11,7 +11,9 @@ Invariants (docs/protocol/replication.md):
 
 import sys
 
+from paceline.broker.partition.follower_log import FollowerLog
 from paceline.broker.partition.interfaces import IsrProposal, PartitionHost
+from paceline.broker.partition.isr_updates import IsrUpdates
 from paceline.log.append_info import AppendInfo
 from paceline.log.partition_log import PartitionLog
 from paceline.model.control import LeaderAndIsrPartition
@@ -26,12 +28,10 @@ from paceline.model.errors import (
     UnknownLeaderEpochError,
 )
 from paceline.model.identifiers import NO_EPOCH, NO_LEADER, TopicPartition
-from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.state_change import ReplicaOffsets, StateChangeKind
 from paceline.replication.fetch_session import FetchPosition, FetchSession, News
 from paceline.replication.follower_progress import FetchClock, FollowerProgress
-from paceline.replication.high_watermark import follower_high_watermark, leader_high_watermark
-from paceline.replication.isr import JoinRefusal, out_of_sync_replicas, why_not_eligible, why_not_join
+from paceline.replication.high_watermark import leader_high_watermark
 from paceline.replication.leadership_proof import NEVER, proved_ms
 
 
@@ -44,10 +44,12 @@ class Partition:
         "bytes_in",
         "bytes_out",
         "controller_epoch",
+        "follower_log",
         "followers",
         "in_sync_at_epoch",
         "is_deposed",
         "isr",
+        "isr_updates",
         "leader_epoch",
         "leader_epoch_start_offset",
         "leader_id",
@@ -85,6 +87,8 @@ class Partition:
         self.leader_epoch_start_offset: int | None = None
         self.followers: dict[int, FollowerProgress] = {}
         self.proposal: IsrProposal | None = None
+        self.isr_updates = IsrUpdates(self, host)
+        self.follower_log = FollowerLog(self, host)
         self.read_by_clients = False
         """Whether clients have read this follower in its present role, and may wait for more."""
         self.sessions: dict[FetchSession, None] = {}
@@ -424,7 +428,7 @@ class Partition:
         follower.clock = clock
         if follower.log_start_offset != log_start_before:
             self._host.news(self, News.LOW_WATERMARK)
-        self.maybe_expand_isr(follower)
+        self.isr_updates.maybe_expand(follower)
         if changed:
             self.advance_high_watermark()
         return True
@@ -460,7 +464,7 @@ class Partition:
             self.min_insync_replicas,
             self._host.now_ms(),
             self._host.replica_lag_time_max_ms,
-            self._broker_may_join,
+            self.isr_updates.may_join,
         )
         if moved <= current:
             return False
@@ -476,172 +480,6 @@ class Partition:
     def is_settled(self, replica_id: int) -> bool:
         """Whether the follower's idle fetches need no look here: it is in the committed ISR and nothing is open."""
         return self.proposal is None and replica_id in self.isr
-
-    def why_not_join(self, follower: FollowerProgress) -> JoinRefusal | None:
-        """Return why a follower may not join the ISR now."""
-        if self.log is None or self.leader_epoch_start_offset is None:
-            return JoinRefusal.NOT_FETCHED_IN_EPOCH
-        if follower.log_start_offset is not None and follower.log_start_offset < self.log.log_start_offset:
-            # As leader it would show records again that were deleted, its own that were never committed among them.
-            # The answer to this fetch tells it where the log starts, and its next fetch that it starts there.
-            return JoinRefusal.BELOW_LOG_START
-        return why_not_join(
-            follower,
-            self.log.high_watermark,
-            self.leader_epoch_start_offset,
-            self._host.registered_broker_epoch(follower.broker_id),
-            self._host.is_offline_replica(self.topic_partition, follower.broker_id),
-        )
-
-    def maybe_expand_isr(self, follower: FollowerProgress) -> None:
-        """Propose the ISR with ``follower``, which has just fetched, if it is assigned and may join."""
-        if self.proposal is not None or follower.broker_id in self.isr or follower.broker_id not in self.replicas:
-            return
-        if self.why_not_join(follower) is not None:
-            return
-        broker_epoch = follower.broker_epoch
-        assert broker_epoch is not None
-        self._propose((*self.isr, follower.broker_id), ((follower.broker_id, broker_epoch),))
-
-    def maybe_shrink_isr(self) -> None:
-        """Propose the ISR without those that are out of sync."""
-        log = self.log
-        if not self.is_leader or log is None or self.proposal is not None:
-            return
-        late = out_of_sync_replicas(
-            self.isr,
-            self._host.broker_id,
-            log.log_end_offset,
-            self.followers,
-            self._host.now_ms(),
-            self._host.replica_lag_time_max_ms,
-        )
-        if late:
-            self._propose(tuple(broker_id for broker_id in self.isr if broker_id not in late), ())
-
-    def _propose(self, isr: tuple[int, ...], joiners: tuple[tuple[int, int], ...]) -> None:
-        now_ms = self._host.now_ms()
-        self.proposal = IsrProposal(self.isr, isr, self.leader_epoch, self.zk_version, joiners, now_ms)
-        self._host.emit(StateChangeKind.ISR_PROPOSED, self, self.isr)
-        self._host.propose_isr(self, self.proposal)
-
-    def isr_written(self, proposal: IsrProposal, zk_version: int) -> None:
-        """The proposal is in ZooKeeper."""
-        if self.proposal is not proposal:
-            return
-        old_isr = self.isr
-        self.proposal = None
-        self.isr = proposal.isr
-        self.zk_version = zk_version
-        # The write names the version of the state, so no successor had been elected when it was made.
-        self.told_ms = max(self.told_ms, proposal.decided_ms)
-        kind = StateChangeKind.ISR_EXPANDED if proposal.joiners else StateChangeKind.ISR_SHRUNK
-        self._host.emit(kind, self, old_isr)
-        self._host.isr_committed(self, old_isr)
-        self._isr_settled()
-
-    def isr_refused(self, proposal: IsrProposal, reason: str) -> None:
-        """The proposal was surely not applied, and the state in ZooKeeper is still the one it was decided on."""
-        if self.proposal is not proposal:
-            return
-        self.proposal = None
-        self._host.emit(StateChangeKind.ISR_REFUSED, self, self.isr, reason)
-        self._isr_settled()
-
-    def isr_unknown(self, proposal: IsrProposal, reason: str) -> None:
-        """Nobody knows whether the proposal was applied; it stays in the maximal ISR while the writer finds out."""
-        if self.proposal is proposal:
-            self._host.emit(StateChangeKind.ISR_UNKNOWN, self, self.isr, reason)
-
-    def isr_conflict(self, proposal: IsrProposal, state: LeaderAndIsr | None) -> None:
-        """Take in that another writer changed the state; ``state`` was read back, None if the node was deleted.
-
-        If this broker still leads in the same epoch, it continues from the state read. Otherwise a newer LeaderAndIsr
-        will follow: it proposes nothing more, and keeps counting the maximal ISR.
-
-        Source: docs/protocol/replication.md#isr-conflict.
-        """
-        if self.proposal is not proposal:
-            return
-        self._host.emit(StateChangeKind.ISR_REFUSED, self, self.isr, "the state was written by somebody else")
-        if state is None or state.leader != self._host.broker_id or state.leader_epoch != self.leader_epoch:
-            self.is_deposed = state is None or state.leader != self._host.broker_id
-            return
-        self.proposal = None
-        self.isr = state.isr
-        self.zk_version = state.zk_version
-        self.told_ms = max(self.told_ms, proposal.decided_ms)
-        self._isr_settled()
-        self.maybe_shrink_isr()
-        for broker_id, _ in proposal.joiners:
-            follower = self.followers.get(broker_id)
-            if follower is not None:
-                self.maybe_expand_isr(follower)
-
-    def _isr_settled(self) -> None:
-        self.advance_high_watermark()
-        self._host.news(self, News.ROLE)
-
-    def _broker_may_join(self, follower: FollowerProgress) -> bool:
-        host = self._host
-        refusal = why_not_eligible(
-            follower,
-            host.registered_broker_epoch(follower.broker_id),
-            host.is_offline_replica(self.topic_partition, follower.broker_id),
-        )
-        return refusal is None and follower.broker_id in self.replicas
-
-    # Following
-
-    def append_as_follower(self, batches: bytes, leader_high_watermark: int, leader_log_start_offset: int) -> None:
-        """Append what the leader sent, then take over its high watermark and log start as far as they apply.
-
-        Raises:
-            PacelineError: what the log said.
-        """
-        log = self.log
-        assert log is not None and not self.is_leader
-        if batches:
-            if leader_log_start_offset >= log.log_end_offset and log.size_bytes:
-                self._drop_what_the_leader_deleted(log, batches, leader_log_start_offset)
-            log.append_as_follower(batches)
-        self._follow_high_watermark(log, leader_high_watermark)
-        start = min(leader_log_start_offset, log.high_watermark)
-        if start > log.log_start_offset and log.increment_log_start_offset(start):
-            self._host.log_start_moved(self)
-
-    def _drop_what_the_leader_deleted(self, log: PartitionLog, batches: bytes, leader_log_start_offset: int) -> None:
-        """All there is lies below the leader's log start, and may be of another history than its first batch."""
-        if int.from_bytes(batches[:8], "big") < log.log_end_offset:
-            self.restart_log_at(leader_log_start_offset)
-
-    def _follow_high_watermark(self, log: PartitionLog, leader_high_watermark: int) -> None:
-        high_watermark = follower_high_watermark(
-            log.high_watermark, leader_high_watermark, log.log_end_offset, log.log_start_offset
-        )
-        if high_watermark != log.high_watermark:
-            log.update_high_watermark(high_watermark)
-            if self.read_by_clients:
-                self._host.news(self, News.HIGH_WATERMARK)
-
-    def truncate_to(self, offset: int, reason: str) -> None:
-        """Drop records, and epochs, at and above ``offset``; a leader never does."""
-        assert self.log is not None and not self.is_leader
-        if offset < self.log.log_end_offset:
-            self._host.emit(StateChangeKind.TRUNCATED, self, cause=f"to {offset}: {reason}", end_offset=offset)
-        starts_lower = offset < self.log.log_start_offset
-        self.log.truncate_to(offset)
-        if starts_lower:
-            # Its old start, come back in a crash, would lie beyond all that it gets from here on.
-            self._host.log_start_moved(self)
-
-    def restart_log_at(self, offset: int) -> None:
-        """Drop everything, to begin where the leader's log starts: this one has nothing that goes before or behind."""
-        assert self.log is not None and not self.is_leader
-        cause = f"fully, the leader's log starts at {offset}"
-        self._host.emit(StateChangeKind.TRUNCATED, self, cause=cause, end_offset=offset)
-        self.log.truncate_fully_and_start_at(offset)
-        self._host.log_start_moved(self)
 
     # Views
 

@@ -1,0 +1,84 @@
+"""`FollowerLog`: how a follower's log follows the log of its leader. A leader never truncates.
+
+Source: docs/protocol/log-format.md#append-as-follower, docs/protocol/replication.md#follower-high-watermark.
+"""
+
+from typing import TYPE_CHECKING
+
+from paceline.broker.partition.interfaces import PartitionHost
+from paceline.log.partition_log import PartitionLog
+from paceline.model.state_change import StateChangeKind
+from paceline.replication.fetch_session import News
+from paceline.replication.high_watermark import follower_high_watermark
+
+if TYPE_CHECKING:
+    from paceline.broker.partition.partition import Partition
+
+
+class FollowerLog:
+    """Applies to the log of one partition what its fetcher has received."""
+
+    __slots__ = ("_host", "_partition")
+
+    def __init__(self, partition: "Partition", host: PartitionHost) -> None:
+        self._partition = partition
+        self._host = host
+
+    def append(self, batches: bytes, leader_high_watermark: int, leader_log_start_offset: int) -> None:
+        """Append the leader's batches, then adopt its high watermark and log start as far as they apply.
+
+        Raises:
+            PacelineError: one of those of `PartitionLog.append_as_follower`.
+        """
+        log = self._log()
+        if batches:
+            if leader_log_start_offset >= log.log_end_offset and log.size_bytes:
+                self._drop_deleted_records(log, batches, leader_log_start_offset)
+            log.append_as_follower(batches)
+        self._follow_high_watermark(log, leader_high_watermark)
+        start = min(leader_log_start_offset, log.high_watermark)
+        if start > log.log_start_offset and log.increment_log_start_offset(start):
+            self._host.log_start_moved(self._partition)
+
+    def truncate_to(self, offset: int, reason: str) -> None:
+        """Drop records, and leader epochs, at and above ``offset``."""
+        log = self._log()
+        if offset < log.log_end_offset:
+            self._emit(f"to {offset}: {reason}", offset)
+        starts_lower = offset < log.log_start_offset
+        log.truncate_to(offset)
+        if starts_lower:
+            # After a crash the old log start would lie beyond all records that the log gets from now on.
+            self._host.log_start_moved(self._partition)
+
+    def restart_at(self, offset: int) -> None:
+        """Drop all records and begin where the leader's log starts: the two logs have no offset in common."""
+        log = self._log()
+        self._emit(f"fully, the leader's log starts at {offset}", offset)
+        log.truncate_fully_and_start_at(offset)
+        self._host.log_start_moved(self._partition)
+
+    def _log(self) -> PartitionLog:
+        log = self._partition.log
+        assert log is not None and not self._partition.is_leader
+        return log
+
+    def _drop_deleted_records(self, log: PartitionLog, batches: bytes, leader_log_start_offset: int) -> None:
+        """Restart the log if the first batch begins within it.
+
+        All its records lie below the leader's log start, and may be of another history than that batch.
+        """
+        if int.from_bytes(batches[:8], "big") < log.log_end_offset:
+            self.restart_at(leader_log_start_offset)
+
+    def _follow_high_watermark(self, log: PartitionLog, leader_high_watermark: int) -> None:
+        high_watermark = follower_high_watermark(
+            log.high_watermark, leader_high_watermark, log.log_end_offset, log.log_start_offset
+        )
+        if high_watermark != log.high_watermark:
+            log.update_high_watermark(high_watermark)
+            if self._partition.read_by_clients:
+                self._host.news(self._partition, News.HIGH_WATERMARK)
+
+    def _emit(self, cause: str, end_offset: int) -> None:
+        self._host.emit(StateChangeKind.TRUNCATED, self._partition, cause=cause, end_offset=end_offset)

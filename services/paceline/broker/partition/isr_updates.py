@@ -1,0 +1,156 @@
+"""`IsrUpdates`: how the leader of one partition changes its ISR.
+
+1. `maybe_expand`, after a follower's fetch, or `maybe_shrink`, in the periodic check, decides on a proposal. From then
+   on the high watermark waits for the maximal ISR: the committed members and the proposed ones.
+2. `IsrWriter` writes it to ZooKeeper, if the state still has the version that the proposal was decided on.
+3. The outcome comes back once: `written`, `refused` or `conflict`. After `unknown` the writer asks ZooKeeper again.
+
+An outcome counts only for the current proposal: a newer LeaderAndIsr voids it.
+Source: docs/protocol/replication.md#joining-the-isr, #leaving-the-isr, #writing-the-isr and #isr-conflict.
+"""
+
+from typing import TYPE_CHECKING
+
+from paceline.broker.partition.interfaces import IsrProposal, PartitionHost
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.state_change import StateChangeKind
+from paceline.replication.fetch_session import News
+from paceline.replication.follower_progress import FollowerProgress
+from paceline.replication.isr import JoinRefusal, out_of_sync_replicas, why_not_eligible, why_not_join
+
+if TYPE_CHECKING:
+    from paceline.broker.partition.partition import Partition
+
+
+class IsrUpdates:
+    """Decides on the ISR of one partition, and applies the outcomes; at most one proposal is in progress."""
+
+    __slots__ = ("_host", "_partition")
+
+    def __init__(self, partition: "Partition", host: PartitionHost) -> None:
+        self._partition = partition
+        self._host = host
+
+    def why_not_join(self, follower: FollowerProgress) -> JoinRefusal | None:
+        """Return why a follower may not join the ISR now, None if it may."""
+        partition = self._partition
+        if partition.log is None or partition.leader_epoch_start_offset is None:
+            return JoinRefusal.NOT_FETCHED_IN_EPOCH
+        if follower.log_start_offset is not None and follower.log_start_offset < partition.log.log_start_offset:
+            # As leader it would serve deleted records again, possibly some that were never committed. The response to
+            # this fetch tells the follower where the log starts; its next fetch confirms that it starts there, too.
+            return JoinRefusal.BELOW_LOG_START
+        return why_not_join(
+            follower,
+            partition.log.high_watermark,
+            partition.leader_epoch_start_offset,
+            self._host.registered_broker_epoch(follower.broker_id),
+            self._host.is_offline_replica(partition.topic_partition, follower.broker_id),
+        )
+
+    def may_join(self, follower: FollowerProgress) -> bool:
+        """Return whether a follower may join as soon as it has caught up."""
+        partition, host = self._partition, self._host
+        refusal = why_not_eligible(
+            follower,
+            host.registered_broker_epoch(follower.broker_id),
+            host.is_offline_replica(partition.topic_partition, follower.broker_id),
+        )
+        return refusal is None and follower.broker_id in partition.replicas
+
+    def maybe_expand(self, follower: FollowerProgress) -> None:
+        """Propose the ISR with ``follower``, which has just fetched, if it is assigned and may join."""
+        partition = self._partition
+        broker_id = follower.broker_id
+        if partition.proposal is not None or broker_id in partition.isr or broker_id not in partition.replicas:
+            return
+        if self.why_not_join(follower) is not None:
+            return
+        broker_epoch = follower.broker_epoch
+        assert broker_epoch is not None
+        self._propose((*partition.isr, broker_id), ((broker_id, broker_epoch),))
+
+    def maybe_shrink(self) -> None:
+        """Propose the ISR without the members that are out of sync."""
+        partition = self._partition
+        log = partition.log
+        if not partition.is_leader or log is None or partition.proposal is not None:
+            return
+        late = out_of_sync_replicas(
+            partition.isr,
+            self._host.broker_id,
+            log.log_end_offset,
+            partition.followers,
+            self._host.now_ms(),
+            self._host.replica_lag_time_max_ms,
+        )
+        if late:
+            self._propose(tuple(broker_id for broker_id in partition.isr if broker_id not in late), ())
+
+    def _propose(self, isr: tuple[int, ...], joiners: tuple[tuple[int, int], ...]) -> None:
+        partition = self._partition
+        partition.proposal = IsrProposal(
+            partition.isr, isr, partition.leader_epoch, partition.zk_version, joiners, self._host.now_ms()
+        )
+        self._host.emit(StateChangeKind.ISR_PROPOSED, partition, partition.isr)
+        self._host.propose_isr(partition, partition.proposal)
+
+    def written(self, proposal: IsrProposal, zk_version: int) -> None:
+        """Commit the proposal, which is in ZooKeeper with this version."""
+        partition = self._partition
+        if partition.proposal is not proposal:
+            return
+        old_isr = partition.isr
+        self._adopt(proposal, proposal.isr, zk_version)
+        kind = StateChangeKind.ISR_EXPANDED if proposal.joiners else StateChangeKind.ISR_SHRUNK
+        self._host.emit(kind, partition, old_isr)
+        self._host.isr_committed(partition, old_isr)
+        self._settled()
+
+    def refused(self, proposal: IsrProposal, reason: str) -> None:
+        """Drop the proposal: it was not applied, and the state in ZooKeeper has not changed."""
+        partition = self._partition
+        if partition.proposal is not proposal:
+            return
+        partition.proposal = None
+        self._host.emit(StateChangeKind.ISR_REFUSED, partition, partition.isr, reason)
+        self._settled()
+
+    def unknown(self, proposal: IsrProposal, reason: str) -> None:
+        """Record that the outcome is unknown; the proposal stays in the maximal ISR until the writer knows it."""
+        partition = self._partition
+        if partition.proposal is proposal:
+            self._host.emit(StateChangeKind.ISR_UNKNOWN, partition, partition.isr, reason)
+
+    def conflict(self, proposal: IsrProposal, state: LeaderAndIsr | None) -> None:
+        """Apply the state that another writer has left in ZooKeeper, None if the node was deleted.
+
+        If this broker still leads in the same epoch, it continues from ``state``. Otherwise a newer LeaderAndIsr will
+        follow; until then the leader proposes nothing more and keeps counting the maximal ISR.
+        """
+        partition = self._partition
+        if partition.proposal is not proposal:
+            return
+        self._host.emit(StateChangeKind.ISR_REFUSED, partition, partition.isr, "the state was written by somebody else")
+        if state is None or state.leader != self._host.broker_id or state.leader_epoch != partition.leader_epoch:
+            partition.is_deposed = state is None or state.leader != self._host.broker_id
+            return
+        self._adopt(proposal, state.isr, state.zk_version)
+        self._settled()
+        self.maybe_shrink()
+        for broker_id, _ in proposal.joiners:
+            follower = partition.followers.get(broker_id)
+            if follower is not None:
+                self.maybe_expand(follower)
+
+    def _adopt(self, proposal: IsrProposal, isr: tuple[int, ...], zk_version: int) -> None:
+        partition = self._partition
+        partition.proposal = None
+        partition.isr = isr
+        partition.zk_version = zk_version
+        # ZooKeeper named this leader after the proposal was decided, so no successor had been elected by then.
+        partition.told_ms = max(partition.told_ms, proposal.decided_ms)
+
+    def _settled(self) -> None:
+        self._partition.advance_high_watermark()
+        self._host.news(self._partition, News.ROLE)
