@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from paceline.broker.fetcher.replica_fetcher import FetchState, ReplicaFetcher
+from paceline.broker.fetcher.fetch_state import FetchState
+from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
 from paceline.broker.metadata_cache import MetadataSnapshot
 from paceline.broker.partition.isr_updates import IsrUpdates
 from paceline.broker.partition.partition import Partition

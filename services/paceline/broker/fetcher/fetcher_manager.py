@@ -6,7 +6,9 @@ from the partition alone, so a partition never moves between the fetchers of one
 
 from collections.abc import Iterable
 
-from paceline.broker.fetcher.replica_fetcher import FetcherHost, FetchState, ReplicaFetcher
+from paceline.broker.fetcher.fetch_state import FetchState
+from paceline.broker.fetcher.interfaces import FetcherHost
+from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
 from paceline.broker.interfaces import BrokerTransport
 from paceline.broker.partition.partition import Partition
 from paceline.model.control import LiveBroker

@@ -8,12 +8,12 @@ Source: docs/protocol/replication.md#applying-a-fetch-response.
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
+from paceline.broker.fetcher.fetch_state import FetchState
+from paceline.broker.fetcher.interfaces import FetcherHost
 from paceline.broker.interfaces import BrokerTransport
 from paceline.broker.partition.partition import Partition
-from paceline.broker.replication_quotas import ReplicationQuotas
-from paceline.broker.traffic import BrokerTraffic
 from paceline.log.damage import DamagedLogError
 from paceline.log.partition_log import PartitionLog
 from paceline.model.control import LiveBroker
@@ -51,88 +51,6 @@ _NOT_YET_ERRORS: Final = (
 )
 """Errors that mean, more often than not, that the leader is about to hear what this follower has heard."""
 _SESSION_ERRORS = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-
-
-class FetcherHost(Protocol):
-    """What a fetcher needs of the broker around it."""
-
-    traffic: BrokerTraffic
-
-    @property
-    def broker_id(self) -> int:
-        """This broker."""
-
-    @property
-    def broker_epoch(self) -> int:
-        """Epoch of the present registration."""
-
-    quotas: ReplicationQuotas
-    """How fast throttled replicas may be copied."""
-
-    def is_unread(self, topic: str) -> bool:
-        """Whether the topic's settings are still to be read for the first time."""
-
-    def storage_failed(self, topic_partition: TopicPartition) -> None:
-        """A log operation failed on storage."""
-
-    def make_log_starts_durable(self) -> None:
-        """Write log starts that have moved; the next fetch tells them to the leader, who tells clients (KIP-107)."""
-
-    def deliver_news(self) -> None:
-        """Complete what waits for what an answer has brought."""
-
-    def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> object:
-        """This replica's own log is damaged."""
-
-    def fetch_connection_broke(self) -> None:
-        """A fetcher has lost the connection to its leader."""
-
-    def fetching_failed(self, partition: Partition, reason: str) -> None:
-        """The partition is not fetched any more until the next LeaderAndIsr names it."""
-
-
-class FetchState:
-    """Where the fetching of one partition stands. A new leader epoch makes a new state."""
-
-    __slots__ = (
-        "delay_ms",
-        "delayed",
-        "fetch_offset",
-        "lag",
-        "last_fetched_epoch",
-        "leader_epoch",
-        "partition",
-        "sent_log_start_offset",
-        "sent_offset",
-        "since_ms",
-    )
-
-    def __init__(self, partition: Partition, log: PartitionLog, now_ms: float) -> None:
-        self.partition = partition
-        self.since_ms = now_ms
-        """When fetching began, on the scheduler's clock."""
-        self.leader_epoch = partition.leader_epoch
-        self.fetch_offset = 0
-        self.last_fetched_epoch: int | None = None
-        self.lag: int | None = None
-        """Records the leader has committed beyond this log; None until the first answer."""
-        self.delayed = False
-        self.delay_ms: float | None = None
-        """Latest delay after an error that should pass by itself; the next one is twice as long."""
-        self.sent_offset: int | None = None
-        """Offset in the latest request that names the partition; None before that."""
-        self.sent_log_start_offset = -1
-        self.take_position(log)
-
-    @property
-    def is_in_sync(self) -> bool:
-        """Whether it holds all that is committed; before the first answer, whether its leader's epoch began so."""
-        return self.partition.in_sync_at_epoch if self.lag is None else self.lag <= 0
-
-    def take_position(self, log: PartitionLog) -> None:
-        """Fetch from the log's end next."""
-        self.fetch_offset = log.log_end_offset
-        self.last_fetched_epoch = log.latest_epoch
 
 
 class ReplicaFetcher:
