@@ -152,7 +152,7 @@ class SmallCore:
     def init_producer_id(self, reply: Callable[[tuple[int, int] | PacelineError], None]) -> None:
         reply(self.producer_id)
 
-    def when_controller_epoch_read(self, on_read: Callable[[], None]) -> None:
+    def when_epochs_read(self, on_read: Callable[[], None]) -> None:
         on_read()
 
     def handle_control(self, request: ControlRequest) -> ControlResponse:

@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.broker import metadata_cache
-from paceline.broker.control.control_requests import ControlRequests
+from paceline.broker.control.admission import LeaderAndIsrAdmission
 from paceline.broker.control.controller_epoch_fence import ControllerEpochFence
+from paceline.broker.control.stop_replica import StopReplicaHandler
 from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
 from paceline.broker.partition import isr_updates
 from paceline.broker.partition import partition as hosted_partition
@@ -303,29 +304,29 @@ def unregistered_takes_requests(patches: "Patches") -> None:
 
 def any_leader_epoch(patches: "Patches") -> None:
     """A LeaderAndIsr of an older epoch is applied."""
-    real = ControlRequests._check
+    real = LeaderAndIsrAdmission._check
 
-    def check(self: ControlRequests, partition: Any, state: Any) -> ErrorCode:
+    def check(self: LeaderAndIsrAdmission, partition: Any, state: Any) -> ErrorCode:
         error = real(self, partition, state)
         return ErrorCode.NONE if error is ErrorCode.STALE_CONTROLLER_EPOCH else error
 
-    patches.set(ControlRequests, "_check", check)
+    patches.set(LeaderAndIsrAdmission, "_check", check)
 
 
 def topic_id_ignored(patches: "Patches") -> None:
     """A log is taken for the topic that has its name now."""
-    real = ControlRequests._check
+    real = LeaderAndIsrAdmission._check
 
-    def check(self: ControlRequests, partition: Any, state: Any) -> ErrorCode:
+    def check(self: LeaderAndIsrAdmission, partition: Any, state: Any) -> ErrorCode:
         return real(self, partition, replace(state, topic_id=None))
 
     def assign(self: PartitionLog, topic_id: str) -> None:
         self.topic_id = topic_id
 
-    patches.set(ControlRequests, "_check", check)
+    patches.set(LeaderAndIsrAdmission, "_check", check)
     patches.set(PartitionLog, "assign_topic_id", assign)
     # Without the id in StopReplica either, the old log is never told from the new one.
-    patches.set(ControlRequests, "_is_namesake", lambda _self, _state: True)
+    patches.set(StopReplicaHandler, "_is_namesake", lambda _self, _state: True)
 
 
 def overtaken_pictures(patches: "Patches") -> None:

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from paceline.broker.control import control_requests
-from paceline.broker.control.control_requests import ControlRequests
+from paceline.broker.control import admission
+from paceline.broker.control.stop_replica import StopReplicaHandler
 from paceline.broker.fetcher import replica_fetcher
 from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
 from paceline.broker.partition import partition as hosted_partition
@@ -194,7 +194,7 @@ def min_isr_nowhere(patches: "Patches") -> None:
 
 def stop_without_epoch(patches: "Patches") -> None:
     """A StopReplica stops whatever is there now (KAFKA-9539)."""
-    patches.set(ControlRequests, "_may_stop", lambda _self, _state: ErrorCode.NONE)
+    patches.set(StopReplicaHandler, "_check", lambda _self, _state: ErrorCode.NONE)
 
 
 def any_controller_and_broker_epoch(patches: "Patches") -> None:
@@ -205,7 +205,7 @@ def any_controller_and_broker_epoch(patches: "Patches") -> None:
 
 def namesake_stays(patches: "Patches") -> None:
     """A log left over from a deleted topic bars the way to the next one of its name."""
-    patches.set(control_requests, "set_namesake_aside", lambda _manager, _request: None)
+    patches.set(admission, "set_namesake_aside", lambda _manager, _state, _stamp: None)
 
 
 # Clients

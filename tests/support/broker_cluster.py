@@ -463,7 +463,7 @@ class BrokerCluster:
             return node.handle_control(request)
         except ControlRequestDeferredError:
             read: list[bool] = []
-            node.when_controller_epoch_read(lambda: read.append(True))
+            node.when_epochs_read(lambda: read.append(True))
             self.time.run_until(lambda: bool(read), 5_000)
             return node.handle_control(request)
 

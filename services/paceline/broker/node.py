@@ -6,12 +6,9 @@ ports and knows no thread, socket or clock, so the service and the simulator run
 
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from paceline.broker.control.control_requests import ControlRequests
-from paceline.broker.control.controller_epoch_fence import ControllerEpochFence
-from paceline.broker.control.leader_epoch_fence import EpochsRead, LeaderEpochFence
 from paceline.broker.groups.coordinator import GroupCoordinator
 from paceline.broker.groups.hosted_offsets_topic import HostedOffsetsTopic
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
@@ -28,7 +25,7 @@ from paceline.broker.partition.isr_writer import IsrWriter
 from paceline.broker.partition.offsets import describe_replicas, list_offsets, offsets_for_leader_epoch
 from paceline.broker.partition.partition import Partition
 from paceline.broker.partition.replica_manager import ReplicaManager
-from paceline.broker.recipes import notify_log_dir_failure, read_controller_epoch, read_leader_epochs
+from paceline.broker.recipes import notify_log_dir_failure
 from paceline.broker.requests.digest_range import digest_range
 from paceline.broker.requests.errors import failure_of
 from paceline.broker.requests.fetch_answers import fetch_for_client, fetch_for_follower
@@ -66,18 +63,15 @@ from paceline.model.control import (
     ControlRequest,
     ControlResponse,
     Endpoint,
-    LeaderAndIsrRequest,
-    StopReplicaRequest,
 )
 from paceline.model.errors import (
     BrokerNotAvailableError,
-    ErrorCode,
     InvalidConfigError,
     KafkaStorageError,
     PacelineError,
     ShuttingDownError,
 )
-from paceline.model.identifiers import NO_EPOCH, TopicPartition
+from paceline.model.identifiers import TopicPartition
 from paceline.model.log_dirs import LogDirView, LogDirWish
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 from paceline.model.scheduler import Scheduler
@@ -174,8 +168,6 @@ class BrokerNode:
             self.replica_manager.metrics,
             self.replica_manager.deliver_news,
         )
-        self._fence = ControllerEpochFence(self._read_controller_epoch, self._epoch_refuted)
-        self._leader_epochs = LeaderEpochFence(self._read_leader_epochs)
         self._rng = rng
         self.groups = GroupCoordinator(
             config.groups,
@@ -185,6 +177,10 @@ class BrokerNode:
         )
         self._control = ControlRequests(
             self.replica_manager,
+            self._zookeeper,
+            scheduler,
+            self._control_request_accepted,
+            self._control_request_refused,
             self._leadership_changed,
             self.groups.partitions_deleted,
         )
@@ -197,7 +193,7 @@ class BrokerNode:
             self._zookeeper,
             rng,
             self._kept_cluster_id(),
-            lambda: self._fence.confirmed_epoch,
+            lambda: self._control.controller_epochs.confirmed_epoch,
             self._registered,
             self._fatal,
             log_manager.sessions_of_dead_processes,
@@ -210,7 +206,7 @@ class BrokerNode:
             transport,
             lambda: self.broker_epoch,
             lambda: self.metadata.snapshot.controller_endpoints,
-            lambda: self._fence.confirmed_epoch,
+            lambda: self._control.controller_epochs.confirmed_epoch,
             lambda asked_ms: self._proof.controller_answered(asked_ms, scheduler.now_ms()),
             lambda: self.replica_manager.fetchers.broken_leaders(),
         )
@@ -332,7 +328,7 @@ class BrokerNode:
         self._mark_log_dirs(registered.cluster_id)
         self.cluster_id = registered.cluster_id
         self.replica_manager.broker_epoch = registered.broker_epoch
-        self._fence.confirm(registered.controller_epoch)
+        self._control.controller_epochs.confirm(registered.controller_epoch)
         self._emit(
             StateChangeKind.BROKER_REGISTERED,
             f"broker epoch {registered.broker_epoch}",
@@ -398,76 +394,29 @@ class BrokerNode:
         """
         if self._stopped:
             raise ShuttingDownError("the broker has stopped")
-        refusal = self._fence.check(request.stamp, self.broker_epoch)
-        if refusal is not ErrorCode.NONE:
-            self._emit(StateChangeKind.CONTROL_REFUSED, f"{type(request).__name__} of {request.stamp}: {refusal.name}")
-            return _refused(request, refusal)
-        self._unclean_restart_noted(request.stamp)
-        self._report_to_new_controller(request.stamp)
-        if isinstance(request, LeaderAndIsrRequest):
-            confirmed, refuted = self._without_refuted(request)
-            response = self._control.leader_and_isr(confirmed)
-            response = replace(response, partition_errors={**response.partition_errors, **refuted})
-            named = (state.topic_partition.topic for state in request.partitions)
-            # Not those that were refused: nobody would make them forgotten before the next topic of their name.
-            self._topic_configs.want(self.replica_manager.hosted.among(named))
-            return response
-        if isinstance(request, StopReplicaRequest):
-            return self._control.stop_replica(request)
-        return self._control.update_metadata(request)
+        return self._control.handle(request)
 
-    def when_controller_epoch_read(self, on_read: Callable[[], None]) -> None:
-        """Call ``on_read`` when ZooKeeper has answered which epochs stand, at once when it is not asked."""
-        self._fence.when_read(lambda: self._leader_epochs.when_read(on_read))
+    def when_epochs_read(self, on_read: Callable[[], None]) -> None:
+        """Call ``on_read`` when ZooKeeper has told the epochs it has, at once when it is not being asked."""
+        self._control.when_epochs_read(on_read)
 
-    def _unclean_restart_noted(self, stamp: ControllerStamp) -> None:
-        """A request for this very registration comes from a controller that has acted on what it said."""
+    def _control_request_accepted(self, stamp: ControllerStamp) -> None:
         if self._registration.unclean_restart and stamp.broker_epoch == self.broker_epoch:
+            # The controller knows this registration, so it has acted on the unclean restart that it reports.
             self._logs.unclean_restart_noted()
             self._registration.acknowledged()
-
-    def _report_to_new_controller(self, stamp: ControllerStamp) -> None:
-        """Repeat the report of broken fetch connections: the controller before may have died with their leader."""
         if stamp.controller_epoch > self._heard_controller_epoch:
             self._heard_controller_epoch = stamp.controller_epoch
             if self.replica_manager.fetchers.broken_leaders():
+                # The previous controller may have died together with the leader whose loss was reported to it.
                 self._heartbeats.beat_now()
+
+    def _control_request_refused(self, cause: str) -> None:
+        self._emit(StateChangeKind.CONTROL_REFUSED, cause)
 
     def _topic_left(self, topic: str) -> None:
         self._topic_configs.forget(topic)
         self.replica_manager.quotas.forget(topic)
-
-    def _epoch_refuted(self, controller_epoch: int) -> None:
-        self._emit(StateChangeKind.CONTROL_REFUSED, f"controller epoch {controller_epoch} is not in ZooKeeper")
-
-    def _without_refuted(
-        self, request: LeaderAndIsrRequest
-    ) -> tuple[LeaderAndIsrRequest, dict[TopicPartition, ErrorCode]]:
-        """Split off the partitions whose leader epoch ZooKeeper does not have.
-
-        Raises:
-            ControlRequestDeferredError: ZooKeeper is being asked.
-        """
-        claimed = {state.topic_partition: state.leader_epoch for state in request.partitions}
-        hosted = self.replica_manager.partitions
-        known = {one: hosted[one].leader_epoch if one in hosted else NO_EPOCH for one in claimed}
-        refuted = self._leader_epochs.refuted({one: (epoch, known[one]) for one, epoch in claimed.items()})
-        for one, epoch in refuted.items():
-            self._emit(
-                StateChangeKind.CONTROL_REFUSED,
-                f"leader epoch {claimed[one]} of {one} is not in ZooKeeper, which has {epoch}",
-            )
-        kept = tuple(state for state in request.partitions if state.topic_partition not in refuted)
-        return replace(request, partitions=kept), dict.fromkeys(refuted, ErrorCode.UNKNOWN_LEADER_EPOCH)
-
-    def _read_leader_epochs(self, wanted: Collection[TopicPartition], on_read: EpochsRead) -> None:
-        flow = read_leader_epochs(tuple(wanted))
-        FlowRun(flow, self._zookeeper, self._scheduler, on_read, lambda _error: on_read(None)).start()
-
-    def _read_controller_epoch(self, on_read: Callable[[int | None], None]) -> None:
-        FlowRun(
-            read_controller_epoch(), self._zookeeper, self._scheduler, on_read, lambda _error: on_read(None)
-        ).start()
 
     # Groups
 
@@ -688,10 +637,3 @@ class BrokerNode:
 
     def _run(self, flow: Flow[None], on_error: Callable[[Exception], None]) -> None:
         FlowRun(flow, self._zookeeper, self._scheduler, lambda _none: None, on_error).start()
-
-
-def _refused(request: ControlRequest, error: ErrorCode) -> ControlResponse:
-    """Refuse a request; a stale LeaderAndIsr also says so for each partition, as Kafka does."""
-    if isinstance(request, LeaderAndIsrRequest) and error is ErrorCode.STALE_CONTROLLER_EPOCH:
-        return ControlResponse(error, {state.topic_partition: error for state in request.partitions})
-    return ControlResponse(error)

@@ -69,10 +69,10 @@ def test_the_next_controller_is_heard_once_zookeeper_has_confirmed_its_epoch() -
     with pytest.raises(ControlRequestDeferredError):
         node.handle_control(next_controller)
     read: list[bool] = []
-    node.when_controller_epoch_read(lambda: read.append(True))
+    node.when_epochs_read(lambda: read.append(True))
     cluster.time.run_until(lambda: bool(read), 1_000)
     assert node.handle_control(next_controller).error is ErrorCode.NONE
-    node.when_controller_epoch_read(lambda: read.append(True))
+    node.when_epochs_read(lambda: read.append(True))
     assert read == [True, True]
     earlier = LeaderAndIsrRequest(cluster.stamp(1, controller_epoch=1), (), ())
     assert node.handle_control(earlier).error is ErrorCode.STALE_CONTROLLER_EPOCH

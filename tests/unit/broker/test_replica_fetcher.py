@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from paceline.broker.fetcher.fetcher_manager import fetcher_id_for, java_string_hash
 from paceline.broker.fetcher.fetch_state import FetchState
+from paceline.broker.fetcher.fetcher_manager import fetcher_id_for, java_string_hash
 from paceline.model.client_io import RequiredAcks
 from paceline.model.control import LiveBroker
 from paceline.model.errors import ErrorCode, RequestTimedOutError

@@ -48,7 +48,7 @@ class DirectControl:
                 response = known.node.handle_control(request)
             except PacelineError as error:
                 if may_wait and isinstance(error, ControlRequestDeferredError):
-                    known.node.when_controller_epoch_read(lambda: arrive(may_wait=False))
+                    known.node.when_epochs_read(lambda: arrive(may_wait=False))
                     return
                 refusal = error
                 time.call_later(1, lambda: on_done(refusal))

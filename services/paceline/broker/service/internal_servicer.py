@@ -126,7 +126,7 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
             return self._on_loop(lambda: self._core.get().handle_control(request), context)
         except ControlRequestDeferredError:
             read = threading.Event()
-            self._on_loop(lambda: self._core.get().when_controller_epoch_read(read.set), context)
+            self._on_loop(lambda: self._core.get().when_epochs_read(read.set), context)
             if not read.wait(min(_CONFIRMATION_TIMEOUT_S, _seconds_left(context))):
                 raise
         return self._on_loop(lambda: self._core.get().handle_control(request), context)

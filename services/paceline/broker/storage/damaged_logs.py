@@ -116,10 +116,11 @@ class DamagedLogs:
         manager.deliver_news()
         self._tell_controller()
 
-    def refuses(self, state: LeaderAndIsrPartition) -> bool:
-        """Whether a role is refused with KAFKA_STORAGE_ERROR, since the ISR relies on a damaged log with others in it.
+    def maybe_take_offline(self, state: LeaderAndIsrPartition) -> bool:
+        """Take a damaged replica Offline that the ISR of this decision relies on; return whether it is.
 
-        The refusal is what takes the replica out of the ISR.
+        The caller refuses the role with KAFKA_STORAGE_ERROR. That makes the controller remove the replica from the
+        ISR; so it happens only if another in-sync replica is alive.
         """
         manager = self._manager
         self._compare_epochs(state)
@@ -153,10 +154,10 @@ class DamagedLogs:
             LOG.error("%s is damaged: %s", topic_partition, reason)
             self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
 
-    def rebuilds(self, state: LeaderAndIsrPartition) -> bool:
-        """Set a damaged log aside if this decision allows it; return whether a new one has to be made.
+    def start_rebuild(self, state: LeaderAndIsrPartition) -> bool:
+        """Set a damaged log aside if this decision allows it; return whether a new log has to be created.
 
-        To be called with a decision to follow a live leader.
+        The caller follows a live leader.
 
         Raises:
             KafkaStorageError: the log's directory failed.

@@ -15,7 +15,12 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from paceline.log.directory_names import STRAY
-from paceline.model.control import LeaderAndIsrRequest, UpdateMetadataPartition, UpdateMetadataRequest
+from paceline.model.control import (
+    ControllerStamp,
+    LeaderAndIsrPartition,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+)
 from paceline.model.errors import KafkaStorageError
 from paceline.model.identifiers import LEADER_DURING_DELETE, TopicPartition
 from paceline.model.state_change import StateChangeKind
@@ -54,29 +59,28 @@ def _set_replaced_aside(manager: "ReplicaManager", request: UpdateMetadataReques
     manager.deliver_news()
 
 
-def set_namesake_aside(manager: "ReplicaManager", request: LeaderAndIsrRequest) -> None:
-    """Set the logs aside that were here before this registration, and bar the way to a new topic of their name.
+def set_namesake_aside(manager: "ReplicaManager", state: LeaderAndIsrPartition, stamp: ControllerStamp) -> None:
+    """Set the log of an earlier topic aside that has the name of the topic in ``state``.
 
-    The replica moved away and its topic was deleted while nobody could tell this broker; nobody asks for it any more.
-    One that this registration was told to host stays: the request may be late. One that an earlier registration
-    hosted, of a process that has slept and registered anew, does not. Nor does one that an earlier controller
-    told of: a later controller that names another topic has found that one in its place.
+    The earlier replica moved away and its topic was deleted while this broker was out of reach; no request will delete
+    it. A log stays if this registration was told to host it: the request may be late. It does not stay if it was hosted
+    in an earlier registration, of a process that was suspended and has registered again, or if only an earlier
+    controller told of it: a later controller that names another topic has found that topic in its place.
     """
-    if request.stamp.broker_epoch != manager.broker_epoch:
+    if stamp.broker_epoch != manager.broker_epoch:
         return
-    for state in request.partitions:
-        topic_partition = state.topic_partition
-        log = manager.logs.get(topic_partition)
-        hosted = manager.partitions.get(topic_partition)
-        if log is None or log.directory.is_offline or manager.broker_id not in state.replicas:
-            continue
-        told = (-1, -1) if hosted is None else (hosted.registration, hosted.told_by)
-        if told[0] >= manager.broker_epoch and told[1] >= request.stamp.controller_epoch:
-            continue
-        if None not in (log.topic_id, state.topic_id) and log.topic_id != state.topic_id:
-            _set_aside(manager, topic_partition, f"topic id {state.topic_id} is its name's now, not {log.topic_id}")
-        elif state.is_new and topic_partition in manager.logs.without_owner and log.topic_id is None:
-            _set_aside(manager, topic_partition, "the replica is new, and its topic id was lost")
+    topic_partition = state.topic_partition
+    log = manager.logs.get(topic_partition)
+    hosted = manager.partitions.get(topic_partition)
+    if log is None or log.directory.is_offline or manager.broker_id not in state.replicas:
+        return
+    told = (-1, -1) if hosted is None else (hosted.registration, hosted.told_by)
+    if told[0] >= manager.broker_epoch and told[1] >= stamp.controller_epoch:
+        return
+    if None not in (log.topic_id, state.topic_id) and log.topic_id != state.topic_id:
+        _set_aside(manager, topic_partition, f"topic id {state.topic_id} is its name's now, not {log.topic_id}")
+    elif state.is_new and topic_partition in manager.logs.without_owner and log.topic_id is None:
+        _set_aside(manager, topic_partition, "the replica is new, and its topic id was lost")
 
 
 def _is_stray(manager: "ReplicaManager", state: UpdateMetadataPartition) -> bool:

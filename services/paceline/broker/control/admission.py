@@ -1,0 +1,132 @@
+"""`LeaderAndIsrAdmission`: decide for each partition of a LeaderAndIsr whether its role is taken, and if not, why.
+
+Source: docs/protocol/replication.md#leaderandisr-answers.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from paceline.broker.control.deleted_replicas import DeletedReplicas
+from paceline.broker.control.leader_epoch_fence import LeaderEpochFence
+from paceline.broker.partition.partition import Partition
+from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.broker.storage.stray_logs import set_namesake_aside
+from paceline.model.control import LeaderAndIsrPartition, LeaderAndIsrRequest
+from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import NO_EPOCH, TopicPartition
+
+Errors = dict[TopicPartition, ErrorCode]
+
+
+class Admitted(NamedTuple):
+    """A partition that takes the role of ``state``."""
+
+    partition: Partition
+    state: LeaderAndIsrPartition
+
+
+class LeaderAndIsrAdmission:
+    """Admits partitions and hosts them. A refused partition leaves nothing behind."""
+
+    def __init__(
+        self,
+        manager: ReplicaManager,
+        leader_epochs: LeaderEpochFence,
+        deleted: DeletedReplicas,
+        on_refuted: Callable[[str], None],
+    ) -> None:
+        """Make it.
+
+        Args:
+            manager: the hosted partitions.
+            leader_epochs: confirms improbable leader epochs in ZooKeeper.
+            deleted: the replicas that were deleted here.
+            on_refuted: gets a sentence about each leader epoch that ZooKeeper does not have.
+        """
+        self._manager = manager
+        self._leader_epochs = leader_epochs
+        self._deleted = deleted
+        self._on_refuted = on_refuted
+
+    def admit(self, request: LeaderAndIsrRequest) -> tuple[list[Admitted], Errors]:
+        """Return the admitted partitions, each once and now hosted, and the answer to every partition of the request.
+
+        The steps for each partition, the first refusal decides:
+
+        1. UNKNOWN_LEADER_EPOCH: ZooKeeper does not have a leader epoch that is improbably high.
+        2. A log of an earlier topic of that name is set aside, if this registration was not told to host it.
+        3. INCONSISTENT_TOPIC_ID or STALE_CONTROLLER_EPOCH: the replica was deleted here after the request was sent.
+        4. KAFKA_STORAGE_ERROR: the replica is Offline.
+        5. INCONSISTENT_TOPIC_ID, STALE_CONTROLLER_EPOCH or UNKNOWN_TOPIC_OR_PARTITION: see `_check`. A repeated
+           decision that this broker leads confirms its leadership.
+        6. KAFKA_STORAGE_ERROR: the log is too damaged for the role; the replica is Offline from now on.
+
+        Raises:
+            ControlRequestDeferredError: ZooKeeper is being asked about a leader epoch; nothing has changed.
+        """
+        manager = self._manager
+        controller_epoch = request.stamp.controller_epoch
+        refuted = self._refuted(request)
+        errors: Errors = {}
+        admitted: dict[TopicPartition, Admitted] = {}
+        for state in request.partitions:
+            topic_partition = state.topic_partition
+            if topic_partition in refuted:
+                errors[topic_partition] = ErrorCode.UNKNOWN_LEADER_EPOCH
+                continue
+            set_namesake_aside(manager, state, request.stamp)
+            partition = manager.partitions.get(topic_partition) or Partition(topic_partition, manager)
+            errors[topic_partition] = reason = self._decide(partition, state, controller_epoch)
+            if reason is ErrorCode.NONE:
+                admitted.setdefault(topic_partition, Admitted(partition, state))
+        for partition, state in admitted.values():
+            manager.host(partition, controller_epoch, state.topic_id)
+        return list(admitted.values()), errors
+
+    def _refuted(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, int]:
+        """Return the partitions whose leader epoch ZooKeeper does not have, with the epoch that it has."""
+        hosted = self._manager.partitions
+        rises = {}
+        for state in request.partitions:
+            partition = hosted.get(state.topic_partition)
+            known = NO_EPOCH if partition is None else partition.leader_epoch
+            rises[state.topic_partition] = (state.leader_epoch, known)
+        refuted = self._leader_epochs.refuted(rises)
+        for topic_partition, epoch in refuted.items():
+            claimed, _ = rises[topic_partition]
+            self._on_refuted(f"leader epoch {claimed} of {topic_partition} is not in ZooKeeper, which has {epoch}")
+        return refuted
+
+    def _decide(self, partition: Partition, state: LeaderAndIsrPartition, controller_epoch: int) -> ErrorCode:
+        manager = self._manager
+        topic_partition = state.topic_partition
+        is_offline = topic_partition in manager.offline
+        log = manager.logs.get(topic_partition)
+        deleted = self._deleted.refusal(state, controller_epoch)
+        # A replica that could not be deleted yet is still here: the controller asks for its state.
+        if deleted is not ErrorCode.NONE and not is_offline and (log is None or log.topic_id != state.topic_id):
+            return deleted
+        if is_offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        reason = self._check(partition, state)
+        named = (state.leader, state.leader_epoch) == (manager.broker_id, partition.leader_epoch)
+        if reason is ErrorCode.STALE_CONTROLLER_EPOCH and partition.is_leader and named:
+            partition.confirm_leadership()
+        if reason is ErrorCode.NONE and manager.damaged_logs.maybe_take_offline(state):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return reason
+
+    def _check(self, partition: Partition, state: LeaderAndIsrPartition) -> ErrorCode:
+        """Compare the decision with what this broker knows: topic id, then leader epoch, then assignment."""
+        manager = self._manager
+        log = partition.log or manager.logs.get(partition.topic_partition)
+        known_id = partition.topic_id or (None if log is None else log.topic_id)
+        if known_id is not None and state.topic_id is not None and known_id != state.topic_id:
+            # A log in a failed directory cannot be set aside, so this broker cannot host the new topic's partition.
+            stuck = log is not None and log.directory.is_offline
+            return ErrorCode.KAFKA_STORAGE_ERROR if stuck else ErrorCode.INCONSISTENT_TOPIC_ID
+        if state.leader_epoch <= partition.leader_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        if manager.broker_id not in state.replicas:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NONE

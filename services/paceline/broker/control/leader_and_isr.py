@@ -1,0 +1,125 @@
+"""`LeaderAndIsrHandler`: become leader or follower, in the order of Kafka's becomeLeaderOrFollower.
+
+1. Admit partitions (`admission.py`); the other partitions are answered with the reason.
+2. Make leaders.
+3. Make followers.
+4. Complete waiting operations, and answer.
+
+Source: docs/protocol/replication.md#leaderandisr-answers, #becoming-a-leader, #becoming-a-follower and #unknown-leader.
+"""
+
+from collections.abc import Callable, Sequence
+
+from paceline.broker.control.admission import Admitted, Errors, LeaderAndIsrAdmission
+from paceline.broker.partition.partition import Partition
+from paceline.broker.partition.replica_manager import ReplicaManager
+from paceline.log.partition_log import PartitionLog
+from paceline.model.control import (
+    ControlResponse,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LiveBroker,
+)
+from paceline.model.errors import InconsistentTopicIdError, KafkaStorageError
+from paceline.model.identifiers import TopicPartition
+from paceline.model.state_change import StateChangeKind
+
+LeadershipListener = Callable[[Sequence[Partition], Sequence[TopicPartition]], None]
+"""Gets the partitions that this broker leads in a new leader epoch, and those that it does not lead any more."""
+
+
+class LeaderAndIsrHandler:
+    """Gives roles to the hosted partitions."""
+
+    def __init__(
+        self, manager: ReplicaManager, admission: LeaderAndIsrAdmission, on_leadership_change: LeadershipListener
+    ) -> None:
+        self._manager = manager
+        self._admission = admission
+        self._on_leadership_change = on_leadership_change
+
+    def apply(self, request: LeaderAndIsrRequest) -> ControlResponse:
+        """Become leader or follower of each partition that has a newer leader epoch in the request.
+
+        Raises:
+            ControlRequestDeferredError: see `LeaderAndIsrAdmission.admit`.
+        """
+        manager = self._manager
+        admitted, errors = self._admission.admit(request)
+        self._make_leaders([one for one in admitted if one.state.leader == manager.broker_id], errors)
+        followers = [one for one in admitted if one.state.leader != manager.broker_id]
+        self._make_followers(followers, request.live_leaders, errors)
+        for partition, _ in admitted:
+            if partition.log is None:
+                manager.set_offline(partition)
+        manager.end_topic_roles(dict.fromkeys(partition.topic_partition.topic for partition, _ in admitted))
+        manager.start_checkpoints()
+        manager.fetchers.close_idle()
+        manager.deliver_news()
+        self._on_leadership_change(
+            [partition for partition, _ in admitted if partition.is_leader],
+            [partition.topic_partition for partition, _ in admitted if not partition.is_leader],
+        )
+        # Refused topics are left out: no later request would drop their settings before a new topic gets the name.
+        manager.topic_configs.want(manager.hosted.among(state.topic_partition.topic for state in request.partitions))
+        return ControlResponse(partition_errors=errors, topic_ids=self._ids_not_named(request))
+
+    def _make_leaders(self, leaders: list[Admitted], errors: Errors) -> None:
+        manager = self._manager
+        manager.fetchers.stop(partition.topic_partition for partition, _ in leaders)
+        for partition, state in leaders:
+            try:
+                partition.make_leader(state, self._log(partition, state))
+            except (KafkaStorageError, InconsistentTopicIdError) as error:
+                errors[partition.topic_partition] = error.code
+            else:
+                manager.emit(StateChangeKind.BECAME_LEADER, partition)
+        manager.fetches.expect(dict.fromkeys(one for partition, _ in leaders for one in partition.followers))
+
+    def _make_followers(self, followers: list[Admitted], live_leaders: tuple[LiveBroker, ...], errors: Errors) -> None:
+        """Follow, in this order: stop fetchers, change roles, fail waiting operations, start fetchers.
+
+        A partition whose leader has no known address keeps its role and its old epoch, so that a repetition of the
+        request is applied; only its log is created, for the checkpoint.
+        """
+        manager = self._manager
+        known = {broker.broker_id: broker for broker in live_leaders} | dict(manager.metadata.snapshot.brokers)
+        manager.fetchers.stop(partition.topic_partition for partition, state in followers if state.leader in known)
+        following: list[tuple[Partition, LiveBroker]] = []
+        for partition, state in followers:
+            try:
+                leader = known.get(state.leader)
+                rebuilt = leader is not None and manager.damaged_logs.start_rebuild(state)
+                log = self._log(partition, state, rebuilt)
+                if leader is None:
+                    partition.hold_log(state.topic_id, log)
+                    partition.end_leadership()
+                    continue
+                if partition.make_follower(state, log):
+                    following.append((partition, leader))
+                    manager.emit(StateChangeKind.BECAME_FOLLOWER, partition)
+            except (KafkaStorageError, InconsistentTopicIdError) as error:
+                errors[partition.topic_partition] = error.code
+        manager.deliver_news()
+        if not manager.shutting_down:
+            manager.fetchers.start(following)
+
+    def _log(self, partition: Partition, state: LeaderAndIsrPartition, nowhere_else: bool = False) -> PartitionLog:
+        """Return the log; ``nowhere_else`` says that it cannot be in a directory that is offline."""
+        manager = self._manager
+        config = manager.topic_configs.get(state.topic_partition.topic)
+        is_new = state.is_new or nowhere_else
+        log = manager.logs.get_or_create(partition.topic_partition, state.topic_id, is_new, config)
+        if config is not None:
+            # A log that was not hosted when the settings were read has older ones.
+            log.config = config
+        return log
+
+    def _ids_not_named(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, str]:
+        """Return the ids of the logs whose topic id the controller does not know: it restores them in ZooKeeper."""
+        found = {}
+        for state in request.partitions:
+            log = self._manager.logs.get(state.topic_partition) if state.topic_id is None else None
+            if log is not None and log.topic_id is not None:
+                found[state.topic_partition] = log.topic_id
+        return found
