@@ -5,8 +5,8 @@ ports and knows no thread, socket or clock, so the service and the simulator run
 """
 
 import random
-from collections.abc import Callable, Collection, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TypeVar
 
 from paceline.broker.control.control_requests import ControlRequests
 from paceline.broker.groups.coordinator import GroupCoordinator
@@ -17,15 +17,15 @@ from paceline.broker.membership.broker_configs import BrokerConfigs
 from paceline.broker.membership.controlled_shutdown import ControlledShutdown
 from paceline.broker.membership.heartbeats import ControllerHeartbeats
 from paceline.broker.membership.registration import BrokerRegistered, Registration
+from paceline.broker.membership.replica_reports import ReplicaReports
 from paceline.broker.membership.topic_configs import TopicConfigs
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.metrics import MetricsSnapshot, snapshot_of
-from paceline.broker.partition.interfaces import IsrProposal
+from paceline.broker.partition.isr_notifier import IsrNotifier
 from paceline.broker.partition.isr_writer import IsrWriter
 from paceline.broker.partition.offsets import describe_replicas, list_offsets, offsets_for_leader_epoch
 from paceline.broker.partition.partition import Partition
 from paceline.broker.partition.replica_manager import ReplicaManager
-from paceline.broker.recipes import notify_log_dir_failure
 from paceline.broker.requests.digest_range import digest_range
 from paceline.broker.requests.errors import failure_of
 from paceline.broker.requests.fetch_answers import fetch_for_client, fetch_for_follower
@@ -34,11 +34,10 @@ from paceline.broker.storage.log_cleaner import LogCleaner
 from paceline.broker.storage.log_dirs import alter_replica_log_dirs, describe_log_dirs
 from paceline.broker.storage.log_flusher import InlineWork, LogFlusher
 from paceline.broker.storage.log_retention import LogRetention
+from paceline.broker.storage.meta_properties import check_cluster_id, known_cluster_id, write_cluster_id
 from paceline.coordination import znodes
-from paceline.coordination.flow import Flow, FlowRun
 from paceline.coordination.interface import SessionEvent, SessionState, WatchEvent, ZooKeeper
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
-from paceline.coordination.recipes import propagate_isr_change
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.model.client_io import (
@@ -53,6 +52,7 @@ from paceline.model.client_io import (
     Isolation,
     OffsetAnswer,
     OffsetQuery,
+    PartitionFailure,
     PartitionReplicasView,
     ProduceData,
     ProduceResult,
@@ -79,6 +79,9 @@ from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
 from paceline.replication.leadership_proof import LeadershipProof
 from paceline.replication.purgatory import Cancel
+
+PartitionQuery = ProduceData | EpochQuery | DigestQuery | OffsetQuery | DeleteRecordsQuery
+A = TypeVar("A")
 
 
 class BrokerNode:
@@ -127,6 +130,7 @@ class BrokerNode:
             config.replica_fetch_wait_max_ms,
             scheduler.now_ms(),
         )
+        self._reports = ReplicaReports(config.broker_id, self._zookeeper, scheduler)
         self.replica_manager = ReplicaManager(
             config,
             scheduler,
@@ -134,14 +138,14 @@ class BrokerNode:
             self.metadata,
             transport,
             rng,
-            self._write_isr,
+            lambda partition, proposal: self._isr_writer.write(partition, proposal),
             on_state_change,
             self._log_dir_failed,
             self._topic_configs,
             self._proof,
             lambda: zookeeper.session_may_be_over,
             self._topic_left,
-            self._replicas_changed,
+            self._reports.request,
             lambda: self._heartbeats.beat_now(),
         )
         self._housekeeping = LogFlusher(
@@ -168,6 +172,9 @@ class BrokerNode:
             self.replica_manager.metrics,
             self.replica_manager.deliver_news,
         )
+        self._isr_notifier = IsrNotifier(
+            self.replica_manager.isr_propagation, self._zookeeper, scheduler, config.isr_propagation_interval_ms
+        )
         self._rng = rng
         self.groups = GroupCoordinator(
             config.groups,
@@ -192,7 +199,7 @@ class BrokerNode:
             scheduler,
             self._zookeeper,
             rng,
-            self._kept_cluster_id(),
+            known_cluster_id(log_manager),
             lambda: self._control.controller_epochs.confirmed_epoch,
             self._registered,
             self._fatal,
@@ -214,7 +221,6 @@ class BrokerNode:
         self.cluster_id: str | None = None
         self._on_ready: Callable[[], None] | None = None
         self._on_stopped: list[Callable[[], None]] = []
-        self._unreported_dirs = 0
         self._was_ready = False
         self._stopping = False
         self._stopped = False
@@ -244,7 +250,7 @@ class BrokerNode:
         self._heartbeats.start()
         self._watch_loop()
         self.groups.start()
-        self._schedule_propagation()
+        self._isr_notifier.start()
         self._zookeeper.start(self._session_changed, self._watch_fired)
 
     def _watch_loop(self) -> None:
@@ -279,6 +285,7 @@ class BrokerNode:
         self._stopped = True
         self._heartbeats.stop()
         self.groups.stop()
+        self._isr_notifier.stop()
         self._isr_writer.stop()
         self._registration.stop()
         self._topic_configs.stop()
@@ -321,11 +328,11 @@ class BrokerNode:
 
     def _registered(self, registered: BrokerRegistered) -> None:
         try:
-            self._check_log_dirs(registered)
+            check_cluster_id(self._logs, registered.cluster_id)
         except InvalidConfigError as error:
             self._fatal(error)
             return
-        self._mark_log_dirs(registered.cluster_id)
+        write_cluster_id(self._logs, self._config.broker_id, registered.cluster_id, self._scheduler.wall_ms())
         self.cluster_id = registered.cluster_id
         self.replica_manager.broker_epoch = registered.broker_epoch
         self._control.controller_epochs.confirm(registered.controller_epoch)
@@ -337,7 +344,7 @@ class BrokerNode:
         self._isr_writer.session_ready()
         self._broker_configs.read()
         self._topic_configs.connected(new_session=True)
-        self._report_failed_dirs()
+        self._reports.registered()
         if not self._was_ready:
             self._was_ready = True
             if self._on_ready is not None:
@@ -349,24 +356,6 @@ class BrokerNode:
 
     def _topic_config_read(self, topic: str, config: LogConfig | None) -> None:
         self.replica_manager.apply_topic_config(topic, config)
-
-    def _kept_cluster_id(self) -> str | None:
-        """Return the cluster the log directories belong to, None when they are new."""
-        kept = self._logs.read_meta_properties()
-        return next((meta.cluster_id for _, meta in sorted(kept.items()) if meta is not None and meta.cluster_id), None)
-
-    def _check_log_dirs(self, registered: BrokerRegistered) -> None:
-        """Refuse log directories of another cluster."""
-        for log_dir, meta in sorted(self._logs.read_meta_properties().items()):
-            if meta is not None and meta.cluster_id not in (None, registered.cluster_id):
-                raise InvalidConfigError(f"{log_dir} belongs to cluster {meta.cluster_id}, not {registered.cluster_id}")
-
-    def _mark_log_dirs(self, cluster_id: str) -> None:
-        """Say in fresh log directories whose they are."""
-        if all(meta is not None and meta.cluster_id for meta in self._logs.read_meta_properties().values()):
-            return
-        now = datetime.fromtimestamp(self._scheduler.wall_ms() / 1000, UTC)
-        self._logs.write_meta_properties(self._config.broker_id, cluster_id, now.strftime("%a %b %d %H:%M:%S UTC %Y"))
 
     def _emit(
         self, kind: StateChangeKind, cause: str, *, broker_epoch: int | None = None, log_dir: str | None = None
@@ -461,18 +450,15 @@ class BrokerNode:
         return fetch_for_follower(self.replica_manager, request, reply)
 
     def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery], from_client: bool) -> list[EpochAnswer]:
-        """Say where leader epochs ended."""
-        refusal = self._not_serving()
-        if refusal is not None:
-            return [EpochAnswer(query.topic_partition, failure_of(refusal)) for query in queries]
-        return offsets_for_leader_epoch(self.replica_manager, queries, from_client)
+        """Return where leader epochs ended."""
+        return self._refuse(queries, EpochAnswer) or offsets_for_leader_epoch(
+            self.replica_manager, queries, from_client
+        )
 
     def digest_range(self, query: DigestQuery) -> DigestAnswer:
         """Summarize a range of this broker's replica."""
-        refusal = self._not_serving()
-        if refusal is not None:
-            return DigestAnswer(query.topic_partition, failure_of(refusal))
-        return digest_range(self.replica_manager, query)
+        refused = self._refuse([query], DigestAnswer)
+        return refused[0] if refused else digest_range(self.replica_manager, query)
 
     def produce(
         self,
@@ -487,26 +473,10 @@ class BrokerNode:
         Returns what ends a wait without an answer, when whoever asked has gone; None when nothing waits.
         ``from_client`` is False for the broker's own writes to internal topics.
         """
-        unknown = self._topic_configs.unknown_among(item.topic_partition.topic for item in data)
-        if not unknown:
-            return self._append(acks, timeout_ms, data, reply, from_client)
-        # A topic that came here a moment ago: its settings are on their way.
-        waits: list[Cancel] = []
-        gone = False
-
-        def go_on() -> None:
-            if not gone:
-                cancel = self._append(acks, timeout_ms, data, reply, from_client)
-                waits.extend([] if cancel is None else [cancel])
-
-        def forget() -> None:
-            nonlocal gone
-            gone = True
-            for cancel in waits:
-                cancel()
-
-        self._topic_configs.wait_for(unknown, timeout_ms, go_on)
-        return forget
+        topics = (item.topic_partition.topic for item in data)
+        return self._topic_configs.when_known(
+            topics, timeout_ms, lambda: self._append(acks, timeout_ms, data, reply, from_client)
+        )
 
     def _append(
         self,
@@ -516,9 +486,9 @@ class BrokerNode:
         reply: Callable[[list[ProduceResult]], None],
         from_client: bool,
     ) -> Cancel | None:
-        refusal = self._not_serving()
-        if refusal is not None:
-            reply([ProduceResult(item.topic_partition, failure_of(refusal)) for item in data])
+        refused = self._refuse(data, ProduceResult)
+        if refused:
+            reply(refused)
             return None
         return self.replica_manager.produces.produce(acks, timeout_ms, data, reply, from_client)
 
@@ -533,10 +503,7 @@ class BrokerNode:
     def list_offsets(self, queries: Sequence[OffsetQuery], isolation: Isolation) -> list[OffsetAnswer]:
         """Look up offsets a client may read; both isolation levels see the same while there are no transactions."""
         del isolation
-        refusal = self._not_serving()
-        if refusal is not None:
-            return [OffsetAnswer(query.topic_partition, failure_of(refusal)) for query in queries]
-        return list_offsets(self.replica_manager, queries)
+        return self._refuse(queries, OffsetAnswer) or list_offsets(self.replica_manager, queries)
 
     def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
         """Show what this broker knows of the replicas it leads; no partitions means all of the topic it leads."""
@@ -552,9 +519,9 @@ class BrokerNode:
         reply: Callable[[list[DeleteRecordsResult]], None],
     ) -> Cancel | None:
         """Move log starts up; reply once, when every live replica has followed or the time is over."""
-        refusal = self._not_serving()
-        if refusal is not None:
-            reply([DeleteRecordsResult(query.topic_partition, failure_of(refusal)) for query in queries])
+        refused = self._refuse(queries, DeleteRecordsResult)
+        if refused:
+            reply(refused)
             return None
         return self.replica_manager.deletes.delete(queries, timeout_ms, reply)
 
@@ -566,6 +533,13 @@ class BrokerNode:
         else:
             self._producer_ids.take(reply)
 
+    def _refuse(
+        self, queries: Iterable[PartitionQuery], answer: Callable[[TopicPartition, PartitionFailure], A]
+    ) -> list[A]:
+        """Return a failed answer for each query while the broker does not serve, else nothing."""
+        refusal = self._not_serving()
+        return [] if refusal is None else [answer(query.topic_partition, failure_of(refusal)) for query in queries]
+
     def _not_serving(self) -> PacelineError | None:
         if self._stopped:
             return ShuttingDownError("the broker has stopped")
@@ -576,25 +550,6 @@ class BrokerNode:
     def metrics_snapshot(self) -> MetricsSnapshot:
         """Return all numbers at this moment."""
         return snapshot_of(self.replica_manager, self.groups)
-
-    # ISR
-
-    def _write_isr(self, partition: Partition, proposal: IsrProposal) -> None:
-        self._isr_writer.write(partition, proposal)
-
-    def _schedule_propagation(self) -> None:
-        self._scheduler.call_later(self._config.isr_propagation_interval_ms, self._propagate)
-
-    def _propagate(self) -> None:
-        if self._stopped:
-            return
-        self._schedule_propagation()
-        due = self.replica_manager.isr_propagation.take_due(self._scheduler.now_ms())
-        if due:
-            self._run(propagate_isr_change(due), lambda _error: self._not_propagated(due))
-
-    def _not_propagated(self, due: tuple[TopicPartition, ...]) -> None:
-        self.replica_manager.isr_propagation.put_back(due)
 
     # Storage
 
@@ -615,25 +570,4 @@ class BrokerNode:
         if not self._logs.live_log_dirs:
             self._fatal(KafkaStorageError("every log directory has failed"))
             return
-        self._unreported_dirs += 1
-        if self._was_ready:
-            self._report_failed_dirs()
-
-    def _replicas_changed(self) -> None:
-        """Have the controller ask how the replicas here are: one has left service by itself, or come back."""
-        self._unreported_dirs += 1
-        if self._was_ready:
-            self._report_failed_dirs()
-
-    def _report_failed_dirs(self) -> None:
-        """Tell the controller; after trouble again in the next session."""
-        if self._unreported_dirs:
-            reported, self._unreported_dirs = self._unreported_dirs, 0
-
-            def failed(_error: Exception) -> None:
-                self._unreported_dirs += reported
-
-            self._run(notify_log_dir_failure(self._config.broker_id), failed)
-
-    def _run(self, flow: Flow[None], on_error: Callable[[Exception], None]) -> None:
-        FlowRun(flow, self._zookeeper, self._scheduler, lambda _none: None, on_error).start()
+        self._reports.request()

@@ -22,6 +22,7 @@ from paceline.coordination.recipes import expect
 from paceline.log.log_config import LogConfig
 from paceline.model.errors import InvalidConfigError
 from paceline.model.scheduler import Cancellable, Scheduler
+from paceline.replication.purgatory import Cancel
 
 LOG: Final = logging.getLogger(__name__)
 RETRY_MS: Final = 1_000
@@ -124,11 +125,33 @@ class TopicConfigs:
         if self._wanted.pop(topic, True) is None:
             self._release_ready()
 
-    def wait_for(self, unknown: dict[str, None], timeout_ms: float, then: Callable[[], None]) -> None:
-        """Call ``then`` once the settings of these topics, from `unknown_among`, are known, or after ``timeout_ms``."""
-        waiting = _Waiting(unknown, then)
+    def when_known(self, topics: Iterable[str], timeout_ms: float, then: Callable[[], Cancel | None]) -> Cancel | None:
+        """Call ``then`` once the settings of these topics are known, at the latest after ``timeout_ms``.
+
+        Only a topic that this broker has just begun to host has unknown settings; mostly ``then`` is called at once.
+        Returns a function that ends this wait, or the one that ``then`` began; None when nothing waits.
+        """
+        unknown = self.unknown_among(topics)
+        if not unknown:
+            return then()
+        further: list[Cancel] = []
+        cancelled = False
+
+        def release() -> None:
+            if not cancelled:
+                cancel = then()
+                further.extend([] if cancel is None else [cancel])
+
+        def cancel_all() -> None:
+            nonlocal cancelled
+            cancelled = True
+            for cancel in further:
+                cancel()
+
+        waiting = _Waiting(unknown, release)
         waiting.timer = self._scheduler.call_later(timeout_ms, lambda: self._release(waiting))
         self._waiting.append(waiting)
+        return cancel_all
 
     def connected(self, new_session: bool) -> None:
         """A connection is there, and with it no watch: list announcements again, in a new session read everything."""

@@ -65,7 +65,7 @@ def _list_offset(partitions: PartitionLookup, query: OffsetQuery) -> OffsetAnswe
     except DamagedLogError as error:
         answer.failure = failure_of(partitions.log_damaged(query.topic_partition, error))
     except PacelineError as error:
-        answer.failure = partitions.refusal(error, query.topic_partition)
+        answer.failure = partitions.hints.refusal(error, query.topic_partition)
     return answer
 
 
@@ -91,7 +91,7 @@ def offsets_for_leader_epoch(
             end = log.end_offset_for_epoch(query.leader_epoch)
             answer.end = None if end is None else EpochEnd(*end)
         except PacelineError as error:
-            answer.failure = partitions.refusal(error, query.topic_partition)
+            answer.failure = partitions.hints.refusal(error, query.topic_partition)
     return answers
 
 
@@ -105,7 +105,7 @@ def describe_replicas(
         try:
             views.append(_view(partitions, topic_partition, now_ms))
         except PacelineError as error:
-            views.append(PartitionReplicasView(topic_partition, partitions.refusal(error, topic_partition)))
+            views.append(PartitionReplicasView(topic_partition, partitions.hints.refusal(error, topic_partition)))
     return views
 
 

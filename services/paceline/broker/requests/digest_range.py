@@ -35,7 +35,7 @@ def digest_range(partitions: PartitionLookup, query: DigestQuery) -> DigestAnswe
     except DamagedLogError as error:
         answer.failure = failure_of(CorruptMessageError(str(error)))
     except PacelineError as error:
-        answer.failure = partitions.refusal(error, query.topic_partition, query.topic_id)
+        answer.failure = partitions.hints.refusal(error, query.topic_partition, query.topic_id)
     return answer
 
 

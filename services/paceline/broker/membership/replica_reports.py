@@ -1,0 +1,42 @@
+"""`ReplicaReports`: have the controller ask this broker for the state of its replicas.
+
+The broker writes a log-dir-event node; the controller answers it with LeaderAndIsr, and learns from the response which
+replicas are offline.
+"""
+
+from paceline.broker.recipes import notify_log_dir_failure
+from paceline.coordination.flow import FlowRun
+from paceline.coordination.interface import ZooKeeper
+from paceline.model.scheduler import Scheduler
+
+
+class ReplicaReports:
+    """Writes one node for all changes since the last one; what is not written is repeated in the next session."""
+
+    def __init__(self, broker_id: int, zookeeper: ZooKeeper, scheduler: Scheduler) -> None:
+        self._broker_id = broker_id
+        self._zookeeper = zookeeper
+        self._scheduler = scheduler
+        self._is_registered = False
+        self._is_due = False
+
+    def request(self) -> None:
+        """Report now, or after the registration: a replica or a log directory has failed, or a replica is back."""
+        self._is_due = True
+        if self._is_registered:
+            self._write()
+
+    def registered(self) -> None:
+        """Report what could not be reported before this registration."""
+        self._is_registered = True
+        self._write()
+
+    def _write(self) -> None:
+        if not self._is_due:
+            return
+        self._is_due = False
+        flow = notify_log_dir_failure(self._broker_id)
+        FlowRun(flow, self._zookeeper, self._scheduler, lambda _none: None, self._failed).start()
+
+    def _failed(self, _error: Exception) -> None:
+        self._is_due = True

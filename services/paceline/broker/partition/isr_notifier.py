@@ -1,0 +1,44 @@
+"""`IsrNotifier`: tell the controller which partitions have a new ISR.
+
+Source: docs/protocol/replication.md#isr-propagation. `replication/isr_propagation.py` decides when.
+"""
+
+from paceline.coordination.flow import FlowRun
+from paceline.coordination.interface import ZooKeeper
+from paceline.coordination.recipes import propagate_isr_change
+from paceline.model.scheduler import Cancellable, Scheduler
+from paceline.replication.isr_propagation import IsrPropagation
+
+
+class IsrNotifier:
+    """Writes the partitions that are due into a notification node; what is not written is due again."""
+
+    def __init__(
+        self, propagation: IsrPropagation, zookeeper: ZooKeeper, scheduler: Scheduler, interval_ms: int
+    ) -> None:
+        self._propagation = propagation
+        self._zookeeper = zookeeper
+        self._scheduler = scheduler
+        self._interval_ms = interval_ms
+        self._timer: Cancellable | None = None
+
+    def start(self) -> None:
+        """Look for the first time after one interval, then periodically."""
+        self._timer = self._scheduler.call_later(self._interval_ms, self._notify)
+
+    def stop(self) -> None:
+        """Write nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _notify(self) -> None:
+        self.start()
+        due = self._propagation.take_due(self._scheduler.now_ms())
+        if due:
+            FlowRun(
+                propagate_isr_change(due),
+                self._zookeeper,
+                self._scheduler,
+                lambda _none: None,
+                lambda _error: self._propagation.put_back(due),
+            ).start()
