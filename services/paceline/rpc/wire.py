@@ -22,13 +22,6 @@ from paceline.rpc.admission.message_limits import (
     MAX_SINGLE_FIELDS,
     refuse_too_many_fields,
 )
-from paceline.rpc.convert.client import (
-    AddressOf,
-    acks_to_proto,
-    fetch_result_from_proto,
-    fetch_result_to_proto,
-    no_address,
-)
 from paceline.rpc.convert.common import (
     MAX_CLIENT_PARTITIONS,
     MAX_INTERNAL_PARTITIONS,
@@ -36,6 +29,9 @@ from paceline.rpc.convert.common import (
     code_to_proto,
     error_code_of,
 )
+from paceline.rpc.convert.failures import AddressOf, no_address
+from paceline.rpc.convert.fetch import fetch_result_from_proto, fetch_result_to_proto
+from paceline.rpc.convert.produce import acks_to_proto
 from paceline.rpc.convert.replica import replica_fetch_result_from_proto, replica_fetch_result_to_proto
 from paceline.v1 import log_service_pb2 as pb
 

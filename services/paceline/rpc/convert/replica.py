@@ -9,7 +9,6 @@ from paceline.model.replica_fetch import (
     ReplicaFetchResponse,
     ReplicaFetchResult,
 )
-from paceline.rpc.convert.client import epoch_queries_from_proto, epoch_queries_to_proto
 from paceline.rpc.convert.common import (
     MAX_INTERNAL_PARTITIONS,
     at_least,
@@ -23,6 +22,7 @@ from paceline.rpc.convert.common import (
     refuse_duplicates,
     topic_id_of,
 )
+from paceline.rpc.convert.offsets import epoch_queries_from_proto, epoch_queries_to_proto
 
 MAX_REPLICA_WAIT_MS = 60_000
 

@@ -1,0 +1,169 @@
+"""Client fetches: `model.client_io` <-> ``paceline.v1``. `rpc/wire.py` has the batches.
+
+A value that is not given means what the protos say; an unknown value is refused, never guessed.
+"""
+
+from typing import Any, Final
+
+from paceline.model.client_io import FetchPartition, FetchRequest, FetchResult, Isolation
+from paceline.model.errors import InvalidRequestError
+from paceline.model.identifiers import TopicPartition
+from paceline.rpc.convert.common import (
+    MAX_CLIENT_PARTITIONS,
+    at_least,
+    bounded,
+    epoch_end_from_proto,
+    epoch_end_to_proto,
+    forgotten_to_proto,
+    partition_of,
+    refuse_duplicates,
+    topic_id_of,
+)
+from paceline.rpc.convert.failures import AddressOf, failure_from_proto, failure_to_proto, no_address
+from paceline.v1 import log_service_pb2 as pb
+
+MAX_WAIT_MS: Final = 60_000
+MAX_RACK_CHARACTERS: Final = 256
+DEFAULT_FETCH_BYTES: Final = 1024 * 1024
+OPENING_EPOCH: Final = 0
+"""Session epoch in the core of a full fetch that opens a session, as in Kafka's protocol and between brokers."""
+CLOSING_EPOCH: Final = -1
+"""Session epoch in the core of a full fetch without a session; a session that it names ends."""
+_ISOLATION: Final[dict[int, Isolation]] = {
+    pb.ISOLATION_LEVEL_UNSPECIFIED: Isolation.READ_UNCOMMITTED,
+    pb.ISOLATION_LEVEL_READ_UNCOMMITTED: Isolation.READ_UNCOMMITTED,
+    pb.ISOLATION_LEVEL_READ_COMMITTED: Isolation.READ_COMMITTED,
+}
+_ISOLATION_TO_PROTO: Final[dict[Isolation, Any]] = {
+    Isolation.READ_UNCOMMITTED: pb.ISOLATION_LEVEL_READ_UNCOMMITTED,
+    Isolation.READ_COMMITTED: pb.ISOLATION_LEVEL_READ_COMMITTED,
+}
+
+
+def isolation_from_proto(number: int) -> Isolation:
+    """Return the isolation level; unspecified means READ_UNCOMMITTED.
+
+    Raises:
+        InvalidRequestError: nobody knows that number.
+    """
+    isolation = _ISOLATION.get(number)
+    if isolation is None:
+        raise InvalidRequestError(f"isolation level {number} is not known")
+    return isolation
+
+
+def isolation_to_proto(isolation: Isolation) -> Any:
+    """Return the enum value."""
+    return _ISOLATION_TO_PROTO[isolation]
+
+
+def fetch_from_proto(message: pb.FetchRequest) -> FetchRequest:
+    """Return a client's fetch; waits are cut to 60 s, sizes of 0 mean 1 MiB. Offsets are the log's to judge.
+
+    Raises:
+        InvalidRequestError: a partition twice, or numbers that cannot be.
+        InvalidTopicError: a topic name is not legal.
+    """
+    partitions = [
+        FetchPartition(
+            topic_partition=partition_of(one),
+            topic_id=topic_id_of(one.topic_id),
+            fetch_offset=one.fetch_offset,
+            max_bytes=at_least(one.max_bytes, 0, "max bytes") or DEFAULT_FETCH_BYTES,
+            current_leader_epoch=one.current_leader_epoch if one.HasField("current_leader_epoch") else None,
+            last_fetched_epoch=one.last_fetched_epoch if one.HasField("last_fetched_epoch") else None,
+        )
+        for one in bounded(message.partitions, MAX_CLIENT_PARTITIONS, "partitions")
+    ]
+    refuse_duplicates([one.topic_partition for one in partitions])
+    return FetchRequest(
+        max_wait_ms=min(at_least(message.max_wait_ms, 0, "max wait"), MAX_WAIT_MS),
+        min_bytes=at_least(message.min_bytes, 0, "min bytes"),
+        max_bytes=at_least(message.max_bytes, 0, "max bytes") or DEFAULT_FETCH_BYTES,
+        isolation=isolation_from_proto(message.isolation_level),
+        partitions=partitions,
+        session_id=at_least(message.session_id, 0, "session id"),
+        session_epoch=_session_epoch(message),
+        forgotten=[partition_of(one) for one in bounded(message.forgotten, MAX_CLIENT_PARTITIONS, "partitions")],
+        rack=_rack(message.rack_id),
+    )
+
+
+def _session_epoch(message: pb.FetchRequest) -> int:
+    """Return the epoch as sessions count it: `OPENING_EPOCH` and `CLOSING_EPOCH` are the two kinds of full fetches.
+
+    Raises:
+        InvalidRequestError: the number is negative, or a fetch in a session asks to open one.
+    """
+    epoch = at_least(message.session_epoch, 0, "session epoch")
+    if message.open_session:
+        if epoch:
+            raise InvalidRequestError(f"open_session goes with session_epoch 0, not with {epoch}")
+        return OPENING_EPOCH
+    return epoch or CLOSING_EPOCH
+
+
+def _rack(text: str) -> str:
+    if len(text) > MAX_RACK_CHARACTERS:
+        raise InvalidRequestError(f"a rack has at most {MAX_RACK_CHARACTERS} characters")
+    return text
+
+
+def fetch_to_proto(request: FetchRequest) -> pb.FetchRequest:
+    """Return the message of a fetch for batches."""
+    return pb.FetchRequest(
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=request.min_bytes,
+        max_bytes=request.max_bytes,
+        isolation_level=_ISOLATION_TO_PROTO[request.isolation],
+        format=pb.FETCH_FORMAT_BATCHES,
+        session_id=request.session_id,
+        session_epoch=max(0, request.session_epoch),
+        open_session=request.session_epoch == OPENING_EPOCH,
+        partitions=[
+            pb.FetchPartition(
+                topic=one.topic_partition.topic,
+                partition=one.topic_partition.partition,
+                topic_id=one.topic_id or "",
+                fetch_offset=one.fetch_offset,
+                max_bytes=one.max_bytes,
+                current_leader_epoch=one.current_leader_epoch,
+                last_fetched_epoch=one.last_fetched_epoch,
+            )
+            for one in request.partitions
+        ],
+        forgotten=forgotten_to_proto(request.forgotten),
+        rack_id=request.rack,
+    )
+
+
+def fetch_result_to_proto(result: FetchResult, address_of: AddressOf = no_address) -> pb.FetchPartitionResult:
+    """Return the message in batches form; the servicer makes the records form from the same result."""
+    topic, partition = result.topic_partition
+    message = pb.FetchPartitionResult(
+        topic=topic,
+        partition=partition,
+        error=failure_to_proto(result.failure, address_of) if result.failure is not None else None,
+        high_watermark=result.high_watermark,
+        last_stable_offset=result.last_stable_offset,
+        log_start_offset=result.log_start_offset,
+        diverging_epoch=epoch_end_to_proto(result.diverging_epoch),
+        preferred_read_replica=result.preferred_read_replica,
+    )
+    if result.batches:
+        message.batches = bytes(result.batches)
+    return message
+
+
+def fetch_result_from_proto(message: pb.FetchPartitionResult) -> FetchResult:
+    """Return the result of a fetch for batches."""
+    return FetchResult(
+        topic_partition=TopicPartition(message.topic, message.partition),
+        failure=failure_from_proto(message),
+        high_watermark=message.high_watermark,
+        last_stable_offset=message.last_stable_offset,
+        log_start_offset=message.log_start_offset,
+        diverging_epoch=epoch_end_from_proto(message, "diverging_epoch"),
+        batches=message.batches,
+        preferred_read_replica=message.preferred_read_replica if message.HasField("preferred_read_replica") else None,
+    )

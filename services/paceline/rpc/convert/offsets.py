@@ -1,0 +1,193 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: `model.client_io` <-> ``paceline.v1``."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from paceline.model.client_io import (
+    DeleteRecordsQuery,
+    DeleteRecordsResult,
+    EpochAnswer,
+    EpochQuery,
+    Isolation,
+    OffsetAnswer,
+    OffsetKind,
+    OffsetQuery,
+)
+from paceline.model.errors import InvalidRequestError
+from paceline.model.identifiers import TopicPartition
+from paceline.rpc.convert.common import (
+    MAX_CLIENT_PARTITIONS,
+    at_least,
+    bounded,
+    epoch_end_from_proto,
+    epoch_end_to_proto,
+    partition_of,
+    refuse_duplicates,
+    topic_id_of,
+)
+from paceline.rpc.convert.failures import AddressOf, failure_from_proto, failure_to_proto, no_address
+from paceline.rpc.convert.fetch import isolation_from_proto, isolation_to_proto
+from paceline.v1 import log_service_pb2 as pb
+
+_SPEC: Final[dict[int, OffsetKind]] = {
+    pb.OFFSET_SPEC_UNSPECIFIED: OffsetKind.LATEST,
+    pb.OFFSET_SPEC_LATEST: OffsetKind.LATEST,
+    pb.OFFSET_SPEC_EARLIEST: OffsetKind.EARLIEST,
+    pb.OFFSET_SPEC_TIMESTAMP: OffsetKind.TIMESTAMP,
+}
+_SPEC_TO_PROTO: Final[dict[OffsetKind, Any]] = {
+    OffsetKind.LATEST: pb.OFFSET_SPEC_LATEST,
+    OffsetKind.EARLIEST: pb.OFFSET_SPEC_EARLIEST,
+    OffsetKind.TIMESTAMP: pb.OFFSET_SPEC_TIMESTAMP,
+}
+
+
+def list_offsets_from_proto(message: pb.ListOffsetsRequest) -> tuple[list[OffsetQuery], Isolation]:
+    """Return (queries, isolation).
+
+    Raises:
+        InvalidRequestError: a partition twice, an unknown kind of offset, a negative time.
+        InvalidTopicError: a topic name is not legal.
+    """
+    queries = []
+    for one in bounded(message.partitions, MAX_CLIENT_PARTITIONS, "partitions"):
+        kind = _SPEC.get(one.spec)
+        if kind is None:
+            raise InvalidRequestError(f"offset spec {one.spec} is not known")
+        if kind is OffsetKind.TIMESTAMP:
+            at_least(one.timestamp_ms, 0, "timestamp")
+        queries.append(
+            OffsetQuery(
+                topic_partition=partition_of(one),
+                kind=kind,
+                timestamp_ms=one.timestamp_ms if kind is OffsetKind.TIMESTAMP else -1,
+                current_leader_epoch=one.current_leader_epoch if one.HasField("current_leader_epoch") else None,
+            )
+        )
+    refuse_duplicates([query.topic_partition for query in queries])
+    return queries, isolation_from_proto(message.isolation_level)
+
+
+def list_offsets_to_proto(queries: Sequence[OffsetQuery], isolation: Isolation) -> pb.ListOffsetsRequest:
+    """Return the message."""
+    return pb.ListOffsetsRequest(
+        partitions=[
+            pb.ListOffsetsPartition(
+                topic=one.topic_partition.topic,
+                partition=one.topic_partition.partition,
+                spec=_SPEC_TO_PROTO[one.kind],
+                timestamp_ms=one.timestamp_ms if one.kind is OffsetKind.TIMESTAMP else 0,
+                current_leader_epoch=one.current_leader_epoch,
+            )
+            for one in queries
+        ],
+        isolation_level=isolation_to_proto(isolation),
+    )
+
+
+def offset_answer_to_proto(answer: OffsetAnswer, address_of: AddressOf = no_address) -> pb.ListOffsetsPartitionResult:
+    """Return the message."""
+    return pb.ListOffsetsPartitionResult(
+        topic=answer.topic_partition.topic,
+        partition=answer.topic_partition.partition,
+        error=failure_to_proto(answer.failure, address_of) if answer.failure is not None else None,
+        offset=answer.offset,
+        timestamp_ms=answer.timestamp_ms,
+        leader_epoch=answer.leader_epoch,
+    )
+
+
+def offset_answer_from_proto(message: pb.ListOffsetsPartitionResult) -> OffsetAnswer:
+    """Return the answer."""
+    return OffsetAnswer(
+        topic_partition=TopicPartition(message.topic, message.partition),
+        failure=failure_from_proto(message),
+        offset=message.offset if message.HasField("offset") else None,
+        timestamp_ms=message.timestamp_ms if message.HasField("timestamp_ms") else None,
+        leader_epoch=message.leader_epoch,
+    )
+
+
+def epoch_queries_from_proto(
+    partitions: Sequence[pb.EpochPartition], limit: int = MAX_CLIENT_PARTITIONS
+) -> list[EpochQuery]:
+    """Return the queries of an epoch look-up, a client's or a follower's.
+
+    Raises:
+        InvalidRequestError: a partition twice, or too many.
+        InvalidTopicError: a topic name is not legal.
+    """
+    queries = [
+        EpochQuery(
+            topic_partition=partition_of(one),
+            leader_epoch=at_least(one.leader_epoch, -1, "leader epoch"),
+            current_leader_epoch=one.current_leader_epoch if one.HasField("current_leader_epoch") else None,
+        )
+        for one in bounded(partitions, limit, "partitions")
+    ]
+    refuse_duplicates([query.topic_partition for query in queries])
+    return queries
+
+
+def epoch_queries_to_proto(queries: Sequence[EpochQuery]) -> list[pb.EpochPartition]:
+    """Return the messages."""
+    return [
+        pb.EpochPartition(
+            topic=one.topic_partition.topic,
+            partition=one.topic_partition.partition,
+            leader_epoch=one.leader_epoch,
+            current_leader_epoch=one.current_leader_epoch,
+        )
+        for one in queries
+    ]
+
+
+def epoch_answer_to_proto(answer: EpochAnswer, address_of: AddressOf = no_address) -> pb.EpochPartitionResult:
+    """Return the message."""
+    return pb.EpochPartitionResult(
+        topic=answer.topic_partition.topic,
+        partition=answer.topic_partition.partition,
+        error=failure_to_proto(answer.failure, address_of) if answer.failure is not None else None,
+        end=epoch_end_to_proto(answer.end),
+    )
+
+
+def epoch_answer_from_proto(message: pb.EpochPartitionResult) -> EpochAnswer:
+    """Return the answer."""
+    return EpochAnswer(
+        TopicPartition(message.topic, message.partition),
+        failure_from_proto(message),
+        epoch_end_from_proto(message, "end"),
+    )
+
+
+def delete_records_from_proto(message: pb.DeleteRecordsRequest) -> list[DeleteRecordsQuery]:
+    """Return the queries.
+
+    Raises:
+        InvalidRequestError: a partition twice, or a negative offset.
+        InvalidTopicError: a topic name is not legal.
+    """
+    queries = [
+        DeleteRecordsQuery(
+            topic_partition=partition_of(one),
+            topic_id=topic_id_of(one.topic_id),
+            before_offset=at_least(one.before_offset, 0, "offset") if one.HasField("before_offset") else None,
+            current_leader_epoch=one.current_leader_epoch if one.HasField("current_leader_epoch") else None,
+        )
+        for one in bounded(message.partitions, MAX_CLIENT_PARTITIONS, "partitions")
+    ]
+    refuse_duplicates([query.topic_partition for query in queries])
+    return queries
+
+
+def delete_records_result_to_proto(
+    result: DeleteRecordsResult, address_of: AddressOf = no_address
+) -> pb.DeleteRecordsPartitionResult:
+    """Return the message."""
+    return pb.DeleteRecordsPartitionResult(
+        topic=result.topic_partition.topic,
+        partition=result.topic_partition.partition,
+        error=failure_to_proto(result.failure, address_of) if result.failure is not None else None,
+        low_watermark=result.low_watermark if result.failure is None else 0,
+    )

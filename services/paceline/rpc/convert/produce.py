@@ -1,0 +1,68 @@
+"""Produce: `model.client_io` <-> ``paceline.v1``; `rpc/wire.py` has the batches.
+
+A value that is not given means what the protos say; an unknown value is refused, never guessed.
+"""
+
+from typing import Any, Final
+
+from paceline.model.client_io import ProduceResult, RequiredAcks
+from paceline.model.errors import InvalidRequiredAcksError
+from paceline.rpc.convert.common import at_least
+from paceline.rpc.convert.failures import AddressOf, failure_to_proto, no_address
+from paceline.v1 import log_service_pb2 as pb
+
+DEFAULT_TIMEOUT_MS: Final = 30_000
+MAX_TIMEOUT_MS: Final = 600_000
+_ACKS: Final[dict[int, RequiredAcks]] = {
+    pb.ACKS_UNSPECIFIED: RequiredAcks.ALL,
+    pb.ACKS_NONE: RequiredAcks.NONE,
+    pb.ACKS_LEADER: RequiredAcks.LEADER,
+    pb.ACKS_ALL: RequiredAcks.ALL,
+}
+_ACKS_TO_PROTO: Final[dict[RequiredAcks, Any]] = {
+    RequiredAcks.NONE: pb.ACKS_NONE,
+    RequiredAcks.LEADER: pb.ACKS_LEADER,
+    RequiredAcks.ALL: pb.ACKS_ALL,
+}
+
+
+def acks_from_proto(number: int) -> RequiredAcks:
+    """Return the acks asked for; unspecified means ALL.
+
+    Raises:
+        InvalidRequiredAcksError: nobody knows that number.
+    """
+    acks = _ACKS.get(number)
+    if acks is None:
+        raise InvalidRequiredAcksError(f"acks {number} is not one of NONE, LEADER, ALL")
+    return acks
+
+
+def acks_to_proto(acks: RequiredAcks) -> Any:
+    """Return the enum value."""
+    return _ACKS_TO_PROTO[acks]
+
+
+def timeout_from_proto(timeout_ms: int) -> int:
+    """Return a request's timeout: 0 means 30 s, long ones are cut to ten minutes.
+
+    Raises:
+        InvalidRequestError: it is negative.
+    """
+    return min(at_least(timeout_ms, 0, "timeout"), MAX_TIMEOUT_MS) or DEFAULT_TIMEOUT_MS
+
+
+def produce_result_to_proto(result: ProduceResult, address_of: AddressOf = no_address) -> pb.ProducePartitionResult:
+    """Return the message; offsets stay 0 in a failed one."""
+    topic, partition = result.topic_partition
+    if result.failure is not None:
+        return pb.ProducePartitionResult(
+            topic=topic, partition=partition, error=failure_to_proto(result.failure, address_of)
+        )
+    return pb.ProducePartitionResult(
+        topic=topic,
+        partition=partition,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=result.log_start_offset,
+    )
