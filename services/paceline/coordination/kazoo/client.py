@@ -1,4 +1,4 @@
-"""Talk to a real ensemble: `KazooZooKeeper`. Only this file imports kazoo.
+"""Talk to a real ensemble: `KazooZooKeeper`. Only this folder imports kazoo.
 
 kazoo's connection thread hands everything it hears, in order, to one queue, which is drained on the owner's thread.
 Three of kazoo's own comforts are passed by, because each would break a rule of `interface.py`:
@@ -21,49 +21,27 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
-    BadArgumentsError,
-    BadVersionError,
-    ConnectionLoss,
-    NoChildrenForEphemeralsError,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-    RolledBackError,
-    RuntimeInconsistency,
     SASLException,
     SessionClosedRequireSaslError,
-    SessionExpiredError,
 )
-from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol import serialization
 from kazoo.protocol.connection import ConnectionDropped
-from kazoo.protocol.states import EventType, KazooState, ZnodeStat
+from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
-from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
-from paceline.coordination.credentials import NO_SECURITY, SECRET_ROOTS, ZooKeeperSecurity
+from paceline.coordination.credentials import NO_SECURITY, ZooKeeperSecurity
 from paceline.coordination.errors import ZooKeeperDataLostError
 from paceline.coordination.interface import (
-    Check,
-    Create,
-    Delete,
-    Exists,
-    GetChildren,
-    GetData,
-    Multi,
-    Operation,
     Request,
     Response,
     SessionEvent,
     SessionState,
-    SetData,
-    Stat,
     WatchEvent,
-    WatchType,
     ZkCode,
 )
+from paceline.coordination.kazoo.codec import AbsoluteCreate, RequestCodec, code_of, watch_type_of
+from paceline.coordination.kazoo.handler import ConnectionHandler
 from paceline.coordination.kazoo.probe import lost_data
-from paceline.coordination.kazoo.wire import BufferedSocket, Contact, WakeSocket, WakeUps, select_ready
+from paceline.coordination.kazoo.wire import Contact
 from paceline.coordination.requests import Batch, is_sendable
 from paceline.coordination.znodes.paths import parent_paths
 
@@ -76,50 +54,6 @@ _PROBE_PAUSE_S = 1.0
 _PROBE_TIMEOUT_S = 2.0
 _FINDINGS_NEEDED = 2
 """A server that is just starting may say anything once."""
-
-_CODES: tuple[tuple[type[Exception], ZkCode], ...] = (
-    (NoNodeError, ZkCode.NO_NODE),
-    (NodeExistsError, ZkCode.NODE_EXISTS),
-    (BadVersionError, ZkCode.BAD_VERSION),
-    (NotEmptyError, ZkCode.NOT_EMPTY),
-    (NoChildrenForEphemeralsError, ZkCode.NO_CHILDREN_FOR_EPHEMERALS),
-    (BadArgumentsError, ZkCode.BAD_ARGUMENTS),
-    (RolledBackError, ZkCode.ROLLED_BACK),
-    (RuntimeInconsistency, ZkCode.ROLLED_BACK),
-    (ConnectionLoss, ZkCode.CONNECTION_LOSS),
-    (SessionExpiredError, ZkCode.SESSION_EXPIRED),
-)
-_WATCH_TYPES = {
-    EventType.CREATED: WatchType.CREATED,
-    EventType.DELETED: WatchType.DELETED,
-    EventType.CHANGED: WatchType.DATA_CHANGED,
-    EventType.CHILD: WatchType.CHILDREN_CHANGED,
-}
-_EPHEMERAL, _SEQUENTIAL = 1, 2
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Runs watch callbacks on the connection thread, over sockets of our own."""
-
-    def __init__(self, contact: Contact) -> None:
-        super().__init__()
-        self._contact = contact
-
-    def dispatch_callback(self, callback: Any) -> None:
-        callback.func(*callback.args)
-
-    def create_connection(self, *args: Any, **kwargs: Any) -> BufferedSocket:
-        sock = super().create_connection(*args, **kwargs)
-        self._contact.opened()
-        return BufferedSocket(sock, self._contact)
-
-    def create_socket_pair(self) -> tuple[WakeSocket, WakeSocket]:
-        reader, writer = super().create_socket_pair()
-        wake_ups = WakeUps(reader, writer)
-        return WakeSocket(reader, wake_ups), WakeSocket(writer, wake_ups)
-
-    def select(self, readers: Any, writers: Any, exceptional: Any, timeout: float | None = None) -> Any:
-        return select_ready(readers, writers, timeout)
 
 
 class _Pending:
@@ -177,7 +111,7 @@ class KazooZooKeeper:
         self._client = KazooClient(
             hosts=servers,
             timeout=self._timeout_s,
-            handler=_Handler(self._contact),
+            handler=ConnectionHandler(self._contact),
             connection_retry=KazooRetry(max_tries=-1, delay=0.1, backoff=2, max_delay=1.0),
             command_retry=KazooRetry(max_tries=0),
             sasl_options=_sasl_options(security),
@@ -185,7 +119,7 @@ class KazooZooKeeper:
             ca=security.ca_file,
             verify_certs=True,
         )
-        self._acl, self._secret_acl = _access_lists(security)
+        self._codec = RequestCodec(self._chroot, security)
         self._warned_of_sasl = False
         self._client.add_listener(self._state_changed)
         self._hear_of_the_grant()
@@ -300,10 +234,6 @@ class KazooZooKeeper:
                 repr(failure),
             )
 
-    def _acl_of(self, path: str) -> Any:
-        secret = any(path == root or path.startswith(f"{root}/") for root in SECRET_ROOTS)
-        return self._secret_acl if secret else self._acl
-
     def _stop_client(self) -> None:
         try:
             self._client.stop()
@@ -406,20 +336,22 @@ class KazooZooKeeper:
             return []
         paths = [*parent_paths(self._chroot), self._chroot]
         ignored = Batch(len(paths), lambda responses: None)
-        return [_Pending(_Absolute(path, None), ignored, index, self._answered) for index, path in enumerate(paths)]
+        return [
+            _Pending(AbsoluteCreate(path, None), ignored, index, self._answered) for index, path in enumerate(paths)
+        ]
 
     def _pump(self) -> None:
         while self._wire_connected and self._waiting and len(self._in_flight) < MAX_IN_FLIGHT:
             pending = self._waiting.popleft()
             self._in_flight[pending] = None
-            self._client._call(self._encode(pending.request), pending)
+            self._client._call(self._codec.encode(pending.request, self._watch_fired), pending)
 
     def _answered(self, pending: _Pending, value: Any, exception: Exception | None) -> None:
         with self._lock:
             if pending not in self._in_flight:
                 return
             del self._in_flight[pending]
-            response = Response(_code_of(exception)) if exception else self._decode(pending.request, value)
+            response = Response(code_of(exception)) if exception else self._codec.decode(pending.request, value)
             if response.code is ZkCode.CONNECTION_LOSS:
                 # kazoo fails the requests before it says why; owners are to hear it the other way round.
                 self._wire_down()
@@ -434,9 +366,9 @@ class KazooZooKeeper:
         if event is self._last_event:
             return
         self._last_event = event
-        watch_type = _WATCH_TYPES.get(event.type)
+        watch_type = watch_type_of(event)
         if watch_type is not None:
-            self._deliver(partial(self._tell_watch, WatchEvent(watch_type, self._without_chroot(event.path))))
+            self._deliver(partial(self._tell_watch, WatchEvent(watch_type, self._codec.without_chroot(event.path))))
 
     def _deliver(self, callback: Callable[[], None]) -> None:
         self._deliveries.append(callback)
@@ -468,106 +400,8 @@ class KazooZooKeeper:
     def _tell_watch(self, event: WatchEvent) -> None:
         self._on_watch(event)
 
-    # Wire format.
-
-    def _path(self, path: str) -> str:
-        if path == "/":
-            return self._chroot or "/"
-        return self._chroot + path
-
-    def _without_chroot(self, path: str) -> str:
-        return path[len(self._chroot) :] or "/"
-
-    def _encode(self, request: Request | Operation) -> Any:
-        path = "" if isinstance(request, Multi) else self._path(request.path)
-        watcher = self._watch_fired if getattr(request, "watch", False) else None
-        match request:
-            case _Absolute():
-                return serialization.Create(request.path, request.data, self._acl, 0)
-            case GetData():
-                return serialization.GetData(path, watcher)
-            case Exists():
-                return serialization.Exists(path, watcher)
-            case GetChildren():
-                return serialization.GetChildren2(path, watcher)
-            case Create():
-                flags = (_EPHEMERAL if request.ephemeral else 0) | (_SEQUENTIAL if request.sequential else 0)
-                if request.sequential:
-                    # A sequential path may end in a slash: the number is the whole name.
-                    path = self._chroot + request.path
-                return serialization.Create(path, request.data, self._acl_of(request.path), flags)
-            case SetData():
-                return serialization.SetData(path, request.data, request.version)
-            case Delete():
-                return serialization.Delete(path, request.version)
-            case Check():
-                return serialization.CheckVersion(path, request.version)
-            case Multi():
-                return serialization.Transaction([self._encode(operation) for operation in request.operations])
-
-    def _decode(self, request: Request, value: Any) -> Response:
-        match request:
-            case GetData():
-                return Response(ZkCode.OK, data=value[0], stat=_stat(value[1]))
-            case Exists():
-                return Response(ZkCode.NO_NODE) if value is None else Response(ZkCode.OK, stat=_stat(value))
-            case GetChildren():
-                return Response(ZkCode.OK, children=tuple(sorted(value[0])), stat=_stat(value[1]))
-            case Multi():
-                return self._decode_multi(value)
-        return self._decode_operation(value)
-
-    def _decode_multi(self, values: Sequence[Any]) -> Response:
-        """Return the results of a multi; kazoo does not raise for a failed one, so each result is checked."""
-        results = tuple(self._decode_operation(value) for value in values)
-        failed = [result.code for result in results if not result.ok]
-        if not failed:
-            return Response(ZkCode.OK, results=results)
-        code = next((code for code in failed if code is not ZkCode.ROLLED_BACK), ZkCode.ROLLED_BACK)
-        return Response(code, results=results)
-
-    def _decode_operation(self, value: Any) -> Response:
-        if isinstance(value, Exception):
-            return Response(_code_of(value))
-        if isinstance(value, ZnodeStat):
-            return Response(ZkCode.OK, stat=_stat(value))
-        if isinstance(value, str):
-            return Response(ZkCode.OK, path=self._without_chroot(value))
-        return Response(ZkCode.OK)
-
 
 def _sasl_options(security: ZooKeeperSecurity) -> dict[str, str] | None:
     if not security.username:
         return None
     return {"mechanism": "DIGEST-MD5", "username": security.username, "password": security.password}
-
-
-def _access_lists(security: ZooKeeperSecurity) -> tuple[Any, Any]:
-    """Return the access lists of ordinary new nodes and of nodes with secrets."""
-    if not security.set_acl:
-        return OPEN_ACL_UNSAFE, OPEN_ACL_UNSAFE
-    ours = make_acl("sasl", security.username, all=True)
-    return [ours, make_acl("world", "anyone", read=True)], [ours]
-
-
-class _Absolute(Create):
-    """Creation of a part of the chroot itself; its path is not prefixed."""
-
-
-def _code_of(exception: Exception) -> ZkCode:
-    for exception_type, code in _CODES:
-        if isinstance(exception, exception_type):
-            return code
-    LOG.warning("unexpected ZooKeeper error %r", exception)
-    return ZkCode.OTHER
-
-
-def _stat(stat: Any) -> Stat:
-    return Stat(
-        czxid=stat.czxid,
-        version=stat.version,
-        mzxid=stat.mzxid,
-        cversion=stat.cversion,
-        ephemeral_owner=stat.ephemeralOwner,
-        num_children=stat.numChildren,
-    )
