@@ -127,8 +127,9 @@ class PartitionReplicasDescription:
 
 
 class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
-    """Administration client. Thread-safe; close it, or use it with ``with``. Starts no threads.
+    """Administration client. Thread-safe; close it, or use it with ``with``.
 
+    A call that is not answered within two seconds logs what it waits for, from a thread that ends with the call.
     ``bootstrap`` may list brokers or controllers. Calls that change something find the active controller and follow it
     after a failover. A change whose result is unknown is not sent again: the error has ``definite`` False, and a
     describe call shows the present state.

@@ -13,9 +13,7 @@ from typing import Final, Literal, Self
 from paceline.log.record_batch import MAX_INT32
 from paceline.model.errors import (
     InvalidRequestError,
-    PacelineError,
     RequestTimedOutError,
-    UnknownServerError,
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
@@ -32,12 +30,11 @@ from paceline_client.groups.partitions import GroupPartitions
 from paceline_client.groups.values import GroupSettings, RebalanceListener
 from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.offsets import OffsetAndTimestamp, OffsetLookup, plain_offsets, query_end, query_time
+from paceline_client.record_poller import RecordPoller
 from paceline_client.records import ConsumerRecord, FetchedBatches
-from paceline_client.subscription import Assignment, OffsetReset, PartitionState
+from paceline_client.subscription import Assignment, OffsetReset
 
 DEFAULT_MAX_POLL_RECORDS: Final = 10_000
-_GROUP_LOOK_S: Final = 0.5
-"""Longest wait for records between two checks of the group membership."""
 _names = itertools.count(1)
 
 
@@ -152,7 +149,6 @@ class Consumer(GroupPartitions):
             )
             settings.check()
         self._max_poll_records = max_poll_records
-        self._check_crcs = check_crcs
         self._api_timeout_ms = default_api_timeout_ms
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)
@@ -194,6 +190,9 @@ class Consumer(GroupPartitions):
             self._lock,
             self._tell_news,
             f"{name}-fetcher",
+        )
+        self._poller = RecordPoller(
+            self._assignment, self._fetcher, self._group, self._lock, self._news, check_crcs, self._raise_if_closed
         )
         self._fetcher.start()
 
@@ -315,7 +314,7 @@ class Consumer(GroupPartitions):
                         continue
                 if state.error is not None:
                     raise state.take_error() or state.error
-                self._raise_if_failed()
+                self._poller.raise_if_failed()
                 left = deadline - time.monotonic()
                 if left <= 0:
                     cause = state.hindrance or self._metadata.last_error
@@ -384,38 +383,9 @@ class Consumer(GroupPartitions):
         while True:
             if self._group is not None:
                 self._group.poll(deadline)
-            found = self._poll_once(limit, deadline)
+            found = self._poller.poll(limit, deadline)
             if found is not None:
                 return found
-
-    def _poll_once(self, limit: int, deadline: float) -> dict[TopicPartition, list[ConsumerRecord]] | None:
-        """Return records, an empty dict at the deadline, or None when group work must be done first."""
-        with self._lock, self._fetcher.polling():
-            while True:
-                self._raise_pending()
-                found: dict[TopicPartition, list[ConsumerRecord]] = {}
-                room = limit
-                for state in self._assignment.in_turn():
-                    if room <= 0:
-                        break
-                    if state.paused or not state.chunks:
-                        continue
-                    records = self._hand_out(state, room, found)
-                    if records:
-                        found[state.topic_partition] = records
-                        room -= len(records)
-                if found:
-                    self._fetcher.wake()
-                    return found
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return {}
-                if self._group is not None and self._group.wants_poll:
-                    return None
-                self._fetcher.go_on()
-                self._news.wait(left if self._group is None else min(left, _GROUP_LOOK_S))
-                if self._group is not None and self._group.wants_poll:
-                    return None
 
     def poll_batches(self, timeout_ms: int = 1_000, max_bytes: int | None = None) -> list[FetchedBatches]:
         """Return raw batches as soon as there are any: the fast path for applications that decode in bulk.
@@ -424,31 +394,11 @@ class Consumer(GroupPartitions):
             timeout_ms: longest wait for the first byte.
             max_bytes: stop adding fetched chunks at this size; at least one chunk is returned.
 
-            Raises:
+        Raises:
             PacelineError: as `poll`, except errors that only decoding detects.
         """
         self._raise_if_closed()
-        deadline = time.monotonic() + timeout_ms / 1000
-        with self._lock, self._fetcher.polling():
-            while True:
-                self._raise_pending()
-                found: list[FetchedBatches] = []
-                size = 0
-                for state in self._assignment.in_turn():
-                    while not state.paused and (max_bytes is None or size < max_bytes):
-                        batches = state.hand_out_raw()
-                        if batches is None:
-                            break
-                        found.append(batches)
-                        size += len(batches.data)
-                if found:
-                    self._fetcher.wake()
-                    return found
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return []
-                self._fetcher.go_on()
-                self._news.wait(left)
+        return self._poller.poll_batches(time.monotonic() + timeout_ms / 1000, max_bytes)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Yield records endlessly; leave the loop with break.
@@ -495,35 +445,6 @@ class Consumer(GroupPartitions):
         self.close()
 
     # Helpers -----------------------------------------------------------------------------------------------------
-
-    def _hand_out(
-        self, state: PartitionState, room: int, found: dict[TopicPartition, list[ConsumerRecord]]
-    ) -> list[ConsumerRecord]:
-        try:
-            return state.hand_out(room, self._check_crcs)
-        except PacelineError as error:
-            if not found:
-                raise
-            # Keep the records of other partitions, whose positions have advanced; the next poll raises this error.
-            state.error = error
-            return []
-
-    def _raise_pending(self) -> None:
-        self._raise_if_closed()
-        self._raise_if_failed()
-        if not self._assignment.states() and (self._group is None or not self._group.is_subscribed):
-            raise InvalidRequestError("nothing is assigned; call assign or subscribe first")
-        for state in self._assignment.states():
-            # Return records that were fetched before the error first.
-            if state.error is not None and not state.chunks:
-                error = state.take_error()
-                assert error is not None
-                self._fetcher.wake()
-                raise error
-
-    def _raise_if_failed(self) -> None:
-        if self._fetcher.failed is not None:
-            raise UnknownServerError(f"the consumer's fetcher failed: {self._fetcher.failed!r}")
 
     def _raise_if_closed(self) -> None:
         if self._closed:

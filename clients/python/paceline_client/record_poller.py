@@ -1,0 +1,143 @@
+"""`RecordPoller`: wait for records that the fetcher has fetched, and hand them to the thread that polls."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from paceline.model.errors import InvalidRequestError, PacelineError, UnknownServerError
+from paceline.model.identifiers import TopicPartition
+from paceline_client.fetcher import Fetcher
+from paceline_client.groups.group_consumer import ConsumerGroup
+from paceline_client.records import ConsumerRecord, FetchedBatches
+from paceline_client.subscription import Assignment, PartitionState
+
+_GROUP_LOOK_S: Final = 0.5
+"""Longest wait for records between two checks of the group membership."""
+
+
+class RecordPoller:
+    """Takes records out of the assigned partitions, each partition in turn."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        fetcher: Fetcher,
+        group: ConsumerGroup | None,
+        lock: threading.RLock,  # type: ignore[valid-type, unused-ignore]
+        news: threading.Condition,
+        check_crcs: bool,
+        raise_if_closed: Callable[[], None],
+    ) -> None:
+        """Make it.
+
+        Args:
+            assignment: the partitions, guarded by ``lock``.
+            fetcher: fills them.
+            group: the group that assigns them, None for a consumer without one.
+            lock: the consumer's.
+            news: notified when records or errors have come, or the consumer was closed.
+            check_crcs: verify every batch before it is decoded.
+            raise_if_closed: raises when the consumer was closed.
+        """
+        self._assignment = assignment
+        self._fetcher = fetcher
+        self._group = group
+        self._lock = lock
+        self._news = news
+        self._check_crcs = check_crcs
+        self._raise_if_closed = raise_if_closed
+
+    def poll(self, limit: int, deadline: float) -> dict[TopicPartition, list[ConsumerRecord]] | None:
+        """Return records, an empty dict at the deadline, or None when group work must be done first.
+
+        Raises:
+            PacelineError: see `Consumer.poll`.
+        """
+        with self._lock, self._fetcher.polling():
+            while True:
+                self._raise_pending()
+                found: dict[TopicPartition, list[ConsumerRecord]] = {}
+                room = limit
+                for state in self._assignment.in_turn():
+                    if room <= 0:
+                        break
+                    if state.paused or not state.chunks:
+                        continue
+                    records = self._hand_out(state, room, found)
+                    if records:
+                        found[state.topic_partition] = records
+                        room -= len(records)
+                if found:
+                    self._fetcher.wake()
+                    return found
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return {}
+                if self._group is not None and self._group.wants_poll:
+                    return None
+                self._fetcher.go_on()
+                self._news.wait(left if self._group is None else min(left, _GROUP_LOOK_S))
+                if self._group is not None and self._group.wants_poll:
+                    return None
+
+    def poll_batches(self, deadline: float, max_bytes: int | None) -> list[FetchedBatches]:
+        """Return raw batches, an empty list at the deadline; stop adding at ``max_bytes``.
+
+        Raises:
+            PacelineError: see `Consumer.poll_batches`.
+        """
+        with self._lock, self._fetcher.polling():
+            while True:
+                self._raise_pending()
+                found: list[FetchedBatches] = []
+                size = 0
+                for state in self._assignment.in_turn():
+                    while not state.paused and (max_bytes is None or size < max_bytes):
+                        batches = state.hand_out_raw()
+                        if batches is None:
+                            break
+                        found.append(batches)
+                        size += len(batches.data)
+                if found:
+                    self._fetcher.wake()
+                    return found
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return []
+                self._fetcher.go_on()
+                self._news.wait(left)
+
+    def _hand_out(
+        self, state: PartitionState, room: int, found: dict[TopicPartition, list[ConsumerRecord]]
+    ) -> list[ConsumerRecord]:
+        try:
+            return state.hand_out(room, self._check_crcs)
+        except PacelineError as error:
+            if not found:
+                raise
+            # Keep the records of other partitions, whose positions have advanced; the next poll raises this error.
+            state.error = error
+            return []
+
+    def _raise_pending(self) -> None:
+        self._raise_if_closed()
+        self.raise_if_failed()
+        if not self._assignment.states() and (self._group is None or not self._group.is_subscribed):
+            raise InvalidRequestError("nothing is assigned; call assign or subscribe first")
+        for state in self._assignment.states():
+            # Records fetched before the error come first.
+            if state.error is not None and not state.chunks:
+                error = state.take_error()
+                assert error is not None
+                self._fetcher.wake()
+                raise error
+
+    def raise_if_failed(self) -> None:
+        """Refuse to go on after the fetcher's thread has failed.
+
+        Raises:
+            UnknownServerError: it has.
+        """
+        if self._fetcher.failed is not None:
+            raise UnknownServerError(f"the consumer's fetcher failed: {self._fetcher.failed!r}")
