@@ -23,7 +23,7 @@ import pyspark
 import pytest
 
 import paceline.cli.__main__ as command_line
-from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, events_topic_settings
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.pipeline.cluster import close_channels
 from paceline.pipeline.jobs.lake.parquet_table import read_table
 from paceline_client import Admin, NewTopic, Producer
@@ -87,7 +87,8 @@ def service(log: Path, port: int, *command: str) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     directory = tmp_path_factory.mktemp("cluster")
-    running = LocalCluster(directory, CONFIG_FILE, brokers=3, controllers=1, settings=events_topic_settings(3))
+    settings = {"cluster.events.topic.enable": "true"}
+    running = LocalCluster(directory, CONFIG_FILE, brokers=3, controllers=1, settings=settings)
     running.start(timeout_s=300)
     with Admin(running.bootstrap) as admin, Producer(running.bootstrap) as producer:
         admin.create_topics([NewTopic("rides", partitions=4, replication_factor=3)])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, events_topic_settings
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.model.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, TlsFiles
 from paceline.pipeline.cluster import close_channels
 from paceline.pipeline.jobs.analyse import job as analyse
@@ -25,7 +25,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.cluster]
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     directory = tmp_path_factory.mktemp("spark-secure") / "run"
-    cluster = LocalCluster(directory, CONFIG_FILE, brokers=2, secure=True, settings=events_topic_settings(2))
+    settings = {"cluster.events.topic.enable": "true", "cluster.events.topic.replication.factor": "2"}
+    cluster = LocalCluster(directory, CONFIG_FILE, brokers=2, secure=True, settings=settings)
     cluster.start()
     try:
         with Admin(cluster.bootstrap, tls=cluster.client_tls) as admin:

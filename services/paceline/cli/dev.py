@@ -54,7 +54,7 @@ def up(
     from dataclasses import astuple
 
     from paceline.dev.detached_cluster import alive, read_state
-    from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError, events_topic_settings
+    from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError, settings_of_few
     from paceline.dev.ports import default_plan, taken
     from paceline.rpc.security.client_tls import FILE_VARIABLES
 
@@ -71,7 +71,7 @@ def up(
         if busy := taken(plan.all()):
             ports = ", ".join(map(str, busy))
             raise click.ClickException(f"--port-offset {port_offset} needs ports that are in use: {ports}")
-    few = _settings_of_few(brokers) if config is None else {}
+    few = settings_of_few(brokers) if config is None else {}
     if few:
         click.echo("fewer than three brokers: " + ", ".join(f"{key}={value}" for key, value in few.items()), err=True)
     cluster = LocalCluster(
@@ -84,7 +84,7 @@ def up(
         ports=plan,
         racks=[rack.strip() for rack in (racks or "").split(",") if rack.strip()],
         # `paceline pipeline analyse` works at once; a user's own settings file decides itself.
-        settings={} if config else {**events_topic_settings(brokers), **few},
+        settings={} if config else {"cluster.events.topic.enable": "true", **few},
     )
     try:
         cluster.start(say=lambda text: click.echo(text, err=True))
@@ -103,13 +103,6 @@ def up(
     if directory != DEV_DIRECTORY and not secure:
         click.echo(f"for other commands: export PACELINE_BOOTSTRAP_SERVERS={cluster.bootstrap}", err=True)
     click.echo(f"stop it with: {_verb('down', directory)}", err=True)
-
-
-def _settings_of_few(brokers: int) -> dict[str, str]:
-    """Return settings that let topics be created and written with only one or two brokers."""
-    if brokers >= 3:
-        return {}
-    return {"default.replication.factor": str(brokers), "min.insync.replicas": "1"}
 
 
 def _verb(verb: str, directory: Path) -> str:

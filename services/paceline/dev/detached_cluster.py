@@ -120,8 +120,9 @@ def start_node(directory: Path, name: str, say: Callable[[str], None], timeout_s
         while (waited_s := time.monotonic() - began) < timeout_s:
             if process.poll() is not None:
                 raise DetachedClusterError(f"{name} ended with exit code {process.returncode}\n{tail(log)}")
-            if _serves(channel):
-                return process.pid
+            with contextlib.suppress(grpc.RpcError):
+                if not why_not_serving(channel):
+                    return process.pid
             if waited_s > 1.5 and not said:
                 say(f"waiting until {name} serves; its log is {log}")
                 said = True
@@ -197,14 +198,16 @@ def _end(pids: Iterable[int], directory: Path, timeout_s: float) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _serves(channel: grpc.Channel) -> bool:
-    try:
-        answer = health_pb2_grpc.HealthStub(channel).Check(
-            health_pb2.HealthCheckRequest(service="readiness"), timeout=1.0
-        )
-    except grpc.RpcError:
-        return False
-    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+def why_not_serving(channel: grpc.Channel) -> str:
+    """Return the status of a process that does not serve, an empty text when it serves.
+
+    Raises:
+        grpc.RpcError: the process has not answered.
+    """
+    request = health_pb2.HealthCheckRequest(service="readiness")
+    answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=1.0)
+    serving = answer.status == health_pb2.HealthCheckResponse.SERVING
+    return "" if serving else health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
 
 
 def _tls_files(state: dict[str, Any]) -> TlsFiles | None:

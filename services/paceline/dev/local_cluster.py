@@ -15,7 +15,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from paceline.dev.detached_cluster import (
     FAST_RECONNECT,
@@ -24,6 +23,7 @@ from paceline.dev.detached_cluster import (
     launch,
     stop_detached,
     tail,
+    why_not_serving,
     write_state,
 )
 from paceline.dev.ports import PortPlan, choose_plan, load_plan, save_plan
@@ -39,7 +39,6 @@ ZOOKEEPER_USER = "paceline"
 HOST = "127.0.0.1"
 _HERE = Path(__file__).resolve()
 _PACKAGED = _HERE.with_name("dev.properties")
-OFFSETS_REPLICATION_FACTOR = 3
 CONFIG_FILE = _PACKAGED if _PACKAGED.is_file() else _HERE.parents[3] / "config" / "dev.properties"
 """The one settings file of local clusters and containers; a wheel carries it beside this module."""
 _VALIDITY = timedelta(days=365)
@@ -75,12 +74,15 @@ class Node:
         return self.process is not None and self.process.poll() is None
 
 
-def events_topic_settings(brokers: int) -> dict[str, str]:
-    """Return the settings with which a cluster of so many brokers publishes its events to a topic."""
-    factor = min(3, brokers)
+def settings_of_few(brokers: int) -> dict[str, str]:
+    """Return the settings without which one or two brokers could create no topic, or write to none (KIP-115)."""
+    if brokers >= 3:
+        return {}
     return {
-        "cluster.events.topic.enable": "true",
-        "cluster.events.topic.replication.factor": str(factor),
+        "default.replication.factor": str(brokers),
+        "min.insync.replicas": "1",
+        "offsets.topic.replication.factor": str(brokers),
+        "cluster.events.topic.replication.factor": str(brokers),
     }
 
 
@@ -259,14 +261,7 @@ class LocalCluster:
         Raises:
             LocalClusterError: it ended, or was not ready in time.
         """
-
-        def why_not(channel: grpc.Channel) -> str:
-            stub = health_pb2_grpc.HealthStub(channel)
-            answer = stub.Check(health_pb2.HealthCheckRequest(service="readiness"), timeout=1.0)
-            serving = answer.status == health_pb2.HealthCheckResponse.SERVING and node.running
-            return "" if serving else health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-
-        self._wait_until(node, timeout_s, "was not ready", why_not)
+        self._wait_until(node, timeout_s, "was not ready", why_not_serving)
 
     def _wait_told(self, node: Node, timeout_s: float) -> None:
         """Return when a broker knows all brokers: a client that asks it then finds each of them."""
@@ -323,10 +318,12 @@ class LocalCluster:
     def _plan_nodes(self, plan: PortPlan) -> None:
         for index, ports in enumerate(plan.controllers):
             self._add("controller", FIRST_CONTROLLER_ID + index, ports.listeners, ports.metrics, {})
+        # Whatever the settings file says: consumer groups of one or two brokers would wait for a third for ever.
+        offsets = {key: value for key, value in settings_of_few(self.brokers).items() if key.startswith("offsets.")}
         for index, ports in enumerate(plan.brokers):
             data = self.directory / f"broker-{index + 1}" / "data"
             data.mkdir(parents=True, exist_ok=True)
-            more = {"log.dirs": str(data)}
+            more = {"log.dirs": str(data), **offsets}
             if self.racks:
                 more |= {
                     "broker.rack": self.racks[index % len(self.racks)],
@@ -398,9 +395,6 @@ class LocalCluster:
             **self._security_settings(kind, node_id),
             **self.settings,
         }
-        if kind == "broker" and self.brokers < OFFSETS_REPLICATION_FACTOR:
-            # Consumer groups would wait for three brokers for ever (KIP-115).
-            settings.setdefault("offsets.topic.replication.factor", str(self.brokers))
         argv = [sys.executable, "-m", f"paceline.{kind}", "--config", str(self.config_file)]
         for key, value in settings.items():
             argv.append(f"--{key.replace('.', '-')}={value}")
