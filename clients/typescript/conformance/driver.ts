@@ -1,6 +1,8 @@
 // The driver of this client for tests/conformance: JSON lines on stdin and stdout.
 import { createInterface } from "node:readline";
-import { Client, Consumer, PacelineError, partitionForKey, Producer, TruncatedError, type Place, type ResetPolicy } from "paceline";
+import { described } from "./described.js";
+import { Members, type GroupCommand } from "./members.js";
+import { Client, Consumer, partitionForKey, Producer, TruncatedError, type Place, type ResetPolicy } from "paceline";
 
 interface RecordFields {
   partition?: number;
@@ -10,7 +12,7 @@ interface RecordFields {
   timestamp_ms?: string | null;
 }
 
-interface Command {
+interface Command extends GroupCommand {
   id: number;
   command: string;
   bootstrap: string[];
@@ -38,6 +40,7 @@ class Driver {
   private client: Client | undefined;
   private producer: Producer | undefined;
   private consumers = new Map<string, Consumer>();
+  private readonly members = new Members();
   private timeoutMs = 30_000;
 
   async answer(line: string): Promise<object> {
@@ -96,11 +99,12 @@ class Driver {
         await this.close();
         return {};
       default:
-        return undefined;
+        return this.members.run(command, this.client);
     }
   }
 
   async close(): Promise<void> {
+    await this.members.close();
     for (const consumer of this.consumers.values()) consumer.close();
     this.consumers.clear();
     await this.producer?.close({ timeoutMs: 1_000 }).catch((error: unknown) => console.error(error));
@@ -171,11 +175,6 @@ class Driver {
       return { records: [], truncated: { position: String(error.position), divergent_offset: String(error.divergentOffset) } };
     }
   }
-}
-
-function described(error: unknown): object {
-  if (error instanceof PacelineError) return { code: error.code, message: error.message, definite: error.definite };
-  return { code: "UNKNOWN_SERVER_ERROR", message: String(error), definite: false };
 }
 
 function unpacked(text: string | null | undefined): Uint8Array | null {

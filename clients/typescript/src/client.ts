@@ -3,6 +3,8 @@ import { Cluster, type Leader } from "./cluster.js";
 import { channelCredentials, type Connection, type TlsFiles } from "./connection.js";
 import { Consumer, type ConsumerConfig } from "./consumer.js";
 import { PacelineError } from "./errors.js";
+import { GroupConsumer } from "./groups/group_consumer.js";
+import type { GroupConfig } from "./groups/config.js";
 import { Limit } from "./limit.js";
 import { Producer, type ProducerConfig } from "./producer.js";
 
@@ -49,7 +51,8 @@ export class Client {
   readonly cluster: Cluster;
   /** @internal */
   readonly requestTimeoutMs: number;
-  private readonly onRetry: (error: PacelineError, elapsedMs: number) => void;
+  /** @internal */
+  readonly onRetry: (error: PacelineError, elapsedMs: number) => void;
 
   constructor(config: ClientConfig) {
     const addresses = typeof config.bootstrap === "string" ? config.bootstrap.split(",") : config.bootstrap;
@@ -74,7 +77,12 @@ export class Client {
     return new Consumer(this, config);
   }
 
-  /** End every connection; calls in flight fail. Close producers first. */
+  /** Return a member of a consumer group; subscribe it to topics. */
+  groupConsumer(config: GroupConfig): GroupConsumer {
+    return new GroupConsumer(this, config);
+  }
+
+  /** End every connection; calls in flight fail. Close producers and members of groups first. */
   close(): void {
     this.cluster.close();
   }

@@ -90,6 +90,31 @@ export class Cluster {
     return found;
   }
 
+  /** Ask for the brokers and return their addresses in a random order. */
+  async brokerAddresses(limit: Limit): Promise<string[]> {
+    await this.describe(limit);
+    return shuffled(this.brokers.values());
+  }
+
+  /** Ask for topics and return their numbers of partitions, without the topics that do not exist. */
+  async partitionCounts(topics: Iterable<string>, limit: Limit): Promise<Map<string, number>> {
+    const names = [...topics];
+    if (names.length === 0) return new Map();
+    return this.askAny(limit, async (connection, within) => {
+      const counts = new Map<string, number>();
+      let pageToken = "";
+      do {
+        const request = { topics: names, pageToken };
+        const answer = await connection.unary("describing topics", MetadataService.method.describeTopics, request, within);
+        for (const { name, error, partitions } of answer.topics) {
+          if (error === undefined) counts.set(name, partitions.length);
+        }
+        pageToken = answer.nextPageToken;
+      } while (pageToken !== "");
+      return counts;
+    });
+  }
+
   /** Ask for the partitions of a topic, once. */
   async describeTopic(topic: string, limit: Limit): Promise<TopicDescription> {
     const operation = `describing topic ${topic}`;

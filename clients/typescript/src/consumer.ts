@@ -67,6 +67,8 @@ export class Consumer {
   /** Records that were fetched; those before `head` were returned. */
   private buffer: ConsumerRecord[] = [];
   private head = 0;
+  private isWoken = false;
+  private onWake = () => {};
 
   /** @internal */
   constructor(
@@ -76,21 +78,30 @@ export class Consumer {
     this.config = { reset: config.reset ?? "earliest", maxWaitMs: config.maxWaitMs ?? 500, maxBytes: config.maxBytes ?? 1 << 20 };
   }
 
-  /** Read a partition from an offset or another place; a partition that is assigned already moves there. */
-  assign(topic: string, partition: number, from: bigint | Place = "earliest"): void {
+  /**
+   * Read a partition from an offset or another place; a partition that is assigned already moves there. With the leader
+   * epoch of the last record that was read, a truncation of the log is found (see TruncatedError).
+   */
+  assign(topic: string, partition: number, from: bigint | Place = "earliest", leaderEpoch?: number): void {
     const isOffset = typeof from === "bigint";
-    this.buffer = this.buffer.slice(this.head).filter((record) => record.topic !== topic || record.partition !== partition);
-    this.head = 0;
+    this.unassign(topic, partition);
     this.positions.set(`${topic}/${partition}`, {
       topic,
       partition,
       next: isOffset ? from : 0n,
       start: isOffset ? undefined : from,
-      epoch: undefined,
+      epoch: isOffset ? leaderEpoch : undefined,
       topicId: undefined,
       fetching: undefined,
       outcome: undefined,
     });
+  }
+
+  /** Read a partition no more. */
+  unassign(topic: string, partition: number): void {
+    this.positions.delete(`${topic}/${partition}`);
+    this.buffer = this.buffer.slice(this.head).filter((record) => record.topic !== topic || record.partition !== partition);
+    this.head = 0;
   }
 
   /** Read every partition of a topic. */
@@ -114,21 +125,16 @@ export class Consumer {
    */
   async poll(options: PollOptions = {}): Promise<ConsumerRecord[]> {
     options.signal?.throwIfAborted();
-    if (this.head === this.buffer.length) await this.fill(Limit.in(options.timeoutMs ?? 1_000, options.signal));
-    const records = this.buffer.slice(this.head, this.head + (options.maxRecords ?? 500));
-    this.head += records.length;
-    return records;
+    if (!this.hasRecords) await this.fill(Limit.in(options.timeoutMs ?? 1_000, options.signal));
+    return this.take(options.maxRecords ?? 500);
   }
 
   /** Yield records until the signal fires, the consumer is closed or the caller stops. Throws as `poll` does. */
   async *records(options: { signal?: AbortSignal } = {}): AsyncGenerator<ConsumerRecord, void> {
     while (!this.closing.signal.aborted) {
       options.signal?.throwIfAborted();
-      if (this.head === this.buffer.length) await this.fill(Limit.in(60_000, options.signal));
-      const record = this.buffer[this.head];
-      if (record === undefined) continue;
-      this.head++;
-      yield record;
+      if (!this.hasRecords) await this.fill(Limit.in(60_000, options.signal));
+      yield* this.take(1);
     }
   }
 
@@ -145,6 +151,46 @@ export class Consumer {
     this.close();
   }
 
+  // For a consumer of a group
+
+  /** @internal Whether `take` returns records. */
+  get hasRecords(): boolean {
+    return this.head < this.buffer.length;
+  }
+
+  /** @internal Return records that were fetched and move the positions behind them. */
+  take(maxRecords: number): ConsumerRecord[] {
+    const records = this.buffer.slice(this.head, this.head + maxRecords);
+    this.head += records.length;
+    return records;
+  }
+
+  /** @internal Wait for records, or for `wake`. */
+  async ready(limit: Limit): Promise<void> {
+    if (this.hasRecords) return;
+    if (this.positions.size > 0) return this.fill(limit);
+    if (!this.isWoken) await limit.race(this.untilWoken());
+    this.isWoken = false;
+  }
+
+  /** @internal End the wait of the present poll, or else of the next one. */
+  wake(): void {
+    this.isWoken = true;
+    this.onWake();
+  }
+
+  /** @internal Return the positions after the records that were returned, as far as they are known. */
+  consumed(): { topic: string; partition: number; offset: bigint; leaderEpoch: number | undefined }[] {
+    return [...this.positions.values()].flatMap(({ topic, partition, epoch: leaderEpoch }) => {
+      const offset = this.position(topic, partition);
+      return offset === undefined ? [] : [{ topic, partition, offset, leaderEpoch }];
+    });
+  }
+
+  private untilWoken(): Promise<void> {
+    return new Promise((resolve) => (this.onWake = resolve));
+  }
+
   private async fill(limit: Limit): Promise<void> {
     this.buffer = [];
     this.head = 0;
@@ -155,9 +201,14 @@ export class Consumer {
         if (position.outcome === undefined) position.fetching ??= this.fetch(position);
       }
       this.collect();
-      if (this.buffer.length > 0 || limit.leftMs === 0) return;
+      if (this.buffer.length > 0 || limit.leftMs === 0 || this.isWoken) {
+        this.isWoken = false;
+        return;
+      }
       const running = [...this.positions.values()].filter((position) => position.outcome === undefined);
-      if (running.length === this.positions.size) await limit.race(Promise.race(running.map((position) => position.fetching)));
+      if (running.length === this.positions.size) {
+        await limit.race(Promise.race([this.untilWoken(), ...running.map((position) => position.fetching)]));
+      }
     }
   }
 

@@ -26,13 +26,13 @@ interface Facts {
   hasAnswer?: boolean | undefined;
   retryAfterMs?: number | undefined;
   leader?: LeaderHint | undefined;
-  controller?: string | undefined;
+  metadata?: Record<string, string> | undefined;
   cause?: unknown;
 }
 
 /** A failure with the code that a server sent, or the nearest code for a call without an answer. */
 export class PacelineError extends Error {
-  override readonly name: string = "PacelineError";
+  override readonly name: string;
   /** The same call may succeed later. */
   readonly retriable: boolean;
   /** The operation surely did not happen. False means that the outcome is unknown. */
@@ -45,8 +45,8 @@ export class PacelineError extends Error {
   readonly retryAfterMs: number;
   /** @internal */
   readonly leader: LeaderHint | undefined;
-  /** @internal Address of the active controller. */
-  readonly controller: string | undefined;
+  /** @internal Facts that the server sent with the code, for example the member id of MEMBER_ID_REQUIRED. */
+  readonly metadata: Record<string, string>;
 
   constructor(
     /** What was tried, for example "producing to orders/0". */
@@ -58,6 +58,7 @@ export class PacelineError extends Error {
     facts: Facts = {},
   ) {
     super(`${operation}: ${code}: ${detail}`, facts.cause === undefined ? undefined : { cause: facts.cause });
+    this.name = new.target.name;
     const options = codeOptions(code);
     this.retriable = facts.retriable ?? options.retriable;
     this.definite = facts.definite ?? options.definite;
@@ -65,13 +66,41 @@ export class PacelineError extends Error {
     this.hasAnswer = facts.hasAnswer ?? true;
     this.retryAfterMs = facts.retryAfterMs ?? 0;
     this.leader = facts.leader;
-    this.controller = facts.controller;
+    this.metadata = facts.metadata ?? {};
   }
 
   /** @internal Return the same error with some facts changed. */
   with(facts: Facts): PacelineError {
-    return new PacelineError(this.operation, this.code, this.detail, { ...this, cause: this.cause, ...facts });
+    return failure(this.operation, this.code, this.detail, { ...this, cause: this.cause, ...facts });
   }
+
+  /** @internal Address of the active controller. */
+  get controller(): string | undefined {
+    return this.metadata["address"];
+  }
+}
+
+/**
+ * Offsets were not committed because this member has lost its place in the group; other members may own its partitions. The
+ * code is ILLEGAL_GENERATION, and the next poll joins the group again.
+ */
+export class CommitFailedError extends PacelineError {}
+
+/** Another process has taken over the group instance id of this static member: close the consumer. */
+export class FencedInstanceIdError extends PacelineError {}
+
+/** The group rebalances and takes no offsets at the moment; polling takes part in the rebalance. */
+export class RebalanceInProgressError extends PacelineError {}
+
+const CLASSES: Partial<Record<ErrorName, typeof PacelineError>> = {
+  ILLEGAL_GENERATION: CommitFailedError,
+  FENCED_INSTANCE_ID: FencedInstanceIdError,
+  REBALANCE_IN_PROGRESS: RebalanceInProgressError,
+};
+
+/** Make an error of the class that belongs to its code. */
+function failure(operation: string, code: ErrorName, detail: string, facts: Facts = {}): PacelineError {
+  return new (CLASSES[code] ?? PacelineError)(operation, code, detail, facts);
 }
 
 /**
@@ -120,33 +149,38 @@ export function throwTopicError(operation: string, error: TopicError | undefined
   if (error !== undefined) throw new PacelineError(operation, nameOf(error.code), error.message);
 }
 
+/** Throw the error of one entry of a call to a group, if there is one. */
+export function throwGroupError(operation: string, error: PartitionError | undefined): void {
+  if (error !== undefined) throw failure(operation, nameOf(error.code), error.message);
+}
+
 /** Turn the failure of a call as a whole into an error with a code. */
-export function callError(operation: string, failure: ServiceError): PacelineError {
+export function callError(operation: string, ended: ServiceError): PacelineError {
   let code: ErrorName | undefined;
-  const facts: Facts = { cause: failure };
-  const packed = failure.metadata?.get("grpc-status-details-bin")[0];
+  const facts: Facts = { cause: ended };
+  const packed = ended.metadata?.get("grpc-status-details-bin")[0];
   const details = packed instanceof Buffer ? fromBinary(StatusSchema, packed).details : [];
   for (const detail of details) {
     const info = anyUnpack(detail, ErrorInfoSchema);
     if (info?.domain === ERROR_DOMAIN) {
       code = info.reason in ErrorCode ? (info.reason as ErrorName) : "UNKNOWN_SERVER_ERROR";
-      facts.controller = info.metadata["address"];
+      facts.metadata = info.metadata;
     }
     const delay = anyUnpack(detail, RetryInfoSchema)?.retryDelay;
     if (delay !== undefined) facts.retryAfterMs = Number(delay.seconds) * 1000 + delay.nanos / 1e6;
   }
-  if (code !== undefined) return new PacelineError(operation, code, failure.details, facts);
-  return withoutAnswer(operation, failure);
+  if (code !== undefined) return failure(operation, code, ended.details, facts);
+  return withoutAnswer(operation, ended);
 }
 
 /** Return the failure of a call that no server of ours answered. */
-function withoutAnswer(operation: string, failure: ServiceError): PacelineError {
-  const facts = { cause: failure, hasAnswer: false, definite: false, retriable: true, refresh: true };
+function withoutAnswer(operation: string, ended: ServiceError): PacelineError {
+  const facts = { cause: ended, hasAnswer: false, definite: false, retriable: true, refresh: true };
   const final = { ...facts, retriable: false, refresh: false };
-  if (failure.code === status.RESOURCE_EXHAUSTED && /larger than|too large/i.test(failure.details)) {
-    return new PacelineError(operation, "MESSAGE_TOO_LARGE", failure.details, final);
+  if (ended.code === status.RESOURCE_EXHAUSTED && /larger than|too large/i.test(ended.details)) {
+    return new PacelineError(operation, "MESSAGE_TOO_LARGE", ended.details, final);
   }
-  switch (failure.code) {
+  switch (ended.code) {
     case status.DEADLINE_EXCEEDED:
       return new PacelineError(operation, "REQUEST_TIMED_OUT", "no answer in time", facts);
     // gRPC itself ends calls with any of these when a connection breaks.
@@ -156,10 +190,10 @@ function withoutAnswer(operation: string, failure: ServiceError): PacelineError 
     case status.INTERNAL:
     case status.UNKNOWN: {
       // grpc-js says these before anything was sent.
-      const isUnsent = /^(No connection established|Name resolution failed)/.test(failure.details);
-      return new PacelineError(operation, "BROKER_NOT_AVAILABLE", failure.details, { ...facts, definite: isUnsent });
+      const isUnsent = /^(No connection established|Name resolution failed)/.test(ended.details);
+      return new PacelineError(operation, "BROKER_NOT_AVAILABLE", ended.details, { ...facts, definite: isUnsent });
     }
     default:
-      return new PacelineError(operation, "UNKNOWN_SERVER_ERROR", failure.details, final);
+      return new PacelineError(operation, "UNKNOWN_SERVER_ERROR", ended.details, final);
   }
 }

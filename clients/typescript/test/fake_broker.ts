@@ -1,5 +1,8 @@
 import { create, fromBinary, toBinary, type DescMethodUnary, type MessageInitShape, type MessageShape } from "@bufbuild/protobuf";
+import { anyPack } from "@bufbuild/protobuf/wkt";
 import { Metadata, Server, ServerCredentials, status, type ServiceDefinition, type UntypedServiceImplementation } from "@grpc/grpc-js";
+import { ErrorInfoSchema } from "../src/gen/google/rpc/error_details_pb.js";
+import { StatusSchema } from "../src/gen/google/rpc/status_pb.js";
 import { ErrorCode } from "../src/gen/paceline/v1/errors_pb.js";
 import { LogService, type FetchRequest, type ProducePartition } from "../src/gen/paceline/v1/log_service_pb.js";
 import { MetadataService } from "../src/gen/paceline/v1/metadata_service_pb.js";
@@ -7,6 +10,24 @@ import type { RecordList as Records } from "../src/gen/paceline/v1/record_pb.js"
 
 /** What happens to one Produce call: it is refused, or its records are appended and the answer is lost. */
 export type Obstacle = { code: ErrorCode } | "lose answer";
+
+/** A call as a whole is refused with a code. */
+export class Refusal extends Error {
+  constructor(
+    private readonly code: keyof typeof ErrorCode,
+    private readonly facts: Record<string, string> = {},
+  ) {
+    super(code);
+  }
+
+  status(): object {
+    const info = create(ErrorInfoSchema, { domain: "paceline", reason: this.code, metadata: this.facts });
+    const packed = create(StatusSchema, { code: status.FAILED_PRECONDITION, message: "on purpose", details: [anyPack(ErrorInfoSchema, info)] });
+    const metadata = new Metadata();
+    metadata.set("grpc-status-details-bin", Buffer.from(toBinary(StatusSchema, packed)));
+    return { code: status.FAILED_PRECONDITION, details: "on purpose", metadata };
+  }
+}
 
 /** One broker of a cluster with one topic, on real gRPC. It keeps idempotent batches apart as a broker does. */
 export class FakeBroker {
@@ -18,7 +39,7 @@ export class FakeBroker {
   private readonly server = new Server();
   private readonly known = new Map<string, bigint>();
   private nextProducerId = 100n;
-  private port = 0;
+  port = 0;
 
   constructor(
     readonly topic: string,
@@ -32,7 +53,7 @@ export class FakeBroker {
     }));
     this.serve(MetadataService.method.describeTopics, (request) => ({
       topics: request.topics.map((name) =>
-        name === this.topic
+        name === this.topic && this.values.length > 0
           ? {
               name,
               topicId: "topic-id",
@@ -88,7 +109,8 @@ export class FakeBroker {
     return { partitions: [{ ...place, data: { case: "records", value: { records } } }] };
   }
 
-  private serve<M extends DescMethodUnary>(
+  /** Answer a method; before the start. The function may throw a refusal. */
+  serve<M extends DescMethodUnary>(
     method: M,
     answer: (request: MessageShape<M["input"]>) => MessageInitShape<M["output"]>,
   ): void {
@@ -108,7 +130,8 @@ export class FakeBroker {
         try {
           respond(null, create(method.output, answer(call.request)));
         } catch (error) {
-          respond({ code: status.UNAVAILABLE, details: String(error), metadata: new Metadata() });
+          if (error instanceof Refusal) respond(error.status());
+          else respond({ code: status.UNAVAILABLE, details: String(error), metadata: new Metadata() });
         }
       },
     };

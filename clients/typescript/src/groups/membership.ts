@@ -1,0 +1,362 @@
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import type { Client } from "../client.js";
+import { FencedInstanceIdError, PacelineError } from "../errors.js";
+import { GroupService, type JoinGroupResponse, type SyncGroupResponse } from "../gen/paceline/v1/group_service_pb.js";
+import { Limit } from "../limit.js";
+import type { TopicPartition } from "./assignors.js";
+import { bytewise } from "./assignors.js";
+import type { GroupSettings, RebalanceListener } from "./config.js";
+import type { GroupCoordinator } from "./coordinator.js";
+import { byTopic, type Identity } from "./offsets.js";
+
+const JOIN_GRACE_MS = 30_000;
+const SYNC_TIMEOUT_MS = 60_000;
+const LEAVE_TIMEOUT_MS = 5_000;
+const LOOKUP_TIMEOUT_MS = 5_000;
+/** A shorter look for the coordinator would fail whenever a program polls with a short time-out. */
+const SHORTEST_LOOKUP_MS = 1_000;
+const PAUSE_MS = 100;
+
+/** The consumer, as far as its membership is concerned. */
+export interface GroupHost {
+  assignment(): TopicPartition[];
+  /** Read exactly these partitions. */
+  take(partitions: TopicPartition[]): void;
+  /** Commit before partitions are given up, if commits are automatic. It does not throw. */
+  commitBeforeRevocation(timeoutMs: number): Promise<void>;
+  /** End the wait of a poll. */
+  wake(): void;
+}
+
+/** A call whose answer a later poll may take. */
+class Pending<T> {
+  outcome: { answer: T } | { error: unknown } | undefined;
+  readonly done: Promise<true>;
+
+  constructor(call: Promise<T>) {
+    this.done = call.then(
+      (answer) => ((this.outcome = { answer }), true),
+      (error: unknown) => ((this.outcome = { error }), true),
+    );
+  }
+}
+
+/**
+ * A consumer's place in its group. A poll joins, assigns when this member leads the group, and calls the listener;
+ * heartbeats keep the member alive in between. A JoinGroup or SyncGroup that is under way survives the end of a poll, and
+ * the next poll takes the answer.
+ */
+export class GroupMembership {
+  topics: ReadonlySet<string> = new Set();
+  listener: RebalanceListener = {};
+  /** For a leader: the partition counts that it has assigned by. */
+  assignedCounts: ReadonlyMap<string, number> = new Map();
+  polledAt = performance.now();
+  private memberId = "";
+  private generation = -1;
+  private isJoinNeeded = true;
+  private isLost = false;
+  private fenced: PacelineError | undefined;
+  private join: Pending<JoinGroupResponse> | undefined;
+  private sync: Pending<SyncGroupResponse> | undefined;
+  private isPrepared = false;
+  private joinedTopics: ReadonlySet<string> = new Set();
+  private quietUntil = 0;
+  private failingSince: number | undefined;
+  /** Ends the calls of a member that leaves. */
+  private calls = new AbortController();
+  private isStopped = false;
+  private endWait = () => {};
+
+  constructor(
+    private readonly client: Client,
+    private readonly settings: GroupSettings,
+    private readonly coordinator: GroupCoordinator,
+    private readonly host: GroupHost,
+    /** Called when heartbeats have to begin. */
+    private readonly onJoined: () => void,
+  ) {}
+
+  get identity(): Identity {
+    return { memberId: this.memberId, generation: this.generation };
+  }
+
+  /** Whether the coordinator expects heartbeats; it does not while a JoinGroup is under way. */
+  get isBeating(): boolean {
+    return this.generation >= 0 && (this.join === undefined || this.join.outcome !== undefined);
+  }
+
+  /** Whether a poll has something to do for the group. */
+  get needsPoll(): boolean {
+    return this.isJoinNeeded || this.fenced !== undefined;
+  }
+
+  subscribe(topics: Iterable<string>, listener: RebalanceListener): void {
+    this.topics = new Set(topics);
+    this.listener = listener;
+    this.isJoinNeeded = true;
+    this.polledAt = performance.now();
+  }
+
+  /** Join again with the next poll, if the generation is still this one. */
+  rejoin(seenGeneration: number): void {
+    if (this.generation !== seenGeneration) return;
+    this.isJoinNeeded = true;
+    this.host.wake();
+  }
+
+  /** Take note that the membership was lost, if the generation is still this one: other members may own the partitions. */
+  lose(seenGeneration: number, error: PacelineError, forgetsMember: boolean): void {
+    if (this.generation !== seenGeneration) return;
+    if (error.code === "FENCED_INSTANCE_ID") this.fenced = error;
+    // While JoinGroup is under way every partition was given up already, and its answer says more.
+    else if (!this.isBeating) return;
+    this.generation = -1;
+    if (forgetsMember) this.memberId = "";
+    this.isLost = this.isJoinNeeded = true;
+    this.host.wake();
+  }
+
+  /** End a poll that runs: the consumer closes. */
+  stop(): void {
+    this.isStopped = true;
+    this.endWait();
+  }
+
+  // Joining
+
+  /**
+   * Take part in a rebalance, if there is one; return whether the member has its partitions before the limit ends. Throw
+   * when the coordinator refuses this member for good.
+   */
+  async poll(limit: Limit): Promise<boolean> {
+    while (!this.isStopped) {
+      this.polledAt = performance.now();
+      if (this.fenced !== undefined) throw this.fenced;
+      if (!this.isJoinNeeded) return true;
+      try {
+        if (!(await this.step(limit))) return false;
+        this.failingSince = undefined;
+      } catch (error) {
+        this.noteFailure(error);
+        if (limit.leftMs === 0) return false;
+      }
+    }
+    return false;
+  }
+
+  /** Take one step; return false when the next one has to wait for a later poll. */
+  private async step(limit: Limit): Promise<boolean> {
+    const quietMs = this.quietUntil - performance.now();
+    if (quietMs > 0 && !(await limit.sleep(quietMs))) return false;
+    if (this.join === undefined && this.sync === undefined) {
+      if (!this.isPrepared) {
+        await this.prepare();
+        this.isPrepared = true;
+      }
+      await this.sendJoin(limit);
+    }
+    const pending = this.join ?? this.sync!;
+    const stopped = new Promise<void>((resolve) => (this.endWait = resolve));
+    while (pending.outcome === undefined) {
+      // A long wait of a poll is no silence of the program.
+      this.polledAt = performance.now();
+      if (limit.leftMs === 0 || this.isStopped) return false;
+      await limit.race(Promise.race([pending.done, stopped]), Math.min(limit.leftMs, 1_000, this.settings.maxPollIntervalMs / 2));
+    }
+    const { join, sync } = this;
+    this.join = this.sync = undefined;
+    if (join !== undefined) await this.sendSync(answerOf(join));
+    else await this.accept(answerOf(sync!));
+    return true;
+  }
+
+  /** Prepare the next attempt after an error that joining again cures; throw any other. */
+  private noteFailure(error: unknown): void {
+    if (!(error instanceof PacelineError)) throw error;
+    this.coordinator.learnFrom(error);
+    switch (error.code) {
+      case "MEMBER_ID_REQUIRED":
+        this.memberId = error.metadata["member_id"] ?? "";
+        return;
+      case "UNKNOWN_MEMBER_ID":
+        this.memberId = "";
+        this.generation = -1;
+        break;
+      case "ILLEGAL_GENERATION":
+        this.generation = -1;
+        break;
+      case "REBALANCE_IN_PROGRESS":
+        break;
+      default:
+        if (error instanceof FencedInstanceIdError) this.fenced = error;
+        if (!error.retriable) throw error;
+    }
+    this.failingSince ??= performance.now();
+    this.client.onRetry(error, performance.now() - this.failingSince);
+    this.quietUntil = performance.now() + Math.max(PAUSE_MS, error.retryAfterMs);
+  }
+
+  /** Commit and give every partition up; the next generation assigns them again. */
+  private async prepare(): Promise<void> {
+    const wasLost = this.isLost;
+    this.isLost = false;
+    if (!wasLost) await this.host.commitBeforeRevocation(this.settings.sessionTimeoutMs / 2);
+    await this.drop(wasLost);
+  }
+
+  private async drop(wasLost: boolean): Promise<void> {
+    const owned = this.host.assignment();
+    if (owned.length === 0) return;
+    const { listener } = this;
+    try {
+      if (wasLost && listener.onPartitionsLost !== undefined) await listener.onPartitionsLost(owned);
+      else await listener.onPartitionsRevoked?.(owned);
+    } finally {
+      this.host.take([]);
+    }
+  }
+
+  private async sendJoin(limit: Limit): Promise<void> {
+    const lookupMs = Math.min(Math.max(limit.leftMs, SHORTEST_LOOKUP_MS), LOOKUP_TIMEOUT_MS);
+    const connection = await this.coordinator.connection(Limit.in(lookupMs, limit.signal));
+    const { settings } = this;
+    this.joinedTopics = this.topics;
+    this.isLost = false;
+    const subscription = { topics: [...this.topics].sort(bytewise) };
+    const request = {
+      groupId: settings.groupId,
+      groupInstanceId: settings.groupInstanceId,
+      memberId: this.memberId,
+      clientId: settings.clientId,
+      sessionTimeoutMs: settings.sessionTimeoutMs,
+      rebalanceTimeoutMs: settings.maxPollIntervalMs,
+      protocols: settings.assignors.map(({ name }) => ({ name, subscription })),
+    };
+    const withinMs = settings.maxPollIntervalMs + JOIN_GRACE_MS;
+    const { signal } = this.calls;
+    const call = connection.unary(this.joining, GroupService.method.joinGroup, request, Limit.in(withinMs, signal));
+    // Member id and generation count as soon as they arrive, so that heartbeats begin before the next poll.
+    const noted = call.then((answer) => {
+      if (!signal.aborted) {
+        this.memberId = answer.memberId;
+        this.generation = answer.generationId;
+      }
+      return answer;
+    });
+    this.join = new Pending(noted);
+    void this.join.done.then(() => {
+      if (!signal.aborted) this.onJoined();
+    });
+  }
+
+  private get joining(): string {
+    return `joining group ${this.settings.groupId}`;
+  }
+
+  /** Ask for this member's partitions; a leader assigns those of all members with the same call. */
+  private async sendSync(answer: JoinGroupResponse): Promise<void> {
+    const { settings } = this;
+    let assignments: MessageInitShape<(typeof GroupService.method.syncGroup)["input"]>["assignments"] = [];
+    const counts = new Map<string, number>();
+    if (answer.leader === answer.memberId) {
+      const topics = new Set(answer.members.flatMap((member) => member.subscription?.topics ?? []));
+      const existing = await this.client.retry(Limit.in(LOOKUP_TIMEOUT_MS), (within) =>
+        this.client.cluster.partitionCounts(topics, within),
+      );
+      if (!answer.skipAssignment) assignments = this.assign(answer, existing);
+      for (const topic of topics) counts.set(topic, existing.get(topic) ?? 0);
+    }
+    this.assignedCounts = counts;
+    const connection = await this.coordinator.connection(Limit.in(LOOKUP_TIMEOUT_MS));
+    const request = {
+      groupId: settings.groupId,
+      groupInstanceId: settings.groupInstanceId,
+      generationId: answer.generationId,
+      memberId: answer.memberId,
+      protocolType: answer.protocolType,
+      protocolName: answer.protocolName,
+      assignments,
+    };
+    const limit = Limit.in(SYNC_TIMEOUT_MS, this.calls.signal);
+    this.sync = new Pending(connection.unary(this.joining, GroupService.method.syncGroup, request, limit));
+  }
+
+  private assign(answer: JoinGroupResponse, counts: ReadonlyMap<string, number>) {
+    const assignor = this.settings.assignors.find(({ name }) => name === answer.protocolName);
+    if (assignor === undefined) {
+      const detail = `the coordinator chose the assignor ${answer.protocolName}, which this member does not know`;
+      throw new PacelineError(this.joining, "INCONSISTENT_GROUP_PROTOCOL", detail);
+    }
+    const members = answer.members.map(({ memberId, groupInstanceId, subscription }) => ({
+      memberId,
+      groupInstanceId,
+      topics: new Set(subscription?.topics ?? []),
+    }));
+    const assigned = assignor.assign(members, counts);
+    return [...assigned].map(([memberId, partitions]) => ({ memberId, assignment: { partitions: byTopic(partitions) } }));
+  }
+
+  private async accept(answer: SyncGroupResponse): Promise<void> {
+    const assigned = (answer.assignment?.partitions ?? []).flatMap(({ topic, partitions }) =>
+      partitions.map((partition) => ({ topic, partition })),
+    );
+    assigned.sort((one, other) => bytewise(one.topic, other.topic) || one.partition - other.partition);
+    this.isJoinNeeded = this.isLost || this.topics !== this.joinedTopics;
+    this.isPrepared = false;
+    this.host.take(assigned);
+    await this.listener.onPartitionsAssigned?.(assigned);
+  }
+
+  // Leaving
+
+  /** Commit if commits are automatic, give the partitions up, and leave the group. */
+  async leave(limit: Limit): Promise<void> {
+    this.calls.abort(new Error("the member leaves its group"));
+    this.calls = new AbortController();
+    this.join = this.sync = undefined;
+    this.isPrepared = false;
+    const wasLost = this.isLost;
+    this.isLost = false;
+    if (!wasLost) await this.host.commitBeforeRevocation(limit.leftMs / 2);
+    try {
+      await this.drop(wasLost);
+    } finally {
+      await this.sendLeave(limit);
+    }
+  }
+
+  /** Leave the group because the program does not poll; the next poll joins again. */
+  async leaveUnpolled(): Promise<void> {
+    this.isLost = true;
+    await this.sendLeave(Limit.in(this.settings.sessionTimeoutMs / 2));
+  }
+
+  /** Tell the coordinator that a dynamic member leaves; a static one keeps its place until its session time-out. */
+  private async sendLeave(limit: Limit): Promise<void> {
+    const { memberId } = this;
+    this.memberId = "";
+    this.generation = -1;
+    this.isJoinNeeded = true;
+    this.host.wake();
+    if (memberId === "" || this.settings.groupInstanceId !== "") return;
+    const { groupId } = this.settings;
+    const request = { groupId, members: [{ memberId }] };
+    try {
+      await this.coordinator.callOnce(limit.within(LEAVE_TIMEOUT_MS), (connection, within) =>
+        connection.unary(`leaving group ${groupId}`, GroupService.method.leaveGroup, request, within),
+      );
+    } catch (error) {
+      if (!(error instanceof PacelineError)) throw error;
+      // The coordinator removes the member after its session time-out.
+      this.client.onRetry(error, 0);
+    }
+  }
+}
+
+function answerOf<T>(pending: Pending<T>): T {
+  const { outcome } = pending;
+  if (outcome === undefined) throw new Error("the call is under way");
+  if ("error" in outcome) throw outcome.error;
+  return outcome.answer;
+}
