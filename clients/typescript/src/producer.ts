@@ -36,7 +36,15 @@ export interface ProducerConfig {
   batchBytes?: number | undefined;
   /** How many records may wait before `ready` does; 50,000 by default. */
   maxPending?: number | undefined;
+  /**
+   * Largest request; 4 MiB by default, as the brokers' `socket.request.max.bytes`. Batches stay below it, and a record that
+   * does not fit is refused before it is sent.
+   */
+  maxRequestBytes?: number | undefined;
 }
+
+/** Room in a request for everything but the records. */
+const OVERHEAD_BYTES = 1024;
 
 /** Records of a topic that wait until its number of partitions is known. */
 interface Unrouted {
@@ -62,12 +70,10 @@ export class Producer {
     private readonly client: Client,
     config: ProducerConfig,
   ) {
-    this.config = {
-      deliveryTimeoutMs: config.deliveryTimeoutMs ?? 120_000,
-      lingerMs: config.lingerMs ?? 0,
-      batchBytes: config.batchBytes ?? 256 * 1024,
-      maxPending: config.maxPending ?? 50_000,
-    };
+    const { deliveryTimeoutMs = 120_000, lingerMs = 0, maxPending = 50_000, maxRequestBytes = 4 * 1024 * 1024 } = config;
+    if (!(maxRequestBytes >= 2 * OVERHEAD_BYTES)) throw new RangeError(`maxRequestBytes is at least 2048, not ${maxRequestBytes}`);
+    const batchBytes = Math.min(config.batchBytes ?? 256 * 1024, maxRequestBytes - OVERHEAD_BYTES);
+    this.config = { deliveryTimeoutMs, lingerMs, batchBytes, maxPending, maxRequestBytes };
   }
 
   /** Number of records without an outcome. */
@@ -87,6 +93,11 @@ export class Producer {
         throw new RangeError(`partition ${partition} is not a number from 0 on`);
       }
       const encoded = encode(record);
+      const room = this.config.maxRequestBytes - OVERHEAD_BYTES;
+      if (encoded.sizeBytes > room) {
+        const detail = `the record needs ${encoded.sizeBytes} bytes, and a request of ${this.config.maxRequestBytes} bytes has room for ${room}`;
+        throw new PacelineError(`producing to ${record.topic}`, "MESSAGE_TOO_LARGE", detail);
+      }
       const number = this.sent++;
       this.unsettled.add(number);
       const item: Item = {

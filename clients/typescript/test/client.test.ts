@@ -127,6 +127,24 @@ test("a closed producer refuses records, and records without an outcome fail", a
   await assert.rejects(producer.send({ topic: "t", value: "b" }), /closed/);
 });
 
+test("a batch above the limit of a request is split", async () => {
+  const producer = client.producer({ batchBytes: 64 << 20, lingerMs: 20 });
+  const value = new Uint8Array(1 << 20);
+  const places = await Promise.all(Array.from({ length: 12 }, () => producer.send({ topic: "t", partition: 0, value })));
+  assert.deepEqual(places.map(({ offset }) => Number(offset)), [...places.keys()]);
+  // The broker takes 4 MiB, as real ones do by default.
+  assert.deepEqual(broker.calls.map(({ data }) => (data.value as RecordList).records.length), [3, 3, 3, 3]);
+});
+
+test("a record above the limit of a request is refused before it is sent", async () => {
+  const producer = client.producer();
+  const sent = producer.send({ topic: "t", partition: 0, value: new Uint8Array(4 << 20) });
+  await assert.rejects(sent, { code: "MESSAGE_TOO_LARGE", definite: true, message: /needs 4194336 bytes/ });
+  assert.equal(broker.calls.length, 0);
+  const largest = new Uint8Array((4 << 20) - 1024 - 32);
+  assert.equal((await producer.send({ topic: "t", partition: 0, value: largest })).offset, 0n);
+});
+
 test("a consumer yields records in order and stops when the signal fires", async () => {
   await Promise.all(Array.from({ length: 5 }, (_, number) => client.producer().send({ topic: "t", partition: 0, value: String(number) })));
   using consumer = client.consumer({ maxWaitMs: 50 });

@@ -59,6 +59,11 @@ final class PartitionQueue {
             this.deadline = deadline;
             this.outcome = outcome;
         }
+
+        /** Returns the size of the record in a request. */
+        int size() {
+            return size;
+        }
     }
 
     PartitionQueue(
@@ -97,7 +102,7 @@ final class PartitionQueue {
     private void run() {
         linger();
         while (true) {
-            List<Item> batch = take(config.batchBytes());
+            List<Item> batch = take(config.batchLimitBytes());
             if (batch.isEmpty()) {
                 synchronized (this) {
                     if (items.isEmpty()) {
@@ -119,7 +124,7 @@ final class PartitionQueue {
     private synchronized void linger() {
         long end = System.nanoTime() + config.linger().toNanos();
         try {
-            for (long left = config.linger().toMillis(); left > 0 && bytes < config.batchBytes() && !cluster.closed();
+            for (long left = config.linger().toMillis(); left > 0 && bytes < config.batchLimitBytes() && !cluster.closed();
                     left = (end - System.nanoTime()) / 1_000_000) {
                 wait(left);
             }

@@ -44,6 +44,14 @@ public final class Producer implements AutoCloseable {
     public CompletableFuture<RecordMetadata> send(ProducerRecord record) {
         Deadline deadline = Retry.after(config.deliveryTimeout());
         var outcome = new CompletableFuture<RecordMetadata>();
+        var item = new PartitionQueue.Item(record, deadline, outcome);
+        if (item.size() > config.largestRecordBytes()) {
+            outcome.completeExceptionally(Failures.of("producing to " + record.topic(),
+                    io.paceline.v1.ErrorCode.ERROR_CODE_MESSAGE_TOO_LARGE, "the record needs " + item.size()
+                    + " bytes, and a request of " + config.maxRequestBytes() + " bytes has room for "
+                    + config.largestRecordBytes()));
+            return outcome;
+        }
         try {
             int partition = record.partition() != null
                     ? record.partition()
@@ -58,7 +66,7 @@ public final class Producer implements AutoCloseable {
                     pending.release();
                     throw new IllegalStateException("the producer is closed");
                 }
-                queueOf(record.topic(), partition).put(new PartitionQueue.Item(record, deadline, outcome));
+                queueOf(record.topic(), partition).put(item);
             }
         } catch (PacelineException failure) {
             outcome.completeExceptionally(failure);

@@ -9,37 +9,59 @@ import java.time.Duration;
  * @param linger how long a batch waits for further records; zero sends at once the records that have gathered
  * @param batchBytes size from which a batch is sent
  * @param maxPending how many records may wait for their outcome before {@code send} blocks
+ * @param maxRequestBytes largest request; a record that does not fit is refused before it is sent. Brokers take 4 MiB unless
+ *     their {@code socket.request.max.bytes} says otherwise
  */
-public record ProducerConfig(Duration deliveryTimeout, Duration linger, int batchBytes, int maxPending) {
+public record ProducerConfig(Duration deliveryTimeout, Duration linger, int batchBytes, int maxPending, int maxRequestBytes) {
+    /** Room in a request for everything but the records. */
+    private static final int OVERHEAD_BYTES = 1024;
+
     /** Checks the ranges. */
     public ProducerConfig {
+        if (maxRequestBytes < 2 * OVERHEAD_BYTES) {
+            throw new IllegalArgumentException("maxRequestBytes is at least 2048, not " + maxRequestBytes);
+        }
         if (deliveryTimeout.isNegative() || deliveryTimeout.isZero() || linger.isNegative() || batchBytes < 1 || maxPending < 1) {
             throw new IllegalArgumentException("deliveryTimeout, batchBytes and maxPending have to be positive, linger not negative");
         }
     }
 
-    /** Returns the defaults: 2 minutes for a delivery, no linger, batches of 256 KiB, 100,000 pending records. */
+    /** Returns the defaults: 2 minutes for a delivery, no linger, batches of 256 KiB, 100,000 pending records, requests of 4 MiB. */
     public static ProducerConfig defaults() {
-        return new ProducerConfig(Duration.ofMinutes(2), Duration.ZERO, 256 * 1024, 100_000);
+        return new ProducerConfig(Duration.ofMinutes(2), Duration.ZERO, 256 * 1024, 100_000, 4 * 1024 * 1024);
     }
 
     /** Bounds the delivery of a record, retries included. */
     public ProducerConfig withDeliveryTimeout(Duration timeout) {
-        return new ProducerConfig(timeout, linger, batchBytes, maxPending);
+        return new ProducerConfig(timeout, linger, batchBytes, maxPending, maxRequestBytes);
     }
 
     /** Lets a batch wait for further records. */
     public ProducerConfig withLinger(Duration time) {
-        return new ProducerConfig(deliveryTimeout, time, batchBytes, maxPending);
+        return new ProducerConfig(deliveryTimeout, time, batchBytes, maxPending, maxRequestBytes);
     }
 
     /** Sends a batch from this size on. */
     public ProducerConfig withBatchBytes(int bytes) {
-        return new ProducerConfig(deliveryTimeout, linger, bytes, maxPending);
+        return new ProducerConfig(deliveryTimeout, linger, bytes, maxPending, maxRequestBytes);
     }
 
     /** Blocks {@code send} while so many records wait for their outcome. */
     public ProducerConfig withMaxPending(int records) {
-        return new ProducerConfig(deliveryTimeout, linger, batchBytes, records);
+        return new ProducerConfig(deliveryTimeout, linger, batchBytes, records, maxRequestBytes);
+    }
+
+    /** Bounds a request; set it to the brokers' {@code socket.request.max.bytes}. */
+    public ProducerConfig withMaxRequestBytes(int bytes) {
+        return new ProducerConfig(deliveryTimeout, linger, batchBytes, maxPending, bytes);
+    }
+
+    int largestRecordBytes() {
+        return maxRequestBytes - OVERHEAD_BYTES;
+    }
+
+    /** Returns the size from which a batch is sent; a request has one batch. */
+    int batchLimitBytes() {
+        return Math.min(batchBytes, largestRecordBytes());
     }
 }

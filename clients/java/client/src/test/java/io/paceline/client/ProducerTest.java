@@ -1,0 +1,84 @@
+package io.paceline.client;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.paceline.v1.InitProducerIdResponse;
+import io.paceline.v1.LogServiceGrpc;
+import io.paceline.v1.ProducePartitionResult;
+import io.paceline.v1.ProduceRequest;
+import io.paceline.v1.ProduceResponse;
+import java.io.IOException;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.atomic.AtomicLong;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** The broker of these tests takes requests of 4 MiB, as real ones do by default. */
+@Timeout(60)
+class ProducerTest {
+    private static final int LIMIT = 4 * 1024 * 1024;
+
+    private FakeBroker broker;
+    private PacelineClient client;
+
+    @BeforeEach
+    void start() throws IOException {
+        AtomicLong end = new AtomicLong();
+        broker = new FakeBroker();
+        broker.topics.put("t", 1);
+        broker.on(LogServiceGrpc.getInitProducerIdMethod(), request -> InitProducerIdResponse.newBuilder().setProducerId(1).build());
+        broker.on(LogServiceGrpc.getProduceMethod(), request -> ProduceResponse.newBuilder()
+                .addPartitions(ProducePartitionResult.newBuilder().setTopic("t").setBaseOffset(
+                        end.getAndAdd(request.getPartitions(0).getRecords().getRecordsCount()))).build());
+        client = PacelineClient.connect(broker.address());
+    }
+
+    @AfterEach
+    void stop() {
+        client.close();
+        broker.close();
+    }
+
+    private static ProducerRecord record(int bytes) {
+        return new ProducerRecord("t", null, new byte[bytes]);
+    }
+
+    @Test
+    void aBatchAboveTheLimitOfARequestIsSplit() {
+        ProducerConfig config = ProducerConfig.defaults().withBatchBytes(64 * 1024 * 1024).withLinger(Duration.ofMillis(50));
+        try (Producer producer = client.producer(config)) {
+            List<CompletableFuture<RecordMetadata>> sent = new ArrayList<>();
+            for (int i = 0; i < 12; i++) {
+                sent.add(producer.send(record(1024 * 1024)));
+            }
+            for (int i = 0; i < 12; i++) {
+                assertEquals(i, sent.get(i).join().offset());
+            }
+        }
+        List<ProduceRequest> requests = broker.requests(ProduceRequest.class);
+        requests.forEach(request -> assertTrue(request.getSerializedSize() <= LIMIT));
+        assertTrue(requests.stream().anyMatch(request -> request.getPartitions(0).getRecords().getRecordsCount() > 1));
+    }
+
+    @Test
+    void aRecordAboveTheLimitOfARequestIsRefusedBeforeItIsSent() {
+        try (Producer producer = client.producer()) {
+            PacelineException failure = (PacelineException) assertThrows(
+                    CompletionException.class, () -> producer.send(record(LIMIT)).join()).getCause();
+            assertEquals("MESSAGE_TOO_LARGE", failure.codeName());
+            assertTrue(failure.definite());
+            assertEquals(0, broker.requests.size());
+            // The largest record that is sent fits into a request.
+            assertEquals(0, producer.send(record(LIMIT - 1024 - 32)).join().offset());
+        }
+        assertTrue(broker.requests(ProduceRequest.class).get(0).getSerializedSize() <= LIMIT);
+    }
+}
