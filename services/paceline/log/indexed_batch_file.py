@@ -190,8 +190,11 @@ class IndexedBatchFile(BatchFile):
         return self.headers(0)
 
     def _holds(self, entry: TimestampOffset) -> bool:
-        """Whether the batch at a time index entry's offset has the entry's timestamp as its largest."""
+        """Whether the batch at a time index entry's offset has the entry's timestamp as its largest.
+
+        An entry without a time leads to the beginning, unless foreign bytes stand in the index.
+        """
         if entry.timestamp < 0:
-            return True
+            return entry.offset == self.base_offset
         found = self.locate(entry.offset)
         return found is not None and found.header.max_timestamp == entry.timestamp

@@ -1,5 +1,7 @@
 """Appending, reading, rolling, truncating and flushing one log."""
 
+import struct
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -197,6 +199,17 @@ def test_time_look_ups_over_segments() -> None:
     assert log.offset_for_timestamp(1052, 12) is None
     log.increment_log_start_offset(15)
     assert log.offset_for_timestamp(0, 40) == (15, 1071)
+
+
+@pytest.mark.parametrize("offset", [5, 1_000_000])
+def test_a_foreign_entry_without_a_time_hides_no_record_from_a_look_up(offset: int) -> None:
+    files = MemoryFiles()
+    log = filled(files, 20)
+    closed = log.segments[0]
+    assert closed is not log.segments[-1]
+    files.contents[closed.time_index.path][:] = struct.pack(">qi", -5, offset)
+    closed.time_index.open()
+    assert log.offset_for_timestamp(1_001, 40) == (1, 1_001)
 
 
 def test_a_log_keeps_to_its_topic_id() -> None:
