@@ -202,6 +202,10 @@ class ClientChecks:
                     self._verdicts.fail("C5", f"{record}: {log.path} has {item.offset} instead of {position}")
                     return
                 position += 1
+            end = max((header.last_offset + 1 for _, header in iterate_headers(data)), default=position)
+            if not data or position < end:
+                self._verdicts.fail("C5", f"{record}: {log.path} has no record at {position}, its batch ends at {end}")
+                return
         self._verdicts.exercise("C5")
 
     def _sequences(self, record: PartitionRecord, mirror: Mirror, first: int) -> None:

@@ -387,6 +387,14 @@ class FaultInjector(Operations):
             machine.link.cut()
             self._after(fault, machine.link.heal)
 
+    def _cut_from_cluster(self, fault: Fault) -> None:
+        """A broker is away from every server, ZooKeeper too; clients still reach it."""
+        machine = self._broker(fault)
+        others = [one.name for one in self._cluster.machines if one.name != machine.name]
+        self._cut([pair for other in others for pair in ((machine.name, other), (other, machine.name))], fault)
+        machine.link.cut()
+        self._after(fault, machine.link.heal)
+
     def _cut_link(self, fault: Fault) -> None:
         """One direction or both between any two servers."""
         names = self._names()

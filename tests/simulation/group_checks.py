@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from paceline.broker.groups.records import GroupKey, OffsetKey, OffsetValue, decode_key, decode_offset_value
 from paceline.log.record_batch import decode_records
+from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
 from tests.simulation.compaction_checks import CompactionChecks
 from tests.simulation.health import stays_below_min_isr
@@ -19,6 +20,7 @@ from tests.simulation.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster
+    from tests.simulation.machines import BrokerLife
 
 NO_MARK = ""
 """Stands for a deleted offset."""
@@ -41,6 +43,8 @@ class OffsetFetch:
 
     group_id: str
     begun_us: int
+    told_by_deposed: bool = False
+    """Whether the broker that answered had a successor that it need not know of yet (C12)."""
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ class Seen:
     ended_us: int
     mark: str
     by_fetch: bool
+    told_by_deposed: bool = False
 
 
 @dataclass(slots=True)
@@ -132,13 +137,20 @@ class GroupChecks:
         """A member asks for committed offsets."""
         return OffsetFetch(group_id, self._cluster.world.now_us)
 
+    def fetch_answered(self, fetch: OffsetFetch, life: "BrokerLife") -> None:
+        """A coordinator tells committed offsets; one that was deposed long ago may not (C12)."""
+        record = self._record(fetch.group_id)
+        if record is not None:
+            deposed = self._cluster.checks.deposed
+            fetch.told_by_deposed = deposed.answered(life, record.topic_partition, record.topic_id)
+
     def fetched(self, fetch: OffsetFetch, offsets: Mapping[TopicPartition, OffsetValue | None]) -> None:
         """A member was told committed offsets."""
         now_us = self._cluster.world.now_us
         for one, value in offsets.items():
             mark = NO_MARK if value is None else value.metadata
             seen = self.history.seen.setdefault((fetch.group_id, one), [])
-            seen.append(Seen(fetch.begun_us, now_us, mark, by_fetch=True))
+            seen.append(Seen(fetch.begun_us, now_us, mark, by_fetch=True, told_by_deposed=fetch.told_by_deposed))
 
     # At the end
 
@@ -163,7 +175,8 @@ class GroupChecks:
                 return
         ended = sorted((one for one in seen if one.mark), key=lambda one: one.ended_us)
         floor, taken = -1, 0
-        for one in sorted((one for one in seen if one.by_fetch), key=lambda one: one.begun_us):
+        current = (one for one in seen if one.by_fetch and not one.told_by_deposed)
+        for one in sorted(current, key=lambda one: one.begun_us):
             while taken < len(ended) and ended[taken].ended_us <= one.begun_us:
                 floor = max(floor, min(places[ended[taken].mark]))
                 taken += 1
@@ -181,7 +194,10 @@ class GroupChecks:
         leader = None if record.zk is None else self._cluster.broker_named(f"broker-{record.zk.leader}")
         if leader is None:
             return
-        group = leader.node.groups.storage.find(group_id)
+        try:
+            group = leader.node.groups.storage.find(group_id)
+        except PacelineError:
+            return  # It was elected a moment ago and has not loaded the group yet.
         held = {} if group is None else {one: kept.value.metadata for one, kept in group.offsets.items()}
         for partition, marks in places.items():
             last = max(marks, key=lambda mark: max(marks[mark]))

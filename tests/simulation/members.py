@@ -32,6 +32,7 @@ from paceline.model.errors import ErrorCode, PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline_client.assignors import Assignor, CooperativeStickyAssignor, GroupMember, RangeAssignor
 from tests.simulation.clients import Client
+from tests.simulation.offset_observer import OffsetObserver
 from tests.simulation.world import MILLISECOND, Timer
 
 if TYPE_CHECKING:
@@ -409,6 +410,7 @@ class Groups:
         self._cluster = cluster
         self._begun_us = 0
         self._healed_us: int | None = None
+        self._observer = OffsetObserver(cluster, TOPIC) if cluster.profile.groups else None
         chance = cluster.world.chance("group members")
         self.slots: list[MemberSlot] = []
         for number in range(cluster.profile.groups):
@@ -420,9 +422,13 @@ class Groups:
         """Start every member."""
         for slot in self.slots:
             slot.start()
+        if self._observer is not None:
+            self._observer.start()
 
     def stop(self) -> None:
         """Have members begin nothing more."""
+        if self._observer is not None:
+            self._observer.stop()
         for slot in self.slots:
             if slot.member is not None:
                 slot.member.stop()

@@ -7,6 +7,7 @@ import pytest
 
 from paceline.coordination import znodes
 from paceline.coordination.interface import Check, Create, Multi, SetData, WatchType
+from paceline.log.compaction.batch_rewrite import empty_batch
 from paceline.log.leader_epoch_cache import EpochEntry
 from paceline.log.record_batch import NewRecord, encode_batch, parse_header
 from paceline.model.assignment import ReplicaAssignment
@@ -190,6 +191,15 @@ def log(*batches: tuple[int, int, int, int], high_watermark: int = 0) -> Observe
             epochs=SimpleNamespace(entries=[SimpleNamespace(epoch=e, start_offset=s) for e, s in entries.items()]),
         ),
     )
+
+
+def test_a_batch_that_has_lost_its_records_is_reported(cluster: SimulatedCluster) -> None:
+    emptied = empty_batch(parse_header(encode_batch([NewRecord(0, b"k", b"v")])))
+    one: Any = SimpleNamespace(
+        log_start_offset=0, log_end_offset=1, path="/data/t-0", read=lambda _position, _size, _end: emptied
+    )
+    cluster.checks.clients._readable(prepared(cluster), one)
+    assert violated(cluster) == ("C5",)
 
 
 def test_two_histories_of_one_offset_and_epoch_are_reported(cluster: SimulatedCluster) -> None:

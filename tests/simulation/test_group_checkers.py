@@ -8,7 +8,9 @@ import pytest
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
 from paceline.broker.groups.records import OffsetValue, encode_group_key, encode_offset_key, encode_offset_value
 from paceline.log.record_batch import NewRecord, encode_batch, parse_header
+from paceline.model.errors import NotCoordinatorError
 from paceline.model.identifiers import TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.compaction_checks import CompactionChecks
 from tests.simulation.observed_log import Mirror
@@ -45,10 +47,11 @@ def write(cluster: SimulatedCluster, mark: str | None) -> None:
     record.thw += 1
 
 
-def see(cluster: SimulatedCluster, mark: str, at: int, fetched: bool) -> None:
+def see(cluster: SimulatedCluster, mark: str, at: int, fetched: bool, by_deposed: bool = False) -> None:
     checks, value = cluster.checks.groups, OffsetValue(7, -1, mark, 0)
     cluster.world.now_us = at
     commit, fetch = checks.commit_begins(GROUP, mark), checks.fetch_begins(GROUP)
+    fetch.told_by_deposed = by_deposed
     cluster.world.now_us = at + 5
     if fetched:
         checks.fetched(fetch, {SALES: value if mark else None})
@@ -87,6 +90,31 @@ def test_an_offset_that_goes_back_behind_one_that_was_fetched_is_reported(cluste
     see(cluster, "b", 10, fetched=True)
     see(cluster, "a", 20, fetched=True)
     assert violated(cluster) == ("C14",)
+
+
+def test_an_older_offset_is_excused_while_its_coordinator_need_not_know_of_a_successor(
+    cluster: SimulatedCluster,
+) -> None:
+    write(cluster, "a")
+    write(cluster, "b")
+    see(cluster, "b", 10, fetched=True)
+    see(cluster, "a", 20, fetched=True, by_deposed=True)
+    assert violated(cluster) == ()
+    see(cluster, "lost", 30, fetched=True, by_deposed=True)
+    assert violated(cluster) == ("C14",)
+
+
+def test_a_leader_that_does_not_coordinate_the_group_yet_is_not_compared(cluster: SimulatedCluster) -> None:
+    def find(_group_id: str) -> None:
+        raise NotCoordinatorError("not loaded")
+
+    write(cluster, "a")
+    see(cluster, "a", 10, fetched=False)
+    storage = SimpleNamespace(find=find)
+    life: Any = SimpleNamespace(name="broker-1", node=SimpleNamespace(groups=SimpleNamespace(storage=storage)))
+    cluster.broker_named = lambda _name: life  # type: ignore[method-assign]
+    record_of(cluster).zk = LeaderAndIsr(1, 0, (1,), 1, 0)
+    assert violated(cluster) == ()
 
 
 def test_an_acknowledgement_that_overlaps_a_fetch_is_no_reason_to_report(cluster: SimulatedCluster) -> None:
