@@ -17,7 +17,7 @@ import pytest_asyncio
 from paceline.controller.node import ControllerNode
 from paceline.controller.service.admin_servicer import AdminServicer
 from paceline.controller.service.metadata_servicer import MetadataServicer, NodeHandle
-from paceline.controller.service.process import ControllerServers
+from paceline.controller.service.servers import ControllerServers
 from paceline.controller.service.transport import GrpcControlTransport
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Response

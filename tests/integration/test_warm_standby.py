@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from paceline.controller.node import ControllerNode
 from paceline.controller.service.metadata_servicer import NodeHandle
-from paceline.controller.service.process import ControllerServers
+from paceline.controller.service.servers import ControllerServers
 from paceline.controller.service.standby_transport import GrpcStandbyTransport
 from paceline.controller.service.transport import GrpcControlTransport
 from paceline.controller.standby.takeover import Takeover, TakeoverKind

@@ -289,7 +289,7 @@ class Assignment:
         """Add a partition."""
         self._states.setdefault(topic_partition, PartitionState(topic_partition, reset))
 
-    def has_grown_to(self, counts: Mapping[str, int]) -> None:
+    def set_partition_counts(self, counts: Mapping[str, int]) -> None:
         """Set the partition counts of topics: read new partitions from their beginning, suspend missing partitions.
 
         The number can decrease when a topic was re-created, or in the response of a broker with outdated metadata.

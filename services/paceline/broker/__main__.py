@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from paceline import __version__
 from paceline.runtime.early_stop import end_at_stop_signal
 
 if TYPE_CHECKING:
@@ -15,32 +14,13 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a broker and return the exit code (`runtime.lifecycle.ExitCode`)."""
     end_at_stop_signal()  # before the imports, which take most of a start
-    from paceline.runtime.lifecycle import ExitCode, die_with_parent
-    from paceline.runtime.settings import SettingsError, load_broker, print_unchecked, process_options
-    from paceline.runtime.settings.help import help_text
+    from paceline.runtime.lifecycle import ExitCode
+    from paceline.runtime.process_settings import settings_or_exit
+    from paceline.runtime.settings import load_broker
     from paceline.runtime.settings.keys import BrokerKeys
 
-    options = None
-    try:
-        options, _ = process_options(arguments)
-        if options.show_help:
-            sys.stdout.write(help_text("broker", BrokerKeys))
-            return ExitCode.OK
-        if options.show_version:
-            sys.stdout.write(f"paceline {__version__}\n")
-            return ExitCode.OK
-        settings = load_broker(arguments, environment)
-    except SettingsError as failure:
-        if options is not None and options.print_config:
-            sys.stdout.write(f"{print_unchecked(BrokerKeys, arguments, environment)}\n")
-        sys.stderr.write(f"{failure}\n")
-        return ExitCode.USAGE
-    if options.print_config:
-        sys.stdout.write(f"{settings.print_config()}\n")
-        return ExitCode.OK
-    if options.die_with_parent:
-        die_with_parent()
-    return run(settings)
+    settings = settings_or_exit("broker", BrokerKeys, load_broker, arguments, environment)
+    return settings if isinstance(settings, ExitCode) else run(settings)
 
 
 def run(settings: "BrokerSettings") -> int:

@@ -5,7 +5,7 @@ partitions that it does not name stay. A cached partition never moves back to a 
 the same topic id. Source: docs/protocol/replication.md#metadata-cache.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -54,11 +54,12 @@ class MetadataSnapshot:
 class MetadataCache:
     """Holder of the present snapshot."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        """``on_change`` is called after each change that metadata watchers see."""
         self._snapshot = MetadataSnapshot()
         self._sequence = 0
         """Of the latest request, within its controller's term."""
-        self.revisions = MetadataRevisions()
+        self.revisions = MetadataRevisions(on_change=on_change)
         """When which topic changed, for those who watch."""
 
     @property

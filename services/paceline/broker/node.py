@@ -101,8 +101,12 @@ class BrokerNode:
         unclean_restart: bool = False,
         background: BackgroundWork | None = None,
         cleaner_background: BackgroundWork | None = None,
+        on_metadata_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """``background`` flushes logs and ``cleaner_background`` compacts them; without one the node does it itself."""
+        """Make it; `start` connects.
+
+        ``background`` flushes logs and ``cleaner_background`` compacts them; without one the node does it itself.
+        """
         self._config = config
         self._scheduler = scheduler
         self._zookeeper = PatientZooKeeper(zookeeper)
@@ -110,7 +114,7 @@ class BrokerNode:
         self._transport = transport
         self._on_state_change = on_state_change
         self._on_fatal = on_fatal
-        self.metadata = MetadataCache()
+        self.metadata = MetadataCache(on_metadata_change)
         self._broker_configs = BrokerConfigs(
             config.broker_id,
             self._zookeeper,

@@ -42,6 +42,7 @@ class ControllerComponents:
         state_change_sink: Callable[[StateChange], None],
         enqueue: Callable[[Event], None],
         on_response: OnResponse,
+        on_metadata_change: Callable[[], None],
     ) -> None:
         self.config = config
         self.endpoints = endpoints
@@ -60,7 +61,7 @@ class ControllerComponents:
         self.unclean_config = UncleanElectionConfig(
             self.storage, config.unclean_leader_election_enable, config.min_insync_replicas
         )
-        self.metadata_revisions = MetadataRevisions()
+        self.metadata_revisions = MetadataRevisions(on_change=on_metadata_change)
         """Revision of each topic, for metadata watchers."""
         self._batches = [self._new_batch() for _ in range(3)]
         self.batch, partition_batch, replica_batch = self._batches

@@ -147,6 +147,7 @@ class ControllerNode:
         on_office: Callable[[bool], None] | None = None,
         standby_transport: StandbyTransport | None = None,
         on_takeover: Callable[[Takeover], None] | None = None,
+        on_metadata_change: Callable[[], None] = lambda: None,
     ) -> None:
         """``on_event_handled`` gets the event, its ms in the queue and its ms of handling, for metrics."""
         self._zookeeper = zookeeper
@@ -159,6 +160,7 @@ class ControllerNode:
             state_change_sink,
             self._enqueue,
             self._on_response,
+            on_metadata_change,
         )
         election = ControllerElection(config.controller_id, tuple(endpoints), zookeeper, scheduler)
         self._standby = Standby(

@@ -8,17 +8,28 @@ from paceline.model.errors import KafkaStorageError
 class LogDirectory:
     """A log directory. It goes offline at its first storage error and stays so until the process restarts."""
 
-    __slots__ = ("_on_failure", "checkpoint_recovery_points", "failure", "load_completed", "path")
+    __slots__ = ("_on_failure", "_write_recovery_points", "failure", "load_completed", "path")
 
-    def __init__(self, path: str, on_failure: Callable[[str, Exception], None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        on_failure: Callable[[str, Exception], None],
+        write_recovery_points: Callable[["LogDirectory"], None],
+    ) -> None:
+        """Make it.
+
+        Args:
+            path: where it is.
+            on_failure: called with the path and the first error.
+            write_recovery_points: writes the recovery point checkpoint of this directory.
+        """
         self.path = path
         self.failure: Exception | None = None
         """The first storage error, ``None`` while the directory works."""
         self.load_completed = False
         """Whether every log was loaded: only then may a clean stop leave its marker (KAFKA-15375)."""
-        self.checkpoint_recovery_points: Callable[[], None] = _nothing
-        """Called when a truncation goes below what the recovery point checkpoint says."""
         self._on_failure = on_failure
+        self._write_recovery_points = write_recovery_points
 
     @property
     def is_offline(self) -> bool:
@@ -31,6 +42,10 @@ class LogDirectory:
             self.failure = error
             self._on_failure(self.path, error)
 
+    def checkpoint_recovery_points(self) -> None:
+        """Write the recovery points: a truncation has gone below what the checkpoint says."""
+        self._write_recovery_points(self)
+
     def check_online(self) -> None:
         """Refuse to go on with an offline directory.
 
@@ -39,7 +54,3 @@ class LogDirectory:
         """
         if self.failure is not None:
             raise KafkaStorageError(f"log directory {self.path} is offline: {self.failure}")
-
-
-def _nothing() -> None:
-    """There is no checkpoint to write."""

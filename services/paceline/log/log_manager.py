@@ -52,7 +52,9 @@ class LogManager:
         self.default_config = default_config
         self._boot_id = boot_id
         self._on_dir_failure = on_dir_failure
-        self._directories = [LogDirectory(path.rstrip("/"), self._directory_failed) for path in log_dirs]
+        self._directories = [
+            LogDirectory(path.rstrip("/"), self._directory_failed, self._write_recovery_points) for path in log_dirs
+        ]
         self._locks: dict[str, FileLock] = {}
         self.sessions_of_dead_processes: frozenset[int] = frozenset()
         """ZooKeeper sessions of earlier processes that held the same locks, which proves that they are dead."""
@@ -68,8 +70,6 @@ class LogManager:
         """Logs that were stopped cleanly and had lost batches when they were loaded; the words say what happened."""
         self.without_owner: dict[TopicPartition, str] = {}
         """Logs that had records and no topic id any more when they were loaded; the words say what happened."""
-        for directory in self._directories:
-            directory.checkpoint_recovery_points = self._recovery_point_writer(directory)
 
     # -- loading -----------------------------------------------------------------------------------------------
 
@@ -359,8 +359,8 @@ class LogManager:
                 except OSError as error:
                     directory.fail(error)
 
-    def _recovery_point_writer(self, directory: LogDirectory) -> Callable[[], None]:
-        return lambda: self._checkpoints.write_recovery_points(directory)
+    def _write_recovery_points(self, directory: LogDirectory) -> None:
+        self._checkpoints.write_recovery_points(directory)
 
     # -- identity ----------------------------------------------------------------------------------------------
 

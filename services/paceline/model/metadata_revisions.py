@@ -40,7 +40,8 @@ class MetadataRead:
 class MetadataRevisions:
     """Revisions of one process's metadata; they rise by one with each change of a topic, or of the cluster."""
 
-    def __init__(self, gone_topics_kept: int = GONE_TOPICS_KEPT) -> None:
+    def __init__(self, gone_topics_kept: int = GONE_TOPICS_KEPT, on_change: Callable[[], None] = lambda: None) -> None:
+        """``on_change`` is called after changes."""
         self._gone_topics_kept = gone_topics_kept
         self._revision = 0
         self._oldest = 0
@@ -51,8 +52,7 @@ class MetadataRevisions:
         self._cluster: Hashable = None
         self.generation = 0
         """Rises when all was forgotten; a revision means something within one generation only."""
-        self.on_change: Callable[[], None] = lambda: None
-        """Called after changes."""
+        self._on_change = on_change
 
     @property
     def revision(self) -> int:
@@ -67,7 +67,7 @@ class MetadataRevisions:
         if cluster != self._cluster:
             self._cluster = cluster
             self._move_to_end(CLUSTER)
-        self.on_change()
+        self._on_change()
 
     def gone(self, topic: str) -> None:
         """Note that a topic is not there any more."""
@@ -78,7 +78,7 @@ class MetadataRevisions:
             forgotten = next(iter(self._gone))
             del self._gone[forgotten]
             self._oldest = max(self._oldest, self._entries.pop(forgotten))
-        self.on_change()
+        self._on_change()
 
     def restart(self) -> None:
         """Forget everything: what was known is known no more."""
@@ -87,7 +87,7 @@ class MetadataRevisions:
         self._entries.clear()
         self._gone.clear()
         self._cluster = None
-        self.on_change()
+        self._on_change()
 
     def since(self, position: MetadataPosition | None, max_names: int) -> MetadataRead:
         """Return what has changed after a position, the oldest change first; None asks for everything."""

@@ -5,14 +5,19 @@ from collections.abc import Callable
 from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.broker.requests.errors import failure_of
 from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
-from paceline.model.client_io import FetchRequest, FetchResponse, FetchResult
+from paceline.model.client_io import FetchPartition, FetchRequest, FetchResponse, FetchResult
 from paceline.model.errors import (
     ErrorCode,
     FetchSessionIdNotFoundError,
     InvalidFetchSessionEpochError,
     OffsetOutOfRangeError,
 )
-from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse, ReplicaFetchResult
+from paceline.model.replica_fetch import (
+    ReplicaFetchPartition,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+    ReplicaFetchResult,
+)
 from paceline.replication.fetch_session import FetchPosition
 from paceline.replication.purgatory import Cancel
 
@@ -20,21 +25,23 @@ _SessionErrors = (FetchSessionIdNotFoundError, InvalidFetchSessionEpochError)
 _CLIENT = Reader(None)
 
 
+def _position(item: FetchPartition | ReplicaFetchPartition, log_start_offset: int = -1) -> FetchPosition:
+    return FetchPosition(
+        item.topic_partition,
+        item.topic_id,
+        item.fetch_offset,
+        item.max_bytes,
+        item.current_leader_epoch,
+        item.last_fetched_epoch,
+        log_start_offset,
+    )
+
+
 def fetch_for_client(
     manager: ReplicaManager, request: FetchRequest, reply: Callable[[FetchResponse], None]
 ) -> Cancel | None:
     """Answer a client's fetch, now or after its wait; return what ends the wait without an answer."""
-    positions = [
-        FetchPosition(
-            item.topic_partition,
-            item.topic_id,
-            item.fetch_offset,
-            item.max_bytes,
-            item.current_leader_epoch,
-            item.last_fetched_epoch,
-        )
-        for item in request.partitions
-    ]
+    positions = [_position(item) for item in request.partitions]
     max_bytes = min(request.max_bytes, manager.config.fetch_max_bytes)
 
     def answer(session_id: int, reads: list[PartitionRead]) -> None:
@@ -75,18 +82,7 @@ def fetch_for_follower(
     manager: ReplicaManager, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]
 ) -> Cancel | None:
     """Answer a follower's fetch, now or after its wait; return what ends the wait without an answer."""
-    positions = [
-        FetchPosition(
-            item.topic_partition,
-            item.topic_id,
-            item.fetch_offset,
-            item.max_bytes,
-            item.current_leader_epoch,
-            item.last_fetched_epoch,
-            item.log_start_offset,
-        )
-        for item in request.partitions
-    ]
+    positions = [_position(item, item.log_start_offset) for item in request.partitions]
     try:
         return manager.fetches.fetch(
             Reader(request.replica_id, request.broker_epoch, wants_high_watermark=request.wants_high_watermark),

@@ -131,7 +131,6 @@ class BrokerProcess:
         await self._claim_cluster_id()
         self._zookeeper = MeasuredZooKeeper(self._open_zookeeper(), self._metrics.zk_request_seconds.observe)
         node = self._node = self._make_node(self._zookeeper, report)
-        node.metadata.revisions.on_change = self._hub.wake
         self._core.set(node)
         ready = self._loop.create_future()
         node.start(lambda: None if ready.done() else ready.set_result(None))
@@ -248,6 +247,7 @@ class BrokerProcess:
             unclean_restart=report.is_unclean_restart(_boot_id()),
             background=ExecutorWork(self._loop, "flush"),
             cleaner_background=ExecutorWork(self._loop, "log-cleaner", self._settings.keys.log_cleaner_threads),
+            on_metadata_change=self._hub.wake,
         )
 
     def _controller_lost(self) -> None:

@@ -1,6 +1,5 @@
 """The broker's listeners: which services each one serves, and on what kind of server."""
 
-import asyncio
 import secrets
 from collections.abc import Callable
 
@@ -11,15 +10,15 @@ from paceline.broker.service.node_handle import NodeHandle
 from paceline.broker.service.record_codec import RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
-from paceline.model.control import Endpoint
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
-from paceline.rpc.server import MAX_RESPONSE_BYTES, AioRpcServer, BindError, Service, ThreadPoolRpcServer
+from paceline.rpc.server import MAX_RESPONSE_BYTES, AioRpcServer, Service, ThreadPoolRpcServer
 from paceline.rpc.streams.stream_server import MAX_STREAMS
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
-from paceline.runtime.lifecycle import ExitCode, StartupError, descriptor_shares, open_file_limit
+from paceline.runtime.lifecycle import descriptor_shares, open_file_limit
 from paceline.runtime.metrics import Metrics
+from paceline.runtime.node_servers import NodeServers
 from paceline.runtime.settings import BrokerSettings
 from paceline.v1 import group_service_pb2_grpc, metadata_service_pb2_grpc
 
@@ -28,7 +27,7 @@ _FETCHER_STREAMS = 1_000
 """Streams of replica fetchers: each follower has ``num.replica.fetchers``."""
 
 
-class BrokerServers:
+class BrokerServers(NodeServers):
     """One server per listener: CLIENT, EXTERNAL and REPLICATION on the event loop, CONTROL on threads of its own."""
 
     def __init__(
@@ -45,63 +44,20 @@ class BrokerServers:
         self._security = security
         self._core = core
         self._scheduler = scheduler
-        self._metrics = metrics
         self._node_id = node_id
         self._hub = hub or WatchHub(secrets.token_hex(6))
         self._budget = ByteBudget(settings.keys.queued_max_request_bytes)
         self._answers = AnswerBudget(settings.keys.queued_max_response_bytes)
         self._limiter = ReceiveLimiter()
         self._record_codec = RecordCodec()
-        self._max_connections, _ = descriptor_shares(
+        max_connections, _ = descriptor_shares(
             open_file_limit(), len(settings.listeners), settings.keys.max_connections
         )
-        self._aio: list[AioRpcServer] = []
-        self._control: ThreadPoolRpcServer | None = None
-        self.advertised: tuple[Endpoint, ...] = ()
-        """What others are told, with the bound ports."""
-
-    async def start(self) -> None:
-        """Bind every listener, then accept calls.
-
-        Raises:
-            StartupError: a port cannot be had; nothing stays open.
-        """
-        bound: dict[str, int] = {}
-        try:
-            for listener in self._settings.listeners:
-                if listener.listener == "CONTROL":
-                    self._control = self._control_server()
-                    bound["CONTROL"] = self._control.bind(listener.host, listener.port)
-                else:
-                    server = self._aio_server(listener.listener)
-                    self._aio.append(server)
-                    bound[listener.listener] = server.bind(listener.host, listener.port)
-        except BindError as failure:
-            raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
-        self.advertised = tuple(
-            Endpoint(one.listener, one.host, one.port or bound[one.listener]) for one in self._settings.advertised
-        )
-        self._metrics.connections.watch(bound, self._max_connections)
-        for server in self._aio:
-            await server.start()
-        if self._control is not None:
-            self._control.start()
-
-    async def set_serving(self, serving: bool) -> None:
-        """Tell health checks on every listener, and those of HTTP."""
-        self._metrics.is_serving = serving
-        for server in self._aio:
-            await server.set_serving(serving)
-        if self._control is not None:
-            self._control.set_serving(serving)
+        super().__init__(settings.listeners, settings.advertised, metrics, max_connections)
 
     async def stop(self, grace_s: float) -> None:
-        """Stop every server, data first."""
-        for server in self._aio:
-            await server.stop(grace_s)
-        if self._control is not None:
-            # Its handlers wait for the event loop, so the loop must not wait for them.
-            await asyncio.to_thread(self._control.stop, grace_s)
+        """Stop every server, CONTROL last, and the threads that encode records."""
+        await super().stop(grace_s)
         self._record_codec.close()
 
     def _aio_server(self, name: str) -> AioRpcServer:

@@ -17,35 +17,28 @@ from typing import Any, Final
 from paceline import __version__
 from paceline.controller.events import Event
 from paceline.controller.node import ControllerNode
-from paceline.controller.service.admin_servicer import AdminServicer
-from paceline.controller.service.metadata_servicer import ControllerServicer, MetadataServicer, NodeHandle
+from paceline.controller.service.metadata_servicer import NodeHandle
+from paceline.controller.service.servers import ControllerServers
 from paceline.controller.service.standby_transport import GrpcStandbyTransport
 from paceline.controller.service.transport import GrpcControlTransport
-from paceline.controller.standby.state_publisher import MAX_FOLLOWERS
 from paceline.controller.standby.takeover import Takeover
 from paceline.coordination.errors import CoordinationError, SessionLostError, ZooKeeperDataLostError
 from paceline.coordination.kazoo.client import KazooZooKeeper
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.coordination.recipes import get_or_create_cluster_id
-from paceline.internal.v1 import controller_service_pb2_grpc
-from paceline.model.control import Endpoint
 from paceline.model.identity import Role, cluster_id_of
 from paceline.model.state_change import StateChange
 from paceline.rpc.channels import open_aio_channel
 from paceline.rpc.retry import wait_until
 from paceline.rpc.security.credentials import CertificateFilesError
-from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
-from paceline.rpc.server import AioRpcServer, BindError, Service, ThreadPoolRpcServer
 from paceline.rpc.watch.event_publisher import EventPublisher
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import (
     ExitCode,
     StartupError,
-    descriptor_shares,
     exit_now_after,
     on_stop_signals,
-    open_file_limit,
 )
 from paceline.runtime.logging import StateChangeWriter
 from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
@@ -53,7 +46,6 @@ from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
 from paceline.runtime.node_identity import check_cluster_id, open_transport_security
 from paceline.runtime.settings import ControllerSettings
 from paceline.runtime.zookeeper_flow import ask_zookeeper
-from paceline.v1 import admin_service_pb2_grpc, metadata_service_pb2_grpc
 
 LOG = logging.getLogger("paceline.controller")
 
@@ -63,113 +55,6 @@ _STOP_LIMIT_S: Final = 15.0
 _GC_YOUNG_OBJECTS: Final = 200_000
 """Allocations between two garbage collections. The context is large and has no cycles; with Python's default of 700 an
 election of ten thousand partitions would scan it again and again."""
-CONTROL_THREADS: Final = 4 + MAX_FOLLOWERS
-"""Maximum standby streams; each occupies a thread."""
-
-
-class ControllerServers:
-    """One server per listener: CLIENT and EXTERNAL on the event loop, CONTROL on its own threads."""
-
-    def __init__(
-        self,
-        settings: ControllerSettings,
-        handle: NodeHandle,
-        scheduler: AsyncioScheduler,
-        metrics: Metrics,
-        hub: WatchHub | None = None,
-        security: TransportSecurity = PLAINTEXT,
-    ) -> None:
-        self._settings = settings
-        self._security = security
-        self._handle = handle
-        self._scheduler = scheduler
-        self._metrics = metrics
-        self._hub = hub or WatchHub(secrets.token_hex(6))
-        self._max_connections, _ = descriptor_shares(
-            open_file_limit(), len(settings.listeners), settings.keys.max_connections
-        )
-        self._aio: list[AioRpcServer] = []
-        self._control: ThreadPoolRpcServer | None = None
-        self.advertised: tuple[Endpoint, ...] = ()
-        """Advertised endpoints with the bound ports."""
-
-    async def start(self) -> None:
-        """Bind every listener, then accept calls.
-
-        Raises:
-            StartupError: a port cannot be bound.
-        """
-        bound: dict[str, int] = {}
-        try:
-            for listener in self._settings.listeners:
-                if listener.listener == "CONTROL":
-                    self._control = self._control_server()
-                    bound["CONTROL"] = self._control.bind(listener.host, listener.port)
-                else:
-                    server = self._client_server(listener.listener)
-                    self._aio.append(server)
-                    bound[listener.listener] = server.bind(listener.host, listener.port)
-        except BindError as failure:
-            raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
-        self.advertised = tuple(
-            Endpoint(one.listener, one.host, one.port or bound[one.listener]) for one in self._settings.advertised
-        )
-        self._metrics.connections.watch(bound, self._max_connections)
-        for server in self._aio:
-            await server.start()
-        if self._control is not None:
-            self._control.start()
-
-    async def set_serving(self, serving: bool) -> None:
-        """Set the health status of every listener and of HTTP."""
-        self._metrics.is_serving = serving
-        for server in self._aio:
-            await server.set_serving(serving)
-        if self._control is not None:
-            self._control.set_serving(serving)
-
-    async def stop(self, grace_s: float) -> None:
-        """Stop every server."""
-        for server in self._aio:
-            await server.stop(grace_s)
-        if self._control is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self._control.stop, grace_s)
-
-    def _client_server(self, name: str) -> AioRpcServer:
-        admin = AdminServicer(self._handle, name, self._security.credentials("CONTROL"))
-        metadata = MetadataServicer(self._handle, name, self._settings.keys.controller_id, self._hub)
-        return AioRpcServer(
-            name,
-            [
-                Service(
-                    "paceline.v1.AdminService",
-                    lambda server: admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin, server),
-                ),
-                Service(
-                    "paceline.v1.MetadataService",
-                    lambda server: metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(metadata, server),
-                ),
-            ],
-            max_request_bytes=self._settings.keys.socket_request_max_bytes,
-            observe=self._metrics.observe_request,
-            with_reflection=self._settings.keys.reflection_enable,
-            max_connections=self._max_connections,
-            guard=self._security.guard(name),
-            credentials=self._security.server_credentials(name),
-        )
-
-    def _control_server(self) -> ThreadPoolRpcServer:
-        servicer = ControllerServicer(self._handle, self._scheduler.post)
-        add = controller_service_pb2_grpc.add_ControllerServiceServicer_to_server
-        return ThreadPoolRpcServer(
-            "CONTROL",
-            [Service("paceline.internal.v1.ControllerService", lambda server: add(servicer, server))],
-            observe=self._metrics.observe_request,
-            threads=CONTROL_THREADS,
-            max_connections=self._max_connections,
-            guard=self._security.guard("CONTROL"),
-            credentials=self._security.server_credentials("CONTROL"),
-        )
 
 
 class ControllerProcess:
@@ -239,8 +124,8 @@ class ControllerProcess:
             standby_transport=self._standby_transport,
             on_office=self._handle.tell_office,
             on_takeover=self._taken_over,
+            on_metadata_change=self._hub.wake,
         )
-        self._node.metadata_revisions.on_change = self._hub.wake
         self._handle.set(self._node)
         self._node.start()
         await self._until_connected(zookeeper)

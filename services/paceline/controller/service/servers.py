@@ -1,0 +1,80 @@
+"""The controller's listeners: which services each one serves, and on what kind of server."""
+
+import secrets
+from typing import Final
+
+from paceline.controller.service.admin_servicer import AdminServicer
+from paceline.controller.service.metadata_servicer import ControllerServicer, MetadataServicer, NodeHandle
+from paceline.controller.standby.state_publisher import MAX_FOLLOWERS
+from paceline.internal.v1 import controller_service_pb2_grpc
+from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
+from paceline.rpc.server import AioRpcServer, Service, ThreadPoolRpcServer
+from paceline.rpc.watch.watch_hub import WatchHub
+from paceline.runtime.asyncio_scheduler import AsyncioScheduler
+from paceline.runtime.lifecycle import descriptor_shares, open_file_limit
+from paceline.runtime.metrics import Metrics
+from paceline.runtime.node_servers import NodeServers
+from paceline.runtime.settings import ControllerSettings
+from paceline.v1 import admin_service_pb2_grpc, metadata_service_pb2_grpc
+
+CONTROL_THREADS: Final = 4 + MAX_FOLLOWERS
+"""Maximum standby streams; each occupies a thread."""
+
+
+class ControllerServers(NodeServers):
+    """One server per listener: CLIENT and EXTERNAL on the event loop, CONTROL on its own threads."""
+
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        handle: NodeHandle,
+        scheduler: AsyncioScheduler,
+        metrics: Metrics,
+        hub: WatchHub | None = None,
+        security: TransportSecurity = PLAINTEXT,
+    ) -> None:
+        self._settings = settings
+        self._security = security
+        self._handle = handle
+        self._scheduler = scheduler
+        self._hub = hub or WatchHub(secrets.token_hex(6))
+        max_connections, _ = descriptor_shares(
+            open_file_limit(), len(settings.listeners), settings.keys.max_connections
+        )
+        super().__init__(settings.listeners, settings.advertised, metrics, max_connections)
+
+    def _aio_server(self, name: str) -> AioRpcServer:
+        admin = AdminServicer(self._handle, name, self._security.credentials("CONTROL"))
+        metadata = MetadataServicer(self._handle, name, self._settings.keys.controller_id, self._hub)
+        return AioRpcServer(
+            name,
+            [
+                Service(
+                    "paceline.v1.AdminService",
+                    lambda server: admin_service_pb2_grpc.add_AdminServiceServicer_to_server(admin, server),
+                ),
+                Service(
+                    "paceline.v1.MetadataService",
+                    lambda server: metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(metadata, server),
+                ),
+            ],
+            max_request_bytes=self._settings.keys.socket_request_max_bytes,
+            observe=self._metrics.observe_request,
+            with_reflection=self._settings.keys.reflection_enable,
+            max_connections=self._max_connections,
+            guard=self._security.guard(name),
+            credentials=self._security.server_credentials(name),
+        )
+
+    def _control_server(self) -> ThreadPoolRpcServer:
+        servicer = ControllerServicer(self._handle, self._scheduler.post)
+        add = controller_service_pb2_grpc.add_ControllerServiceServicer_to_server
+        return ThreadPoolRpcServer(
+            "CONTROL",
+            [Service("paceline.internal.v1.ControllerService", lambda server: add(servicer, server))],
+            observe=self._metrics.observe_request,
+            threads=CONTROL_THREADS,
+            max_connections=self._max_connections,
+            guard=self._security.guard("CONTROL"),
+            credentials=self._security.server_credentials("CONTROL"),
+        )

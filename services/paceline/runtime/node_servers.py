@@ -1,0 +1,80 @@
+"""`NodeServers`: the gRPC servers of one process, one for each listener.
+
+CONTROL has threads of its own, so that clients cannot delay it; all other listeners run on the event loop.
+"""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from paceline.model.control import Endpoint
+from paceline.rpc.server import AioRpcServer, BindError, ThreadPoolRpcServer
+from paceline.runtime.lifecycle import ExitCode, StartupError
+from paceline.runtime.metrics import Metrics
+
+
+class NodeServers:
+    """Starts and stops the servers; a subclass makes them."""
+
+    def __init__(
+        self, listeners: Sequence[Endpoint], advertised: Sequence[Endpoint], metrics: Metrics, max_connections: int
+    ) -> None:
+        self._listeners = listeners
+        self._advertised = advertised
+        self._metrics = metrics
+        self._max_connections = max_connections
+        self._aio: list[AioRpcServer] = []
+        self._control: ThreadPoolRpcServer | None = None
+        self.advertised: tuple[Endpoint, ...] = ()
+        """Advertised endpoints with the bound ports."""
+
+    @abstractmethod
+    def _aio_server(self, name: str) -> AioRpcServer:
+        """Make the server of a listener other than CONTROL."""
+
+    @abstractmethod
+    def _control_server(self) -> ThreadPoolRpcServer:
+        """Make the server of CONTROL."""
+
+    async def start(self) -> None:
+        """Bind every listener, then accept calls.
+
+        Raises:
+            StartupError: a port cannot be bound.
+        """
+        bound: dict[str, int] = {}
+        try:
+            for listener in self._listeners:
+                if listener.listener == "CONTROL":
+                    self._control = self._control_server()
+                    bound["CONTROL"] = self._control.bind(listener.host, listener.port)
+                else:
+                    server = self._aio_server(listener.listener)
+                    self._aio.append(server)
+                    bound[listener.listener] = server.bind(listener.host, listener.port)
+        except BindError as failure:
+            raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
+        self.advertised = tuple(
+            Endpoint(one.listener, one.host, one.port or bound[one.listener]) for one in self._advertised
+        )
+        self._metrics.connections.watch(bound, self._max_connections)
+        for server in self._aio:
+            await server.start()
+        if self._control is not None:
+            self._control.start()
+
+    async def set_serving(self, serving: bool) -> None:
+        """Set the health status of every listener and of HTTP."""
+        self._metrics.is_serving = serving
+        for server in self._aio:
+            await server.set_serving(serving)
+        if self._control is not None:
+            self._control.set_serving(serving)
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop every server, CONTROL last."""
+        for server in self._aio:
+            await server.stop(grace_s)
+        if self._control is not None:
+            # Its handlers wait for the event loop, so the loop must not wait for them.
+            await asyncio.to_thread(self._control.stop, grace_s)
