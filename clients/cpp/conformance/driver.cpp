@@ -9,77 +9,17 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
-#include "paceline/paceline.hpp"
+#include "codec.hpp"
+#include "members.hpp"
 
 namespace {
 
-using nlohmann::json;
 using std::chrono::milliseconds;
 
 class Unsupported : public std::runtime_error {
 public:
   using std::runtime_error::runtime_error;
 };
-
-constexpr std::string_view alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-std::string from_base64(const std::string& text) {
-  std::string bytes;
-  std::uint32_t bits = 0;
-  int count = 0;
-  for (const char c : text) {
-    if (c == '=') break;
-    const auto value = alphabet.find(c);
-    if (value == std::string_view::npos) throw std::invalid_argument("bad base64: " + text);
-    bits = bits << 6 | static_cast<std::uint32_t>(value);
-    count += 6;
-    if (count >= 8) {
-      count -= 8;
-      bytes.push_back(static_cast<char>(bits >> count & 0xff));
-    }
-  }
-  return bytes;
-}
-
-std::string to_base64(const std::string& bytes) {
-  std::string text;
-  std::uint32_t bits = 0;
-  int count = 0;
-  for (const char c : bytes) {
-    bits = bits << 8 | static_cast<unsigned char>(c);
-    for (count += 8; count >= 6; count -= 6) text.push_back(alphabet[bits >> (count - 6) & 0x3f]);
-  }
-  if (count > 0) text.push_back(alphabet[bits << (6 - count) & 0x3f]);
-  while (text.size() % 4 != 0) text.push_back('=');
-  return text;
-}
-
-paceline::Bytes bytes_of(const json& value) {
-  return value.is_null() ? std::nullopt : paceline::Bytes(from_base64(value.get<std::string>()));
-}
-
-json json_of(const paceline::Bytes& bytes) { return bytes ? json(to_base64(*bytes)) : json(); }
-
-paceline::Record record_of(const std::string& topic, const json& fields) {
-  paceline::Record record;
-  record.topic = topic;
-  if (const auto partition = fields.value("partition", json()); !partition.is_null()) record.partition = partition.get<std::int32_t>();
-  record.key = bytes_of(fields.value("key", json()));
-  record.value = bytes_of(fields.value("value", json()));
-  const auto headers = fields.value("headers", json());
-  for (const auto& header : headers) record.headers.push_back({header.at(0).get<std::string>(), bytes_of(header.at(1))});
-  if (const auto time = fields.value("timestamp_ms", json()); !time.is_null())
-    record.timestamp = paceline::Timestamp(milliseconds(std::stoll(time.get<std::string>())));
-  return record;
-}
-
-json error_of(const std::exception& error) {
-  if (const auto* known = dynamic_cast<const paceline::Error*>(&error))
-    return {{"code", paceline::code_name(known->code())}, {"message", known->what()}, {"definite", known->definite()}};
-  return {{"code", "UNKNOWN_SERVER_ERROR"}, {"message", error.what()}, {"definite", false}};
-}
 
 class Driver {
 public:
@@ -106,10 +46,12 @@ public:
       return json::object();
     }
     if (name == "describe_topic") return describe_topic(command);
+    if (auto answer = members_.perform(client(), command, options_of(command))) return *answer;
     throw Unsupported("the driver has no command " + name);
   }
 
   json close() {
+    members_.close_all();
     consumers_.clear();
     if (producer_) producer_->close(milliseconds(1'000));
     producer_.reset();
@@ -169,11 +111,8 @@ private:
   }
 
   json consume_open(const json& command) {
-    static const std::map<std::string, paceline::ResetPolicy> policies{{"earliest", paceline::ResetPolicy::earliest},
-                                                                       {"latest", paceline::ResetPolicy::latest},
-                                                                       {"error", paceline::ResetPolicy::error}};
     paceline::ConsumerConfig config;
-    config.reset = policies.at(command.value("reset", "earliest"));
+    config.reset = reset_of(command);
     auto consumer = client().make_consumer(config);
     const auto topic = command.at("topic").get<std::string>();
     const auto partition = command.value("partition", 0);
@@ -243,6 +182,7 @@ private:
   std::optional<paceline::Client> client_;
   std::optional<paceline::Producer> producer_;
   std::map<std::string, paceline::Consumer> consumers_;
+  Members members_;
 };
 
 }  // namespace

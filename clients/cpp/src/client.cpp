@@ -55,6 +55,8 @@ Producer Client::make_producer(ProducerConfig config) const { return Producer(cl
 
 Consumer Client::make_consumer(ConsumerConfig config) const { return Consumer(cluster_, config); }
 
+GroupConsumer Client::make_group_consumer(GroupConfig config) const { return GroupConsumer(cluster_, std::move(config)); }
+
 std::string Client::create_topic(const NewTopic& topic, const CallOptions& options) {
   const auto operation = "creating topic " + topic.name;
   v1::CreateTopicsRequest request;

@@ -29,6 +29,11 @@ ClientConfig checked(ClientConfig config) {
   return config;
 }
 
+void shuffle(std::vector<std::string>& addresses) {
+  for (std::size_t i = addresses.size(); i > 1; --i)
+    std::swap(addresses[i - 1], addresses[random_below(static_cast<std::uint32_t>(i))]);
+}
+
 grpc::ChannelArguments channel_arguments() {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(largest_message);
@@ -65,8 +70,7 @@ void Cluster::ask_any(const Context& context, Ask&& ask) {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, address] : brokers_) addresses.push_back(address);
   }
-  for (std::size_t i = addresses.size(); i > 1; --i)
-    std::swap(addresses[i - 1], addresses[random_below(static_cast<std::uint32_t>(i))]);
+  shuffle(addresses);
   std::optional<Error> last;
   for (const auto& address : addresses) {
     if (last && context.expired()) break;
@@ -118,6 +122,39 @@ v1::TopicDescription Cluster::describe_topic(const Context& context, const std::
     if (response.topics(0).has_error()) throw Error(topic_failure(operation, response.topics(0).error()));
   });
   return response.topics(0);
+}
+
+std::vector<std::string> Cluster::brokers(const Context& context) {
+  describe(context);
+  std::vector<std::string> addresses;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, address] : brokers_) addresses.push_back(address);
+  }
+  shuffle(addresses);
+  return addresses;
+}
+
+std::map<std::string, std::int32_t> Cluster::partition_counts(const Context& context,
+                                                              const std::set<std::string>& topics) {
+  std::map<std::string, std::int32_t> counts;
+  if (topics.empty()) return counts;
+  ask_any(context, [&](const Context& attempt, const std::string& address) {
+    const auto stub = v1::MetadataService::NewStub(channel(address));
+    v1::DescribeTopicsRequest request;
+    for (const auto& topic : topics) request.add_topics(topic);
+    v1::DescribeTopicsResponse page;
+    counts.clear();
+    do {
+      request.set_page_token(page.next_page_token());
+      page.Clear();
+      invoke(attempt, "describing topics",
+             [&](grpc::ClientContext* call) { return stub->DescribeTopics(call, request, &page); });
+      for (const auto& topic : page.topics())
+        if (!topic.has_error()) counts[topic.name()] += topic.partitions_size();
+    } while (!page.next_page_token().empty());
+  });
+  return counts;
 }
 
 void Cluster::refresh(const Context& context, const std::string& topic) {

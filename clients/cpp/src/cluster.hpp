@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,10 @@ public:
   /// Learns brokers and the active controller. Throws Error.
   v1::DescribeClusterResponse describe(const Context& context);
   v1::TopicDescription describe_topic(const Context& context, const std::string& topic);
+  /// Returns the addresses of all brokers, in random order. Throws Error.
+  std::vector<std::string> brokers(const Context& context);
+  /// Returns how many partitions topics have, of those that exist. Throws Error.
+  std::map<std::string, std::int32_t> partition_counts(const Context& context, const std::set<std::string>& topics);
   /// Learns the leaders of a topic. Throws Error.
   void refresh(const Context& context, const std::string& topic);
 

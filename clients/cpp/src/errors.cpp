@@ -71,6 +71,11 @@ bool Error::retriable() const noexcept { return failure_->retriable; }
 bool Error::definite() const noexcept { return failure_->definite; }
 std::chrono::milliseconds Error::retry_after() const noexcept { return failure_->retry_after; }
 
+CommitFailedError::CommitFailedError(std::string operation, const std::string& cause)
+    : Error(detail::make_failure(std::move(operation), v1::ERROR_CODE_ILLEGAL_GENERATION,
+                                 "the group has rebalanced without this member (" + cause +
+                                     "); poll more often, take fewer records per poll or raise max_poll_interval")) {}
+
 TruncatedError::TruncatedError(std::string topic_, std::int32_t partition_, std::int64_t position_,
                                std::int64_t divergent_offset_)
     : std::runtime_error(topic_ + "/" + std::to_string(partition_) + " was truncated: read up to offset " +
@@ -128,6 +133,8 @@ Failure call_failure(std::string operation, const grpc::Status& status) {
       if (code == v1::ERROR_CODE_UNSPECIFIED) failure->message = info.reason() + ": " + failure->message;
       if (const auto address = info.metadata().find("address"); address != info.metadata().end())
         failure->controller = address->second;
+      if (const auto member_id = info.metadata().find("member_id"); member_id != info.metadata().end())
+        failure->member_id = member_id->second;
     } else if (failure && detail.UnpackTo(&retry)) {
       const auto& delay = retry.retry_delay();
       failure->retry_after = std::chrono::milliseconds(delay.seconds() * 1'000 + delay.nanos() / 1'000'000);

@@ -23,6 +23,8 @@ struct Failure {
   std::optional<v1::LeaderHint> leader{};
   /// Address of the active controller, with NOT_CONTROLLER.
   std::string controller{};
+  /// Member id to join with, with MEMBER_ID_REQUIRED.
+  std::string member_id{};
 };
 
 /// Options of a code in the contract; all false for a code that this library does not have.

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <stdexcept>
+#include <utility>
 
 namespace paceline::detail {
 
@@ -25,6 +26,7 @@ struct Fetcher::FetchCall {
 struct Fetcher::Answers {
   std::mutex mutex;
   std::condition_variable_any arrived;
+  bool is_woken = false;
   std::map<FetchCall*, std::unique_ptr<FetchCall>> calls;
   /// Calls that have ended, freed by the consumer's thread: gRPC 1.51 crashes when one of its own threads releases the last
   /// reference to a channel, and a call holds one.
@@ -32,6 +34,8 @@ struct Fetcher::Answers {
 };
 
 namespace {
+
+constexpr milliseconds least_lookup{1'000};
 
 ConsumedRecord decode(const std::string& topic, std::int32_t partition, const v1::Record& record) {
   ConsumedRecord found;
@@ -76,6 +80,32 @@ void Fetcher::assign_topic(const std::string& topic, OffsetSpec start, const Cal
   for (std::int32_t partition = 0; partition < count; ++partition) assign(topic, partition, start, 0);
 }
 
+void Fetcher::unassign(const std::string& topic, std::int32_t partition) {
+  positions_.erase({topic, partition});
+  std::erase_if(buffered_, [&](const auto& record) { return record.topic == topic && record.partition == partition; });
+}
+
+void Fetcher::resume(const std::string& topic, std::int32_t partition, std::int64_t offset,
+                     std::optional<std::int32_t> epoch) {
+  assign(topic, partition, std::nullopt, offset);
+  positions_[{topic, partition}].epoch = epoch;
+}
+
+Offsets Fetcher::consumed() const {
+  Offsets offsets;
+  for (const auto& [name, at] : positions_)
+    if (!at.start) offsets[{name.first, name.second}] = {at.returned, {}, at.epoch};
+  return offsets;
+}
+
+void Fetcher::fail_next_poll(Failure failure) { errors_.push_back(std::make_exception_ptr(Error(std::move(failure)))); }
+
+void Fetcher::wake() {
+  const std::lock_guard lock(answers_->mutex);
+  answers_->is_woken = true;
+  answers_->arrived.notify_all();
+}
+
 std::optional<std::int64_t> Fetcher::position(const std::string& topic, std::int32_t partition) const {
   const auto found = positions_.find({topic, partition});
   if (found == positions_.end() || found->second.start) return std::nullopt;
@@ -83,7 +113,6 @@ std::optional<std::int64_t> Fetcher::position(const std::string& topic, std::int
 }
 
 std::vector<ConsumedRecord> Fetcher::poll(const Context& context, std::size_t max_records) {
-  if (positions_.empty()) throw std::logic_error("the consumer has no partitions: call assign or assign_topic first");
   if (max_records == 0) throw std::invalid_argument("max_records must be at least 1");
   while (true) {
     if (!buffered_.empty()) return give(max_records);
@@ -93,14 +122,16 @@ std::vector<ConsumedRecord> Fetcher::poll(const Context& context, std::size_t ma
       std::rethrow_exception(error);
     }
     std::vector<std::unique_ptr<FetchCall>> done;
+    bool is_woken = false;
     {
       const std::lock_guard lock(answers_->mutex);
       done.swap(answers_->done);
+      is_woken = std::exchange(answers_->is_woken, false);
     }
     for (const auto& call : done) on_answer(*call);
     if (!buffered_.empty() || !errors_.empty()) continue;
     if (context.stopped()) throw CancelledError("polling: a stop was requested");
-    if (context.expired()) return {};
+    if (is_woken || context.expired()) return {};
     start_fetches(context);
     if (!errors_.empty()) continue;
 
@@ -108,7 +139,7 @@ std::vector<ConsumedRecord> Fetcher::poll(const Context& context, std::size_t ma
     for (const auto& [name, at] : positions_)
       if (!at.is_fetching) until = std::min(until, at.due);
     std::unique_lock lock(answers_->mutex);
-    answers_->arrived.wait_until(lock, context.stop(), until, [this] { return !answers_->done.empty(); });
+    answers_->arrived.wait_until(lock, context.stop(), until, [this] { return answers_->is_woken || !answers_->done.empty(); });
   }
 }
 
@@ -171,8 +202,10 @@ void Fetcher::start_fetches(const Context& context) {
 }
 
 /// Finds position and leader of a partition; nothing when that failed, and the partition waits or an error is kept.
-std::optional<Route> Fetcher::prepare(const Context& context, const Name& name, Position& at) {
+std::optional<Route> Fetcher::prepare(const Context& poll, const Name& name, Position& at) {
   const auto& [topic, partition] = name;
+  // A poll that ends soon must not keep a lookup from ever having an answer.
+  const Context context(std::max(poll.deadline(), Clock::now() + least_lookup), poll.stop());
   try {
     if (at.start) {
       auto offset = cluster_->list_offset(context, topic, partition, *at.start);
@@ -269,6 +302,8 @@ std::optional<std::int64_t> Consumer::position(const std::string& topic, std::in
 }
 std::vector<ConsumedRecord> Consumer::poll(std::chrono::milliseconds timeout, std::stop_token stop,
                                            std::size_t max_records) {
+  if (!fetcher_->has_partitions())
+    throw std::logic_error("the consumer has no partitions: call assign or assign_topic first");
   return fetcher_->poll(detail::Context(CallOptions{timeout, std::move(stop)}), max_records);
 }
 

@@ -13,6 +13,7 @@
 
 #include "cluster.hpp"
 #include "paceline/consumer.hpp"
+#include "paceline/group_consumer.hpp"
 
 namespace paceline::detail {
 
@@ -23,6 +24,16 @@ public:
 
   void assign(const std::string& topic, std::int32_t partition, std::optional<OffsetSpec> start, std::int64_t offset);
   void assign_topic(const std::string& topic, OffsetSpec start, const CallOptions& options);
+  void unassign(const std::string& topic, std::int32_t partition);
+  /// Reads a partition from a committed offset, which may name the leader epoch of the record before it.
+  void resume(const std::string& topic, std::int32_t partition, std::int64_t offset, std::optional<std::int32_t> epoch);
+  bool has_partitions() const { return !positions_.empty(); }
+  /// Returns the positions after the records that polls have returned, where they are known.
+  Offsets consumed() const;
+  /// Has the next poll throw an error.
+  void fail_next_poll(Failure failure);
+  /// Ends the poll of another thread, or the next one, without records.
+  void wake();
   std::optional<std::int64_t> position(const std::string& topic, std::int32_t partition) const;
   std::vector<ConsumedRecord> poll(const Context& context, std::size_t max_records);
 
@@ -49,7 +60,7 @@ private:
 
   std::vector<ConsumedRecord> give(std::size_t max_records);
   void start_fetches(const Context& context);
-  std::optional<Route> prepare(const Context& context, const Name& name, Position& at);
+  std::optional<Route> prepare(const Context& poll, const Name& name, Position& at);
   void on_answer(const FetchCall& call);
   void accept(const Name& name, Position& at, const v1::FetchPartitionResult& result, std::int32_t leader_epoch);
   void on_failure(const Name& name, Position& at, const Failure& failure);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "paceline/consumer.hpp"
+#include "paceline/group_consumer.hpp"
 #include "paceline/options.hpp"
 #include "paceline/producer.hpp"
 
@@ -71,6 +72,9 @@ public:
 
   Producer make_producer(ProducerConfig config = {}) const;
   Consumer make_consumer(ConsumerConfig config = {}) const;
+  /// Makes a member of a consumer group; it joins with the first poll after subscribe. Throws std::invalid_argument for a
+  /// config that cannot work.
+  GroupConsumer make_group_consumer(GroupConfig config) const;
 
   /// Creates a topic and returns its id when every partition has a leader.
   std::string create_topic(const NewTopic& topic, const CallOptions& options = {});

@@ -43,6 +43,13 @@ private:
   std::shared_ptr<const detail::Failure> failure_;
 };
 
+/// Offsets were not committed because the group has rebalanced without this member; other members may own the partitions.
+/// Poll to join again. The code is ILLEGAL_GENERATION.
+class CommitFailedError : public Error {
+public:
+  CommitFailedError(std::string operation, const std::string& cause);
+};
+
 /// Records that the consumer has read were removed from the log by an unclean election (KIP-320). The next poll
 /// continues at divergent_offset.
 class TruncatedError : public std::runtime_error {

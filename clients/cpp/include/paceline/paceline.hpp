@@ -4,6 +4,7 @@
 #include "paceline/client.hpp"
 #include "paceline/consumer.hpp"
 #include "paceline/errors.hpp"
+#include "paceline/group_consumer.hpp"
 #include "paceline/options.hpp"
 #include "paceline/partitioner.hpp"
 #include "paceline/producer.hpp"

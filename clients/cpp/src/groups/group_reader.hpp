@@ -1,0 +1,62 @@
+// The engine of GroupConsumer: polls records, and joins the group again when that is necessary.
+#pragma once
+
+#include <future>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fetcher.hpp"
+#include "groups/commits.hpp"
+#include "groups/group.hpp"
+#include "paceline/group_consumer.hpp"
+
+namespace paceline::detail {
+
+/// For one thread; its own threads keep the member alive.
+class GroupReader {
+public:
+  GroupReader(const std::shared_ptr<Cluster>& cluster, GroupConfig config);
+  ~GroupReader();
+
+  void subscribe(std::vector<std::string> topics, RebalanceListener listener);
+  std::vector<ConsumedRecord> poll(const Context& context, std::size_t max_records);
+  void commit(const Context& context, const Offsets& offsets);
+  void close(const Context& context);
+
+  /// Returns the positions after all records that polls have returned.
+  Offsets consumed() const { return fetcher_.consumed(); }
+  std::vector<TopicPartition> assignment() const { return {assigned_.begin(), assigned_.end()}; }
+  void seek(const TopicPartition& at, std::int64_t offset);
+  const Fetcher& fetcher() const { return fetcher_; }
+  Group& group() { return group_; }
+
+private:
+  void take_part();
+  void start_join();
+  void end_join();
+  void begin(Joined joined);
+  void give_up_partitions();
+  void drop_partitions();
+  void commit_automatically(const Context& context);
+  TimePoint commit_when_due(TimePoint deadline);
+
+  Fetcher fetcher_;
+  Group group_;
+  std::set<std::string> topics_;
+  RebalanceListener listener_;
+  std::set<TopicPartition> assigned_;
+  TimePoint next_commit_{};
+  /// The join under way; it survives the end of a poll, and a later poll takes what it found.
+  std::future<Joined> joining_;
+  // Threads last: they end before what they use.
+  Commits commits_;
+  std::jthread heartbeats_;
+  std::jthread watcher_;
+  std::jthread joiner_;
+};
+
+}  // namespace paceline::detail
