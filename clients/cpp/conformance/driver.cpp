@@ -75,6 +75,8 @@ private:
     paceline::ClientConfig config;
     config.bootstrap = command.at("bootstrap").get<std::vector<std::string>>();
     config.request_timeout = milliseconds(command.value("request_timeout_ms", 10'000));
+    if (const auto tls = command.value("tls", json()); !tls.is_null())
+      config.tls = paceline::TlsFiles{tls.at("ca_file").get<std::string>(), tls.value("certificate_file", ""), tls.value("key_file", "")};
     client_.emplace(config);
     timeout_ = milliseconds(command.value("delivery_timeout_ms", 30'000));
     paceline::ProducerConfig producer;

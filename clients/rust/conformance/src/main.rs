@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use paceline::{
     At, Client, ClientConfig, Consumer, ConsumerConfig, Delivery, Error, NewTopic, Producer, ProducerConfig, Start,
-    partition_for_key,
+    TlsFiles, partition_for_key,
 };
 use serde_json::{Value, json};
 
@@ -88,9 +88,16 @@ impl Session {
     fn open(command: &Value) -> Result<Self, Error> {
         let bootstrap = command["bootstrap"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let delivery_timeout = milliseconds(command, "delivery_timeout_ms", 30_000);
-        let config = ClientConfig::new(bootstrap)
+        let mut config = ClientConfig::new(bootstrap)
             .request_timeout(milliseconds(command, "request_timeout_ms", 10_000))
             .timeout(delivery_timeout);
+        if let Some(ca_file) = command["tls"]["ca_file"].as_str() {
+            let mut files = TlsFiles::new(ca_file);
+            if let Some(certificate_file) = command["tls"]["certificate_file"].as_str() {
+                files = files.identity(certificate_file, text(&command["tls"], "key_file"));
+            }
+            config = config.tls(files);
+        }
         let client = Client::new(config)?;
         let producer = client.producer(ProducerConfig {
             delivery_timeout,
