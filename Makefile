@@ -38,7 +38,7 @@ run: install java ## the main job: stream real flights through a cluster, kill a
 test: install ## every test this machine can run, and why the rest was skipped
 	@$(PY) -m pytest -q $(PYTEST_ARGS)
 
-soak: install java ## kills, pauses, one-way cuts, full and slow disks under load, ROUNDS times (100); OUTAGE=300: ZooKeeper and controllers down for so long
+soak: install java ## kills, pauses, one-way cuts, full and slow disks under load, ROUNDS times (100); OUTAGE=300: ZooKeeper and controllers down for 300 s
 	@$(PY) -m tests.soak $(if $(OUTAGE),--outage $(OUTAGE),--rounds $(ROUNDS))
 
 .PHONY: soak-groups
@@ -80,7 +80,7 @@ protos: install ## write the committed stubs from protos/
 	@if command -v go >/dev/null; then scripts/gen_go.sh; else echo "no Go here: the stubs in clients/go stay as they are"; fi
 	@if command -v cargo >/dev/null; then scripts/clients/rust.sh stubs; else echo "no Rust here: the stubs in clients/rust stay as they are"; fi
 
-protos-baseline: install ## accept protos/ as it is: what lint holds later changes against
+protos-baseline: install ## make protos/ the baseline that lint compares later changes with
 	@cd protos && ../$(VENV)/bin/buf build --exclude-source-info -o baseline.binpb
 
 protos-check: ## compare the committed stubs with a fresh run
@@ -96,7 +96,7 @@ bench-callers: install java ## many small clients side by side with Kafka 3.9.1 
 	@$(PY) -m benchmarks.callers --output build/bench/callers.json
 
 .PHONY: bench-sizing
-bench-sizing: install java ## what one broker process carries, and four on this machine (Go), into build/bench/sizing.json
+bench-sizing: install java ## throughput of one broker process, and of four on this machine (Go), into build/bench/sizing.json
 	@$(PY) -m benchmarks.sizing --output build/bench/sizing.json
 
 bench-control: install java ## failovers and creation with 1,000 to 100,000 partitions, into build/bench/control.json; then kills with detection, into failover.json

@@ -2,7 +2,7 @@
 # Writes the Go stubs from protos/ into clients/go/gen, or into the folder given.
 #
 #   scripts/gen_go.sh          write clients/go/gen
-#   scripts/gen_go.sh --check  change nothing: exit 1 if clients/go/gen is not what protos/ gives
+#   scripts/gen_go.sh --check  change nothing: exit 1 if clients/go/gen is out of date
 #
 # Needs Go and buf (extra `dev`). The two plugins are pinned and hashed in scripts/go-tools; only the public
 # package is generated, since paceline.internal.v1 is between our own processes.
@@ -42,6 +42,6 @@ rm -rf "${out:?}/paceline"
 }")
 
 if $check && ! diff -ru clients/go/gen "$out"; then
-  echo "clients/go/gen is not what protos/ gives: run scripts/gen_go.sh" >&2
+  echo "clients/go/gen is out of date: run scripts/gen_go.sh" >&2
   exit 1
 fi

@@ -4,7 +4,7 @@
 # Bases: PACELINE_BASE_IMAGE if it is set; else the official images if they are here or can be pulled within
 # PACELINE_PULL_TIMEOUT_S seconds (20); else a base made of Debian packages by debootstrap, which needs root once.
 # Wheels are downloaded here, outside, hash-checked, into build/wheelhouse, since a container may not trust the
-# registry that this machine uses. What is there already is not made again; `--fresh` forgets the local base and wheels.
+# registry that this machine uses. Existing images are not built again; `--fresh` forgets the local base and wheels.
 # With arguments it builds the images of these profiles, too: `pipeline` (paceline-pipeline:dev, Spark) and `obs`
 # (paceline-prometheus:dev). Grafana's image is pulled, for it has no package.
 set -euo pipefail

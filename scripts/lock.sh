@@ -3,11 +3,11 @@
 #
 #   scripts/lock.sh            bring the locks in line with pyproject.toml; versions already locked stay
 #   scripts/lock.sh --upgrade  take the newest versions that pyproject.toml allows
-#   scripts/lock.sh --check    change nothing: exit 1 if a lock is not what pyproject.toml asks for
+#   scripts/lock.sh --check    change nothing: exit 1 if a lock does not match pyproject.toml
 #
-# requirements.lock           development and CI: extra `dev`, and what builds the wheel
+# requirements.lock           development and CI: extra `dev`, and the build tools of the wheel
 # requirements-services.lock  the container image: extra `services`, the same versions
-# requirements-build.lock     what builds the wheel, for the image's build stage, the same versions
+# requirements-build.lock     the build tools of the wheel, for the image's build stage, the same versions
 # requirements-protos.lock    the generators of the Python stubs, from protos/requirements.in
 #
 # Install with `pip install --require-hashes -r requirements.lock`, then Paceline itself with
@@ -61,7 +61,7 @@ for name in requirements.lock requirements-services.lock requirements-build.lock
   fi
   if [ "$mode" = "--check" ]; then
     if ! diff -u "$name" "$work/$name"; then
-      echo "$name is not what pyproject.toml asks for: run scripts/lock.sh" >&2
+      echo "$name does not match pyproject.toml: run scripts/lock.sh" >&2
       status=1
     fi
   else

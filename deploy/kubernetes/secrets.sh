@@ -3,7 +3,7 @@
 #
 #   deploy/kubernetes/secrets.sh DIRECTORY [BROKERS] [CONTROLLERS] | kubectl apply -f -
 #
-# DIRECTORY keeps the files, the authority's key among them: put it where nobody else reads. The certificates are made
+# DIRECTORY keeps the files, the authority's key among them: protect it from other users. The certificates are made
 # again with each run and are valid for a year; processes use new ones without a restart, once their pod has started again.
 # The client `admin` is a super user: DIRECTORY/client-admin.crt and .key. Needs `paceline` (make install).
 set -euo pipefail

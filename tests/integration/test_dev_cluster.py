@@ -39,13 +39,13 @@ def test_a_killed_broker_is_started_again_and_ports_stay(tmp_path: Path) -> None
         refused = dev(tmp_path, "stop", "broker-1")
         assert (refused.exit_code, refused.stderr) == (
             1,
-            "Error: broker-1 does not run; paceline dev start broker-1 starts it\n",
+            "Error: broker-1 does not run; start it with: paceline dev start broker-1\n",
         )
         started = dev(tmp_path, "start", "broker-1")
         assert started.exit_code == 0, started.output
         assert all(running(tmp_path).values())
         twice = dev(tmp_path, "start", "broker-1")
-        assert twice.exit_code == 1 and "broker-1 runs already with pid" in twice.stderr
+        assert twice.exit_code == 1 and "broker-1 already runs with pid" in twice.stderr
         unknown = dev(tmp_path, "kill", "broker-7")
         assert unknown.exit_code == 1 and "it has controller-1000000, broker-1" in unknown.stderr
         logs = dev(tmp_path, "logs", "broker-1", "-n", "1")

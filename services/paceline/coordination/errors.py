@@ -1,4 +1,4 @@
-"""What may go wrong when talking to ZooKeeper, apart from the codes of single requests."""
+"""Errors of the ZooKeeper client and recipes, apart from the result codes of single requests."""
 
 from paceline.coordination.interface import ZkCode
 from paceline.model.errors import PacelineError
@@ -9,7 +9,7 @@ class CoordinationError(PacelineError):
 
 
 class MalformedZnodeError(CoordinationError):
-    """A node's data is not what its schema says; the node was read, nothing was changed."""
+    """A node's data does not match its schema; the node was read, nothing was changed."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -18,7 +18,7 @@ class MalformedZnodeError(CoordinationError):
 
 
 class ZooKeeperRequestError(CoordinationError):
-    """ZooKeeper refused a request in a way the flow has no answer to; unlike a lost session it is no passing state."""
+    """ZooKeeper refused a request with a code that the flow cannot handle; unlike a lost session this is permanent."""
 
     definite = False
 
@@ -29,24 +29,24 @@ class ZooKeeperRequestError(CoordinationError):
 
 
 class SessionLostError(CoordinationError):
-    """The session a flow belongs to has ended, so has the flow; whether its last write took effect is unknown."""
+    """The session of a flow has ended, and the flow with it; it is unknown whether its last write was applied."""
 
     retriable = True
     definite = False
 
 
 class ZooKeeperDataLostError(CoordinationError):
-    """The ensemble no longer has what it told us: it was wiped, or restored from an old copy.
+    """The ensemble has lost transactions that this client has seen: it was wiped, or restored from an old copy.
 
-    Going on would be wrong: what is missing would look deleted.
+    The process must not continue: lost nodes would look deleted.
     """
 
 
 class DuplicateBrokerIdError(CoordinationError):
-    """A live process with another session holds this id's registration node.
+    """Another live session holds this id's registration node.
 
-    It may be this process's own predecessor that was killed a moment ago: its node goes when its session times out,
-    so a starting process tries again for a session timeout before it gives up.
+    It may belong to this process's predecessor that was just killed: its node disappears when its session times out, so
+    a starting process retries for a session timeout before it gives up.
     """
 
     retriable = True
@@ -66,4 +66,4 @@ class ZooKeeperJarsNotFoundError(CoordinationError):
 
 
 class ZooKeeperStartError(CoordinationError):
-    """The embedded ZooKeeper did not come up; the message quotes the end of its log."""
+    """The embedded ZooKeeper did not start; the message has the end of its log."""

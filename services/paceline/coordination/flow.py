@@ -1,6 +1,6 @@
-"""Flows: multi-step conversations with ZooKeeper, written as generators that do no I/O.
+"""Flows: multi-step operations on ZooKeeper, written as generators that do no I/O.
 
-A flow yields a step and is resumed with its result, so the same code runs against the real ensemble and inside the
+A flow yields a step and is resumed with its result, so that the same code runs with a real ensemble and in the
 simulator (the pattern of psycopg's generators). A flow runs on its node's scheduler and is never re-entered.
 
     def read_topic(topic: str) -> Flow[bytes | None]:
@@ -37,7 +37,7 @@ Flow = Generator[Step, Any, T]
 
 
 class FlowRun(Generic[T]):
-    """One run of a flow. `cancel` closes the generator; nothing is called back after it."""
+    """A run of a flow. `cancel` closes the generator; no callback is made afterwards."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class FlowRun(Generic[T]):
         return self._over
 
     def cancel(self) -> None:
-        """Stop the flow where it is."""
+        """Stop the flow at its present step."""
         if self._over:
             return
         self._over = True

@@ -1,16 +1,16 @@
-"""ZooKeeper as the cores use it: requests, responses, watches and the life of a session.
+"""ZooKeeper as used by the cores: requests, responses, watches and session states.
 
-Rules every implementation keeps (the kazoo door and the in-memory one alike):
+Rules for every implementation (the kazoo client and the in-memory server):
 
 * Callbacks run on the owning node's scheduler, one at a time. Responses of one client arrive in the order of its
   requests; a watch event arrives before any response that shows the change it announces.
 * A request belongs to the session under which it was submitted. When that session ends it is answered
   ``SESSION_EXPIRED``; it is never carried over to the next session
   (docs/protocol/zookeeper.md#requests-end-with-their-session).
-* ``CONNECTION_LOSS`` means the connection broke with the request in doubt: it may have been applied.
-* Watches are one-shot. Every ``CONNECTED`` event, of the same session or of a new one, means that *all* watches are
-  lost and must be armed by reading again (docs/protocol/zookeeper.md#watches-end-with-the-connection).
-* Errors come back as codes, also inside a multi; `submit` never raises for an answer of the server
+* ``CONNECTION_LOSS`` means that the connection broke before the answer: the request may have been applied.
+* Watches are one-shot. Every ``CONNECTED`` event, of the same session or of a new session, means that *all* watches
+  are lost and must be set again by reading (docs/protocol/zookeeper.md#watches-end-with-the-connection).
+* Errors are returned as codes, also inside a multi; `submit` never raises for an answer of the server
   (docs/protocol/zookeeper.md#results-of-a-multi).
 """
 
@@ -24,7 +24,7 @@ ANY_VERSION = -1
 
 
 class ZkCode(Enum):
-    """Outcome of one request."""
+    """Result of a request."""
 
     OK = auto()
     NO_NODE = auto()
@@ -34,7 +34,7 @@ class ZkCode(Enum):
     NO_CHILDREN_FOR_EPHEMERALS = auto()
     BAD_ARGUMENTS = auto()
     ROLLED_BACK = auto()
-    """An operation of a multi that failed because of another one."""
+    """An operation of a multi that was not applied because another operation failed."""
     CONNECTION_LOSS = auto()
     SESSION_EXPIRED = auto()
     OTHER = auto()
@@ -42,7 +42,7 @@ class ZkCode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What ZooKeeper keeps about a node."""
+    """ZooKeeper's metadata of a node."""
 
     czxid: int
     """Transaction that created the node; the broker epoch of a broker's node."""
@@ -51,13 +51,13 @@ class Stat:
     mzxid: int = 0
     cversion: int = 0
     ephemeral_owner: int = 0
-    """Session id for an ephemeral node, else 0."""
+    """Session id for an ephemeral node, otherwise 0."""
     num_children: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class GetData:
-    """Read data and stat; with ``watch`` a later change, or deletion, fires once."""
+    """Read data and stat; with ``watch`` a later change or deletion fires once."""
 
     path: str
     watch: bool = False
@@ -81,7 +81,7 @@ class GetChildren:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a node; NODE_EXISTS when it is there, NO_NODE when the parent is not."""
+    """Create a node; NODE_EXISTS when it exists, NO_NODE when its parent does not."""
 
     path: str
     data: bytes | None = b""
@@ -120,7 +120,7 @@ Operation = Create | SetData | Delete | Check
 
 @dataclass(frozen=True, slots=True)
 class Multi:
-    """All operations or none, in one transaction."""
+    """Apply all operations or none, in one transaction."""
 
     operations: tuple[Operation, ...]
 
@@ -130,7 +130,7 @@ Request = GetData | Exists | GetChildren | Create | SetData | Delete | Multi
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Answer to one request, or to one operation of a multi."""
+    """Response to a request, or to an operation of a multi."""
 
     code: ZkCode
     data: bytes | None = None
@@ -141,18 +141,18 @@ class Response:
     path: str | None = None
     """Path of a created node, with its sequence number."""
     results: tuple["Response", ...] = ()
-    """Per operation of a multi; its own code is OK only if all are."""
+    """Results of a multi's operations; the multi's own code is OK only if all are."""
     in_doubt_before: bool = False
-    """An earlier try of this request ended in connection loss, so it may have been applied before this answer."""
+    """Whether an earlier attempt of this request ended in connection loss, so that it may have been applied before."""
 
     @property
     def ok(self) -> bool:
-        """Whether the request was carried out."""
+        """Whether the request was applied."""
         return self.code is ZkCode.OK
 
 
 class WatchType(Enum):
-    """What happened to a watched node."""
+    """Kind of change of a watched node."""
 
     CREATED = auto()
     DELETED = auto()
@@ -162,35 +162,35 @@ class WatchType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """A one-shot watch has fired. It says that something changed, never what is there now: read again."""
+    """A one-shot watch has fired. It reports a change, not the present state: read again."""
 
     type: WatchType
     path: str
 
 
 class SessionState(Enum):
-    """Life of a session as its client sees it."""
+    """State of a session, as its client knows it."""
 
     CONNECTED = auto()
-    """Connected; all watches are gone, also when the session is the same as before."""
+    """Connected; all watches are lost, even when the session is the same as before."""
     DISCONNECTED = auto()
-    """Connection lost; the session may live on."""
+    """Connection lost; the session may still exist."""
     IN_DOUBT = auto()
-    """Disconnected for longer than the session timeout on the own monotonic clock: the server may have ended the
+    """Disconnected for longer than the session timeout by the client's monotonic clock: the server may have ended the
     session. A process that may act only within its session stops now."""
     EXPIRED = auto()
-    """The server has ended the session; its ephemeral nodes are gone. A CONNECTED with a new session follows."""
+    """The server has ended the session and removed its ephemeral nodes. A CONNECTED with a new session follows."""
     CLOSED = auto()
-    """Closed by its owner; nothing follows."""
+    """Closed by its owner; no event follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionEvent:
-    """A change in the life of the session."""
+    """A change of the session state."""
 
     state: SessionState
     session_id: int
-    """Session the event is about; 0 before the first connection."""
+    """Session id of the event; 0 before the first connection."""
 
 
 class ZooKeeper(Protocol):
@@ -206,9 +206,10 @@ class ZooKeeper(Protocol):
 
     @property
     def session_may_be_over(self) -> bool:
-        """Whether the server may have ended the session by now, on the client's monotonic clock.
+        """Whether the server may have ended the session by now, by the client's monotonic clock.
 
-        Unlike `SessionState.IN_DOUBT`, which arrives as a callback, this is true at once after the process stood still.
+        Unlike `SessionState.IN_DOUBT`, which arrives as a callback, this is correct immediately after the process was
+        paused.
         """
 
     def start(self, on_session: Callable[[SessionEvent], None], on_watch: Callable[[WatchEvent], None]) -> None:
@@ -222,4 +223,4 @@ class ZooKeeper(Protocol):
         """
 
     def close(self) -> None:
-        """End the session, its ephemeral nodes with it. Requests in flight are answered SESSION_EXPIRED."""
+        """End the session and remove its ephemeral nodes. Requests in flight are answered SESSION_EXPIRED."""

@@ -1,8 +1,9 @@
-"""Replicas that left the ISR, or came back without their data: extra keys of a partition's state node.
+"""Replicas that left the ISR, or returned without their data: extra keys of a partition's state node.
 
 KIP-966 calls the first "eligible leader replicas". Both lists are extra keys of the state's JSON. Every writer of an
-ISR brings them forward with `next_extra`. A writer that drops them, Kafka's own for one, drops the knowledge of a loss,
-too: such a partition is then elected as in Kafka.
+ISR
+must carry them over with `next_extra`. A writer that drops them, such as Kafka's own, also drops the record of a loss:
+such a partition is then elected as in Kafka.
 
 Source: docs/protocol/zookeeper.md#isr-history; docs/decisions/0005-unclean-restart.md.
 """
@@ -18,23 +19,24 @@ UNCLEAN_MEMBERS = "unclean_members"
 
 @dataclass(frozen=True, slots=True)
 class IsrHistory:
-    """The two lists of one partition."""
+    """The two lists of a partition."""
 
     former: tuple[int, ...] = ()
     """Replicas that left an ISR which has had a single member ever since.
 
-    With ``min.insync.replicas`` of 2 or more nothing was committed after they left, so each of them is complete.
+    With ``min.insync.replicas`` of 2 or more no record was committed after they left, so each has all committed
+    records.
     """
     unclean: tuple[int, ...] = ()
-    """Members of the ISR that came back from an unclean restart: they stay listed, since an ISR is never empty, but may
-    lack records that were committed. When there is one, all members are."""
+    """ISR members that returned from an unclean restart: they stay in the ISR, since it is never empty, but may lack
+    committed records. When there is such a member, all members are."""
 
 
 NO_HISTORY = IsrHistory()
 
 
 def history_of(extra: Mapping[str, JsonValue] | None) -> IsrHistory:
-    """Return the history in a state's extra keys; a list that is not one of ours counts as empty."""
+    """Return the history in a state's extra keys; an invalid list counts as empty."""
     if not extra:
         return NO_HISTORY
     return IsrHistory(_broker_ids(extra.get(FORMER_MEMBERS)), _broker_ids(extra.get(UNCLEAN_MEMBERS)))
@@ -56,16 +58,16 @@ def next_extra(
     failed: Iterable[int] = (),
     forget: bool = False,
 ) -> Mapping[str, JsonValue] | None:
-    """Return the extra keys to write with a new ISR; keys that are not ours stay as they are.
+    """Return the extra keys to write with a new ISR; keys of other writers are unchanged.
 
     Args:
-        extra: the keys in the state the write replaces.
+        extra: the extra keys of the state that the write replaces.
         old_isr: its ISR.
-        new_isr: the ISR that is written.
-        assigned: replicas the partition keeps; one that goes is forgotten, for it may come again empty. None: all.
-        lost: replicas whose data is not to be trusted any more.
-        failed: replicas on failed log directories; the next disk there may be an empty one.
-        forget: an unclean election begins a new history.
+        new_isr: the ISR to write.
+        assigned: replicas that stay assigned; a removed replica is forgotten, since it may return empty. None: all.
+        lost: replicas whose data cannot be trusted any more.
+        failed: replicas on failed log directories, whose disk may be replaced by an empty one.
+        forget: whether an unclean election begins a new history.
     """
     known = history_of(extra)
     if not forget and known == NO_HISTORY and not lost and (len(new_isr) > 1 or len(old_isr) <= 1):

@@ -1,4 +1,4 @@
-"""Write the ISR of a leader, as a flow.
+"""Write a leader's ISR to ZooKeeper, as a flow.
 
 Source: docs/protocol/zookeeper.md#isr-write-of-a-leader; KIP-903.
 """
@@ -28,22 +28,22 @@ from paceline.model.leader_and_isr import LeaderAndIsr
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The ISR stands in ZooKeeper."""
+    """The ISR was written."""
 
     zk_version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another process has written the state since; nothing of this write is in it."""
+    """Another process has written the state since; this write was not applied."""
 
     current: LeaderAndIsr | None
-    """What stands there; None when the node is gone."""
+    """The present state; None when the node was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinerEpochStale:
-    """A replica that was to join has registered again, or is not registered; nothing was written."""
+    """A joining replica has registered again, or is not registered; nothing was written."""
 
     broker_ids: tuple[int, ...]
 
@@ -57,19 +57,18 @@ def write_isr(
     joiners: Mapping[int, int] | None = None,
     extra: Mapping[str, JsonValue] | None = None,
 ) -> Flow[IsrWriteResult]:
-    """Write the ISR a leader wants, if the state still has the version it knows and the joiners are who they were.
+    """Write a leader's ISR on condition of the state's version and the joiners' broker epochs.
 
     Args:
         topic_partition: the partition led.
-        desired: leader, leader epoch and controller epoch as received with the leadership, the new ISR, and in
-            ``zk_version`` the version the write is conditional on.
-        joiners: brokers that join, with the broker epoch each gave in its fetch.
-        extra: keys of the state outside Kafka's schema, written as they are; None reads them first and brings the
-            history of the ISR forward (`isr_history`).
+        desired: leader, leader epoch and controller epoch from the LeaderAndIsr request, the new ISR, and in
+            ``zk_version`` the expected version.
+        joiners: brokers that join the ISR, with the broker epoch of their fetch.
+        extra: keys of the state outside Kafka's schema, written unchanged; None reads them first and updates the
+            history of the ISR (`isr_history`).
 
-    A joiner that restarts between its fetch and this write is caught: the version of its ``/broker_epochs`` node is
-    read *before* the czxid of its registration is compared, and checked inside the multi, and every registration
-    bumps it.
+    A joiner that restarts between its fetch and this write is detected: the version of its ``/broker_epochs`` node is
+    read *before* the czxid of its registration is compared, and checked in the multi, and every registration raises it.
     """
     path = znodes.partition_state_path(topic_partition)
     expected = sorted((joiners or {}).items())
@@ -112,11 +111,11 @@ def write_isr(
 
 
 def _read_caught_up(path: str, version: int) -> Flow[Response]:
-    """Read the state again, from a server that knows of everything before.
+    """Read the state again, from a server that has all earlier transactions.
 
-    The server asked may lag behind the one the controller wrote the leadership to. What it says would pass for a
-    conflict, and the leader would wait for a decision that it has already. The check is a write to ZooKeeper: its
-    answer brings the server up to date.
+    The first server may be behind the server to which the controller wrote the leadership. Its state would look like a
+    conflict, and the leader would wait for a decision that it already has. The check is a write to ZooKeeper, whose
+    answer proves that the server has caught up.
     """
     (checked,) = yield Zk([Multi((Check(path, version),))])
     expect(checked, path, ZkCode.BAD_VERSION, ZkCode.NO_NODE)
@@ -126,11 +125,12 @@ def _read_caught_up(path: str, version: int) -> Flow[Response]:
 
 
 def _read_back(path: str, read: Response, desired: LeaderAndIsr) -> Written | Conflict | znodes.PartitionState:
-    """Return the state if it still has the version expected; else whether it is what we wanted to write.
+    """Return the state if it has the expected version; otherwise whether it is the state that this write wanted.
 
     Only this leader writes within its leader epoch, so equal content means that an earlier attempt of this write was
-    applied before its answer was lost (KAFKA-2729). The version it knows belongs to its own leadership: a state of
-    that version with another leadership belongs to a topic that was created again.
+    applied before its answer was lost (KAFKA-2729). A state with the expected version but another leadership belongs to
+    a
+    re-created topic.
     """
     if read.stat is None:
         return Conflict(None)
@@ -144,7 +144,7 @@ def _read_back(path: str, read: Response, desired: LeaderAndIsr) -> Written | Co
 
 
 def is_of_leadership(state: LeaderAndIsr, desired: LeaderAndIsr) -> bool:
-    """Whether a state was written by, or for, the leader that wants another one."""
+    """Whether a state was written by, or for, the leader of ``desired``."""
     return (state.leader, state.leader_epoch) == (desired.leader, desired.leader_epoch)
 
 

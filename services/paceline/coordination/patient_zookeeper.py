@@ -14,10 +14,10 @@ from paceline.coordination.interface import (
 
 
 class PatientZooKeeper:
-    """Wraps a client so that CONNECTION_LOSS is never seen: the request is sent again under the same session.
+    """Wraps a client so that callers never see CONNECTION_LOSS: the request is sent again in the same session.
 
-    The final response of a request that was in doubt carries ``in_doubt_before``; the sender of a write resolves it
-    by reading back. A request ends with SESSION_EXPIRED when its session does, so each retry ends.
+    The final response of a request that was in doubt has ``in_doubt_before``; the sender of a write resolves it by
+    reading back. A request ends with SESSION_EXPIRED when its session ends, so that every retry ends.
     """
 
     def __init__(self, inner: ZooKeeper) -> None:
@@ -64,6 +64,6 @@ class PatientZooKeeper:
                 responses[index] = replace(response, in_doubt_before=True)
             on_done(responses)
 
-        # The client has not told of a new session yet, so what is sent again here still belongs to the same one: it
-        # waits for the connection and is answered SESSION_EXPIRED if the session has ended meanwhile.
+        # The client has not reported a new session yet, so this retry still belongs to the same session: it waits for
+        # the connection and is answered SESSION_EXPIRED if the session has ended meanwhile.
         self.submit([requests[index] for index in lost], merge)

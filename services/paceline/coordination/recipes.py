@@ -1,8 +1,8 @@
-"""Operations on ZooKeeper that take more than one request, as flows (`paceline.coordination.flow`).
+"""Operations on ZooKeeper with more than one request, as flows (`paceline.coordination.flow`).
 
 Run them on a `PatientZooKeeper`. A write whose reply was lost is resolved by reading back, never by sending it twice
 (docs/protocol/zookeeper.md#lost-replies; KAFKA-14845, KAFKA-4229). All raise `SessionLostError` when the session ends,
-`ZooKeeperRequestError` when ZooKeeper refuses a request and a retry cannot help, and `MalformedZnodeError` for foreign
+`ZooKeeperRequestError` when ZooKeeper refuses a request and a retry cannot help, and `MalformedZnodeError` for invalid
 data.
 """
 
@@ -36,19 +36,19 @@ from paceline.coordination.znodes.json_codec import MAX_INT64
 from paceline.model.identifiers import TopicPartition, new_id
 
 MAX_ATTEMPTS = 20
-"""Rounds of a read-decide-write loop; each lost round means that another client made progress."""
+"""Rounds of a read-decide-write loop; in each failed round another client made progress."""
 
 _PARTITIONS_PER_NOTIFICATION = 3_000
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A registration node stands, owned by the session that asked."""
+    """A registration node exists and is owned by the calling session."""
 
     czxid: int
     """The broker epoch."""
     adopted: bool = False
-    """The node was there already: an earlier reply of this session had been lost."""
+    """The node already existed: an earlier answer of this session was lost."""
 
 
 def expect(response: Response, path: str, *codes: ZkCode) -> None:
@@ -60,7 +60,7 @@ def expect(response: Response, path: str, *codes: ZkCode) -> None:
 
 
 def ensure_paths(paths: Iterable[str]) -> Flow[None]:
-    """Create nodes with null data, and their parents; what exists is left alone."""
+    """Create nodes with null data, and their parents; existing nodes are unchanged."""
     wanted = {ancestor for path in paths for ancestor in (*znodes.parent_paths(path), path)}
     top_first = sorted(wanted, key=lambda path: (path.count("/"), path))
     responses = yield Zk([Create(path, None) for path in top_first])
@@ -73,13 +73,13 @@ def register_broker(
 ) -> Flow[Registered]:
     """Register a broker and bump its ``/broker_epochs`` node in the same transaction.
 
-    A node that an earlier session of this broker left behind is replaced in one transaction. Every registration changes
-    the version of ``/broker_epochs/<id>``, which is the fence: the deleted node is the one whose owner was read.
+    A node of an earlier session of this broker is replaced in one transaction. Every registration changes the version
+    of ``/broker_epochs/<id>``, which is the fence: the deleted node is the one whose owner was read.
 
     Args:
-        registration: what to publish.
-        session_id: the session this flow runs under.
-        earlier_session_ids: sessions of this process that have ended, and of its predecessors that are certainly dead.
+        registration: data to publish.
+        session_id: the session of this flow.
+        earlier_session_ids: ended sessions of this process, and of predecessors that are certainly dead.
 
     Raises:
         DuplicateBrokerIdError: another process's session holds the id.
@@ -89,7 +89,7 @@ def register_broker(
     path, epoch_path = znodes.broker_path(registration.broker_id), znodes.broker_epoch_path(registration.broker_id)
     operations: tuple[Operation, ...] = (
         Create(path, None, ephemeral=True),
-        # It is there for its stat, too: the answer to a create has no czxid.
+        # Check it for its stat, too: the answer to a create has no czxid.
         SetData(path, znodes.encode_broker(registration), 0),
     )
     session = str(session_id).encode("ascii")
@@ -127,7 +127,7 @@ def get_or_create_cluster_id(new: random.Random | str) -> Flow[str]:
     """Return the cluster id of ZooKeeper; the first process of a cluster writes it.
 
     Args:
-        new: the id to write, or the chance to make one of.
+        new: the id to write, or a function that creates it.
     """
     path = znodes.CLUSTER_ID
     yield from ensure_paths(znodes.parent_paths(path))
@@ -142,7 +142,7 @@ def get_or_create_cluster_id(new: random.Random | str) -> Flow[str]:
 def claim_producer_id_block(broker_id: int) -> Flow[ProducerIdBlock]:
     """Claim the next thousand producer ids; docs/protocol/zookeeper.md#producer-id-blocks.
 
-    A block whose claim is in doubt is given up, so that no id is used twice.
+    A block is abandoned when its claim is in doubt, so that no id is used twice.
     """
     path = znodes.LATEST_PRODUCER_ID_BLOCK
     response = Response(ZkCode.OTHER)
@@ -155,7 +155,7 @@ def claim_producer_id_block(broker_id: int) -> Flow[ProducerIdBlock]:
         first = znodes.decode_producer_id_block(path, read.data).last + 1 if read.data else 0
         block = ProducerIdBlock(broker_id, first, first + znodes.PRODUCER_ID_BLOCK_SIZE - 1)
         if block.last > MAX_INT64:
-            raise MalformedZnodeError(path, "there are no producer ids left")
+            raise MalformedZnodeError(path, "no producer ids are left")
         (response,) = yield Zk([SetData(path, znodes.encode_producer_id_block(block), read.stat.version)])
         expect(response, path, ZkCode.BAD_VERSION)
         if response.ok:
@@ -164,7 +164,7 @@ def claim_producer_id_block(broker_id: int) -> Flow[ProducerIdBlock]:
 
 
 def generate_broker_id(reserved_max: int = 1_000) -> Flow[int]:
-    """Return a broker id above ``reserved_max`` that was never given out before (``/brokers/seqid``)."""
+    """Return a broker id above ``reserved_max`` that was never used before (``/brokers/seqid``)."""
     path = znodes.BROKER_SEQUENCE
     (response,) = yield Zk([SetData(path, b"")])
     if response.code is ZkCode.NO_NODE:
@@ -176,7 +176,7 @@ def generate_broker_id(reserved_max: int = 1_000) -> Flow[int]:
 
 
 def propagate_isr_change(partitions: Iterable[TopicPartition]) -> Flow[None]:
-    """Tell the controller which ISRs have changed; docs/protocol/zookeeper.md#notices-from-brokers."""
+    """Notify the controller of ISR changes; docs/protocol/zookeeper.md#notices-from-brokers."""
     ordered = list(partitions)
     step = _PARTITIONS_PER_NOTIFICATION
     path = znodes.ISR_CHANGE_PREFIX

@@ -1,4 +1,4 @@
-"""What every client does with requests before and after the wire: refuse hopeless ones, gather the answers."""
+"""Validate requests before sending, and collect the answers of a batch."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -6,20 +6,20 @@ from collections.abc import Callable, Sequence
 from paceline.coordination.interface import Create, Multi, Operation, Request, Response, SetData, ZkCode
 
 MAX_REQUEST_BYTES = 1024 * 1024 - 4096
-"""Largest request sent. A server cuts the connection over a request above ``jute.maxbuffer`` (1 MiB), which a patient
-client would answer by sending it again, for ever; so it is refused here."""
+"""Maximum request size. A server closes the connection on a request above ``jute.maxbuffer`` (1 MiB), after which a
+patient client would send it again, forever; so it is refused before sending."""
 
 _PATH = re.compile("(?:/(?!\\.\\.?(?:/|\\Z))[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)+")
 _OVERHEAD_BYTES = 64
 
 
 def is_valid_path(path: str) -> bool:
-    """Whether ZooKeeper takes this path: absolute, no empty, ``.`` or ``..`` names, no control characters."""
+    """Whether ZooKeeper accepts this path: absolute, no empty, ``.`` or ``..`` names, no control characters."""
     return path == "/" or _PATH.fullmatch(path) is not None
 
 
 def is_sendable(request: Request | Operation) -> bool:
-    """Whether a server could carry out the request; if not, clients answer ``BAD_ARGUMENTS`` themselves."""
+    """Whether a server could apply the request; if not, clients answer ``BAD_ARGUMENTS`` themselves."""
     if isinstance(request, Multi):
         return all(_has_valid_path(operation) for operation in request.operations) and (
             sum(map(_size_bytes, request.operations)) <= MAX_REQUEST_BYTES
@@ -49,7 +49,7 @@ def _size_bytes(request: Request | Operation) -> int:
 
 
 class Batch:
-    """The answers to the requests of one `submit`, handed over together when the last is there."""
+    """The answers to the requests of one `submit`, delivered together when the last has arrived."""
 
     __slots__ = ("_on_done", "_remaining", "_responses")
 
@@ -59,7 +59,7 @@ class Batch:
         self._on_done = on_done
 
     def answer(self, index: int, response: Response) -> None:
-        """Keep the answer to one request; with the last one, call back."""
+        """Store the answer to one request; the last answer triggers the callback."""
         self._responses[index] = response
         self._remaining -= 1
         if self._remaining == 0:
@@ -70,7 +70,7 @@ _UNANSWERED = Response(ZkCode.OTHER)
 
 
 def answer_each(batch: Batch, indexes: Sequence[int], code: ZkCode) -> None:
-    """Answer some requests of a batch with the same bare code."""
+    """Answer several requests of a batch with the same code."""
     response = Response(code)
     for index in indexes:
         batch.answer(index, response)

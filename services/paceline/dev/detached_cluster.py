@@ -1,6 +1,6 @@
-"""A cluster that outlives the command that started it: its state file, and its processes by their pids.
+"""A cluster that outlives the command that started it: its state file, and its processes by pid.
 
-`paceline dev up` writes the file; the other `paceline dev` verbs, and every command that looks for a bootstrap address,
+`paceline dev up` writes the file; the other `paceline dev` commands, and every command that needs a bootstrap address,
 read it.
 """
 
@@ -33,11 +33,11 @@ FAST_RECONNECT: Final[Options] = [
 
 
 class DetachedClusterError(Exception):
-    """There is no such cluster or process, or the process did not start or stop."""
+    """The cluster or process does not exist, or the process did not start or stop."""
 
 
 def launch(argv: Sequence[str], log_path: Path) -> "subprocess.Popen[bytes]":
-    """Start a process in a session of its own; its output is appended to a file."""
+    """Start a process in its own session; its output is appended to a file."""
     with log_path.open("ab") as log:
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
@@ -83,28 +83,28 @@ def find_node(directory: Path, name: str) -> dict[str, Any]:
     """Return the entry of a controller or broker: ``broker-1``, ``controller-1000000``.
 
     Raises:
-        DetachedClusterError: no cluster was started in the directory, or it has no process of that name.
+        DetachedClusterError: no cluster was started in the directory, or it has no process with that name.
     """
     state = read_state(directory)
     if state is None:
-        raise DetachedClusterError(f"no cluster runs in {directory}; paceline dev up starts one")
+        raise DetachedClusterError(f"no cluster runs in {directory}; start one with: paceline dev up")
     for node in state["nodes"]:
         if node["name"] == name:
             found: dict[str, Any] = node
             return found
     names = ", ".join(node["name"] for node in state["nodes"])
-    raise DetachedClusterError(f"{name!r} is no process of the cluster in {directory}; it has {names}")
+    raise DetachedClusterError(f"the cluster in {directory} has no process {name!r}; it has {names}")
 
 
 def start_node(directory: Path, name: str, say: Callable[[str], None], timeout_s: float = START_SECONDS) -> int:
     """Start a stopped controller or broker with its ports and data, and return its pid when it serves.
 
     Raises:
-        DetachedClusterError: it runs already, it ended, or it did not serve in time.
+        DetachedClusterError: it already runs, it ended, or it did not serve in time.
     """
     node = find_node(directory, name)
     if alive(node["pid"], directory):
-        raise DetachedClusterError(f"{name} runs already with pid {node['pid']}")
+        raise DetachedClusterError(f"{name} already runs with pid {node['pid']}")
     log = Path(node["log"])
     process = launch(node["argv"], log)
     state = read_state(directory)
@@ -134,12 +134,12 @@ def signal_node(directory: Path, name: str, number: signal.Signals) -> int:
     """Send a signal to a running controller or broker and return its pid.
 
     Raises:
-        DetachedClusterError: there is no such process, or it does not run.
+        DetachedClusterError: the process does not exist, or it does not run.
     """
     node = find_node(directory, name)
     pid = node["pid"]
     if not alive(pid, directory):
-        raise DetachedClusterError(f"{name} does not run; paceline dev start {name} starts it")
+        raise DetachedClusterError(f"{name} does not run; start it with: paceline dev start {name}")
     os.kill(pid, number)
     return int(pid)
 
@@ -148,20 +148,20 @@ def stop_node(directory: Path, name: str, *, force: bool, timeout_s: float = STO
     """Stop a controller or broker: with SIGTERM, or with SIGKILL when ``force`` is set, and wait for its end.
 
     Raises:
-        DetachedClusterError: there is no such process, it does not run, or it did not end in time.
+        DetachedClusterError: the process does not exist, it does not run, or it did not end in time.
     """
     pid = signal_node(directory, name, signal.SIGKILL if force else signal.SIGTERM)
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)  # a paused process takes SIGTERM only when it continues
+        os.kill(pid, signal.SIGCONT)  # a paused process handles SIGTERM only after it continues
     deadline = time.monotonic() + timeout_s
     while alive(pid, directory):
         if time.monotonic() > deadline:
-            raise DetachedClusterError(f"{name} did not end within {timeout_s:g} s; paceline dev kill {name} ends it")
+            raise DetachedClusterError(f"{name} did not end within {timeout_s:g} s; use: paceline dev kill {name}")
         time.sleep(0.02)
 
 
 def stop_detached(directory: Path, timeout_s: float = STOP_SECONDS) -> list[str]:
-    """Stop all processes, brokers first; return the names of those stopped."""
+    """Stop all processes, brokers first; return the names of the stopped processes."""
     state = read_state(directory)
     if state is None:
         return []

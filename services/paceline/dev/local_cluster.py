@@ -40,17 +40,17 @@ HOST = "127.0.0.1"
 _HERE = Path(__file__).resolve()
 _PACKAGED = _HERE.with_name("dev.properties")
 CONFIG_FILE = _PACKAGED if _PACKAGED.is_file() else _HERE.parents[3] / "config" / "dev.properties"
-"""The one settings file of local clusters and containers; a wheel carries it beside this module."""
+"""The settings file of local clusters and containers, which is also packaged in the wheel."""
 _VALIDITY = timedelta(days=365)
 
 
 class LocalClusterError(Exception):
-    """A process of the cluster did not do what it should; the message ends with the tail of its log."""
+    """A process of the cluster failed; the message ends with the tail of its log."""
 
 
 @dataclass
 class Node:
-    """One controller or broker process."""
+    """A controller or broker process."""
 
     kind: str
     """``controller`` or ``broker``."""
@@ -88,7 +88,7 @@ def settings_of_few(brokers: int) -> dict[str, str]:
 
 @dataclass
 class LocalCluster:
-    """An embedded ZooKeeper, controllers and brokers on loopback, everything below one directory.
+    """An embedded ZooKeeper, controllers and brokers on loopback, with all files in one directory.
 
     With ``detached`` the processes outlive this one and `stop_detached` ends them; otherwise they die with it.
     ``settings`` are Kafka-named keys that win over the settings file.
@@ -103,9 +103,9 @@ class LocalCluster:
     ports: PortPlan | None = None
     heap_mib: int = 128
     secure: bool = False
-    """Whether every listener speaks TLS, with certificates in ``certs`` below the directory."""
+    """Whether every listener uses TLS, with certificates in the subdirectory ``certs``."""
     racks: Sequence[str] = ()
-    """Racks of the brokers, in turn; then consumers that say their rack read from a replica there."""
+    """Racks, assigned to the brokers in turn; consumers with a rack then read from a replica in it."""
     nodes: dict[str, Node] = field(default_factory=dict, init=False)
     zookeeper: EmbeddedZooKeeper | None = field(default=None, init=False)
 
@@ -113,7 +113,7 @@ class LocalCluster:
         self.directory = self.directory.resolve()
 
     def start(self, timeout_s: float = 180.0, say: Callable[[str], None] = lambda _: None) -> None:
-        """Start everything and return when every process says it is serving and every broker knows all brokers.
+        """Start all processes; returns when every process serves and every broker knows all brokers.
 
         Raises:
             LocalClusterError: the directory cannot be one of ``log.dirs``, or holds the data of a cluster with another
@@ -156,7 +156,7 @@ class LocalCluster:
             raise
 
     def _check_earlier_data(self) -> None:
-        """Raise when the directory's data belongs to a cluster with TLS and this one has none, or the reverse."""
+        """Raise when the directory has data of a cluster with TLS and this cluster has no TLS, or vice versa."""
         if not (self.directory / "zookeeper").exists() or self.secure == self._password_file.exists():
             return
         earlier, this = ("without", "with") if self.secure else ("with", "without")
@@ -197,11 +197,11 @@ class LocalCluster:
         return f"{self.host_of('zookeeper', 0)}:{self.ports.zookeeper}/paceline"
 
     def host_of(self, kind: str, node_id: int) -> str:
-        """Return the address that a process listens on; a subclass may give each process its own."""
+        """Return the address that a process listens on; a subclass may use an address per process."""
         return HOST
 
     def command_of(self, node: Node) -> list[str]:
-        """Return the command line of a process; a subclass may put another command before it."""
+        """Return the command line of a process; a subclass may add a prefix."""
         return node.argv
 
     def broker(self, broker_id: int) -> Node:
@@ -213,7 +213,7 @@ class LocalCluster:
         return self.nodes[f"controller-{FIRST_CONTROLLER_ID + index}"]
 
     def kill(self, node: Node) -> None:
-        """Send SIGKILL and wait until the process is gone."""
+        """Send SIGKILL and wait until the process has ended."""
         assert node.process is not None
         node.process.kill()
         node.process.wait(timeout=60)
@@ -235,7 +235,7 @@ class LocalCluster:
         """Ask the process to stop and return its exit code.
 
         Raises:
-            LocalClusterError: it did not stop in time; it has been killed.
+            LocalClusterError: it did not stop in time and was killed.
         """
         assert node.process is not None
         if node.paused:
@@ -264,18 +264,18 @@ class LocalCluster:
         self._wait_until(node, timeout_s, "was not ready", why_not_serving)
 
     def _wait_told(self, node: Node, timeout_s: float) -> None:
-        """Return when a broker knows all brokers: a client that asks it then finds each of them."""
+        """Return when a broker knows all brokers, so that a client of this broker finds each of them."""
 
         def why_not(channel: grpc.Channel) -> str:
             stub = metadata_service_pb2_grpc.MetadataServiceStub(channel)
             answer = stub.DescribeCluster(metadata_service_pb2.DescribeClusterRequest(), timeout=1.0)
             told = len(answer.brokers)
-            return "" if told >= self.brokers else f"told of {told} brokers"
+            return "" if told >= self.brokers else f"knows {told} brokers"
 
         self._wait_until(node, timeout_s, f"did not know {self.brokers} brokers", why_not)
 
     def _wait_until(self, node: Node, timeout_s: float, what: str, why_not: Callable[[grpc.Channel], str]) -> None:
-        """Ask a process until it has no reason left why not."""
+        """Poll a process until ``why_not`` returns no reason."""
         deadline = time.monotonic() + timeout_s
         last = "no answer yet"
         tls = client_credentials(self.client_tls, {})
@@ -294,7 +294,7 @@ class LocalCluster:
         raise LocalClusterError(f"{node.name} {what} within {timeout_s:.0f} s ({last})\n{log_tail(node)}")
 
     def stop(self, force: bool = False) -> None:
-        """Stop brokers, then controllers, then ZooKeeper; whatever does not stop in time is killed."""
+        """Stop brokers, then controllers, then ZooKeeper; kills processes that do not stop in time."""
         for kind in ("broker", "controller"):
             nodes = [node for node in self.nodes.values() if node.kind == kind and node.running]
             for node in nodes:
@@ -332,7 +332,7 @@ class LocalCluster:
             self._add("broker", index + 1, ports.listeners, ports.metrics, more)
 
     def _zookeeper_user(self) -> tuple[str, str] | None:
-        """Return the user of controllers and brokers; its password is made once."""
+        """Return the ZooKeeper user of controllers and brokers; its password is created once."""
         if not self.secure:
             return None
         path = self._password_file
@@ -348,7 +348,7 @@ class LocalCluster:
         return self.certificates / "zookeeper.password"
 
     def _make_certificates(self, plan: PortPlan) -> None:
-        """Make the authority once, and certificates of every node and of the client ``admin`` at every start."""
+        """Create the authority once, and certificates of every node and of the client ``admin`` at every start."""
         from paceline.security.certificates import CA_CERTIFICATE, CertificateAuthority, CertificateError
 
         try:
@@ -439,8 +439,9 @@ class LocalCluster:
         write_state(self.directory, state)
 
 
-# The kernel ties a child that dies with its parent to the *thread* that started it, so one thread that lives as long as
-# this process starts them all; a restart asked for by a short-lived thread would end with that thread.
+# The kernel ties a child that dies with its parent to the *thread* that started it. Therefore a single thread that
+# lives as long as this process starts all children; otherwise a child would end with a short-lived thread that
+# restarted it.
 _SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
 
 

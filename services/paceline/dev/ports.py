@@ -1,4 +1,4 @@
-"""Ports of a local cluster: those of its last start, else the documented ones while they are free, else free ones."""
+"""Ports of a local cluster: the previous ports, else the documented ports if free, else other free ports."""
 
 import fcntl
 import json
@@ -21,7 +21,7 @@ BROKER_METRICS, CONTROLLER_METRICS, ZOOKEEPER = 9101, 9081, 2181
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """Ports of one process by listener, and its metrics port."""
+    """Ports of a process by listener, and its metrics port."""
 
     listeners: dict[str, int]
     metrics: int
@@ -42,7 +42,7 @@ class PortPlan:
 
 
 def default_plan(controllers: int, brokers: int, offset: int = 0) -> PortPlan:
-    """Return the documented ports plus ``offset``: broker n adds 10 n, further controllers take 10 less each."""
+    """Return the documented ports plus ``offset``: broker n adds 10 n, each further controller subtracts 10."""
     below, above = range(0, -10 * controllers, -10), range(10, 10 * brokers + 1, 10)
     return PortPlan(
         zookeeper=ZOOKEEPER + offset,
@@ -56,12 +56,12 @@ def _shifted(listeners: dict[str, int], metrics: int, by: int) -> NodePorts:
 
 
 def save_plan(directory: Path, plan: PortPlan) -> None:
-    """Keep the ports, so that the next start in this directory takes the same."""
+    """Store the ports, so that the next start in this directory uses them again."""
     (directory / PORTS_FILE).write_text(json.dumps(asdict(plan), indent=2) + "\n", encoding="utf-8")
 
 
 def load_plan(directory: Path, controllers: int, brokers: int, host: str = "127.0.0.1") -> PortPlan | None:
-    """Return the ports of the last start in a directory; None when it had other processes or a port is taken now."""
+    """Return the ports of the last start in a directory; None when its processes differ or a port is in use."""
     try:
         fields = json.loads((directory / PORTS_FILE).read_text(encoding="utf-8"))
         plan = PortPlan(
@@ -77,7 +77,7 @@ def load_plan(directory: Path, controllers: int, brokers: int, host: str = "127.
 
 
 def free_plan(controllers: int, brokers: int, host: str = "127.0.0.1") -> PortPlan:
-    """Return ports that are free now, all different."""
+    """Return distinct ports that are free now."""
     count = 1 + controllers * (len(CONTROLLER_DEFAULTS) + 1) + brokers * (len(BROKER_DEFAULTS) + 1)
     ports = iter(_free_ports(count, host))
     return PortPlan(
@@ -90,10 +90,10 @@ def free_plan(controllers: int, brokers: int, host: str = "127.0.0.1") -> PortPl
 
 
 def choose_plan(controllers: int, brokers: int, host: str = "127.0.0.1") -> PortPlan:
-    """Return the documented ports when all of them are free, else free ones.
+    """Return the documented ports when all of them are free, else free ports.
 
-    A lock file, held while this process lives, keeps two clusters that start in the same moment from both seeing them
-    free.
+    A lock file, held while this process lives, prevents two clusters that start at the same time from choosing the same
+    ports.
     """
     plan = default_plan(controllers, brokers)
     if taken(plan.all(), host) or not _reserve():
@@ -102,7 +102,7 @@ def choose_plan(controllers: int, brokers: int, host: str = "127.0.0.1") -> Port
 
 
 def taken(ports: Sequence[int], host: str = "127.0.0.1") -> list[int]:
-    """Return those of ``ports`` on which a process listens."""
+    """Return the ports among ``ports`` on which a process listens."""
     found = []
     for port in ports:
         with socket.socket() as probe:
@@ -117,7 +117,7 @@ def taken(ports: Sequence[int], host: str = "127.0.0.1") -> list[int]:
 def _reserve() -> bool:
     if _reservation:
         return True
-    # Open for good: the lock goes with the descriptor when the process ends.
+    # Keep it open: the lock is released with the descriptor when the process ends.
     lock = (Path(tempfile.gettempdir()) / f"paceline-ports-{os.getuid()}.lock").open("ab")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,7 +129,7 @@ def _reserve() -> bool:
 
 
 def _free_ports(count: int, host: str) -> list[int]:
-    """Pick below the kernel's ephemeral range, so that no outgoing connection takes a port while its owner is down."""
+    """Pick ports below the kernel's ephemeral range, which no outgoing connection takes while their owner is down."""
     chance = random.SystemRandom()
     found: list[int] = []
     for port in chance.sample(range(10_240, 32_000), k=2_000):

@@ -1,4 +1,4 @@
 """The vocabulary of Paceline: identifiers, decisions, requests and errors as plain values.
 
-Nothing here does I/O or knows gRPC, ZooKeeper or files. Read `identifiers.py` first.
+The package does no I/O and imports neither gRPC nor ZooKeeper. Read `identifiers.py` first.
 """

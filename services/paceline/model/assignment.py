@@ -8,7 +8,7 @@ from dataclasses import dataclass
 class ReplicaAssignment:
     """Assigned replicas of one partition; the first is the preferred leader.
 
-    During a reassignment ``replicas`` is the union: target first, in target order, then what remains of the original.
+    During a reassignment ``replicas`` is the union: the target first, in its order, then the replicas to be removed.
     """
 
     replicas: tuple[int, ...]

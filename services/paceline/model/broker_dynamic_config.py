@@ -32,22 +32,22 @@ BROKER_KEY_DESCRIPTIONS: Final[Mapping[str, ConfigKey]] = {
 
 @dataclass(frozen=True, slots=True)
 class BrokerDynamicConfig:
-    """Rates in bytes per second; `UNLIMITED` when none is set."""
+    """Rates in bytes per second; `UNLIMITED` without a limit."""
 
     leader_throttled_rate: int = UNLIMITED
     follower_throttled_rate: int = UNLIMITED
 
 
 def checked_broker_value(key: str, text: str) -> str:
-    """Return a value as it is kept.
+    """Check and normalise a value.
 
     Raises:
-        InvalidConfigError: the key cannot be set for brokers while they run, or the value makes no sense.
+        InvalidConfigError: the key is not a dynamic broker setting, or the value is not valid.
     """
     if key not in BROKER_DYNAMIC_KEYS:
         known = ", ".join(BROKER_DYNAMIC_KEYS)
         raise InvalidConfigError(
-            f"{key!r} cannot be set for brokers while they run, only {known}; "
+            f"{key!r} is not a dynamic broker setting, only {known}; "
             "change other settings in the settings file and restart the broker"
         )
     try:
@@ -60,7 +60,7 @@ def checked_broker_value(key: str, text: str) -> str:
 
 
 def broker_dynamic_config(own: Mapping[str, str], of_all: Mapping[str, str]) -> BrokerDynamicConfig:
-    """Return what is in effect at one broker; a value that makes no sense counts as not set."""
+    """Return the effective settings of a broker; an invalid value counts as not set."""
     return BrokerDynamicConfig(
         _effective(LEADER_THROTTLED_RATE, own, of_all), _effective(FOLLOWER_THROTTLED_RATE, own, of_all)
     )

@@ -1,4 +1,4 @@
-"""What clients ask of a broker and what it answers, as plain values (wire form: `paceline.v1` LogService)."""
+"""Requests of clients to a broker and their responses, as plain values (wire form: `paceline.v1` LogService)."""
 
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, auto
@@ -9,7 +9,7 @@ from paceline.model.replica_fetch import EpochEnd
 
 
 class RequiredAcks(IntEnum):
-    """How many replicas must have a record before the answer; Kafka's numbers."""
+    """Number of replicas that must have a record before the response; Kafka's numbers."""
 
     ALL = -1
     NONE = 0
@@ -17,14 +17,14 @@ class RequiredAcks(IntEnum):
 
 
 class Isolation(Enum):
-    """What a reader may see."""
+    """Records that a reader can see."""
 
     READ_UNCOMMITTED = auto()
     READ_COMMITTED = auto()
 
 
 class OffsetKind(Enum):
-    """Which offset ListOffsets looks for."""
+    """Offset that ListOffsets looks up."""
 
     LATEST = auto()
     EARLIEST = auto()
@@ -33,12 +33,12 @@ class OffsetKind(Enum):
 
 @dataclass(slots=True)
 class LeaderHint:
-    """Leader of a partition as the answering broker knows it; the servicer adds the address."""
+    """Leader of a partition in the answering broker's metadata; the servicer adds the address."""
 
     leader_id: int
     leader_epoch: int
     topic_id: str | None = None
-    """The topic it speaks of: epochs of different topics of one name say nothing of each other. None when not known."""
+    """Topic id, because leader epochs of different topics cannot be compared; None when not known."""
 
 
 @dataclass(slots=True)
@@ -54,18 +54,18 @@ class PartitionFailure:
 
 @dataclass(slots=True)
 class ProduceData:
-    """One batch for one partition."""
+    """A batch for one partition."""
 
     topic_partition: TopicPartition
     topic_id: str | None
     batch: bytes
     current_leader_epoch: int | None = None
-    """Leader epoch the producer knows; None skips the check."""
+    """Leader epoch known to the producer; None skips the check."""
 
 
 @dataclass(slots=True)
 class ProduceResult:
-    """What became of it."""
+    """Result of the append."""
 
     topic_partition: TopicPartition
     failure: PartitionFailure | None = None
@@ -99,12 +99,12 @@ class FetchRequest:
     session_epoch: int = -1
     forgotten: list[TopicPartition] = field(default_factory=list)
     rack: str = ""
-    """Where the caller is; empty: it reads from leaders only (KIP-392)."""
+    """Rack of the caller; empty: it reads only from leaders (KIP-392)."""
 
 
 @dataclass(slots=True)
 class FetchResult:
-    """What was read from one partition."""
+    """Records read from one partition."""
 
     topic_partition: TopicPartition
     failure: PartitionFailure | None = None
@@ -114,7 +114,7 @@ class FetchResult:
     diverging_epoch: EpochEnd | None = None
     batches: bytes = b""
     preferred_read_replica: int | None = None
-    """Follower to fetch from next; nothing was read here then."""
+    """Follower to fetch from next; the result then has no records."""
 
 
 @dataclass(slots=True)
@@ -139,7 +139,7 @@ class OffsetQuery:
 
 @dataclass(slots=True)
 class OffsetAnswer:
-    """The offset found; None when no record is that young."""
+    """The offset found; None when every record is older."""
 
     topic_partition: TopicPartition
     failure: PartitionFailure | None = None
@@ -155,13 +155,13 @@ class DeleteRecordsQuery:
     topic_partition: TopicPartition
     topic_id: str | None = None
     before_offset: int | None = None
-    """First offset that stays; None for everything that is committed."""
+    """First offset to keep; None deletes all committed records."""
     current_leader_epoch: int | None = None
 
 
 @dataclass(slots=True)
 class DeleteRecordsResult:
-    """What became of one partition."""
+    """Result for one partition."""
 
     topic_partition: TopicPartition
     failure: PartitionFailure | None = None
@@ -180,7 +180,7 @@ class EpochQuery:
 
 @dataclass(slots=True)
 class EpochAnswer:
-    """End of the largest epoch not above the asked one; None when the log knows no such epoch."""
+    """End of the largest epoch that is not above the requested epoch; None when the log has no such epoch."""
 
     topic_partition: TopicPartition
     failure: PartitionFailure | None = None
@@ -189,7 +189,7 @@ class EpochAnswer:
 
 @dataclass(slots=True)
 class ReplicaProgressView:
-    """What a leader knows of one replica, itself included; None where it does not know yet."""
+    """A leader's knowledge of a replica, itself included; None for unknown values."""
 
     broker_id: int
     log_end_offset: int | None
@@ -198,11 +198,11 @@ class ReplicaProgressView:
     last_fetch_ago_ms: int | None
     in_sync: bool
     high_watermark: int | None = None
-    """What it was last told; the leader's own for the leader."""
+    """High watermark last sent to the replica; the leader's own for the leader."""
     lag_records: int | None = None
     broker_epoch: int | None = None
     online: bool = True
-    """Whether its broker is alive and its log directory well, as the controller last said."""
+    """Whether its broker is alive and its log directory works, according to the controller's latest request."""
 
 
 @dataclass(slots=True)
@@ -226,9 +226,9 @@ class PartitionReplicasView:
     min_insync_replicas: int = 1
     under_replicated: bool = False
     bytes_in: int = 0
-    """Bytes that producers have appended at this leader since it was told to host the partition."""
+    """Bytes that producers have appended at this leader since it began to host the partition."""
     bytes_out: int = 0
-    """Bytes that consumers have read at this leader, counted in the same way."""
+    """Bytes that consumers have read from this leader, counted in the same way."""
 
 
 @dataclass(slots=True)
@@ -240,28 +240,28 @@ class DigestQuery:
     start_offset: int
     end_offset: int
     max_bytes: int = 0
-    """0: as many as one answer may cover."""
+    """0: the maximum for a response."""
 
 
 @dataclass(slots=True)
 class DigestAnswer:
-    """What a replica has stored in a range, in whole batches."""
+    """Digest of the whole batches that a replica has in a range."""
 
     topic_partition: TopicPartition
     failure: PartitionFailure | None = None
     first_offset: int | None = None
-    """Base offset of the first batch; None when there is none."""
+    """Base offset of the first batch; None for an empty range."""
     last_offset: int | None = None
     """Last offset of the last batch."""
     record_count: int = 0
     size_bytes: int = 0
     leader_epochs: list[int] = field(default_factory=list)
     stored_crc32c: int = 0
-    """Of the batches as stored."""
+    """CRC-32C of the batches as stored."""
     content_crc32c: int = 0
-    """The same with leader epochs read as zero."""
+    """The same CRC with leader epochs set to zero."""
     next_offset: int = 0
-    """Where to continue: the first offset that the digest does not cover."""
+    """Offset to continue from: the first offset that the digest does not cover."""
     log_start_offset: int = 0
     log_end_offset: int = 0
     high_watermark: int = 0

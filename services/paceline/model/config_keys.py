@@ -1,11 +1,11 @@
-"""What is known of a configuration key besides its value."""
+"""Metadata of a configuration key: type, default, description."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class ConfigType(Enum):
-    """How the text of a value is to be read; the names are those of the protos."""
+    """Type of a value, which is stored as text; the names are those of the protos."""
 
     BOOLEAN = "boolean"
     INTEGER = "integer"
@@ -21,5 +21,5 @@ class ConfigKey:
     key: str
     type: ConfigType
     default: str
-    """Value in effect when the key is set nowhere."""
+    """Default value, which applies when the key is not set."""
     documentation: str

@@ -1,7 +1,7 @@
-"""Kafka's embedded consumer protocol: the bytes in which a group keeps subscriptions and assignments.
+"""Kafka's embedded consumer protocol: encoding of subscriptions and assignments in groups.
 
-The coordinator keeps them without looking inside; Kafka's tools read them in ``__consumer_offsets``. Written are
-subscription version 3 and assignment version 1, read is every version: a newer one begins with the fields of version 3.
+The coordinator stores the bytes without decoding them; Kafka's tools read them in ``__consumer_offsets``. Paceline
+writes subscription version 3 and assignment version 1, and reads every version: later versions only append fields.
 """
 
 import struct
@@ -21,7 +21,7 @@ Partitions = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member tells the leader of its group."""
+    """A member's subscription, sent to the leader of its group."""
 
     topics: tuple[str, ...] = ()
     user_data: bytes = b""
@@ -32,14 +32,14 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the leader gives one member."""
+    """The leader's assignment for one member."""
 
     partitions: Partitions = field(default_factory=dict)
     user_data: bytes = b""
 
 
 class Writer:
-    """Appends the primitive types of Kafka's protocol, the versions before flexible ones."""
+    """Appends the primitive types of Kafka's protocol before flexible versions."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -63,7 +63,7 @@ class Writer:
             return
         raw = value.encode()
         if len(raw) > 0x7FFF:
-            raise InvalidRequestError(f"a text of {len(raw)} bytes does not fit; 32767 are allowed")
+            raise InvalidRequestError(f"a text of {len(raw)} bytes is too long; the limit is 32767")
         self.int16(len(raw))
         self._parts.append(raw)
 
@@ -81,7 +81,7 @@ class Writer:
             self._parts.append(struct.pack(f">{len(indexes)}i", *indexes))
 
     def done(self) -> bytes:
-        """Return everything appended."""
+        """Return the bytes appended so far."""
         return b"".join(self._parts)
 
 
@@ -97,7 +97,7 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """Bytes that have not been read."""
+        """Number of bytes that have not been read."""
         return len(self._data) - self._at
 
     def _take(self, size: int) -> bytes:
@@ -139,7 +139,7 @@ class Reader:
         return b"" if size == -1 else self._take(size)
 
     def count(self) -> int:
-        """Return the length of an array; its elements take two bytes at least."""
+        """Return the length of an array, after checking that its elements, of at least two bytes, can fit."""
         count = self.int32()
         if count > self.left // 2:
             raise InvalidRequestError(f"an array of {count} elements does not fit into {self.left} bytes")
@@ -181,7 +181,7 @@ def decode_subscription(data: bytes) -> Subscription:
     """Return a subscription of any version.
 
     Raises:
-        InvalidRequestError: the bytes are no subscription.
+        InvalidRequestError: the bytes are not a subscription.
     """
     source = Reader(data)
     version = source.int16()
@@ -205,10 +205,10 @@ def encode_assignment(assignment: Assignment) -> bytes:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Return an assignment of any version; no bytes are no partitions.
+    """Return an assignment of any version; empty bytes are an empty assignment.
 
     Raises:
-        InvalidRequestError: the bytes are no assignment.
+        InvalidRequestError: the bytes are not an assignment.
     """
     if not data:
         return Assignment()

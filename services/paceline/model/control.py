@@ -12,7 +12,7 @@ from paceline.model.identifiers import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One address of a process."""
+    """An address of a process."""
 
     listener: str
     """CLIENT, EXTERNAL, REPLICATION or CONTROL."""
@@ -21,7 +21,7 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """``host:port`` as gRPC takes it."""
+        """``host:port`` in gRPC's format."""
         return f"{self.host}:{self.port}"
 
 
@@ -35,7 +35,7 @@ class LiveBroker:
     broker_epoch: int = -1
     """czxid of its registration node."""
     unclean_restart: bool = False
-    """It said at its registration that it may have lost records; known to controllers only."""
+    """Whether it reported at its registration that it may have lost records; only controllers know this."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Return the address on a listener, None when the broker does not have that listener."""
@@ -47,12 +47,12 @@ class LiveBroker:
 
 @dataclass(frozen=True, slots=True)
 class ControllerStamp:
-    """What fences a control request."""
+    """Sender and epochs of a control request, by which a broker fences a deposed controller."""
 
     controller_id: int
     controller_epoch: int
     broker_epoch: int | None
-    """Registration the request is meant for; None skips the check."""
+    """Broker epoch of the registration that must receive the request; None skips the check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class LeaderAndIsrPartition:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrRequest:
-    """Become leader or follower of partitions."""
+    """Make the broker leader or follower of partitions."""
 
     stamp: ControllerStamp
     live_leaders: tuple[LiveBroker, ...]
@@ -94,7 +94,7 @@ class StopReplicaPartition:
 
 @dataclass(frozen=True, slots=True)
 class StopReplicaRequest:
-    """Stop replicas, and maybe delete their logs."""
+    """Stop replicas, and optionally delete their logs."""
 
     stamp: ControllerStamp
     partitions: tuple[StopReplicaPartition, ...]
@@ -102,7 +102,7 @@ class StopReplicaRequest:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataPartition:
-    """What clients may know of one partition."""
+    """Metadata of one partition for clients."""
 
     topic_partition: TopicPartition
     topic_id: str | None
@@ -125,9 +125,10 @@ class UpdateMetadataRequest:
     partitions: tuple[UpdateMetadataPartition, ...]
     controller_endpoints: tuple[Endpoint, ...] = ()
     is_initial: bool = False
-    """Whether it is the first picture a controller gives: no StopReplica of an earlier one is still to come."""
+    """Whether this is the controller's first full metadata: no StopReplica of an earlier controller is still to
+    come."""
     sequence: int = 0
-    """Number among the pictures of the controller's term, rising; 0 when they are not numbered."""
+    """Number of the request within the controller's epoch, rising; 0 when the requests are not numbered."""
 
 
 ControlRequest = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
@@ -139,14 +140,14 @@ class ControlResponse:
 
     error: ErrorCode = ErrorCode.NONE
     partition_errors: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
-    """One entry per partition of a LeaderAndIsr or StopReplica request, `ErrorCode.NONE` included."""
+    """One entry per partition of a LeaderAndIsr or StopReplica request, including `ErrorCode.NONE`."""
     topic_ids: dict[TopicPartition, str] = field(default_factory=dict)
-    """Ids of the logs of partitions that a LeaderAndIsr request named without a topic id."""
+    """Topic ids of logs whose partition a LeaderAndIsr request listed without a topic id."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownRequest:
-    """A broker asks to be relieved of leadership before it stops."""
+    """A broker asks to move its leaders away before it stops."""
 
     broker_id: int
     broker_epoch: int
@@ -154,19 +155,19 @@ class ControlledShutdownRequest:
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """One of the cluster's own topics, to be created for a broker."""
+    """An internal topic that a broker asks to create."""
 
     name: str
     partitions: int
     replication_factor: int
     configs: Mapping[str, str]
     broker_id: int
-    """The broker that asks."""
+    """The calling broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerHeartbeatRequest:
-    """A broker says that it can reach its controller."""
+    """A broker renews its lease."""
 
     broker_id: int
     broker_epoch: int
@@ -179,13 +180,13 @@ class BrokerHeartbeatResponse:
     """Whether the broker's lease was renewed."""
 
     error: ErrorCode = ErrorCode.NONE
-    """STALE_BROKER_EPOCH, or BROKER_NOT_AVAILABLE while the registration is not known to the controller."""
+    """STALE_BROKER_EPOCH, or BROKER_NOT_AVAILABLE while the controller has not read the registration."""
     controller_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownResponse:
-    """What could not be moved."""
+    """Partitions that the broker still leads."""
 
     error: ErrorCode = ErrorCode.NONE
     remaining: tuple[TopicPartition, ...] = ()

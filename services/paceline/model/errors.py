@@ -1,9 +1,9 @@
-"""One family of errors; every class carries Kafka's number and what a caller may do about it.
+"""The errors of Paceline; every class has Kafka's error number and tells how a caller may react.
 
-`code` is the number on the wire (`paceline.v1.ErrorCode` has the same values), `retriable` says whether the same
-request may succeed later, `definite` whether the operation surely did not happen, whatever the request was. A leader
-answers some errors also after it has appended a batch (``acks=all``): these are not definite. `refresh_metadata` says
-whether the caller routed by metadata that is out of date. The protos carry the same three facts as options of the enum.
+`code` is the number in the protocol (`paceline.v1.ErrorCode` has the same values), `retriable` whether the same request
+may succeed later, `definite` whether the operation was definitely not carried out, for any request. A leader answers
+some errors even after it has appended a batch (``acks=all``): these are not definite. `refresh_metadata` is true when
+the caller's metadata is out of date. The protos have the same three values as options of the enum.
 """
 
 from enum import IntEnum
@@ -11,7 +11,7 @@ from typing import ClassVar, Final, Self
 
 
 class ErrorCode(IntEnum):
-    """Numbers of Kafka's protocol where positive; 0 is success, numbers from 1000 are our own."""
+    """Kafka's numbers where positive; 0 is success, numbers from 1000 are Paceline's own."""
 
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
@@ -81,7 +81,7 @@ class ErrorCode(IntEnum):
 
 
 class PacelineError(Exception):
-    """Base of every error that may cross a service boundary."""
+    """Base of every error that a service may return."""
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
     retriable: ClassVar[bool] = False
@@ -90,12 +90,12 @@ class PacelineError(Exception):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What a caller may act on besides the code, for example the active controller's ``address``."""
+        """Additional data for the caller, for example the active controller's ``address``."""
         return dict(self.__dict__.get("_metadata", ()))
 
     @property
     def retry_delay_ms(self) -> int:
-        """Return the least pause before a retry that the server asked for, 0 when it asked for none."""
+        """Return the minimum pause before a retry requested by the server, 0 without a request."""
         text = self.metadata.get("retry_delay_ms", "")
         return int(text) if text.isdecimal() else 0
 
@@ -106,13 +106,13 @@ class PacelineError(Exception):
 
 
 class UnknownServerError(PacelineError):
-    """Something failed that has no code of its own."""
+    """A failure without its own code."""
 
     definite = False
 
 
 class OffsetOutOfRangeError(PacelineError):
-    """The offset lies outside the log."""
+    """The offset is outside the log."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -123,15 +123,15 @@ class OffsetOutOfRangeError(PacelineError):
 
 
 class CorruptMessageError(PacelineError):
-    """A batch failed its checksum or its lengths do not add up."""
+    """A batch has a wrong checksum or inconsistent lengths."""
 
     code = ErrorCode.CORRUPT_MESSAGE
 
 
 class UnknownTopicOrPartitionError(PacelineError):
-    """The topic or partition does not exist, as far as the answering process knows.
+    """The topic or partition does not exist in the metadata of the answering process.
 
-    Not definite: a replica may be deleted after it has appended a batch, and be the only one that was.
+    Not definite: a replica may be deleted after it was the only replica to append a batch.
     """
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -151,7 +151,7 @@ class LeaderNotAvailableError(PacelineError):
 class NotLeaderOrFollowerError(PacelineError):
     """The broker does not lead the partition.
 
-    Not definite: a leader may be deposed after it has appended a batch, and the next leader may have the batch.
+    Not definite: a leader may lose leadership after it has appended a batch, and the next leader may have the batch.
     """
 
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -177,11 +177,11 @@ class BrokerNotAvailableError(PacelineError):
 
 
 NOT_REGISTERED: Final = {"registered": "no"}
-"""Metadata of an error by which a process says that it has not registered as a broker since it started."""
+"""Error metadata by which a process reports that it has not registered as a broker since it started."""
 
 
 class ReplicaNotAvailableError(PacelineError):
-    """The replica is not hosted here."""
+    """This broker does not host the replica."""
 
     code = ErrorCode.REPLICA_NOT_AVAILABLE
     retriable = True
@@ -201,7 +201,7 @@ class StaleControllerEpochError(PacelineError):
 
 
 class InvalidTopicError(PacelineError):
-    """The topic name is not legal, or clients may not write to the topic."""
+    """The topic name is not valid, or clients may not write to the topic."""
 
     code = ErrorCode.INVALID_TOPIC
 
@@ -213,14 +213,14 @@ class RecordListTooLargeError(PacelineError):
 
 
 class NotEnoughReplicasError(PacelineError):
-    """Fewer in-sync replicas than ``min.insync.replicas``; nothing was appended."""
+    """The ISR is smaller than ``min.insync.replicas``; no record was appended."""
 
     code = ErrorCode.NOT_ENOUGH_REPLICAS
     retriable = True
 
 
 class NotEnoughReplicasAfterAppendError(PacelineError):
-    """Appended, but the in-sync set fell below ``min.insync.replicas`` before replication."""
+    """The record was appended, but the ISR shrank below ``min.insync.replicas`` before it was replicated."""
 
     code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     retriable = True
@@ -234,7 +234,7 @@ class InvalidRequiredAcksError(PacelineError):
 
 
 class ClusterAuthorizationError(PacelineError):
-    """The caller's certificate does not allow the call."""
+    """The caller's certificate does not authorize the call."""
 
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
@@ -246,19 +246,19 @@ class InvalidTimestampError(PacelineError):
 
 
 class TopicAlreadyExistsError(PacelineError):
-    """A topic of that name exists, or one that differs only in ``.`` and ``_``."""
+    """The topic already exists, or a topic whose name differs only in ``.`` and ``_``."""
 
     code = ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 class InvalidPartitionsError(PacelineError):
-    """The number of partitions is not acceptable."""
+    """The number of partitions is not valid."""
 
     code = ErrorCode.INVALID_PARTITIONS
 
 
 class InvalidReplicationFactorError(PacelineError):
-    """The replication factor is not acceptable."""
+    """The replication factor is not valid."""
 
     code = ErrorCode.INVALID_REPLICATION_FACTOR
 
@@ -302,7 +302,7 @@ class OutOfOrderSequenceNumberError(PacelineError):
 
 
 class InvalidProducerEpochError(PacelineError):
-    """The producer's epoch is older than the one the log knows."""
+    """The producer's epoch is older than the latest epoch in the log."""
 
     code = ErrorCode.INVALID_PRODUCER_EPOCH
 
@@ -317,7 +317,7 @@ class KafkaStorageError(PacelineError):
 
 
 class LogDirNotFoundError(PacelineError):
-    """The broker has no log directory of that name."""
+    """The broker has no such log directory."""
 
     code = ErrorCode.LOG_DIR_NOT_FOUND
 
@@ -349,7 +349,7 @@ class TopicDeletionDisabledError(PacelineError):
 
 
 class FencedLeaderEpochError(PacelineError):
-    """The leader epoch in the request is older than the broker's; current metadata have the newer one."""
+    """The leader epoch in the request is older than the broker's; current metadata has the newer epoch."""
 
     code = ErrorCode.FENCED_LEADER_EPOCH
     retriable = True
@@ -364,7 +364,7 @@ class UnknownLeaderEpochError(PacelineError):
 
 
 class UnsupportedCompressionTypeError(PacelineError):
-    """A batch uses a codec this broker cannot read."""
+    """The broker does not support the batch's compression codec."""
 
     code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
@@ -395,13 +395,13 @@ class EligibleLeadersNotAvailableError(PacelineError):
 
 
 class ElectionNotNeededError(PacelineError):
-    """The partition has the leader the election would give it."""
+    """The partition already has the leader that the election would choose."""
 
     code = ErrorCode.ELECTION_NOT_NEEDED
 
 
 class NoReassignmentInProgressError(PacelineError):
-    """There is no running reassignment of the partition to cancel."""
+    """The partition has no reassignment to cancel."""
 
     code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
@@ -419,14 +419,14 @@ class InvalidUpdateVersionError(PacelineError):
 
 
 class InconsistentTopicIdError(PacelineError):
-    """The topic id in the request is not the one of the topic with that name."""
+    """The topic id in the request differs from the id of the topic with that name."""
 
     code = ErrorCode.INCONSISTENT_TOPIC_ID
     refresh_metadata = True
 
 
 class OffsetMetadataTooLargeError(PacelineError):
-    """The note committed with an offset is longer than offset.metadata.max.bytes."""
+    """The metadata text of a committed offset is longer than offset.metadata.max.bytes."""
 
     code = ErrorCode.OFFSET_METADATA_TOO_LARGE
 
@@ -455,19 +455,19 @@ class NotCoordinatorError(PacelineError):
 
 
 class IllegalGenerationError(PacelineError):
-    """The generation is not the group's present one."""
+    """The generation is not the group's present generation."""
 
     code = ErrorCode.ILLEGAL_GENERATION
 
 
 class InconsistentGroupProtocolError(PacelineError):
-    """The members know no assignor in common, or the kind of group is another one."""
+    """The members have no common assignor, or the group has another protocol type."""
 
     code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 class InvalidGroupIdError(PacelineError):
-    """The name of the group is not legal."""
+    """The group id is not valid."""
 
     code = ErrorCode.INVALID_GROUP_ID
 
@@ -479,7 +479,7 @@ class UnknownMemberIdError(PacelineError):
 
 
 class InvalidSessionTimeoutError(PacelineError):
-    """The session time-out lies outside group.min.session.timeout.ms and group.max.session.timeout.ms."""
+    """The session timeout is outside group.min.session.timeout.ms and group.max.session.timeout.ms."""
 
     code = ErrorCode.INVALID_SESSION_TIMEOUT
 
@@ -503,25 +503,25 @@ class NonEmptyGroupError(PacelineError):
 
 
 class GroupIdNotFoundError(PacelineError):
-    """There is no such group."""
+    """The group does not exist."""
 
     code = ErrorCode.GROUP_ID_NOT_FOUND
 
 
 class MemberIdRequiredError(PacelineError):
-    """A new member has to join with the id in the metadata entry "member_id"."""
+    """A new member must join with the id in the metadata entry "member_id"."""
 
     code = ErrorCode.MEMBER_ID_REQUIRED
 
 
 class GroupMaxSizeReachedError(PacelineError):
-    """The group has group.max.size members."""
+    """The group already has group.max.size members."""
 
     code = ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 class FencedInstanceIdError(PacelineError):
-    """Another member has taken over the group instance id. Stop."""
+    """Another member has taken over the group instance id; this member must stop."""
 
     code = ErrorCode.FENCED_INSTANCE_ID
 
@@ -535,7 +535,7 @@ class ShuttingDownError(PacelineError):
 
 
 class ThrottledError(PacelineError):
-    """The server's budget for requests in flight is used up."""
+    """The server's limit for requests in flight is reached."""
 
     code = ErrorCode.THROTTLED
     retriable = True
@@ -551,7 +551,7 @@ def _classes(base: type[PacelineError]) -> list[type[PacelineError]]:
 ERROR_CLASSES: dict[ErrorCode, type[PacelineError]] = {
     cls.code: cls for cls in _classes(PacelineError) if cls is not PacelineError
 }
-"""The class of each code; ``NONE`` has none."""
+"""The class of each code; ``NONE`` has no class."""
 
 
 def error_for(code: ErrorCode | int, message: str = "") -> PacelineError:

@@ -1,7 +1,7 @@
-"""The latest state changes of a process, by position: what watchers read, at their own speed.
+"""Ring buffer of a process's latest state changes; watchers read it by position, at their own speed.
 
-Nothing is kept for a watcher: it brings its position along. When the ring has gone past it, it is told how much it
-missed and goes on at the oldest change that is left.
+The ring stores no state per watcher: a watcher passes its position. When older changes have been overwritten, the
+result counts the lost changes and continues with the oldest change in the ring.
 """
 
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from typing import Final
 from paceline.model.state_change import StateChange
 
 EVENT_RING_CAPACITY: Final = 20_000
-"""Changes kept; about 10 MiB when full. A failover of a few thousand partitions fits."""
+"""Maximum number of changes, about 10 MiB; enough for a failover of a few thousand partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventRead:
-    """What one look at the ring has found."""
+    """Result of a read."""
 
     events: tuple[StateChange, ...]
     next_position: int
-    """Where to go on: behind everything looked at, whether it was wanted or not."""
+    """Position to continue from: after all changes examined, whether or not they matched."""
     lost_count: int
-    """Changes that were there after the position asked for and are not kept any more."""
+    """Number of changes after the requested position that have been overwritten."""
 
 
 class EventRing:
@@ -42,11 +42,11 @@ class EventRing:
 
     @property
     def begin(self) -> int:
-        """Position of the oldest change kept; `end` when there is none."""
+        """Position of the oldest change in the ring; `end` when it is empty."""
         return self._end - len(self._changes)
 
     def append(self, change: StateChange) -> None:
-        """Keep a change; when the ring is full the oldest one goes."""
+        """Add a change; when the ring is full, overwrite the oldest."""
         if len(self._changes) < self._capacity:
             self._changes.append(change)
         else:
@@ -54,9 +54,11 @@ class EventRing:
         self._end += 1
 
     def position_since(self, wall_ms: int) -> int:
-        """Return the position of the oldest change kept that was made at ``wall_ms`` or later, `end` without one.
+        """Return the position of the oldest change in the ring made at ``wall_ms`` or later, `end` without such a
+        change.
 
-        A wall clock that was set back can put an earlier change behind a later one: the first in the ring counts.
+        When the wall clock was set back, an earlier change may follow a later change: the first match in the ring
+        counts.
         """
         return next((at for at in range(self.begin, self._end) if self._at(at).wall_ms >= wall_ms), self._end)
 
@@ -67,13 +69,13 @@ class EventRing:
         wanted: Callable[[StateChange], bool] | None = None,
         max_looks: int = 5_000,
     ) -> EventRead:
-        """Return changes from a position on.
+        """Return changes from a position onwards.
 
         Args:
-            position: where to begin; one that is not kept any more begins at the oldest, one beyond the end at the end.
-            max_events: most changes to return.
-            wanted: which changes; None for all.
-            max_looks: most changes to look at, so that a narrow filter does not hold up the event loop.
+            position: start; an overwritten position means the oldest change, a position beyond the end means the end.
+            max_events: maximum number of changes to return.
+            wanted: filter; None for all changes.
+            max_looks: maximum number of changes to examine, so that a narrow filter does not block the event loop.
         """
         begin = min(max(position, self.begin), self._end)
         found: list[StateChange] = []

@@ -1,4 +1,4 @@
-"""Names of things: topics, partitions, brokers, epochs."""
+"""Identifiers of topics, partitions and brokers, and special epoch values."""
 
 import base64
 import random
@@ -17,7 +17,7 @@ EPOCH_DURING_DELETE: Final = -2
 """Leader epoch in StopReplica for a partition that is being deleted; always accepted."""
 
 NO_EPOCH: Final = -1
-"""Leader epoch that stands for "not known"."""
+"""Leader epoch that means "not known"."""
 
 MAX_TOPIC_NAME_LENGTH: Final = 249
 
@@ -43,23 +43,23 @@ def new_id(rng: random.Random) -> str:
 
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Topics that the cluster makes for itself, and that only brokers write to."""
+"""Topics that the cluster creates itself, and to which only brokers write."""
 
 
 def validate_topic_name(name: str) -> None:
     """Check a topic name: 1 to 249 characters of ``[A-Za-z0-9._-]``, neither ``.`` nor ``..``.
 
     Raises:
-        InvalidTopicError: the name is not legal; the message says why.
+        InvalidTopicError: the name is not valid; the message has the reason.
 
     Source: docs/protocol/zookeeper.md#topic-names.
     """
     if not name:
         raise InvalidTopicError("the topic name is empty")
     if name in {".", ".."}:
-        raise InvalidTopicError(f"the topic name may not be {name!r}")
+        raise InvalidTopicError(f"the topic name must not be {name!r}")
     if len(name) > MAX_TOPIC_NAME_LENGTH:
-        raise InvalidTopicError(f"the topic name has {len(name)} characters, {MAX_TOPIC_NAME_LENGTH} are allowed")
+        raise InvalidTopicError(f"the topic name has {len(name)} characters, the limit is {MAX_TOPIC_NAME_LENGTH}")
     if not _LEGAL_TOPIC_NAME.fullmatch(name):
         raise InvalidTopicError(
             f"the topic name {name!r} has characters other than ASCII letters, digits, '.', '_', '-'"
@@ -67,5 +67,5 @@ def validate_topic_name(name: str) -> None:
 
 
 def collision_key(name: str) -> str:
-    """Return the name with ``.`` mapped to ``_``: two topics may not share it (their metric names would clash)."""
+    """Return the name with ``.`` replaced by ``_``: two topics must not share it (their metric names would clash)."""
     return name.replace(".", "_")

@@ -15,15 +15,15 @@ _URI: Final = re.compile(r"spiffe://([0-9a-f]{32})/(controller|broker|client)/([
 _NODE_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _MAX_NODE_ID: Final = 2**31 - 1
 ANONYMOUS: Final = "User:ANONYMOUS"
-"""The principal of a caller without a certificate; Kafka's name for it."""
+"""The principal of a caller without a certificate, named as in Kafka."""
 
 
 class InvalidIdentityError(ValueError):
-    """A text is not an identity of ours; the message says why."""
+    """A text is not a Paceline identity; the message has the reason."""
 
 
 class Role(StrEnum):
-    """The part a certificate's owner plays."""
+    """Role of a certificate's owner."""
 
     CONTROLLER = "controller"
     BROKER = "broker"
@@ -35,7 +35,7 @@ class Identity:
     """The owner of a certificate.
 
     Raises:
-        InvalidIdentityError: the name is not one that the role may have.
+        InvalidIdentityError: the name is not valid for the role.
     """
 
     cluster: str
@@ -59,7 +59,7 @@ class Identity:
         """Return the identity in a URI.
 
         Raises:
-            InvalidIdentityError: it is not one of ours.
+            InvalidIdentityError: the URI is not a Paceline identity.
         """
         match = _URI.fullmatch(uri)
         if match is None:
@@ -73,12 +73,12 @@ class Identity:
 
     @property
     def node_id(self) -> int | None:
-        """The id of a controller or broker, None for a client."""
+        """Id of a controller or broker, None for a client."""
         return None if self.role is Role.CLIENT else int(self.name)
 
     @property
     def principal(self) -> str:
-        """``User:<name>`` of a client, ``User:broker/1`` of a node: no client's name has a slash."""
+        """``User:<name>`` for a client, ``User:broker/1`` for a node; client names cannot contain a slash."""
         return f"User:{self.name}" if self.role is Role.CLIENT else f"User:{self.role}/{self.name}"
 
 
@@ -86,7 +86,7 @@ def trust_domain_of(cluster_id: str) -> str:
     """Return a cluster id as 32 hex digits.
 
     Raises:
-        InvalidIdentityError: it is not the base64 of 16 bytes.
+        InvalidIdentityError: the cluster id is not the base64 of 16 bytes.
     """
     try:
         raw = base64.b64decode(cluster_id + "==", altchars=b"-_", validate=True)
@@ -98,5 +98,5 @@ def trust_domain_of(cluster_id: str) -> str:
 
 
 def cluster_id_of(trust_domain: str) -> str:
-    """Return the cluster id behind 32 hex digits, as ZooKeeper keeps it."""
+    """Return the cluster id of a trust domain, in ZooKeeper's form."""
     return base64.urlsafe_b64encode(bytes.fromhex(trust_domain)).rstrip(b"=").decode()

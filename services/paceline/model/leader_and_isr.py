@@ -12,19 +12,19 @@ class LeaderAndIsr:
     leader: int
     """Broker id, `NO_LEADER` (-1) when there is none."""
     leader_epoch: int
-    """Rises by one with every write of a controller; a leader's own ISR write keeps it."""
+    """A controller's write raises it by one; a leader's ISR write keeps it."""
     isr: tuple[int, ...]
-    """In-sync replicas; a set in meaning, never empty once written."""
+    """In-sync replicas, in any order; never empty once written."""
     zk_version: int
     """Data version of the state node these values were read from or written at."""
     controller_epoch: int
-    """Epoch of the controller that took the leadership decision."""
+    """Epoch of the controller that decided the leadership."""
 
     def with_leader(self, leader: int, isr: tuple[int, ...], controller_epoch: int) -> "LeaderAndIsr":
-        """Return the next decision of a controller: leader epoch plus one, same version until written."""
+        """Return the controller's next state: leader epoch plus one, unchanged version until it is written."""
         return LeaderAndIsr(leader, self.leader_epoch + 1, isr, self.zk_version, controller_epoch)
 
     @property
     def has_leader(self) -> bool:
-        """Whether some broker leads the partition."""
+        """Whether the partition has a leader."""
         return self.leader != NO_LEADER

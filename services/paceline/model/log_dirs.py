@@ -1,4 +1,4 @@
-"""What lies in a broker's log directories, as plain values (KIP-113; wire form: `paceline.v1` AdminService)."""
+"""Contents of a broker's log directories, as plain values (KIP-113; wire form: `paceline.v1` AdminService)."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class ReplicaOnDisk:
     topic_partition: TopicPartition
     size_bytes: int
     offset_lag: int
-    """Records its leader had committed, when it last said so, that are not here yet; 0 for a leader."""
+    """Records below the leader's last known high watermark that this replica lacks; 0 for a leader."""
     is_future: bool = False
 
 
@@ -23,14 +23,14 @@ class LogDirView:
 
     path: str
     error: PacelineError | None = None
-    """Why nothing is known of it: it has failed."""
+    """Error of a failed directory, whose contents are unknown."""
     replicas: tuple[ReplicaOnDisk, ...] = ()
     """By topic and partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirWish:
-    """In which directory of its broker a replica shall lie."""
+    """Requested log directory of a replica."""
 
     topic_partition: TopicPartition
     path: str

@@ -1,7 +1,7 @@
-"""When which topic changed last: what a watcher of metadata needs to be brought up to date from where it was.
+"""Revision of each topic's latest change, from which a metadata watcher is updated.
 
-State, not history: a topic has one entry, with the revision of its latest change, so a slow watcher costs nothing and
-misses nothing but what was overtaken. Topics that are gone stay for a while as entries of nothing.
+State, not history: a topic has one entry, with the revision of its latest change, so that a slow watcher costs no
+memory and only misses changes that were superseded. Deleted topics keep an entry for a while.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -10,48 +10,49 @@ from itertools import takewhile
 from typing import Final, NamedTuple
 
 CLUSTER: Final = ""
-"""The entry of brokers and controller; no topic has the empty name."""
+"""The entry for brokers and controller; no topic has the empty name."""
 GONE_TOPICS_KEPT: Final = 1_000
 
 
 class MetadataPosition(NamedTuple):
-    """Where a reader stands."""
+    """Position of a reader."""
 
     revision: int
-    """Revision of the latest change it has read."""
+    """Revision of the latest change that it has read."""
     began: int
-    """Revision at which it started to read everything: it never knew what was deleted before."""
+    """Revision at which it started with a snapshot: it does not know topics deleted earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataRead:
-    """What has changed since a revision."""
+    """Changes since a revision."""
 
     entries: tuple[tuple[str, int], ...]
     """Topics, and `CLUSTER`, with the revisions of their latest changes, in that order."""
     position: MetadataPosition
-    """Where to go on after all of them; a reader that takes only some goes on at the last one's revision."""
+    """Revision to continue from after all of them; a reader of fewer topics continues from its last topic's
+    revision."""
     anew: bool
-    """Whether the reader has to forget what it knows: changes since its revision are not all known any more."""
+    """Whether the reader must discard its state, because some changes since its revision were forgotten."""
     more: bool
-    """Whether there is more to read at once."""
+    """Whether more changes are available at once."""
 
 
 class MetadataRevisions:
-    """Revisions of one process's metadata; they rise by one with each change of a topic, or of the cluster."""
+    """Metadata revisions of a process; each change of a topic, or of the cluster, raises the revision by one."""
 
     def __init__(self, gone_topics_kept: int = GONE_TOPICS_KEPT, on_change: Callable[[], None] = lambda: None) -> None:
         """``on_change`` is called after changes."""
         self._gone_topics_kept = gone_topics_kept
         self._revision = 0
         self._oldest = 0
-        """Revision of the latest change that is forgotten: a topic that went."""
+        """Revision of the latest deletion that was forgotten."""
         self._entries: dict[str, int] = {}
         """Revision by name, in rising order."""
         self._gone: dict[str, None] = {}
         self._cluster: Hashable = None
         self.generation = 0
-        """Rises when all was forgotten; a revision means something within one generation only."""
+        """Raised by `restart`; revisions of different generations cannot be compared."""
         self._on_change = on_change
 
     @property
@@ -60,7 +61,7 @@ class MetadataRevisions:
         return self._revision
 
     def changed(self, topics: Iterable[str], cluster: Hashable) -> None:
-        """Note that topics have changed; ``cluster`` stands for brokers and controller, and counts when it differs."""
+        """Record changed topics; ``cluster`` is the state of brokers and controller, and counts when it differs."""
         for topic in dict.fromkeys(topics):
             self._gone.pop(topic, None)
             self._move_to_end(topic)
@@ -70,7 +71,7 @@ class MetadataRevisions:
         self._on_change()
 
     def gone(self, topic: str) -> None:
-        """Note that a topic is not there any more."""
+        """Record that a topic was deleted."""
         self._move_to_end(topic)
         self._gone.pop(topic, None)
         self._gone[topic] = None
@@ -81,7 +82,7 @@ class MetadataRevisions:
         self._on_change()
 
     def restart(self) -> None:
-        """Forget everything: what was known is known no more."""
+        """Forget all revisions and start a new generation."""
         self.generation += 1
         self._revision = self._oldest = 0
         self._entries.clear()
@@ -90,7 +91,7 @@ class MetadataRevisions:
         self._on_change()
 
     def since(self, position: MetadataPosition | None, max_names: int) -> MetadataRead:
-        """Return what has changed after a position, the oldest change first; None asks for everything."""
+        """Return the changes after a position, oldest first; None returns everything."""
         anew = position is None or position.revision > self._revision or max(position) < self._oldest
         start = MetadataPosition(0, self._revision) if position is None or anew else position
         later = list(takewhile(lambda entry: entry[1] > start.revision, reversed(self._entries.items())))

@@ -1,4 +1,4 @@
-"""A follower's fetch and its answer, as plain values (wire form: `paceline.internal.v1`)."""
+"""A follower's fetch and the leader's response, as plain values (wire form: `paceline.internal.v1`)."""
 
 from dataclasses import dataclass
 
@@ -15,14 +15,14 @@ class ReplicaFetchPartition:
     current_leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int | None
-    """Epoch of the follower's last record; None when its log has none."""
+    """Leader epoch of the follower's last record; None when its log is empty."""
     log_start_offset: int
     max_bytes: int
 
 
 @dataclass(slots=True)
 class ReplicaFetchRequest:
-    """A follower's fetch; in an incremental session only added and changed partitions are listed."""
+    """A follower's fetch; an incremental session lists only added and changed partitions."""
 
     replica_id: int
     broker_epoch: int
@@ -30,13 +30,13 @@ class ReplicaFetchRequest:
     min_bytes: int
     max_bytes: int
     session_id: int
-    """0 for none yet."""
+    """0 before a session is open."""
     session_epoch: int
-    """0 opens a session, -1 is a full fetch without one."""
+    """0 opens a session, -1 is a full fetch without a session."""
     partitions: list[ReplicaFetchPartition]
     forgotten: list[TopicPartition]
     wants_high_watermark: bool = False
-    """Whether a high watermark that moved is reason enough to answer: clients read from this follower."""
+    """Whether to answer as soon as a high watermark advances, because consumers read from this follower."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class EpochEnd:
 
 @dataclass(slots=True)
 class ReplicaFetchResult:
-    """What the leader answers for one partition."""
+    """The leader's result for one partition."""
 
     topic_partition: TopicPartition
     error: ErrorCode = ErrorCode.NONE
@@ -64,7 +64,7 @@ class ReplicaFetchResult:
 
 @dataclass(slots=True)
 class ReplicaFetchResponse:
-    """Answer to a follower's fetch."""
+    """Response to a follower's fetch."""
 
     session_id: int
     results: list[ReplicaFetchResult]

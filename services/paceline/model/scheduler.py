@@ -1,4 +1,4 @@
-"""The ports through which cores meet time. The services and the simulator each implement them once."""
+"""Interfaces to the clock and the event loop, implemented by the services and by the simulator."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -8,20 +8,20 @@ class Cancellable(Protocol):
     """A callback that has been scheduled."""
 
     def cancel(self) -> None:
-        """Make sure the callback does not run; harmless when it already has."""
+        """Prevent the callback from running; does nothing when it has already run."""
 
 
 class Scheduler(Protocol):
-    """The clock and the queue of one node. All callbacks of a node run one at a time, on one thread."""
+    """Clock and queue of a node. All callbacks of a node run one at a time, on one thread."""
 
     def now_ms(self) -> int:
-        """Return monotonic milliseconds; the only clock protocol decisions may use."""
+        """Return monotonic milliseconds, the only clock for protocol decisions."""
 
     def wall_ms(self) -> int:
-        """Return milliseconds since the Unix epoch; for record timestamps and logs only."""
+        """Return milliseconds since the Unix epoch, for record timestamps and logs only."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` after what is queued already."""
+        """Run ``callback`` after the callbacks that are already queued."""
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable:
         """Run ``callback`` once, not before ``delay_ms`` have passed."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """What the group coordinator needs to know."""
+    """Settings of the group coordinator."""
 
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
@@ -26,15 +26,15 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """What a broker's core needs to know."""
+    """Settings of a broker's core."""
 
     broker_id: int
     broker_rack: str | None = None
     ssl_listeners: tuple[str, ...] = ()
-    """Listeners that speak TLS; the registration tells others."""
+    """Listeners that use TLS; the registration publishes them."""
     zookeeper_session_timeout_ms: int = 18_000
     controller_broker_lease_ms: int = 9_000
-    """Three times the period of heartbeats to the controller; 0 for none. Not in Kafka."""
+    """Three times the heartbeat interval; 0 disables leases. Not in Kafka."""
     replica_lag_time_max_ms: int = 30_000
     replica_fetch_max_bytes: int = 1_048_576
     replica_fetch_response_max_bytes: int = 10_485_760
@@ -48,16 +48,16 @@ class BrokerConfig:
     log_retention_check_interval_ms: int = 300_000
     log_cleaner_enable: bool = True
     log_cleaner_threads: int = 1
-    """How many logs are compacted at the same time."""
+    """Number of logs compacted in parallel."""
     log_cleaner_dedupe_buffer_size: int = 128 << 20
-    """Memory for the keys of all logs that are being compacted."""
+    """Memory for the keys of all logs being compacted."""
     log_cleaner_io_buffer_load_factor: float = 0.9
     log_cleaner_io_max_bytes_per_second: float = 1.7976931348623157e308
-    """Reads and writes of all compactions together."""
+    """Limit for reads and writes of all compactions together."""
     log_cleaner_backoff_ms: int = 15_000
     """Pause when no log needs compaction."""
     transactional_id_expiration_ms: int = 604_800_000
-    """What is known of an idempotent producer is forgotten when it has been idle for longer."""
+    """Idle time after which the state of an idempotent producer is removed."""
     fetch_max_bytes: int = 57_671_680
     replica_selector_class: str = "leader"
     """``leader``, ``rack-aware`` or Kafka's names of these (KIP-392)."""
@@ -79,14 +79,15 @@ class BrokerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """What a controller's core needs to know."""
+    """Settings of a controller's core."""
 
     controller_id: int
     zookeeper_session_timeout_ms: int = 18_000
     controller_broker_lease_ms: int = 9_000
-    """A broker silent for longer loses its leaders (docs/protocol/controller.md#broker-lease); 0 for never."""
+    """Time without heartbeat after which a broker loses its leaders (docs/protocol/controller.md#broker-lease); 0:
+    never."""
     broker_suspect_ms: int = 100
-    """Pause between the two refused connects that show a dead process; 0: only lease and session count. Ours."""
+    """Pause between two connects that test for a dead process; 0: only lease and session count. Not in Kafka."""
     request_timeout_ms: int = 30_000
     controller_socket_timeout_ms: int = 30_000
     send_retry_backoff_ms: int = 100
@@ -101,7 +102,7 @@ class ControllerConfig:
     num_partitions: int = 1
     max_partitions_per_request: int = 200_000
     topic_defaults: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Topic keys that brokers are given another default for, as far as a controller knows: to tell clients."""
+    """Topic keys whose broker-wide default is set in the shared settings file, for DescribeConfigs."""
     zookeeper_multi_max_bytes: int = 512 * 1024
-    """Size of one multi, well below the server's jute.maxbuffer of 1 MiB."""
+    """Maximum size of a multi, well below the server's jute.maxbuffer of 1 MiB."""
     zookeeper_multi_max_operations: int = 1_000

@@ -1,4 +1,4 @@
-"""Partition states that the active controller streams to the standbys, in order, from a snapshot on.
+"""Partition states that the active controller streams to standbys: a snapshot, then changes in order.
 
 Source: docs/protocol/controller.md#warm-standby; docs/decisions/0009-warm-standbys.md.
 """
@@ -16,9 +16,9 @@ class TopicStates:
 
     topic_id: str | None
     states: Mapping[int, LeaderAndIsr | None]
-    """By partition index; None where the state node is gone."""
+    """By partition index; None when the state node was deleted."""
     extras: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    """Keys of state nodes outside Kafka's schema; a partition that is missing here has none."""
+    """Keys of state nodes outside Kafka's schema; no entry for a partition without such keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class StateUpdate:
     """One message to a standby."""
 
     number: int
-    """Counts the messages of one stream from 1; a gap or a repetition ends the stream."""
+    """Number of the message in its stream, from 1; a gap or a duplicate ends the stream."""
     controller_epoch: int
     in_snapshot: bool = False
-    """True for every message of the snapshot but its last one."""
+    """True for every message of the snapshot but the last."""
     sequence: int | None = None
-    """Sequence of ``/controller_journal`` the state has reached with this message; None within the snapshot."""
+    """Sequence of ``/controller_journal`` that the state includes after this message; None within the snapshot."""
     topics: Mapping[str, TopicStates] = field(default_factory=dict)
     dropped_topics: tuple[str, ...] = ()
-    """Topics that are gone; applied before ``topics``."""
+    """Deleted topics; applied before ``topics``."""
     broker_epochs: Mapping[int, int] | None = None
-    """Broker epoch of every registered broker; None when nothing has changed."""
+    """Broker epoch of every registered broker; None when unchanged."""

@@ -1,6 +1,6 @@
 """Record of a change in the cluster, shared by the state-change log, the event stream, the CLI and the console.
 
-The emitter fills in the fields that it knows and leaves the rest at None; `kind` says which fields to expect.
+The emitter sets the fields that it knows and leaves all others None; `kind` determines the expected fields.
 """
 
 from dataclasses import dataclass, fields
@@ -11,7 +11,7 @@ from paceline.model.identifiers import TopicPartition
 
 
 class StateChangeKind(Enum):
-    """What happened; the values are the words shown to people."""
+    """Kind of change; the values are displayed to people."""
 
     BECAME_LEADER = "became-leader"
     BECAME_FOLLOWER = "became-follower"
@@ -39,7 +39,7 @@ class StateChangeKind(Enum):
     BROKER_UP = "broker-up"
     BROKER_DOWN = "broker-down"
     TRANSITION = "transition"
-    """A state machine of the controller moved, ``from_state`` to ``to_state``."""
+    """A state machine of the controller moved from ``from_state`` to ``to_state``."""
     LEADER_ELECTED = "leader-elected"
     TOPIC_CREATED = "topic-created"
     TOPIC_DELETED = "topic-deleted"
@@ -50,7 +50,7 @@ class StateChangeKind(Enum):
 
 @dataclass(slots=True)
 class ReplicaOffsets:
-    """Where one replica stood at the moment of a change, as far as the emitter knows; ends are exclusive."""
+    """Offsets of a replica at the time of a change, known to the emitter; ends are exclusive."""
 
     broker_id: int
     log_end_offset: int | None
@@ -59,22 +59,22 @@ class ReplicaOffsets:
 
 @dataclass(slots=True, kw_only=True)
 class StateChange:
-    """One change, reported by the process that made it; treat it as immutable.
+    """A change, reported by the process that made it; treat it as immutable.
 
-    Not frozen: that would triple its cost, and an election of ten thousand partitions makes tens of thousands.
+    Not frozen: that would triple the cost, and an election of ten thousand partitions creates tens of thousands.
     """
 
     who: str
     """The process, for example ``broker-1`` or ``controller-1000000``."""
     wall_ms: int
-    """Milliseconds since the epoch on the emitter's clock."""
+    """Milliseconds since the epoch by the emitter's clock."""
     kind: StateChangeKind = StateChangeKind.TRANSITION
     topic_partition: TopicPartition | None = None
     topic: str | None = None
-    """The topic, when the change is about a topic and not about one of its partitions."""
+    """The topic, for a change of a topic instead of a partition."""
     topic_id: str | None = None
     replica: int | None = None
-    """Broker id of the replica the change is about; None when it is about the partition or the process."""
+    """Broker id of the replica that changed; None for a change of the partition or the process."""
     from_state: str | None = None
     to_state: str | None = None
     controller_epoch: int | None = None
@@ -84,27 +84,27 @@ class StateChange:
     old_isr: tuple[int, ...] | None = None
     zk_version: int | None = None
     replicas: tuple[ReplicaOffsets, ...] = ()
-    """The emitter's own replica first, then the others it follows the progress of."""
+    """The emitter's own replica first, then the replicas whose progress it tracks."""
     broker_epoch: int | None = None
-    """Registration of the broker the change is about."""
+    """Broker epoch of the broker that changed."""
     silent_ms: int | None = None
-    """Time since the controller last heard from the broker the change is about."""
+    """Time since the controller last received a heartbeat of the broker."""
     log_dir: str | None = None
     end_offset: int | None = None
     """End of a follower's log after a truncation, exclusive."""
     origin_replicas: tuple[int, ...] | None = None
-    """Replicas before a reassignment; None when the reassignment is finished."""
+    """Replicas before a reassignment; None when the reassignment is complete."""
     target_replicas: tuple[int, ...] | None = None
-    """Replicas that a reassignment ends with."""
+    """Target replicas of a reassignment."""
     cause: str | None = None
-    """Why, in words for people."""
+    """Cause, as a text for people."""
 
 
 _STATE_CHANGE_FIELDS: Final = tuple(field.name for field in fields(StateChange))
 
 
 def state_change_fields(change: StateChange) -> dict[str, Any]:
-    """Return the fields of a state change that are known, as JSON values; a partition becomes topic and partition."""
+    """Return the known fields of a state change as JSON values; a partition becomes topic and partition."""
     found: dict[str, Any] = {}
     for name in _STATE_CHANGE_FIELDS:
         value = getattr(change, name)

@@ -1,6 +1,6 @@
-"""The lists of replicas whose replication traffic is throttled: topic keys ``*.replication.throttled.replicas``.
+"""Lists of replicas with throttled replication: topic keys ``*.replication.throttled.replicas``.
 
-A list is ``partition:broker,partition:broker,...``, or ``*`` for every replica of the topic, or nothing. Source:
+A list is ``partition:broker,partition:broker,...``, or ``*`` for every replica of the topic, or empty. Source:
 KIP-73.
 """
 
@@ -15,19 +15,19 @@ def checked_throttled_replicas(text: str) -> str:
     """Return the list without blanks.
 
     Raises:
-        ValueError: it is not of the form above.
+        ValueError: the text is not such a list.
     """
     entries = _entries(text)
     if entries == [ALL_REPLICAS]:
         return ALL_REPLICAS
     for entry in entries:
         if _ENTRY.fullmatch(entry) is None:
-            raise ValueError(f"{entry!r} is not partition:broker; a list of those, or * alone, is expected")
+            raise ValueError(f"{entry!r} is not partition:broker; expected a list of these, or * alone")
     return ",".join(entries)
 
 
 def throttled_partitions(text: str, broker_id: int) -> frozenset[int] | None:
-    """Return the partitions a list names for one broker; None means all of the topic."""
+    """Return the partitions listed for a broker; None means all partitions of the topic."""
     entries = _entries(text)
     if entries == [ALL_REPLICAS]:
         return None

@@ -1,4 +1,4 @@
-"""Transport security of a listener, as the settings give it."""
+"""TLS settings of a listener."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,24 +7,24 @@ from typing import Final
 CA_FILE: Final = "PACELINE_SSL_CA_FILE"
 CERTIFICATE_FILE: Final = "PACELINE_SSL_CERTIFICATE_FILE"
 KEY_FILE: Final = "PACELINE_SSL_KEY_FILE"
-"""Variables that name a client's certificate files."""
+"""Environment variables with a client's certificate files."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files for one end of a connection; they may be replaced while the process runs."""
+    """PEM files of an end of a connection; they may be replaced while the process runs."""
 
     ca: Path
-    """Authorities whose certificates the other end may present."""
+    """Authorities trusted to sign the peer's certificate."""
     certificate: Path | None = None
-    """Our own certificate, None for a client that shows none."""
+    """This end's certificate, None for a client without a certificate."""
     key: Path | None = None
-    """Its private key."""
+    """Private key of the certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerSecurity:
-    """Protocol of one listener."""
+    """Protocol of a listener."""
 
     listener: str
     tls: TlsFiles | None = None

@@ -1,4 +1,4 @@
-"""The scheduler of a real process: one asyncio event loop."""
+"""The scheduler of a real process, on an asyncio event loop."""
 
 import asyncio
 import time
@@ -11,9 +11,9 @@ _ROUNDING_S = 0.000_5
 """`now_ms` rounds down, so a timer that is exact in seconds could look a millisecond early."""
 
 COARSE_FROM_MS: Final = 400
-"""Delays from here on are time-outs, which are nearly always cancelled. They share the timers of the event loop."""
+"""Delays of at least this length are timeouts, most of which are cancelled; they share timers of the event loop."""
 TICK_MS: Final = 25
-"""Time-outs that end within one tick share one timer, which fires at the end of the tick."""
+"""Timeouts that end within the same tick share a timer, which fires at the end of the tick."""
 
 
 class _Timeout:
@@ -34,12 +34,12 @@ class _Timeout:
 
 
 class AsyncioScheduler:
-    """Runs a node's callbacks on an event loop; all methods but `post` are for the loop's own thread."""
+    """Runs a node's callbacks on an event loop; call all methods but `post` on the loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._ticks: dict[int, list[_Timeout]] = {}
-        """Time-outs by the tick at whose end they are due."""
+        """Timeouts by the tick at whose end they are due."""
 
     def now_ms(self) -> int:
         """Return monotonic milliseconds."""
@@ -50,14 +50,14 @@ class AsyncioScheduler:
         return time.time_ns() // 1_000_000
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` after what is queued already."""
+        """Run ``callback`` after the callbacks that are already queued."""
         self._loop.call_soon(callback)
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable:
         """Run ``callback`` once, not before ``delay_ms`` have passed; a long delay may last a tick longer.
 
-        A produce request has a time-out of 30 s and is answered in milliseconds. A timer of the event loop for each
-        costs as much as several look-ups in a dictionary, and stays in the loop's heap after it was cancelled.
+        A produce request has a timeout of 30 s and is answered in milliseconds. Its own event loop timer would cost as
+        much as several dictionary look-ups, and would stay in the loop's heap after it was cancelled.
         """
         if delay_ms >= COARSE_FROM_MS:
             return self._timeout(delay_ms, callback)
@@ -78,7 +78,7 @@ class AsyncioScheduler:
             self._loop.call_soon(timeout.run)
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` on the loop; for other threads. After the loop has closed it is dropped."""
+        """Run ``callback`` on the loop; callable from any thread. Dropped when the loop has closed."""
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:

@@ -1,4 +1,4 @@
-"""Counts the connections of each listener from the kernel's table: gRPC tells nothing of its connections."""
+"""Count the connections of each listener from the kernel's table, because gRPC does not report them."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ _ESTABLISHED: Final = "01"
 
 
 def established_connections(table: str) -> Counter[int]:
-    """Return how many established connections each local port has in a table in the form of ``/proc/net/tcp``."""
+    """Return the number of established connections per local port in a table in the format of ``/proc/net/tcp``."""
     counted: Counter[int] = Counter()
     for line in table.splitlines()[1:]:
         columns = line.split(maxsplit=4)
@@ -29,12 +29,12 @@ class ConnectionCount:
         self._max_connections = 0
 
     def watch(self, ports: Mapping[str, int], max_connections: int) -> None:
-        """Count the connections of these listeners, by name, from now on."""
+        """Count the connections of these listeners from now on, by listener name."""
         self._ports = dict(ports)
         self._max_connections = max_connections
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families, for a registry; called from the endpoint's thread."""
+        """Return the metric families, for a registry; called on the endpoint's thread."""
         found: Counter[int] = Counter()
         for path in _TABLES:
             try:

@@ -1,8 +1,8 @@
-"""SIGTERM while a process is still importing itself; this imports next to nothing, so that it can be asked first.
+"""Handle SIGTERM while a process still imports its modules; this module imports almost nothing, to be ready first.
 
-As process 1 of a container nothing ends by a signal that it has not asked for. A service asks when its event loop
-runs, which is a second after its start, or ten on a busy machine: a stop in that time would be lost, and come again as
-SIGKILL when the container's grace period is over.
+As process 1 of a container a process ignores signals without a handler. A service installs its handlers when its event
+loop runs, which is a second after its start, or ten on a busy machine: a SIGTERM before that would be ignored, and the
+container would be killed with SIGKILL after its grace period.
 """
 
 import os
@@ -11,7 +11,7 @@ from types import FrameType
 
 
 def end_at_stop_signal() -> None:
-    """End the process at once at SIGTERM, until `lifecycle.on_stop_signals` knows better: there is nothing to stop."""
+    """End the process at SIGTERM until `lifecycle.on_stop_signals` replaces the handler: nothing is open yet."""
     signal.signal(signal.SIGTERM, _end)
 
 

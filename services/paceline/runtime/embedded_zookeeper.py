@@ -37,7 +37,7 @@ def java_path() -> str:
     """Return the java command.
 
     Raises:
-        JavaNotFoundError: there is none on the PATH.
+        JavaNotFoundError: no java command is on the PATH.
     """
     found = shutil.which("java")
     if found is None:
@@ -52,7 +52,7 @@ def jars_path() -> Path:
     """Return the folder with PySpark's jars.
 
     Raises:
-        ZooKeeperJarsNotFoundError: PySpark is not installed, or has no ZooKeeper in it.
+        ZooKeeperJarsNotFoundError: PySpark is not installed, or does not contain ZooKeeper.
     """
     spec = importlib.util.find_spec("pyspark")
     locations = list(spec.submodule_search_locations or ()) if spec is not None else []
@@ -65,17 +65,17 @@ def jars_path() -> Path:
 
 
 class EmbeddedZooKeeper:
-    """One standalone server. Its data stays in ``data_dir`` when it stops, so it can be started again.
+    """A standalone server. Its data stays in ``data_dir`` when it stops, so that it can be started again.
 
     Args:
-        data_dir: created if need be; holds snapshots, transaction log, configuration and ``zookeeper.log``.
-        port: 0 picks a free one, kept over restarts.
+        data_dir: created if missing; has snapshots, transaction log, configuration and ``zookeeper.log``.
+        port: 0 picks a free port, which is kept across restarts.
         tick_time_ms: a session ends within its timeout plus one tick.
-        max_session_timeout_ms: longest session a client gets.
+        max_session_timeout_ms: longest session timeout of a client.
         heap_mib: size of the Java heap.
         host: address to listen on.
         detached: the server outlives this process; otherwise it ends with it.
-        user: name and password; the server then takes clients that prove to be this user, with SASL, and no others.
+        user: name and password; the server then accepts only clients that authenticate as this user with SASL.
     """
 
     def __init__(
@@ -101,17 +101,17 @@ class EmbeddedZooKeeper:
 
     @property
     def address(self) -> str:
-        """``host:port`` for clients; add a chroot behind it."""
+        """``host:port`` for clients; append a chroot if needed."""
         return f"{self.host}:{self.port}"
 
     @property
     def log_path(self) -> Path:
-        """Where the server's output goes."""
+        """File with the server's output."""
         return self.data_dir / "zookeeper.log"
 
     @property
     def running(self) -> bool:
-        """Whether the process is there, paused or not."""
+        """Whether the process exists, paused or not."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -127,12 +127,12 @@ class EmbeddedZooKeeper:
         self.stop()
 
     def start(self) -> None:
-        """Start the server and wait until it answers; harmless when it runs.
+        """Start the server and wait until it answers; does nothing when it runs.
 
         Raises:
             JavaNotFoundError: no Java.
             ZooKeeperJarsNotFoundError: no PySpark.
-            ZooKeeperStartError: it did not come up; the message has the end of its log.
+            ZooKeeperStartError: it did not answer; the message has the end of its log.
         """
         if self.running:
             return
@@ -150,7 +150,7 @@ class EmbeddedZooKeeper:
                     raise
 
     def stop(self) -> None:
-        """Stop the server, by force if it does not go by itself; harmless when it does not run."""
+        """Stop the server, with SIGKILL if it does not stop in time; does nothing when it does not run."""
         process = self._process
         if process is None:
             return
@@ -166,7 +166,7 @@ class EmbeddedZooKeeper:
         atexit.unregister(self.stop)
 
     def kill(self) -> None:
-        """Kill the server as a crash would."""
+        """Kill the server with SIGKILL, as in a crash."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -178,7 +178,7 @@ class EmbeddedZooKeeper:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on."""
+        """Continue a paused process."""
         self._signal(signal.SIGCONT)
 
     def command(self, word: str, timeout_s: float = 30.0) -> str:
@@ -213,7 +213,7 @@ class EmbeddedZooKeeper:
             str(config),
         ]
         with self.log_path.open("ab") as log:
-            # A session of its own: Ctrl-C in a terminal is for the process that owns the server.
+            # In its own session, so that Ctrl-C in a terminal reaches only the process that owns the server.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -227,7 +227,7 @@ class EmbeddedZooKeeper:
         self._await_answer(self._process)
 
     def _login_options(self) -> list[str]:
-        """Write the server's login file, which has the password, and return the options that name it."""
+        """Write the server's login file, which has the password, and return the options for it."""
         if self._user is None:
             return []
         name, password = self._user
@@ -267,7 +267,7 @@ class EmbeddedZooKeeper:
             if process.poll() is not None:
                 break
             try:
-                # The data directory tells our server from another one that took the port first.
+                # The data directory distinguishes this server from another server that took the port first.
                 mine = f"dataDir={(self.data_dir / 'data').resolve()}/"
                 if "Mode: standalone" in self.command("srvr", timeout_s=1.0) and mine in self.command("conf", 1.0):
                     return
@@ -283,15 +283,15 @@ class EmbeddedZooKeeper:
 
 
 def _class_path(jars: Path) -> str:
-    # The few jars that are used come first: the JVM opens them in order, and Spark's folder has hundreds.
+    # Put the few needed jars first: the JVM opens them in order, and Spark's folder has hundreds.
     first = [str(path) for pattern in ("zookeeper*", "slf4j-api*", "log4j-*") for path in sorted(jars.glob(pattern))]
     return ":".join([*first, f"{jars}/*"])
 
 
 def _free_port(host: str) -> int:
-    """Pick below the kernel's ephemeral range: there no outgoing connection takes the port while the server is down.
+    """Pick a port below the kernel's ephemeral range, so that no outgoing connection takes it while the server is down.
 
-    Its own clients', which try again and again, are the likeliest to.
+    The server's own clients, which reconnect continuously, would be the most likely to take it.
     """
     chance = random.SystemRandom()
     while True:
@@ -308,9 +308,9 @@ def _free_port(host: str) -> int:
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """Return what makes a child on Linux end with this process, however that ends.
+    """Return a function that makes a child end with this process on Linux, even after a crash.
 
-    The kernel ties the child to the *thread* that started it, so this is left out on other threads than the main one.
+    The kernel ties the child to the *thread* that started it, so it is only used on the main thread.
     """
     if not sys.platform.startswith("linux") or threading.current_thread() is not threading.main_thread():
         return None

@@ -1,4 +1,4 @@
-"""What gRPC reads from the environment when it is imported; for processes that are ours, before that import."""
+"""Environment variables that gRPC reads when it is imported; set them before that import."""
 
 import os
 from typing import Final
@@ -13,10 +13,12 @@ _OFF: Final = (
 
 
 def wait_for_sockets_directly() -> None:
-    """Have the threads that wait for messages wait for the sockets themselves, unless the environment says otherwise.
+    """Let the threads that wait for messages poll the sockets themselves, unless the environment is already set.
 
-    gRPC's event engine has threads of its own do that, which then wake those who wait: for a small message and its
-    answer 130 us instead of 70, and half as much CPU again (measured: docs/decisions/0008). A release of gRPC that does
-    not know these names says so in the log and goes its own way.
+    By default gRPC's event engine polls on its own threads, which then wake the waiting threads: for a small message
+    and
+    its answer 130 us instead of 70, and half as much CPU again (measured: docs/decisions/0008). A gRPC release that
+    does
+    not know these names logs that and uses its default.
     """
     os.environ.setdefault(_EXPERIMENTS, ",".join(f"-{name}" for name in _OFF))

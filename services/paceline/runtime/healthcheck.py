@@ -1,12 +1,13 @@
 """Exit code for container health checks: `python -m paceline.runtime.healthcheck [ADDRESS]`.
 
-Asks grpc.health.v1 at ADDRESS (HOST:PORT of a PLAINTEXT listener, default 127.0.0.1:9092) for the service
-``readiness`` and exits 0 when it is SERVING, 1 when it is not or nothing answers in time, 2 on bad arguments. A process
-with SSL listeners is asked on its metrics port: ADDRESS is then ``http://HOST:PORT/healthz``, and 200 means SERVING.
+Calls grpc.health.v1 at ADDRESS (HOST:PORT of a PLAINTEXT listener, default 127.0.0.1:9092) for the service
+``readiness`` and exits with 0 when it is SERVING, 1 when it is not or there is no answer in time, 2 on bad arguments.
+For a process with SSL listeners use its metrics port: ADDRESS is then ``http://HOST:PORT/healthz``, and 200 means
+SERVING.
 
-It runs every few seconds in every container, and importing gRPC costs a quarter of a second of processor time each
-time. So it speaks the one unary call over HTTP/2 itself, with sockets alone, at a tenth of that: one request, no header
-of the answer needed, since the answer's body is the status.
+It runs every few seconds in every container, and importing gRPC costs a quarter of a second of CPU time each time.
+Therefore it implements the single unary call over HTTP/2 on sockets, at a tenth of that cost: one request, and the
+headers of the answer are ignored because the body has the status.
 
 Source: RFC 9113 (frames), RFC 7541 (static header table), gRPC over HTTP/2.
 """
@@ -31,14 +32,14 @@ _STATUS = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 
 
 class HealthCheckError(Exception):
-    """The address gave no health status; the message says why."""
+    """The address returned no health status; the message has the reason."""
 
 
 def check(address: str, service: str, timeout_s: float) -> str:
     """Return the status of a health service at ``HOST:PORT``, for example ``SERVING``.
 
     Raises:
-        HealthCheckError: nothing answered in time, or the answer was no health status.
+        HealthCheckError: no answer in time, or the answer is not a health status.
     """
     if address.startswith("http://"):
         return _check_http(address, timeout_s)
@@ -50,16 +51,16 @@ def check(address: str, service: str, timeout_s: float) -> str:
             body = b"".join(_answer(connection, deadline))
     except (OSError, ValueError) as failure:
         raise HealthCheckError(f"{address}: {failure}") from None
-    # A gRPC message: one flag byte, four of length; then field 1, the status. Protobuf leaves a zero out.
+    # A gRPC message: one flag byte, four of length; then field 1, the status. Protobuf omits a zero.
     if len(body) < 5:
-        raise HealthCheckError(f"{address}: no status for {service!r}; it may not know that service")
+        raise HealthCheckError(f"{address}: no status for {service!r}; the service may be unknown")
     message = body[5 : 5 + struct.unpack(">I", body[1:5])[0]]
     number = message[1] if len(message) >= 2 and message[0] == 0x08 else 0
     return _STATUS.get(number, str(number))
 
 
 def _check_http(url: str, timeout_s: float) -> str:
-    """Return SERVING when the page answers with status 200, else the status line."""
+    """Return SERVING when the page answers with status 200, otherwise the status line."""
     authority, _, path = url.removeprefix("http://").partition("/")
     host, _, port = authority.rpartition(":")
     deadline = time.monotonic() + timeout_s
@@ -108,7 +109,7 @@ def _request(authority: str, service: str, timeout_s: float) -> bytes:
 
 
 def _answer(connection: socket.socket, deadline: float) -> Iterator[bytes]:
-    """Give the answer's body piece by piece, until the server ends the stream."""
+    """Yield the body of the answer in pieces, until the server ends the stream."""
     while True:
         head = _read(connection, 9, deadline)
         length = struct.unpack(">I", b"\x00" + head[:3])[0]

@@ -1,4 +1,4 @@
-"""The life of a process: exit codes, signals, ending with the parent."""
+"""Life cycle of a process: exit codes, signals, ending with the parent."""
 
 import asyncio
 import ctypes
@@ -13,25 +13,25 @@ from typing import Final
 
 
 class ExitCode(IntEnum):
-    """How a service ends; 1 and 2 as everywhere, the others tell a supervisor what went wrong."""
+    """Exit codes of a service; 1 and 2 as usual, the others tell a supervisor the cause."""
 
     OK = 0
     FAILURE = 1
     USAGE = 2
-    """Settings that cannot be used."""
+    """Invalid settings."""
     PORT_IN_USE = 10
     LOG_DIR_LOCKED = 11
-    """Another process has the log directory, or it cannot be used."""
+    """Another process has locked the log directory, or it cannot be used."""
     ZOOKEEPER_UNREACHABLE = 12
     DUPLICATE_ID = 13
-    """Another live process is registered under the same id."""
+    """Another live process is registered with the same id."""
     FATAL = 14
-    """The core asked to end: going on would be wrong."""
+    """The core ended the process, because continuing would be wrong."""
     INTERRUPTED = 130
 
 
 class StartupError(Exception):
-    """The process cannot start; the message is all a person gets, so it says what to do."""
+    """The process cannot start; the message tells the operator how to fix it."""
 
     def __init__(self, message: str, exit_code: ExitCode = ExitCode.FAILURE) -> None:
         super().__init__(message)
@@ -43,21 +43,22 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to end this process when its parent does (Linux); elsewhere nothing happens."""
+    """Ask the kernel to end this process when its parent ends (Linux only)."""
     parent = os.getppid()
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     except (OSError, AttributeError):
         return
-    if os.getppid() != parent:  # it ended before the request was in place
+    if os.getppid() != parent:  # the parent ended before the request took effect
         os._exit(ExitCode.INTERRUPTED)
 
 
 def raise_open_file_limit(wanted: int = 65_536) -> int:
-    """Raise the soft limit of open files towards ``wanted``, as far as the hard one allows, and return it.
+    """Raise the soft limit of open files towards ``wanted``, up to the hard limit, and return it.
 
-    The usual soft limit of 1,024 is used up by the log segments alone, and then no connection is accepted.
+    With the usual soft limit of 1,024 log segments alone can use all descriptors, and no connection is accepted any
+    more.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -68,23 +69,24 @@ def raise_open_file_limit(wanted: int = 65_536) -> int:
 
 
 def open_file_limit() -> int:
-    """Return how many file descriptors this process may have."""
+    """Return the limit of file descriptors of this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def descriptor_shares(limit: int, listeners: int, max_connections: int) -> tuple[int, int]:
-    """Return (connections each listener may hold, files the log may keep open) of so many file descriptors.
+    """Return (connections per listener, open log files) for a limit of file descriptors.
 
-    Connections must never use up what files need: a log that cannot open its next segment has to stop. A quarter is
-    for idle files, at most 1,024 of them, and an eighth for files in use, ZooKeeper and connections to other processes.
+    Connections must not use the descriptors that files need: a log that cannot open its next segment must stop. A
+    quarter is reserved for idle files, at most 1,024, and an eighth for files in use, ZooKeeper and outgoing
+    connections.
     """
     files = min(1_024, limit // 4)
     return min(max_connections, max(1, (limit - files - limit // 8) // max(1, listeners))), files
 
 
 def on_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[str], None]) -> None:
-    """Call ``stop`` with the signal's name on the first SIGTERM or SIGINT; the second one ends the process at once."""
+    """Call ``stop`` with the signal's name on the first SIGTERM or SIGINT; the second ends the process immediately."""
     seen: list[int] = []
 
     def handle(number: signal.Signals) -> None:
@@ -100,7 +102,7 @@ def on_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[str], None]
 def exit_now_after(seconds: float, say: Callable[[], None] = lambda: None) -> Callable[[], None]:
     """End the process with FAILURE unless the returned function is called within ``seconds``.
 
-    A stop must not hang, whatever is stuck; a thread of its own works even when the event loop does not.
+    A stop must not hang; a separate thread works even when the event loop is blocked.
     """
 
     def expired() -> None:

@@ -1,7 +1,7 @@
-"""Logs: structlog in front, one stream behind, and the state-change log beside it.
+"""Logging with structlog to one stream, and the state-change log.
 
-Everything, `logging` calls of libraries included, ends in the same form: lines for people (console) or one JSON object
-per line (json). The state-change log is always JSON, in the words of `model.state_change`.
+All log records, including those of libraries, have the same form: lines for people (console) or one JSON object per
+line (json). The state-change log is always JSON, with the terms of `model.state_change`.
 """
 
 import json
@@ -23,7 +23,7 @@ STATE_CHANGE_LOGGER: Final = "paceline.state_change"
 _STATE_CHANGE_FLUSH_S: Final = 5.0
 _STATE_CHANGE_GATHER_S: Final = 0.02
 _STATE_CHANGES_AT_ONCE: Final = 500
-"""Lines in one write; few enough that the event loop never waits long for the interpreter."""
+"""Lines per write; few enough that the event loop never waits long for the interpreter lock."""
 
 _to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -41,7 +41,7 @@ def configure_logging(
 
     Args:
         form: "console" or "json".
-        level: least severity of our own loggers; libraries are heard from "warning" on.
+        level: minimum severity of Paceline's loggers; libraries log from "warning" upwards.
         state_change_path: file of the state-change log; None writes it to the same stream.
         stream: default is standard error.
         bound: fields of every JSON line, for example ``{"broker": 1}``.
@@ -70,7 +70,7 @@ def configure_logging(
         last += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
     else:
         out = stream or sys.stderr
-        # Boxes with the values of all variables take half a second each, in which nothing else is done.
+        # Tracebacks with the values of all variables take half a second each, during which the process is blocked.
         plain = structlog.dev.plain_traceback
         last.append(structlog.dev.ConsoleRenderer(colors=out.isatty(), pad_event_to=0, exception_formatter=plain))
     handler = logging.StreamHandler(stream or sys.stderr)
@@ -111,12 +111,12 @@ def _configure_state_changes(path: str | None) -> None:
 
 
 def state_change_logger() -> Callable[[StateChange], None]:
-    """Return what writes one state change as one JSON object on one line."""
+    """Return a function that writes a state change as one JSON object per line."""
     return lambda change: write_state_changes([change])
 
 
 def write_state_changes(changes: Sequence[StateChange]) -> None:
-    """Write state changes, a line each; into a file of their own they go with one write for all."""
+    """Write state changes, one per line; into a separate file they are written together."""
     logger = logging.getLogger(STATE_CHANGE_LOGGER)
     lines = [_to_json(state_change_fields(change)) for change in changes]
     for text in lines if logger.propagate else ["\n".join(lines)]:
@@ -124,10 +124,10 @@ def write_state_changes(changes: Sequence[StateChange]) -> None:
 
 
 class StateChangeWriter:
-    """Writes the state-change log from a thread of its own, many lines at a time.
+    """Writes the state-change log on a separate thread, many lines at a time.
 
-    A failover of ten thousand partitions makes tens of thousands of lines, which must not hold up what they tell of:
-    lines wait a moment for others, so that most are written when the work is done.
+    A failover of ten thousand partitions creates tens of thousands of lines, which must not delay the failover: lines
+    are collected briefly, so that most are written after it.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class StateChangeWriter:
         self._thread.start()
 
     def close(self) -> None:
-        """Write what is left, within a limit; blocks."""
+        """Write the remaining lines, within a time limit; blocks."""
         self._changes.put(None)
         self._thread.join(_STATE_CHANGE_FLUSH_S)
 
@@ -154,5 +154,5 @@ class StateChangeWriter:
             try:
                 if known:
                     write_state_changes(known)
-            except Exception:  # one line that cannot be written must not end the log
-                logging.getLogger(__name__).exception("%d state changes could not be written", len(known))
+            except Exception:  # a line that cannot be written must not end the log
+                logging.getLogger(__name__).exception("writing state changes failed: count=%d", len(known))

@@ -1,4 +1,4 @@
-"""A ZooKeeper client that measures how long answers take."""
+"""A ZooKeeper client that measures response times."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,14 +7,14 @@ from paceline.coordination.interface import Request, Response, SessionEvent, Ses
 
 
 class MeasuredZooKeeper:
-    """Wraps a client and reports the seconds from each submit to its answer, waits for a connection included."""
+    """Wraps a client and reports the seconds from each submit to its answer, including waits for a connection."""
 
     def __init__(self, inner: ZooKeeper, observe: Callable[[float], None]) -> None:
         self._inner = inner
         self._observe = observe
         self.session_state = SessionState.DISCONNECTED
         self.session_events = dict.fromkeys(SessionState, 0)
-        """How often the session came into each state."""
+        """Number of times that the session entered each state."""
 
     @property
     def session_id(self) -> int:
@@ -56,7 +56,7 @@ class MeasuredZooKeeper:
         self._inner.close()
 
     def families(self) -> dict[str, dict[tuple[str, ...], float]]:
-        """Return the session's numbers as label families of `runtime.metrics`."""
+        """Return the session's metrics as label families of `runtime.metrics`."""
         return {
             "zk_session_state": {(state.name.lower(),): float(state is self.session_state) for state in SessionState},
             "zk_session_events_total": {

@@ -1,7 +1,7 @@
 """Prometheus metrics under the names of docs/operations.md, and the endpoint that serves them.
 
-Counters that the cores keep are read as a snapshot now and then (`Metrics.refresh`); what happens at the doors,
-requests and the loop's lag, is observed here.
+Counters of the cores are read as a snapshot periodically (`Metrics.refresh`); requests and the event loop's lag are
+observed in the service layer.
 """
 
 import asyncio
@@ -23,53 +23,53 @@ _SLOW = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 GAUGES: Final = {
     "under_replicated_partitions": "Partitions led here whose in-sync set is smaller than the assignment",
-    "offline_partitions": "Partitions without a leader, as the active controller counts",
+    "offline_partitions": "Partitions without a leader, counted by the active controller",
     "active_controller": "1 on the active controller, else 0",
-    "standby_in_sync": "1 on a controller that stands by with an up-to-date copy of the active one's state",
+    "standby_in_sync": "1 on a standby controller with an up-to-date copy of the active controller's state",
     "controller_queue_size": "Events waiting in the controller's queue",
     "replica_lag_records": "Largest lag of a follower on this broker, in records",
     "under_min_isr_partitions": "Partitions led here with fewer in-sync replicas than min.insync.replicas",
     "at_min_isr_partitions": "Partitions led here with exactly min.insync.replicas in-sync replicas",
     "offline_replicas": "Replicas here whose log directory has failed",
-    "reassigning_partitions": "Partitions led here that are being moved",
-    "failed_partitions": "Partitions that replica fetchers have given up until the next LeaderAndIsr",
+    "reassigning_partitions": "Partitions led here that are being reassigned",
+    "failed_partitions": "Partitions that replica fetchers have stopped copying until the next LeaderAndIsr",
     "offline_log_directories": "Log directories that have failed",
     "produce_purgatory_size": "Produce requests that wait for replication",
     "fetch_purgatory_size": "Fetches that wait for data",
     "delete_records_purgatory_size": "Deletions of records that wait for the replicas",
     "partitions_without_series": "Partitions beyond metrics.partitions.max, which have no series of their own",
     "preferred_replica_imbalance": "Partitions not led by their preferred replica",
-    "controller_state": "What the controller is busy with, in Kafka's numbers; 0 is idle",
-    "topics": "Topics, as the active controller counts",
-    "partitions": "Partitions that have had a leader, as the active controller counts",
+    "controller_state": "Activity of the controller, in Kafka's numbers; 0 is idle",
+    "topics": "Topics, counted by the active controller",
+    "partitions": "Partitions that have had a leader, counted by the active controller",
     "topics_to_delete": "Topics that wait for their deletion",
     "replicas_to_delete": "Replicas of those topics that are not deleted yet",
     "topics_ineligible_to_delete": "Topics whose deletion has to wait",
     "replicas_ineligible_to_delete": "Replicas that cannot be deleted at the moment",
-    "controller_request_queue_size": "Control requests not answered yet, over all brokers",
+    "controller_request_queue_size": "Unanswered control requests of all brokers",
     "watchers": "Streams and long polls that watch events or metadata",
     "group_members": "Members of the consumer groups coordinated here",
     "committed_offsets": "Committed offsets of the consumer groups coordinated here",
     "group_partitions_loading": "Partitions of __consumer_offsets whose groups are being loaded",
     "leader_partitions": "Partitions led here",
     "hosted_partitions": "Partitions with a replica here",
-    "leader_throttled_bytes_per_second": "What throttled replicas fetch from this broker, all of them together",
-    "follower_throttled_bytes_per_second": "What throttled replicas on this broker fetch",
+    "leader_throttled_bytes_per_second": "Rate at which all throttled replicas together fetch from this broker",
+    "follower_throttled_bytes_per_second": "Rate at which throttled replicas on this broker fetch",
     "fetch_sessions": "Incremental fetch sessions (KIP-227) that the broker keeps",
     "replica_fetchers": "Replica fetchers, each of which copies partitions from a leader",
-    "damaged_logs": "Logs that lost records between their bounds, on which the broker may not lead",
-    "logs_set_aside": "Logs that were renamed because another topic of their name owns the partition now",
+    "damaged_logs": "Logs with missing records between start and end, on which the broker must not lead",
+    "logs_set_aside": "Logs that were renamed because a topic with the same name and another id owns the partition",
     "log_cleaner_max_dirty_percent": "Dirty part of the dirtiest log that is compacted",
     "uncleanable_partitions": "Logs whose compaction has failed",
     "topics_with_unknown_settings": "Topics whose settings could not be read for more than a minute",
 }
 FAMILIES: Final = {
-    "controller_broker_queue_size": (("broker",), "Control requests a broker has not answered yet"),
+    "controller_broker_queue_size": (("broker",), "Unanswered control requests of a broker"),
     "controller_broker_requests_total": (("broker",), "Control requests sent to a broker"),
-    "controller_broker_queue_seconds_total": (("broker",), "Time control requests to a broker have waited unsent"),
+    "controller_broker_queue_seconds_total": (("broker",), "Time that control requests to a broker waited unsent"),
     "groups": (("state",), "Consumer groups coordinated here, by state"),
-    "zk_session_state": (("state",), "1 for the state the ZooKeeper session is in"),
-    "zk_session_events_total": (("state",), "How often the ZooKeeper session came into a state"),
+    "zk_session_state": (("state",), "1 for the present state of the ZooKeeper session"),
+    "zk_session_events_total": (("state",), "Number of times that the ZooKeeper session entered a state"),
     "log_directory_offline": (("directory",), "1 for a log directory that has failed"),
     "replica_fetcher_requests_total": (("leader", "fetcher"), "Fetches one replica fetcher has sent"),
     "topic_messages_in_total": (("topic",), "Records appended for producers"),
@@ -78,7 +78,7 @@ FAMILIES: Final = {
     "topic_bytes_out_total": (("topic",), "Bytes answered to consumers"),
     "topic_produce_requests_total": (("topic",), "Batches of producers, one for each partition of a request"),
     "topic_produce_failures_total": (("topic",), "Batches of producers that were refused"),
-    "topic_fetch_requests_total": (("topic",), "Partitions looked at for consumers' fetches"),
+    "topic_fetch_requests_total": (("topic",), "Partitions read for consumers' fetches"),
     "topic_fetch_failures_total": (("topic",), "Partitions whose fetch was refused"),
     "topic_replication_bytes_in_total": (("topic",), "Bytes copied from leaders"),
     "topic_replication_bytes_out_total": (("topic",), "Bytes answered to followers"),
@@ -94,15 +94,15 @@ FAMILIES: Final = {
     "partition_log_segments": (("topic", "partition"), "Segments of the log"),
     "partition_log_start_offset": (("topic", "partition"), "First offset in the log"),
     "partition_log_end_offset": (("topic", "partition"), "End of the log, exclusive"),
-    "partition_high_watermark": (("topic", "partition"), "End of what is known to be committed, exclusive"),
+    "partition_high_watermark": (("topic", "partition"), "End of the committed records, exclusive"),
     "partition_log_size_bytes": (("topic", "partition"), "Size of the log"),
     "partition_replica_lag_records": (("topic", "partition"), "Lag of a replica that follows; -1 when not known yet"),
 }
-"""Series whose labels come and go with brokers, topics and partitions; counters end in ``_total``."""
+"""Series whose labels appear and disappear with brokers, topics and partitions; counters end in ``_total``."""
 COUNTERS: Final = {
     "isr_shrinks_total": "In-sync set shrinks committed",
     "isr_expands_total": "In-sync set expansions committed",
-    "failed_isr_updates_total": "In-sync set changes that were refused or whose outcome was not known",
+    "failed_isr_updates_total": "In-sync set changes that were refused or whose result was not known",
     "messages_in_total": "Records appended for producers",
     "bytes_in_total": "Bytes appended for producers",
     "bytes_rejected_total": "Bytes of producers' batches that were refused",
@@ -139,7 +139,7 @@ Rows = Mapping[tuple[str, ...], float]
 
 
 class Families:
-    """Series whose labels come and go: a scrape sees what was set last, and nothing of what is gone."""
+    """Series with variable labels: a scrape returns the values set last, without deleted labels."""
 
     def __init__(self) -> None:
         self._rows: dict[str, Rows] = {}
@@ -149,7 +149,7 @@ class Families:
         self._rows[name] = rows
 
     def collect(self) -> Iterator[Metric]:
-        """Return the families, for a registry; called from the endpoint's thread."""
+        """Return the families, for a registry; called on the endpoint's thread."""
         for name, rows in list(self._rows.items()):
             labels, note = FAMILIES[name]
             counts = name.endswith("_total")
@@ -160,14 +160,14 @@ class Families:
 
 
 class Metrics:
-    """One registry per process; names begin with ``paceline_``, those of the process itself with ``process_``."""
+    """The metrics registry of a process; names begin with ``paceline_``, standard process metrics with ``process_``."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.families = Families()
         self.registry.register(self.families)
         self.is_serving = False
-        """Whether the process serves clients, as ``/healthz`` tells."""
+        """Whether the process serves clients, reported by ``/healthz``."""
         self.connections = ConnectionCount()
         self.registry.register(self.connections)
         ProcessCollector(registry=self.registry)
@@ -185,7 +185,7 @@ class Metrics:
             Histogram, "leader_election_seconds", "Time of one round of elections", buckets=_SLOW
         )
         self.controller_event_seconds = self._made(
-            Histogram, "controller_event_seconds", "Handling time of one event", ("event",), buckets=_FAST
+            Histogram, "controller_event_seconds", "Handling time of an event", ("event",), buckets=_FAST
         )
         self.controller_queue_seconds = self._made(
             Histogram, "controller_queue_seconds", "Time of events in the controller's queue", buckets=_SLOW
@@ -196,7 +196,7 @@ class Metrics:
         self.controller_takeover_seconds = self._made(
             Histogram,
             "controller_takeover_seconds",
-            "From elected to all requests queued; warm: no state read again, behind: some, cold: all",
+            "From the election until all requests are queued; warm: no state was read, behind: some, cold: all",
             ("kind",),
             buckets=_SLOW,
         )
@@ -227,9 +227,9 @@ class Metrics:
             self.request_errors.labels(reason).inc()
 
     def refresh(self, snapshot: Mapping[str, float]) -> None:
-        """Take over the numbers of a core; keys are metric names with or without ``paceline_``.
+        """Update the metrics from a core; keys are metric names with or without ``paceline_``.
 
-        A counter that went back (a new core) continues from there. Undeclared names become counters when they end in
+        A counter that decreased (a new core) continues from there. Undeclared names become counters when they end in
         ``_total``, else gauges.
         """
         for key, value in snapshot.items():
@@ -250,7 +250,7 @@ class Metrics:
         """Open the endpoint, port 0 on any free port, and return the port; ``config`` is the text of ``/config``.
 
         Raises:
-            MetricsError: the port is in use or the host is not ours.
+            MetricsError: the port is in use or the host is not a local address.
         """
         try:
             self._server = MetricsEndpoint(host, port, self.registry, is_serving=lambda: self.is_serving, config=config)

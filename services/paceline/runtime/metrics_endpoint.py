@@ -1,8 +1,7 @@
-"""The HTTP endpoint that Prometheus reads, on threads of its own.
+"""The HTTP endpoint for Prometheus, on its own threads.
 
-The library's own server has a thread and a descriptor for every connection for as long as its client likes: one that
-says nothing, or went without a word, keeps both for the life of the process. Here silence has an end, and so has the
-number of connections.
+The library's own server keeps a thread and a descriptor per connection for as long as the client wants: a client that
+is silent, or has disappeared, keeps both for the life of the process. This server limits idle time and connections.
 """
 
 import logging
@@ -17,15 +16,15 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 LONGEST_SILENCE_S: Final = 10.0
-"""A connection on which nothing comes, or nothing is taken, for so long is closed."""
+"""Idle time after which a connection is closed."""
 MAX_CONNECTIONS: Final = 32
-"""At a time; each further one is closed at once."""
+"""Maximum connections; further connections are closed at once."""
 
 LOG = logging.getLogger("paceline.runtime.metrics")
 
 
 class MetricsEndpoint(ThreadingMixIn, WSGIServer):
-    """A server of one registry; it serves from `start` to `stop`."""
+    """HTTP server of a registry, from `start` to `stop`."""
 
     daemon_threads = True
     request_queue_size = MAX_CONNECTIONS
@@ -39,12 +38,12 @@ class MetricsEndpoint(ThreadingMixIn, WSGIServer):
         is_serving: Callable[[], bool] = lambda: True,
         config: Callable[[], str] = lambda: "",
     ) -> None:
-        """Take the port, 0 for any free one.
+        """Bind the port, 0 for any free port.
 
-        ``is_serving`` is what ``/healthz`` and ``/readyz`` tell, ``config`` the text of ``/config``.
+        ``/healthz`` and ``/readyz`` report ``is_serving``, ``/config`` returns ``config``.
 
         Raises:
-            OSError: the port is in use or the host is not ours.
+            OSError: the port is in use or the host is not a local address.
         """
         self.address_family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -78,18 +77,18 @@ class MetricsEndpoint(ThreadingMixIn, WSGIServer):
         threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
 
     def stop(self) -> None:
-        """Close the port; scrapes under way may go on."""
+        """Close the port; scrapes in progress may finish."""
         self.shutdown()
         self.server_close()
 
     def server_bind(self) -> None:
-        """Bind; without asking the name service for our own name, which may take long and is of no use here."""
+        """Bind without looking up this host's own name, which may take long and is not used."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection on a thread of its own, if there is room for it."""
+        """Serve a connection on its own thread, unless the limit is reached."""
         if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -100,14 +99,14 @@ class MetricsEndpoint(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve it, on that thread."""
+        """Serve the connection on that thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what went wrong, unless it is that the client went, or kept silent."""
+        """Log errors, except a client that disconnected or was idle."""
         if not isinstance(sys.exception(), OSError):
             LOG.exception("a scrape by %s failed", client_address)
 
@@ -120,4 +119,4 @@ class _Handler(WSGIRequestHandler):
         self.connection.settimeout(self.server.longest_silence_s)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nothing: a scrape is no news."""
+        """Do not log successful scrapes."""

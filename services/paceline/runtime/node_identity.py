@@ -29,7 +29,7 @@ def open_transport_security(settings: Security) -> TransportSecurity:
 
 
 def check_cluster_id(identity: Identity, found: str) -> None:
-    """Raise unless ZooKeeper's cluster id is the one of our certificate.
+    """Raise unless ZooKeeper's cluster id is the cluster id of this process's certificate.
 
     Raises:
         StartupError: ZooKeeper belongs to another cluster.

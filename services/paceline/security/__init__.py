@@ -1,4 +1,4 @@
-"""Certificates of a cluster: making them, reading the identity in one. Start with `certificates.py`.
+"""Certificates of a cluster: create them, and read the identity in a certificate. Read `certificates.py` first.
 
-The only room that imports `cryptography`; it comes with the extra ``security``.
+The only package that imports `cryptography`, which comes with the extra ``security``.
 """

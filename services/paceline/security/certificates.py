@@ -3,8 +3,8 @@
     authority = CertificateAuthority.create(directory)
     authority.issue(Identity(authority.trust_domain, Role.BROKER, "1"), ["broker-1"], directory)
 
-Keys are EC P-256. The authority's certificate carries the cluster's trust domain, so every certificate it issues names
-its cluster. Files: ``ca.crt``, ``ca.key``, and ``<role>-<name>.crt``, ``.key``; keys have mode 0600.
+Keys are EC P-256. The authority's certificate contains the cluster's trust domain, and so does every certificate that
+it issues. Files: ``ca.crt``, ``ca.key``, and ``<role>-<name>.crt``, ``.key``; keys have mode 0600.
 """
 
 import datetime
@@ -27,12 +27,12 @@ from paceline.model.identity import Identity, InvalidIdentityError, Role
 CA_CERTIFICATE: Final = "ca.crt"
 CA_KEY: Final = "ca.key"
 _CLOCK_SKEW: Final = datetime.timedelta(minutes=5)
-"""Certificates are valid from this long before they are made, for machines whose clock is behind."""
+"""Certificates are valid from this long before their creation, for machines whose clock is behind."""
 _HOST: Final = re.compile(r"[A-Za-z0-9*]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 
 
 class CertificateError(Exception):
-    """A certificate cannot be made or read; the message names the file and the reason."""
+    """A certificate cannot be created or read; the message has the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class CertificateFiles:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSummary:
-    """The facts of a certificate that a person asks for."""
+    """Data of a certificate for display."""
 
     identity: Identity
     hosts: tuple[str, ...]
@@ -54,7 +54,7 @@ class CertificateSummary:
 
 
 class CertificateAuthority:
-    """The authority of one cluster."""
+    """The certificate authority of a cluster."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self._certificate = certificate
@@ -64,19 +64,19 @@ class CertificateAuthority:
 
     @classmethod
     def create(cls, directory: Path, trust_domain: str | None = None, days: int = 3_650) -> Self:
-        """Make an authority and write its certificate and key.
+        """Create an authority and write its certificate and key.
 
         Args:
-            directory: created with mode 0700 if need be.
-            trust_domain: of an existing cluster; None makes a new one.
+            directory: created with mode 0700 if missing.
+            trust_domain: of an existing cluster; None creates a new trust domain.
             days: validity.
 
         Raises:
-            CertificateError: the directory has an authority already, or cannot be written.
+            CertificateError: the directory already has an authority, or cannot be written.
         """
         for file in (CA_CERTIFICATE, CA_KEY):
             if (directory / file).exists():
-                raise CertificateError(f"{directory / file} exists: an authority is made once per cluster")
+                raise CertificateError(f"{directory / file} exists; a cluster has a single authority")
         domain = trust_domain or _new_trust_domain()
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Paceline cluster {domain}")])
@@ -99,7 +99,7 @@ class CertificateAuthority:
         """Read an authority.
 
         Raises:
-            CertificateError: a file is missing or is not what it should be.
+            CertificateError: a file is missing or not valid.
         """
         certificate = load_certificate(directory / CA_CERTIFICATE)
         path = directory / CA_KEY
@@ -114,13 +114,13 @@ class CertificateAuthority:
     def issue(
         self, identity: Identity, hosts: Iterable[str], directory: Path, valid_for: datetime.timedelta
     ) -> CertificateFiles:
-        """Make a certificate and key for a node or client and write both, replacing earlier ones.
+        """Create a certificate and key for a node or client and write both, replacing earlier files.
 
         Args:
-            identity: goes into the certificate as its URI.
-            hosts: names and addresses at which a node is called; a client has none.
-            directory: created with mode 0700 if need be; ``ca.crt`` is put beside them.
-            valid_for: how long from now.
+            identity: URI in the certificate.
+            hosts: names and addresses of a node; empty for a client.
+            directory: created with mode 0700 if missing; also gets ``ca.crt``.
+            valid_for: validity from now.
 
         Raises:
             CertificateError: a host is neither a name nor an address, or a file cannot be written.
@@ -160,7 +160,7 @@ def load_certificate(path: Path) -> x509.Certificate:
     """Return the first certificate of a PEM file.
 
     Raises:
-        CertificateError: there is none.
+        CertificateError: it has no certificate, or cannot be read.
     """
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
@@ -172,16 +172,16 @@ def read_identity(path: Path) -> Identity:
     """Return the identity in a certificate.
 
     Raises:
-        CertificateError: it has none.
+        CertificateError: it has no identity.
     """
     return summary_of(path).identity
 
 
 def summary_of(path: Path) -> CertificateSummary:
-    """Return the facts of a node's or client's certificate.
+    """Return the data of a node's or client's certificate.
 
     Raises:
-        CertificateError: it has no identity of ours.
+        CertificateError: it has no Paceline identity.
     """
     certificate = load_certificate(path)
     try:
@@ -248,7 +248,7 @@ def _trust_domain(certificate: x509.Certificate) -> str:
         uri = ""
     domain = uri.removeprefix("spiffe://")
     if re.fullmatch(r"[0-9a-f]{32}", domain) is None:
-        raise CertificateError("the authority's certificate names no cluster; make it with paceline certs ca")
+        raise CertificateError("the authority's certificate has no cluster id; create it with paceline certs ca")
     return domain
 
 
@@ -271,7 +271,7 @@ def _certificate_bytes(certificate: x509.Certificate) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """Replace a file in one step: a process that re-reads its certificate never sees half of one."""
+    """Replace a file atomically: a process that reloads its certificate never reads half of it."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -130,7 +130,7 @@ def test_a_state_change_that_cannot_be_written_does_not_end_the_log(tmp_path: Pa
     writer = StateChangeWriter()
     broken: Any = object()
     writer.put(broken)
-    eventually(lambda: "could not be written" in stream.getvalue(), 60.0, "the failure is logged")
+    eventually(lambda: "writing state changes failed" in stream.getvalue(), 60.0, "the failure is logged")
     writer.put(CHANGE)
     writer.close()
     assert [json.loads(line) for line in path.read_text().splitlines()] == [state_change_fields(CHANGE)]

@@ -58,7 +58,7 @@ def test_print_config_shows_every_key_with_its_value_and_origin() -> None:
         ("--min-insync-replica=2", "did you mean --min-insync-replicas?"),
         (
             "--num-io-threads=8",
-            "num.io.threads is a key of Kafka that is not accepted: a broker runs",
+            "num.io.threads is a Kafka key that is not supported: a broker runs",
         ),
         ("--broker-id", "flag --broker-id needs a value"),
         ("stray", "'stray' is not a flag"),
@@ -79,7 +79,7 @@ def test_an_unknown_key_in_the_file_names_line_and_nearest_key(tmp_path: Path) -
 def test_a_key_given_twice_in_the_file_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "a.properties"
     file.write_text("broker.id=1\nbroker.id=2\n")
-    assert "broker.id is there twice" in refused("--config", str(file))
+    assert "broker.id is set twice" in refused("--config", str(file))
 
 
 def test_a_file_that_is_not_there_is_said_so() -> None:

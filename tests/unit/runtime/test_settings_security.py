@@ -64,11 +64,11 @@ def test_a_listener_has_files_of_its_own_before_the_shared_ones(ssl_flags: list[
     [
         (["--listener-security-protocol-map=CLIENT:TLS"], "'CLIENT:TLS' is not NAME:PLAINTEXT or NAME:SSL"),
         (["--listener-security-protocol-map=DATA:SSL"], "names are CLIENT, EXTERNAL"),
-        (["--listener-security-protocol-map=CLIENT:SSL,CLIENT:SSL"], "CLIENT is there twice"),
+        (["--listener-security-protocol-map=CLIENT:SSL,CLIENT:SSL"], "CLIENT is listed twice"),
         (["--listener-security-protocol-map=CONTROL:SSL"], "ssl.ca.file is required: listener CONTROL is SSL"),
         (["--super-users=admin"], "'admin' is not User:name"),
         (["--super-users=User:a,User:b"], "separated by ';'"),
-        (["--zookeeper-sasl-username=paceline"], "belong together"),
+        (["--zookeeper-sasl-username=paceline"], "must be set together"),
         (["--zookeeper-set-acl=true"], "needs zookeeper.sasl.username"),
         (["--zookeeper-ssl-ca-file=/ca"], "needs zookeeper.ssl.client.enable"),
         (["--ssl-keystore-location=/a.jks"], "certificates are PEM files"),
@@ -85,7 +85,7 @@ def test_internal_listeners_always_ask_for_certificates(ssl_flags: list[str]) ->
 
 def test_a_key_that_others_can_read_is_refused(ssl_flags: list[str], tmp_path: Path) -> None:
     (tmp_path / "node.key").chmod(0o644)
-    assert "node.key is open to other users: chmod 600" in refused(
+    assert "node.key is readable by other users: chmod 600" in refused(
         "--listener-security-protocol-map=CONTROL:SSL", *ssl_flags
     )
 
@@ -98,7 +98,7 @@ def test_a_secret_comes_from_a_private_file_and_is_never_shown(tmp_path: Path) -
     assert PASSWORD not in repr(settings)
     path.chmod(0o640)
     said = refused("--zookeeper-sasl-username=paceline", f"--zookeeper-sasl-password=${{file:{path}}}")
-    assert "open to other users" in said and PASSWORD not in said
+    assert "readable by other users" in said and PASSWORD not in said
 
 
 def test_an_empty_secret_in_the_environment_stands_for_none() -> None:
@@ -119,6 +119,6 @@ def test_a_secret_in_a_flag_or_the_environment_is_refused_without_repeating_it(t
         tmp_path / "a.properties", f"zookeeper.sasl.username=p\nzookeeper.sasl.password={PASSWORD}\n", 0o644
     )
     said = refused(f"--config={config}")
-    assert "open to other users" in said and PASSWORD not in said
+    assert "readable by other users" in said and PASSWORD not in said
     config.chmod(0o600)
     assert broker(f"--config={config}").security.zookeeper.password == PASSWORD

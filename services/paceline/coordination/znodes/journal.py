@@ -1,9 +1,9 @@
-"""Content of ``/controller_journal``: the partitions that the active controller's last multis touched.
+"""Content of ``/controller_journal``: the partitions written by the active controller's latest multis.
 
 ``{"version":1,"sequence":21474836491,"since":21474836489,"batches":[{"sequence":21474836490,"partitions":{"t":[0,3]}},
-{"sequence":21474836491,"partitions":{"u":[7]}}]}``: a process that knows every partition state as of
-sequence ``since``, or of a later one, knows all as of ``sequence`` once it has read the partitions in later batches.
-The form for "too many" has ``since`` equal to ``sequence`` and no batches: a process that is behind reads all.
+{"sequence":21474836491,"partitions":{"u":[7]}}]}``: a process that has every partition state as of sequence ``since``,
+or of a later sequence, has all as of ``sequence`` after it has read the partitions of later batches. When the list is
+too long, ``since`` equals ``sequence`` and there are no batches: a process that is behind reads all states.
 
 Source: docs/protocol/zookeeper.md#controller-journal.
 """
@@ -24,12 +24,12 @@ from paceline.model.errors import InvalidTopicError
 from paceline.model.identifiers import TopicPartition, validate_topic_name
 
 EPOCH_SHIFT = 32
-"""A term's first sequence is its controller epoch shifted by this: no two terms ever use the same number."""
+"""An epoch's first sequence is the controller epoch shifted left by this, so that sequences never repeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalBatch:
-    """What one multi touched."""
+    """Partitions written by one multi."""
 
     sequence: int
     partitions: tuple[TopicPartition, ...]
@@ -42,7 +42,7 @@ class JournalEntry:
     sequence: int
     since: int
     batches: tuple[JournalBatch, ...] = ()
-    """Everything touched after ``since``, oldest first."""
+    """All batches after ``since``, oldest first."""
 
     def touched_after(self, sequence: int) -> Iterable[TopicPartition]:
         """Return the partitions that may have changed after ``sequence``, which must not be below ``since``."""
@@ -51,7 +51,7 @@ class JournalEntry:
 
 
 def first_sequence(controller_epoch: int) -> int:
-    """Return the sequence a term starts from; its multis come after it."""
+    """Return the sequence at the start of an epoch; its multis have higher sequences."""
     return controller_epoch << EPOCH_SHIFT
 
 

@@ -1,7 +1,7 @@
-"""Strict reading of the JSON in znodes: foreign data gives `MalformedZnodeError` and nothing else.
+"""Strict parsing of the JSON in znodes: invalid data raises `MalformedZnodeError` and no other error.
 
-Kafka's tools and people with a shell can write these nodes too, so every type and range is checked when a value is
-read. Unknown keys are ignored. Source: docs/protocol/zookeeper.md#json-values.
+Kafka's tools and people can write these nodes too, so every type and range is checked when a value is read. Unknown
+keys are ignored. Source: docs/protocol/zookeeper.md#json-values.
 """
 
 import json
@@ -14,16 +14,16 @@ from paceline.coordination.errors import MalformedZnodeError
 JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
 
 MAX_ZNODE_BYTES = 16 * 1024 * 1024
-"""Data longer than this is refused unread; ZooKeeper's own limit is 1 MiB unless ``jute.maxbuffer`` is raised."""
+"""Longer data is refused without parsing; ZooKeeper's own limit is 1 MiB unless ``jute.maxbuffer`` is raised."""
 
 MAX_REPLICAS = 1_000
-"""Brokers take no request that names more of them for one partition."""
+"""Brokers refuse requests with more replicas per partition."""
 
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
 
 _SHORT = 10
-"""A decimal number of fewer digits fits into 32 bits."""
+"""A decimal number with fewer digits fits 32 bits."""
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 
 
@@ -41,7 +41,7 @@ def decode_text(path: str, data: bytes | None) -> str:
     if data is None:
         raise MalformedZnodeError(path, "the node has no data")
     if len(data) > MAX_ZNODE_BYTES:
-        raise MalformedZnodeError(path, f"{len(data)} bytes, at most {MAX_ZNODE_BYTES} are read")
+        raise MalformedZnodeError(path, f"{len(data)} bytes, the limit is {MAX_ZNODE_BYTES}")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -52,7 +52,7 @@ def decode_decimal(path: str, text: str, minimum: int, maximum: int) -> int:
     """Return a decimal integer without leading zeros, blanks or a plus sign.
 
     Raises:
-        MalformedZnodeError: anything else, or out of range.
+        MalformedZnodeError: not such a number, or out of range.
     """
     if not _DECIMAL.fullmatch(text):
         raise MalformedZnodeError(path, f"{text[:40]!r} is not a decimal integer")
@@ -97,7 +97,7 @@ def _kind(value: object) -> str:
 
 
 class JsonObject:
-    """A JSON object that knows which node, and which place in it, it came from."""
+    """A JSON object with the node, and the position in it, for error messages."""
 
     __slots__ = ("_value", "_where", "path")
 
@@ -110,11 +110,11 @@ class JsonObject:
         return key in self._value
 
     def fail(self, key: str, reason: str) -> MalformedZnodeError:
-        """Return the error that says what is wrong with a key."""
+        """Return the error for an invalid key."""
         return MalformedZnodeError(self.path, f"{self._where}{key[:80]!r}: {reason}")
 
     def value(self, key: str) -> JsonValue:
-        """Return what is there, of whatever type."""
+        """Return the value, of any type."""
         try:
             return self._value[key]  # type: ignore[no-any-return]
         except KeyError:
@@ -125,29 +125,29 @@ class JsonObject:
         return self._value.get(key) is None
 
     def extra(self, known: frozenset[str]) -> dict[str, JsonValue]:
-        """Return the keys a schema does not name, as they are."""
+        """Return the keys that are not in the schema, unchanged."""
         return {key: value for key, value in self._value.items() if key not in known}
 
     def integer(self, key: str, minimum: int = 0, maximum: int = MAX_INT32) -> int:
-        """Return an integer; true, 1.0 and "1" are none."""
+        """Return an integer; true, 1.0 and "1" are not integers."""
         return self._checked_integer(key, self.value(key), minimum, maximum)
 
     def decimal(self, key: str, minimum: int = -1, maximum: int = MAX_INT64) -> int:
-        """Return an integer that is written as a string."""
+        """Return an integer that is stored as a string."""
         try:
             return decode_decimal(self.path, self.string(key), minimum, maximum)
         except MalformedZnodeError as error:
             raise self.fail(key, error.reason) from None
 
     def version(self, *known: int) -> int:
-        """Return the schema version if it is one of those known."""
+        """Return the schema version if it is known."""
         version = self.integer("version")
         if version not in known:
             raise self.fail("version", f"{version} is not known")
         return version
 
     def string(self, key: str) -> str:
-        """Return a string that can be encoded again."""
+        """Return a string, after checking that it can be encoded again."""
         return self._checked_string(key, self.value(key))
 
     def strings(self, key: str) -> tuple[str, ...]:
@@ -162,7 +162,8 @@ class JsonObject:
     def integers(self, key: str, minimum: int = 0, maximum: int = MAX_INT32) -> tuple[int, ...]:
         """Return a list of integers."""
         items: list[Any] = self._list(key)
-        # A takeover reads a hundred thousand lists of three; who finds nothing wrong need not look for what it is.
+        # A failover reads a hundred thousand lists of three; check quickly first, and look for the error only if
+        # needed.
         if set(map(type, items)) == {int} and minimum <= min(items) and max(items) <= maximum:
             return tuple(items)
         return tuple(self._checked_integer(key, item, minimum, maximum) for item in items)
@@ -177,7 +178,7 @@ class JsonObject:
         return ids
 
     def broker_ids_by_partition(self) -> dict[int, tuple[int, ...]]:
-        """Return every member, a list of distinct broker ids under a partition number, in the order of the numbers."""
+        """Return all members, lists of distinct broker ids by partition number, in the order of the numbers."""
         found = {}
         for key, value in self._value.items():
             if (
@@ -193,7 +194,7 @@ class JsonObject:
             ):
                 found[int(key)] = tuple(value)
             else:
-                # The same, step by step, to say what is wrong with it.
+                # Check again step by step, for the error message.
                 try:
                     number = decode_decimal(self.path, key, 0, MAX_INT32)
                 except MalformedZnodeError as error:
@@ -202,7 +203,7 @@ class JsonObject:
         return dict(sorted(found.items()))
 
     def object(self, key: str) -> "JsonObject":
-        """Return a member that is an object itself."""
+        """Return a member that is an object."""
         value = self.value(key)
         if not isinstance(value, dict):
             raise self.fail(key, f"an object is expected, this is {_kind(value)}")

@@ -28,11 +28,11 @@ FEATURE = "/feature"
 CONSUMERS = "/consumers"
 
 CONTROLLER_IDS = "/controllers/ids"
-"""Ours: ephemeral, one per running controller, with its endpoints; `/controller` keeps Kafka's JSON."""
+"""Not in Kafka: ephemeral, one per running controller, with its endpoints; `/controller` has Kafka's JSON."""
 BROKER_EPOCHS = "/broker_epochs"
 """Not in Kafka: persistent, one per broker id; its *version* rises with every registration."""
 CONTROLLER_JOURNAL = "/controller_journal"
-"""Not in Kafka: the partitions that the active controller's last multis touched."""
+"""Not in Kafka: the partitions written by the active controller's latest multis."""
 
 PERSISTENT_NODES: tuple[str, ...] = (
     CONSUMERS,
@@ -48,7 +48,7 @@ PERSISTENT_NODES: tuple[str, ...] = (
     CONTROLLER_IDS,
     BROKER_EPOCHS,
 )
-"""What every process creates at start, parents included, "already exists" ignored."""
+"""Created by every process at start, with parents; "already exists" is ignored."""
 
 _ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
@@ -89,7 +89,7 @@ def partition_state_path(topic_partition: TopicPartition) -> str:
 
 
 def delete_topic_path(topic: str) -> str:
-    """Return the marker that asks for a topic's deletion."""
+    """Return the marker that requests a topic's deletion."""
     return f"{DELETE_TOPICS}/{topic}"
 
 
@@ -114,12 +114,12 @@ def sanitize_name(name: str) -> str:
 
 
 def desanitize_name(name: str) -> str:
-    """Return the name behind `sanitize_name`."""
+    """Return the name from its form in paths; the inverse of `sanitize_name`."""
     return unquote(name)
 
 
 def parse_id(child: str) -> int | None:
-    """Return the id a child of ``/brokers/ids`` or ``/controllers/ids`` stands for, None when it is no id."""
+    """Return the id of a child of ``/brokers/ids`` or ``/controllers/ids``, None when its name is not an id."""
     if not _ID.fullmatch(child) or int(child) > 2**31 - 1:
         return None
     return int(child)

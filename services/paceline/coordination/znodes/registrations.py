@@ -1,4 +1,4 @@
-"""JSON of the nodes that say who is there: cluster id, brokers, controllers, the active controller and its epoch."""
+"""JSON of registration nodes: cluster id, brokers, controllers, the active controller and its epoch."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ CLIENT_LISTENER = "CLIENT"
 _PLAINTEXT = "PLAINTEXT"
 _ENDPOINT = re.compile(r"([A-Za-z0-9_.-]+)://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})")
 MAX_ENDPOINTS = 16
-"""Brokers take no request with a broker that has more listeners."""
+"""Brokers refuse requests with a broker that has more listeners."""
 _FEATURES_SINCE = 5
 _UNCLEAN_RESTART = "unclean_restart"
 
@@ -31,23 +31,23 @@ class BrokerRegistration:
     broker_id: int
     endpoints: tuple[Endpoint, ...]
     timestamp_ms: int
-    """Wall clock of the start; informative."""
+    """Wall clock of the start, for information only."""
     rack: str | None = None
     unclean_restart: bool = False
-    """Not in Kafka: the broker may have lost records that it had acknowledged."""
+    """Not in Kafka: whether the broker may have lost records that it had acknowledged."""
     security_protocols: Mapping[str, str] = field(default_factory=dict)
-    """Protocol of each listener that does not speak PLAINTEXT."""
+    """Protocol of each listener whose protocol is not PLAINTEXT."""
     features: Mapping[str, JsonValue] = field(default_factory=dict)
     jmx_port: int = -1
     version: int = 5
 
     def live_broker(self, broker_epoch: int) -> LiveBroker:
-        """Return the broker as the cores know it; the epoch is the czxid of the node."""
+        """Return the broker as used by the cores; its epoch is the czxid of the node."""
         return LiveBroker(self.broker_id, self.endpoints, self.rack, broker_epoch, self.unclean_restart)
 
     @property
     def client_endpoint(self) -> Endpoint | None:
-        """What Kafka's older tools should see as host and port: CLIENT, else the first PLAINTEXT listener."""
+        """Host and port for Kafka's older tools: CLIENT, else the first PLAINTEXT listener."""
         for endpoint in self.endpoints:
             if endpoint.listener == CLIENT_LISTENER:
                 return endpoint
@@ -59,7 +59,7 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class ControllerRegistration:
-    """Content of ``/controllers/ids/<id>``; ours."""
+    """Content of ``/controllers/ids/<id>``; not in Kafka."""
 
     controller_id: int
     endpoints: tuple[Endpoint, ...]
@@ -179,7 +179,7 @@ def encode_active_controller(controller: ActiveController) -> bytes:
 
 
 def decode_active_controller(path: str, data: bytes | None) -> ActiveController:
-    """Return who holds ``/controller``. Raises MalformedZnodeError."""
+    """Return the content of ``/controller``. Raises MalformedZnodeError."""
     node = decode_object(path, data)
     return ActiveController(
         version=node.version(1, 2), controller_id=node.integer("brokerid"), timestamp_ms=node.decimal("timestamp")
@@ -203,7 +203,7 @@ def format_endpoint(endpoint: Endpoint) -> str:
 
 
 def parse_endpoint(text: str) -> Endpoint | None:
-    """Return the endpoint in ``LISTENER://host:port``, None when it is not of that form or cannot be reached."""
+    """Return the endpoint in ``LISTENER://host:port``, None when the text is invalid or the address unreachable."""
     match = _ENDPOINT.fullmatch(text)
     if match is None or not 0 < int(match[3]) <= 65_535:
         return None

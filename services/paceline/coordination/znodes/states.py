@@ -25,10 +25,10 @@ from paceline.model.leader_and_isr import LeaderAndIsr
 
 PRODUCER_ID_BLOCK_SIZE = 1000
 LOG_DIR_FAILURE = 1
-"""The only log directory event there is."""
+"""The only kind of log directory event."""
 
 MAX_LEADER_EPOCH = MAX_INT32 - 2**20
-"""A state with a higher one is foreign: requests have 32 bits for it, and it must be possible to raise it."""
+"""A state with a higher epoch is invalid: requests have 32 bits for it, and it must be possible to raise it."""
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _STATE_KEYS = frozenset({"version", "leader", "leader_epoch", "controller_epoch", "isr"})
@@ -75,7 +75,7 @@ class Feature:
 
 
 def encode_topic_assignment(assignment: TopicAssignment) -> bytes:
-    """Return the data of a topic's node; version 1 cannot say what is being added and removed."""
+    """Return the data of a topic's node; version 1 has no adding and removing replicas."""
     partitions = dict(sorted(assignment.partitions.items()))
     value: dict[str, JsonValue] = {
         "version": assignment.version,
@@ -144,7 +144,7 @@ def encode_partition_state(state: LeaderAndIsr, extra: Mapping[str, JsonValue] |
     if not state.isr:
         raise ValueError("an empty ISR is never written")
     if not extra:
-        # Ten thousand of these are written when a broker dies, and a JSON encoder takes several times as long.
+        # Ten thousand states are written when a broker dies, and a JSON encoder takes several times as long.
         isr = ",".join(map(str, state.isr))
         return (
             f'{{"version":1,"leader":{state.leader},"leader_epoch":{state.leader_epoch},'
@@ -171,7 +171,7 @@ def decode_partition_state(path: str, data: bytes | None, zk_version: int) -> Pa
         controller_epoch=node.integer("controller_epoch"),
     )
     if not leader_and_isr.isr:
-        raise node.fail("isr", "empty, which no controller and no leader writes")
+        raise node.fail("isr", "empty, which is never written by a controller or leader")
     return PartitionState(leader_and_isr, node.extra(_STATE_KEYS))
 
 
@@ -189,7 +189,7 @@ def encode_reassignment(targets: Mapping[TopicPartition, Iterable[int]]) -> byte
 
 
 def decode_reassignment(path: str, data: bytes | None) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the wanted replicas per partition. Raises MalformedZnodeError, which Kafka treats as "nothing wanted"."""
+    """Return the target replicas per partition. Raises MalformedZnodeError, which Kafka treats as an empty node."""
     node = decode_object(path, data)
     node.version(1)
     targets = {}
@@ -215,7 +215,7 @@ def encode_partition_set(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_partition_set(path: str, data: bytes | None) -> tuple[TopicPartition, ...]:
-    """Return the partitions named, each once, in the order written. Raises MalformedZnodeError."""
+    """Return the partitions, each once, in the order written. Raises MalformedZnodeError."""
     node = decode_object(path, data)
     node.version(1)
     return tuple(dict.fromkeys(_topic_partition(member) for member in node.objects("partitions")))
@@ -276,7 +276,7 @@ def decode_config_change(path: str, data: bytes | None) -> str:
     if len(names) not in (2, 4) or any(name in ("", ".", "..") for name in names):
         raise node.fail("entity_path", f"{entity_path[:80]!r} does not name an entity")
     if names[0] not in CONFIG_ENTITY_TYPES:
-        raise node.fail("entity_path", f"{names[0][:40]!r} is no kind of entity")
+        raise node.fail("entity_path", f"{names[0][:40]!r} is not an entity type")
     return entity_path
 
 
@@ -293,7 +293,7 @@ def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
 
 
 def decode_producer_id_block(path: str, data: bytes | None) -> ProducerIdBlock:
-    """Return the block claimed last. Raises MalformedZnodeError."""
+    """Return the latest claimed block. Raises MalformedZnodeError."""
     node = decode_object(path, data)
     node.version(1)
     block = ProducerIdBlock(

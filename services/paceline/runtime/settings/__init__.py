@@ -1,11 +1,11 @@
-"""Loading settings: sources are merged, checked against the table and turned into what the cores are handed.
+"""Load settings: merge the sources, check them against the table and convert them to the cores' configuration.
 
     settings = load_broker(sys.argv[1:], os.environ)
     settings.config          # BrokerConfig for the core
     settings.topic_defaults  # {"segment.bytes": "1073741824", ...} for LogConfig
 
-pydantic-settings checks types and ranges; precedence, spelling and origins are ours, since no source of its own knows
-Java properties or says where a value came from.
+pydantic-settings checks types and ranges; precedence, spelling and origins are implemented here, since none of its
+sources supports Java properties or reports the origin of a value.
 """
 
 import dataclasses
@@ -45,14 +45,14 @@ K = TypeVar("K", bound=CommonKeys)
 
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
-    """Flags that are no settings."""
+    """Flags that are not settings."""
 
     config_file: Path | None = None
     """``--config FILE``."""
     print_config: bool = False
-    """``--print-config``: show every key's value and origin, then exit."""
+    """``--print-config``: print every key with value and origin, then exit."""
     die_with_parent: bool = False
-    """``--die-with-parent``: end when the parent process does; for development clusters and tests."""
+    """``--die-with-parent``: end when the parent process ends; for development clusters and tests."""
     show_help: bool = False
     """``--help``."""
     show_version: bool = False
@@ -61,15 +61,15 @@ class ProcessOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings(Generic[K]):
-    """What a process of either kind has."""
+    """Common part of the settings of brokers and controllers."""
 
     keys: K
     origins: Mapping[str, str]
-    """Where each key's value came from; absent means the default."""
+    """Origin of each key's value; no entry means the default."""
     listeners: tuple[Endpoint, ...]
-    """Where to bind; port 0 means any free one."""
+    """Addresses to bind; port 0 means any free port."""
     advertised: tuple[Endpoint, ...]
-    """What to tell others; port 0 means the bound one."""
+    """Addresses to publish; port 0 means the bound port."""
     security: Security
     options: ProcessOptions
 
@@ -108,14 +108,14 @@ def _columns(rows: list[tuple[str, str, str]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings(LoadedSettings[BrokerKeys]):
-    """Everything a broker process is told."""
+    """All settings of a broker process."""
 
     log_dirs: tuple[str, ...]
     topic_defaults: Mapping[str, str]
-    """Topic keys and the broker-wide values behind them, for LogConfig."""
+    """Topic keys with their broker-wide values, for LogConfig."""
 
     def config(self, broker_id: int) -> BrokerConfig:
-        """Return what the core is handed once the broker's id is known."""
+        """Return the core's configuration once the broker's id is known."""
         groups = GroupConfig(
             offsets_retention_ms=self.keys.offsets_retention_minutes * _MINUTE_MS,
             **_shared_fields(GroupConfig, self.keys, {"offsets_retention_ms"}),
@@ -127,14 +127,14 @@ class BrokerSettings(LoadedSettings[BrokerKeys]):
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings(LoadedSettings[ControllerKeys]):
-    """Everything a controller process is told."""
+    """All settings of a controller process."""
 
     topic_defaults: Mapping[str, str]
-    """Topic keys that the settings shared with the brokers give another value than the built-in one."""
+    """Topic keys for which the shared settings file differs from the built-in default."""
 
     @property
     def config(self) -> ControllerConfig:
-        """What the core is handed."""
+        """Return the core's configuration."""
         return ControllerConfig(
             leader_imbalance_check_interval_ms=self.keys.leader_imbalance_check_interval_seconds * 1_000,
             topic_defaults=self.topic_defaults,
@@ -146,7 +146,7 @@ def load_broker(arguments: Sequence[str], environment: Mapping[str, str]) -> Bro
     """Return a broker's settings.
 
     Raises:
-        SettingsError: a key is unknown, a value is not acceptable, or values contradict each other.
+        SettingsError: a key is unknown, a value is not valid, or values contradict each other.
     """
     keys, origins, options = _load(BrokerKeys, arguments, environment)
     problems = zookeeper_problems(keys.zookeeper_connect)
@@ -168,7 +168,7 @@ def load_controller(arguments: Sequence[str], environment: Mapping[str, str]) ->
     """Return a controller's settings.
 
     Raises:
-        SettingsError: a key is unknown, a value is not acceptable, or values contradict each other.
+        SettingsError: a key is unknown, a value is not valid, or values contradict each other.
     """
     keys, origins, options = _load(ControllerKeys, arguments, environment)
     brokers, _, _ = _load(BrokerKeys, arguments, environment)
@@ -184,7 +184,7 @@ def load_controller(arguments: Sequence[str], environment: Mapping[str, str]) ->
 
 
 def process_options(arguments: Sequence[str]) -> tuple[ProcessOptions, list[str]]:
-    """Part the few flags that are no settings from the rest and return both.
+    """Separate the few flags that are not settings from the others and return both.
 
     Raises:
         SettingsError: ``--config`` has no value.
@@ -237,7 +237,7 @@ def _load(
 def _merged(
     keys_class: type[CommonKeys], arguments: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[ProcessOptions, dict[str, Setting], list[str]]:
-    """Return the options, the settings of this kind of process, and a sentence per setting that is not known."""
+    """Return the options, the settings of this kind of process, and an error message per unknown setting."""
     options, flags = process_options(arguments)
     problems: list[str] = []
     merged: dict[str, Setting] = {}
@@ -249,7 +249,7 @@ def _merged(
 
 
 def print_unchecked(keys_class: type[CommonKeys], arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return one line per key as it was written, for settings that cannot be loaded."""
+    """Return one line per key as written, for settings that cannot be loaded."""
     _, mine, _ = _merged(keys_class, arguments, environment)
     rows = []
     for field, info in keys_class.model_fields.items():
@@ -264,7 +264,7 @@ def print_unchecked(keys_class: type[CommonKeys], arguments: Sequence[str], envi
 
 def _validated(keys_class: type[K], values: Mapping[str, str]) -> K:
     class OnlyThese(keys_class):  # type: ignore[valid-type, misc]
-        """The same keys, with pydantic's own environment and secrets sources switched off."""
+        """The same keys, without pydantic's own environment and secrets sources."""
 
         @classmethod
         def settings_customise_sources(
@@ -288,7 +288,7 @@ def _problem(error: Any, settings: Mapping[str, Setting]) -> str:
 
 
 def _broker_contradictions(keys: BrokerKeys) -> list[str]:
-    """Return the contradictions between the keys of a broker, as Kafka 2.8 KafkaConfig.validateValues finds them."""
+    """Return contradictions between a broker's keys, as checked by Kafka 2.8 KafkaConfig.validateValues."""
     problems = []
     if keys.broker_id_generation_enable and keys.broker_id > keys.reserved_broker_max_id:
         problems.append(
@@ -317,7 +317,7 @@ def _broker_contradictions(keys: BrokerKeys) -> list[str]:
 
 
 def _topic_defaults(keys: BrokerKeys) -> dict[str, str]:
-    """Return the topic keys; where a limit is set in several units the shorter unit wins, as in Kafka."""
+    """Return the topic keys; for a limit set in several units the smallest unit wins, as in Kafka."""
     found: dict[str, str] = {}
     for field, info in BrokerKeys.model_fields.items():
         extra = info.json_schema_extra
@@ -336,7 +336,7 @@ def _topic_defaults(keys: BrokerKeys) -> dict[str, str]:
 
 
 def _shared_fields(config: type[Any], keys: CommonKeys, apart: set[str]) -> dict[str, Any]:
-    """Return the fields a core's configuration shares with the table; the others keep the core's defaults."""
+    """Return the fields that a core's configuration shares with the table; others keep the core's defaults."""
     known = type(keys).model_fields
     return {
         field.name: getattr(keys, field.name)

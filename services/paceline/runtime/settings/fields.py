@@ -1,4 +1,4 @@
-"""How one key of the table of settings is written down."""
+"""Definition of a key in the table of settings."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -9,11 +9,11 @@ MAX_INT64: Final = 2**63 - 1
 DAY_MS: Final = 86_400_000
 
 Scope = Literal["static", "broker"]
-"""``static``: needs a restart; ``broker``: may also be set in ``/config/brokers/<id>`` while running."""
+"""``static``: needs a restart; ``broker``: may also be set in ``/config/brokers/<id>`` while the broker runs."""
 
 
 def blank_is_none(value: Any) -> Any:
-    """Return None for a text of spaces, anything else as it is."""
+    """Return None for a text of spaces, any other value unchanged."""
     return None if isinstance(value, str) and not value.strip() else value
 
 
@@ -31,15 +31,15 @@ def key(
     secret: bool = False,
     **bounds: Any,
 ) -> Any:
-    """Return the field of one key.
+    """Return the field of a key.
 
     Args:
         default: value when it is not set; ``...`` makes the key required.
-        unit: ms, bytes, count, and so on; "" where there is none.
-        note: one line for a person.
-        topic: the topic key this is the broker-wide default of.
-        scope: how it may be changed.
-        secret: the value is never shown, and comes from a file that only its owner reads.
+        unit: ms, bytes, count, and so on; "" without a unit.
+        note: one line of help.
+        topic: the topic key whose broker-wide default this is.
+        scope: how it can be changed.
+        secret: the value is never shown, and is read from a file that only its owner can read.
         bounds: ``ge`` and ``le``.
     """
     extra: dict[str, Any] = {"unit": unit, "topic_key": topic, "scope": scope, "secret": secret}

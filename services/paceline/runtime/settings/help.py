@@ -1,4 +1,4 @@
-"""``--help`` of a service, made from the table of its keys."""
+"""``--help`` of a service, generated from the table of its keys."""
 
 from paceline.runtime.settings.fields import key_name
 from paceline.runtime.settings.keys import CommonKeys
@@ -6,7 +6,7 @@ from paceline.runtime.settings.sources import flag_name
 
 
 def help_text(role: str, keys_class: type[CommonKeys]) -> str:
-    """Return what a person needs to start a ``broker`` or ``controller`` by hand."""
+    """Return the instructions to start a ``broker`` or ``controller`` manually."""
     lines = [
         f"usage: python -m paceline.{role} [--config FILE] [--KEY VALUE ...]",
         "",

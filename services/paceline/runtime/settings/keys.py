@@ -21,95 +21,95 @@ from paceline.runtime.settings.security import SecurityKeys
 
 
 class CommonKeys(SecurityKeys):
-    """What brokers and controllers both know."""
+    """Keys of both brokers and controllers."""
 
     model_config = SettingsConfigDict(extra="forbid", alias_generator=key_name, validate_default=True, frozen=True)
 
     zookeeper_connect: str = key(..., "", "host:port,...[/chroot]; without a chroot /paceline is used", min_length=1)
-    zookeeper_session_timeout_ms: int = key(18_000, "ms", "a dead process is noticed after this", ge=100)
+    zookeeper_session_timeout_ms: int = key(18_000, "ms", "time until a dead process is detected", ge=100)
     zookeeper_connection_timeout_ms: OptionalInt = key(None, "ms", "first connect only; default: session timeout", ge=1)
     controller_broker_lease_ms: int = key(
-        9_000, "ms", "a broker the controller has not heard from for this long leads no more; 0: no lease", ge=0
+        9_000, "ms", "time without heartbeat after which a broker loses its leaders; 0: no lease", ge=0
     )
-    request_timeout_ms: int = key(30_000, "ms", "longest wait for one answer", ge=1)
+    request_timeout_ms: int = key(30_000, "ms", "longest wait for an answer", ge=1)
     unclean_leader_election_enable: bool = key(
-        False, "", "lose data rather than wait", topic="unclean.leader.election.enable", scope="broker"
+        False, "", "lose records rather than wait", topic="unclean.leader.election.enable", scope="broker"
     )
     min_insync_replicas: int = key(1, "replicas", "for acks=all", topic="min.insync.replicas", scope="broker", ge=1)
-    listeners: OptionalText = key(None, "", "CLIENT://host:port,...; port 0 takes a free one")
-    advertised_listeners: OptionalText = key(None, "", "what others are told; default: the listeners")
+    listeners: OptionalText = key(None, "", "CLIENT://host:port,...; port 0 takes a free port")
+    advertised_listeners: OptionalText = key(None, "", "published addresses; default: the listeners")
     socket_request_max_bytes: int = key(4 << 20, "bytes", "largest client request", ge=1_024, le=1 << 30)
     max_connections: int = key(
-        4_096, "connections", "open at one listener; further ones are closed at once", ge=16, le=1_000_000
+        4_096, "connections", "maximum per listener; further connections are closed at once", ge=16, le=1_000_000
     )
     metrics_port: int = key(-1, "", "Prometheus endpoint; -1 for none, 0 for any free port", ge=-1, le=65_535)
     metrics_host: str = key("127.0.0.1", "", "address of the Prometheus endpoint")
     metrics_partitions_max: int = key(
-        500, "partitions", "partitions of a broker, and topics, with series of their own; 0: none", ge=0, le=100_000
+        500, "partitions", "partitions of a broker, and topics, with their own series; 0: none", ge=0, le=100_000
     )
     reflection_enable: bool = key(True, "", "gRPC reflection on CLIENT and EXTERNAL")
-    logging_format: Literal["console", "json"] = key("console", "", "form of the service's log")
-    logging_level: Literal["debug", "info", "warning", "error"] = key("info", "", "least severity logged")
+    logging_format: Literal["console", "json"] = key("console", "", "format of the service's log")
+    logging_level: Literal["debug", "info", "warning", "error"] = key("info", "", "minimum severity logged")
     cluster_events_topic_enable: bool = key(False, "", "publish state changes to the topic __cluster_events")
     cluster_events_topic_replication_factor: int = key(
-        3, "replicas", "of __cluster_events; it is created once so many brokers are live", ge=1, le=32_767
+        3, "replicas", "of __cluster_events, which is created when as many brokers are live", ge=1, le=32_767
     )
     state_change_log_path: OptionalText = key(None, "", "file of the state-change log; default: the service's log")
 
 
 class ControllerKeys(CommonKeys):
-    """What a controller is told."""
+    """Keys of a controller."""
 
-    controller_id: int = key(1_000_001, "", "its own range, so that no broker id equals it", ge=1_000_000, le=MAX_INT32)
+    controller_id: int = key(1_000_001, "", "different range than broker ids", ge=1_000_000, le=MAX_INT32)
     broker_suspect_ms: int = key(
-        100, "ms", "pause between the two refused connects that show a dead process; 0: only lease and session", ge=0
+        100, "ms", "pause between two connects that test for a dead process; 0: only lease and session", ge=0
     )
     controller_socket_timeout_ms: int = key(30_000, "ms", "wait for a connection to a broker", ge=1)
-    auto_leader_rebalance_enable: bool = key(True, "", "preferred leaders come back by themselves")
+    auto_leader_rebalance_enable: bool = key(True, "", "elect preferred leaders periodically")
     leader_imbalance_check_interval_seconds: int = key(300, "s", "period of the rebalance check", ge=1)
-    leader_imbalance_per_broker_percentage: int = key(10, "%", "imbalance above which it acts", ge=0, le=100)
-    delete_topic_enable: bool = key(True, "", "false: delete requests are erased")
-    default_replication_factor: int = key(1, "replicas", "for requests that do not say", ge=1, le=1_000)
-    num_partitions: int = key(1, "partitions", "for requests that do not say", ge=1, le=200_000)
+    leader_imbalance_per_broker_percentage: int = key(10, "%", "imbalance above which leaders move", ge=0, le=100)
+    delete_topic_enable: bool = key(True, "", "false: delete requests are refused")
+    default_replication_factor: int = key(1, "replicas", "for requests without a replication factor", ge=1, le=1_000)
+    num_partitions: int = key(1, "partitions", "for requests without a number of partitions", ge=1, le=200_000)
 
 
 class BrokerKeys(CommonKeys):
-    """What a broker is told."""
+    """Keys of a broker."""
 
-    broker_id: int = key(-1, "", "-1: the one kept in meta.properties, else generated", ge=-1, le=MAX_INT32)
-    broker_id_generation_enable: bool = key(True, "", "generate an id when none is given")
-    reserved_broker_max_id: int = key(1_000, "", "largest id given by hand while generation is on", ge=0, le=MAX_INT32)
+    broker_id: int = key(-1, "", "-1: the id in meta.properties, else a generated id", ge=-1, le=MAX_INT32)
+    broker_id_generation_enable: bool = key(True, "", "generate an id when none is set")
+    reserved_broker_max_id: int = key(1_000, "", "largest manual id while generation is enabled", ge=0, le=MAX_INT32)
     broker_rack: OptionalText = key(None, "", "rack, for placement")
-    log_dirs: OptionalText = key(None, "", "comma list of directories")
-    log_dir: OptionalText = key(None, "", "one directory; log.dirs wins")
+    log_dirs: OptionalText = key(None, "", "comma-separated directories")
+    log_dir: OptionalText = key(None, "", "a single directory; log.dirs wins")
 
     replica_lag_time_max_ms: int = key(30_000, "ms", "a follower that lags longer leaves the ISR", ge=1)
     replica_fetch_max_bytes: int = key(1 << 20, "bytes", "per partition", ge=0, le=MAX_INT32)
     replica_fetch_response_max_bytes: int = key(10 << 20, "bytes", "per answer", ge=0, le=48 << 20)
-    replica_fetch_min_bytes: int = key(1, "bytes", "answer as soon as this much is there", ge=0)
-    replica_fetch_wait_max_ms: int = key(500, "ms", "longest wait for that", ge=0)
+    replica_fetch_min_bytes: int = key(1, "bytes", "answer as soon as this many are available", ge=0)
+    replica_fetch_wait_max_ms: int = key(500, "ms", "longest wait for replica.fetch.min.bytes", ge=0)
     replica_fetch_backoff_ms: int = key(1_000, "ms", "pause of a partition after an error", ge=0)
     replica_socket_timeout_ms: int = key(30_000, "ms", "deadline of a follower's fetch", ge=1)
     num_replica_fetchers: int = key(1, "threads", "per source broker", scope="broker", ge=1, le=64)
     replica_high_watermark_checkpoint_interval_ms: int = key(5_000, "ms", "period", ge=1)
-    max_incremental_fetch_session_cache_slots: int = key(1_000, "sessions", "0 switches sessions off", ge=0)
+    max_incremental_fetch_session_cache_slots: int = key(1_000, "sessions", "0 disables sessions", ge=0)
     replication_quota_window_num: int = key(11, "samples", "kept to measure throttled replication", ge=2, le=1_000)
-    replication_quota_window_size_seconds: int = key(1, "s", "length of each", ge=1, le=3_600)
-    fetch_max_bytes: int = key(57_671_680, "bytes", "cap on a client's whole answer", ge=1_024, le=60 << 20)
+    replication_quota_window_size_seconds: int = key(1, "s", "length of a sample", ge=1, le=3_600)
+    fetch_max_bytes: int = key(57_671_680, "bytes", "maximum client response", ge=1_024, le=60 << 20)
     replica_selector_class: Literal[
         "leader",
         "rack-aware",
         "org.apache.kafka.common.replica.LeaderSelector",
         "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-    ] = key("leader", "", "rack-aware: consumers that say their rack read from a follower there")
+    ] = key("leader", "", "rack-aware: consumers with a rack read from a follower in that rack")
     queued_max_request_bytes: int = key(64 << 20, "bytes", "produce requests in flight; then THROTTLED", ge=1 << 20)
     queued_max_response_bytes: int = key(
-        64 << 20, "bytes", "fetch answers that clients have not taken yet; then THROTTLED", ge=1 << 20
+        64 << 20, "bytes", "fetch responses that clients have not read yet; then THROTTLED", ge=1 << 20
     )
     controlled_shutdown_enable: bool = key(True, "", "move leadership away before stopping")
     controlled_shutdown_max_retries: int = key(3, "attempts", "total attempts", ge=1)
-    controlled_shutdown_retry_backoff_ms: int = key(5_000, "ms", "pause between them", ge=0)
-    shutdown_timeout_ms: int = key(25_000, "ms", "longest orderly stop; then the process exits anyway", ge=1)
+    controlled_shutdown_retry_backoff_ms: int = key(5_000, "ms", "pause between attempts", ge=0)
+    shutdown_timeout_ms: int = key(25_000, "ms", "longest orderly stop; then the process exits", ge=1)
 
     log_segment_bytes: int = key(1 << 30, "bytes", "", topic="segment.bytes", scope="broker", ge=14, le=MAX_INT32)
     log_roll_ms: OptionalInt = key(None, "ms", "wins over hours", topic="segment.ms", scope="broker", ge=1)
@@ -134,14 +134,14 @@ class BrokerKeys(CommonKeys):
     log_cleanup_policy: str = key("delete", "", "delete, compact or both", topic="cleanup.policy", scope="broker")
     log_segment_delete_delay_ms: int = key(60_000, "ms", "", topic="file.delete.delay.ms", scope="broker", ge=0)
     log_flush_interval_messages: int = key(
-        MAX_INT64, "records", "fsync after as many", topic="flush.messages", scope="broker", ge=1, le=MAX_INT64
+        MAX_INT64, "records", "fsync after this many", topic="flush.messages", scope="broker", ge=1, le=MAX_INT64
     )
     log_flush_interval_ms: OptionalInt = key(
-        None, "ms", "fsync after as long; default: never", topic="flush.ms", scope="broker", ge=0
+        None, "ms", "fsync after this time; default: never", topic="flush.ms", scope="broker", ge=0
     )
     log_flush_offset_checkpoint_interval_ms: int = key(60_000, "ms", "period of the recovery point checkpoint", ge=1)
     transactional_id_expiration_ms: int = key(
-        604_800_000, "ms", "what is known of a producer is forgotten when it was idle for longer", ge=1
+        604_800_000, "ms", "idle time after which the state of a producer is removed", ge=1
     )
     log_preallocate: bool = key(False, "", "", topic="preallocate", scope="broker")
     message_max_bytes: int = key(
@@ -159,9 +159,9 @@ class BrokerKeys(CommonKeys):
     log_cleaner_enable: bool = key(True, "", "compact topics with cleanup.policy=compact")
     log_cleaner_threads: int = key(1, "", "logs compacted at the same time", ge=1, le=64)
     log_cleaner_dedupe_buffer_size: int = key(
-        128 << 20, "bytes", "for the keys of all logs being compacted, 200 for each key", ge=1 << 20
+        128 << 20, "bytes", "for the keys of all logs being compacted, 200 per key", ge=1 << 20
     )
-    log_cleaner_io_buffer_load_factor: float = key(0.9, "", "part of that buffer that is used", gt=0.0, le=1.0)
+    log_cleaner_io_buffer_load_factor: float = key(0.9, "", "fraction of that buffer to use", gt=0.0, le=1.0)
     log_cleaner_io_max_bytes_per_second: float = key(
         1.7976931348623157e308, "bytes/s", "reads and writes of compaction; default: no limit", gt=0.0
     )
@@ -175,27 +175,27 @@ class BrokerKeys(CommonKeys):
         0.5, "", "", topic="min.cleanable.dirty.ratio", scope="broker", ge=0.0, le=1.0
     )
 
-    group_min_session_timeout_ms: int = key(6_000, "ms", "least session time-out of a group's member", ge=1)
+    group_min_session_timeout_ms: int = key(6_000, "ms", "minimum session timeout of a group's member", ge=1)
     group_max_session_timeout_ms: int = key(1_800_000, "ms", "largest one", ge=1, le=MAX_INT32)
     group_initial_rebalance_delay_ms: int = key(3_000, "ms", "wait for more members of an empty group", ge=0)
     group_max_size: int = key(MAX_INT32, "members", "of one group", ge=1, le=MAX_INT32)
     offsets_topic_replication_factor: int = key(
-        3, "replicas", "of __consumer_offsets; until so many brokers live there are no groups", ge=1, le=1_000
+        3, "replicas", "of __consumer_offsets; without as many live brokers there are no groups", ge=1, le=1_000
     )
     offsets_topic_num_partitions: int = key(
         50, "partitions", "of __consumer_offsets, fixed at creation", ge=1, le=10_000
     )
     offsets_topic_segment_bytes: int = key(100 << 20, "bytes", "of __consumer_offsets", ge=1 << 20, le=MAX_INT32)
     offsets_commit_timeout_ms: int = key(5_000, "ms", "longest wait for the replicas of a commit", ge=1)
-    offsets_retention_minutes: int = key(10_080, "min", "offsets of a group without members are kept so long", ge=1)
+    offsets_retention_minutes: int = key(10_080, "min", "retention of offsets of a group without members", ge=1)
     offsets_retention_check_interval_ms: int = key(600_000, "ms", "period", ge=1)
-    offset_metadata_max_bytes: int = key(4_096, "bytes", "note committed with an offset", ge=0, le=32_767)
+    offset_metadata_max_bytes: int = key(4_096, "bytes", "metadata text of a committed offset", ge=0, le=32_767)
 
 
 KEYS: Final[dict[str, str]] = {
     key_name(field): field for keys in (ControllerKeys, BrokerKeys) for field in keys.model_fields
 }
-"""Every key of the one settings file and its field. A broker ignores a controller's keys there, and the other way."""
+"""All keys of the shared settings file with their fields. A broker ignores a controller's keys, and vice versa."""
 
 _ONE_LOOP = "a broker runs on one event loop"
 _PEM = "certificates are PEM files: ssl.certificate.file, ssl.key.file and ssl.ca.file"
@@ -206,7 +206,7 @@ NOT_HERE: Final[dict[str, str]] = {
     "num.io.threads": _ONE_LOOP,
     "num.network.threads": _ONE_LOOP,
     "background.threads": _ONE_LOOP,
-    "queued.max.requests": "requests in flight have a budget in bytes, queued.max.request.bytes",
+    "queued.max.requests": "requests in flight are limited in bytes, queued.max.request.bytes",
     "security.inter.broker.protocol": "REPLICATION and CONTROL have entries in listener.security.protocol.map",
     "ssl.keystore.location": _PEM,
     "ssl.keystore.password": _PEM,
@@ -215,7 +215,7 @@ NOT_HERE: Final[dict[str, str]] = {
     "ssl.truststore.password": _PEM,
     "ssl.keystore.type": _PEM,
     "ssl.truststore.type": _PEM,
-    "sasl.enabled.mechanisms": "callers are known by their certificates",
+    "sasl.enabled.mechanisms": "clients authenticate with certificates",
     "inter.broker.listener.name": "followers always use the REPLICATION listener",
     "control.plane.listener.name": "controllers always use the CONTROL listener",
     "inter.broker.protocol.version": "there is one version",
@@ -225,4 +225,4 @@ NOT_HERE: Final[dict[str, str]] = {
     "host.name": "use listeners",
     "zookeeper.max.in.flight.requests": "the ZooKeeper client pipelines without a limit",
 }
-"""Kafka keys people bring along, and why they are not accepted."""
+"""Kafka keys that are refused, with the reason."""

@@ -10,7 +10,7 @@ DEFAULT_LISTENERS: Final = {
     "broker": "CLIENT://127.0.0.1:9092,REPLICATION://127.0.0.1:9093,CONTROL://127.0.0.1:9094",
     "controller": "CLIENT://127.0.0.1:9082,CONTROL://127.0.0.1:9084",
 }
-"""Loopback only: a process is reachable from other machines only when its settings say so."""
+"""Loopback only: a process is reachable from other machines only when its settings allow it."""
 
 REQUIRED: Final = {"broker": ("CLIENT", "REPLICATION", "CONTROL"), "controller": ("CLIENT", "CONTROL")}
 ALLOWED: Final = {
@@ -23,7 +23,7 @@ _UNSPECIFIED = {"0.0.0.0", "::"}
 
 
 def parse_listeners(role: str, text: str | None, problems: list[str]) -> tuple[Endpoint, ...]:
-    """Return the listeners of a ``broker`` or ``controller``; what is wrong is added to ``problems``."""
+    """Return the listeners of a ``broker`` or ``controller``; adds errors to ``problems``."""
     found = _parse("listeners", text or DEFAULT_LISTENERS[role], problems)
     names = [endpoint.listener for endpoint in found]
     problems.extend(f"listeners: {name} is required" for name in REQUIRED[role] if name not in names)
@@ -39,7 +39,7 @@ def parse_listeners(role: str, text: str | None, problems: list[str]) -> tuple[E
 
 
 def advertised_listeners(listeners: Sequence[Endpoint], text: str | None, problems: list[str]) -> tuple[Endpoint, ...]:
-    """Return what to tell others: the given addresses, else the bound ones; 0.0.0.0 must not be told to anybody."""
+    """Return the addresses to publish: the given addresses, else the bound ones; 0.0.0.0 cannot be published."""
     given = {endpoint.listener: endpoint for endpoint in _parse("advertised.listeners", text or "", problems)}
     names = [endpoint.listener for endpoint in listeners]
     problems.extend(f"advertised.listeners: {name} is not among the listeners" for name in given if name not in names)
@@ -63,7 +63,7 @@ def _parse(key: str, text: str, problems: list[str]) -> tuple[Endpoint, ...]:
             continue
         name = match[1].upper()
         if any(endpoint.listener == name for endpoint in found):
-            problems.append(f"{key}: {name} is there twice")
+            problems.append(f"{key}: {name} is listed twice")
             continue
         found.append(Endpoint(name, match[2].strip("[]"), int(match[3])))
     return tuple(found)

@@ -1,7 +1,7 @@
-"""Settings of transport security and of the credentials for ZooKeeper.
+"""Settings of transport security and of ZooKeeper credentials.
 
 ``listener.security.protocol.map=CLIENT:PLAINTEXT,EXTERNAL:SSL,REPLICATION:SSL,CONTROL:SSL``. Each ``ssl.*`` key may
-also be given for one listener: ``listener.name.external.ssl.ca.file``.
+can also be set for a single listener: ``listener.name.external.ssl.ca.file``.
 """
 
 import ipaddress
@@ -22,7 +22,7 @@ from paceline.model.tls import ListenerSecurity, TlsFiles
 from paceline.runtime.settings.fields import OptionalText, blank_is_none, key, key_name
 
 HIDDEN: Final = "(hidden)"
-"""Shown in the place of a secret."""
+"""Printed instead of a secret."""
 LISTENERS: Final = ("CLIENT", "EXTERNAL", "REPLICATION", "CONTROL")
 INTERNAL_LISTENERS: Final = ("REPLICATION", "CONTROL")
 _SSL_KEYS: Final = ("ssl_certificate_file", "ssl_key_file", "ssl_ca_file", "ssl_client_auth")
@@ -33,18 +33,18 @@ _OptionalClientAuth = Annotated[_ClientAuth | None, BeforeValidator(blank_is_non
 
 
 def _alone(listener: str) -> Any:
-    return key(None, "", f"for {listener} alone; default: the key without listener.name")
+    return key(None, "", f"for {listener} only; default: the key without listener.name")
 
 
 class SecurityKeys(BaseSettings):
-    """What brokers and controllers know of security."""
+    """Security keys of brokers and controllers."""
 
     listener_security_protocol_map: OptionalText = key(
-        None, "", "CLIENT:PLAINTEXT,CONTROL:SSL,...; listeners not named are PLAINTEXT"
+        None, "", "CLIENT:PLAINTEXT,CONTROL:SSL,...; listeners without an entry are PLAINTEXT"
     )
-    ssl_certificate_file: OptionalText = key(None, "", "PEM certificate of this process, its chain behind it")
+    ssl_certificate_file: OptionalText = key(None, "", "PEM certificate of this process, followed by its chain")
     ssl_key_file: OptionalText = key(None, "", "PEM private key, readable by its owner only")
-    ssl_ca_file: OptionalText = key(None, "", "PEM certificates of the authorities that are trusted")
+    ssl_ca_file: OptionalText = key(None, "", "PEM certificates of the trusted authorities")
     ssl_client_auth: _ClientAuth = key("required", "", "whether callers must present a certificate")
     listener_name_client_ssl_certificate_file: OptionalText = _alone("CLIENT")
     listener_name_client_ssl_key_file: OptionalText = _alone("CLIENT")
@@ -62,12 +62,12 @@ class SecurityKeys(BaseSettings):
     listener_name_control_ssl_key_file: OptionalText = _alone("CONTROL")
     listener_name_control_ssl_ca_file: OptionalText = _alone("CONTROL")
     listener_name_control_ssl_client_auth: _OptionalClientAuth = _alone("CONTROL")
-    allow_insecure: bool = key(False, "", "let PLAINTEXT listeners bind addresses that other machines reach")
-    super_users: OptionalText = key(None, "", "User:name;User:name; they see broker epochs")
+    allow_insecure: bool = key(False, "", "allow PLAINTEXT listeners on addresses reachable from other machines")
+    super_users: OptionalText = key(None, "", "User:name;User:name; they can see broker epochs")
     zookeeper_sasl_username: OptionalText = key(None, "", "DIGEST-MD5 user of all controllers and brokers")
     zookeeper_sasl_password: _OptionalSecret = key(None, "", "${file:/path} with its password", secret=True)
-    zookeeper_set_acl: bool = key(False, "", "give new znodes an access list: that user all, world read")
-    zookeeper_ssl_client_enable: bool = key(False, "", "speak TLS with ZooKeeper")
+    zookeeper_set_acl: bool = key(False, "", "set ACLs on new znodes: that user all, world read")
+    zookeeper_ssl_client_enable: bool = key(False, "", "use TLS with ZooKeeper")
     zookeeper_ssl_ca_file: OptionalText = key(None, "", "PEM certificates of the authorities of ZooKeeper's servers")
 
 
@@ -81,7 +81,7 @@ SECRETS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """The security settings of a process, checked."""
+    """The validated security settings of a process."""
 
     listeners: Mapping[str, ListenerSecurity]
     super_users: frozenset[str]
@@ -89,12 +89,12 @@ class Security:
 
     @property
     def is_secure(self) -> bool:
-        """Return whether CONTROL has identities: then epochs are worth hiding."""
+        """Whether CONTROL authenticates callers: then epochs are hidden from other users."""
         return self.listeners["CONTROL"].tls is not None
 
 
 def security_of(keys: SecurityKeys, endpoints: Sequence[Endpoint], problems: list[str]) -> Security:
-    """Return the security of a process with these listeners; mistakes are added to ``problems``."""
+    """Return the security of a process with these listeners; adds errors to ``problems``."""
     protocols = _protocols(keys.listener_security_protocol_map or "", problems)
     listeners = {}
     for endpoint in endpoints:
@@ -105,8 +105,8 @@ def security_of(keys: SecurityKeys, endpoints: Sequence[Endpoint], problems: lis
             listeners[name] = ListenerSecurity(name)
             if not keys.allow_insecure and not _is_loopback(endpoint.host):
                 problems.append(
-                    f"listeners: {name} is PLAINTEXT on {endpoint.host}, which other machines reach: set "
-                    f"listener.security.protocol.map={name}:SSL, or allow.insecure=true to let any of them in"
+                    f"listeners: {name} is PLAINTEXT on {endpoint.host}, which other machines can reach: set "
+                    f"listener.security.protocol.map={name}:SSL, or allow.insecure=true to accept connections from them"
                 )
     return Security(listeners, _super_users(keys.super_users or "", problems), _zookeeper(keys, problems))
 
@@ -117,11 +117,11 @@ def resolve_secret(setting_key: str, text: str, origin: str, file: Path | None) 
     Args:
         setting_key: the key.
         text: its value as written.
-        origin: where it was written.
-        file: the settings file when it was written there.
+        origin: source of the value.
+        file: the settings file, if it is the source.
 
     Raises:
-        ValueError: other users can read it; the message does not repeat it.
+        ValueError: other users can read it; the message does not contain the secret.
     """
     if not text.strip():
         return ""
@@ -134,7 +134,7 @@ def resolve_secret(setting_key: str, text: str, origin: str, file: Path | None) 
         return path.read_text(encoding="utf-8").strip()
     if file is None:
         raise ValueError(
-            f"{origin}: {setting_key} is a secret, and flags and environment are no place for it: use ${{file:/path}}"
+            f"{origin}: {setting_key} is a secret and must not be in flags or environment: use ${{file:/path}}"
         )
     problem = private_file_problem(file)
     if problem:
@@ -145,7 +145,7 @@ def resolve_secret(setting_key: str, text: str, origin: str, file: Path | None) 
 def private_file_problem(path: Path) -> str:
     """Return why a file with a secret cannot be used, "" when it can.
 
-    Only its owner may read it; a file of root's may have a group that reads it, as Kubernetes mounts secrets.
+    Only its owner may read it; a file owned by root may be readable by a group, as Kubernetes mounts secrets.
     """
     try:
         status = path.stat()
@@ -154,7 +154,7 @@ def private_file_problem(path: Path) -> str:
     except OSError as failure:
         return f"{path} cannot be read ({failure.strerror})"
     open_bits = stat.S_IMODE(status.st_mode) & (0o037 if status.st_uid == 0 and os.geteuid() != 0 else 0o077)
-    return f"{path} is open to other users: chmod 600 {path}" if open_bits else ""
+    return f"{path} is readable by other users: chmod 600 {path}" if open_bits else ""
 
 
 def _protocols(text: str, problems: list[str]) -> dict[str, str]:
@@ -167,7 +167,7 @@ def _protocols(text: str, problems: list[str]) -> dict[str, str]:
                 f"names are {', '.join(LISTENERS)}"
             )
         elif name in found:
-            problems.append(f"listener.security.protocol.map: {name} is there twice")
+            problems.append(f"listener.security.protocol.map: {name} is listed twice")
         found[name] = protocol
     return found
 
@@ -180,7 +180,7 @@ def _ssl_listener(keys: SecurityKeys, name: str, problems: list[str]) -> Listene
         f"{key_name(suffix)} is required: listener {name} is SSL" for suffix in _SSL_KEYS[:3] if not values[suffix]
     )
     if values["ssl_client_auth"] == "none" and name in INTERNAL_LISTENERS:
-        problems.append(f"ssl.client.auth must be required on {name}: its callers are known by their certificates")
+        problems.append(f"ssl.client.auth must be required on {name}, which identifies callers by certificate")
     tls = TlsFiles(*(Path(values[suffix] or "") for suffix in ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file")))
     if values["ssl_key_file"] and tls.key is not None:
         problem = private_file_problem(tls.key)
@@ -203,9 +203,9 @@ def _zookeeper(keys: SecurityKeys, problems: list[str]) -> ZooKeeperSecurity:
     username, secret = keys.zookeeper_sasl_username or "", keys.zookeeper_sasl_password
     password = secret.get_secret_value() if secret is not None else ""
     if bool(username) != bool(password):
-        problems.append("zookeeper.sasl.username and zookeeper.sasl.password belong together")
+        problems.append("zookeeper.sasl.username and zookeeper.sasl.password must be set together")
     if keys.zookeeper_set_acl and not username:
-        problems.append("zookeeper.set.acl needs zookeeper.sasl.username: an access list names a user")
+        problems.append("zookeeper.set.acl needs zookeeper.sasl.username for the ACL")
     if keys.zookeeper_ssl_ca_file and not keys.zookeeper_ssl_client_enable:
         problems.append("zookeeper.ssl.ca.file needs zookeeper.ssl.client.enable=true")
     return ZooKeeperSecurity(

@@ -1,4 +1,4 @@
-"""Where settings come from: flags beat environment beat file; each source knows how it spells a key.
+"""Sources of settings: flags override the environment, which overrides the file; each source spells keys differently.
 
 ``replica.lag.time.max.ms`` in a file is ``PACELINE_REPLICA_LAG_TIME_MAX_MS`` in the environment and
 ``--replica-lag-time-max-ms`` as a flag.
@@ -14,29 +14,30 @@ from paceline.runtime.settings.keys import KEYS, NOT_HERE
 
 ENVIRONMENT_PREFIX = "PACELINE_"
 _ENVIRONMENT_MISTAKE = 0.85
-"""How near an unknown PACELINE_ variable must be to a key to count as a typing error: other tools of the project have
-variables of their own."""
+"""Similarity from which an unknown PACELINE_ variable counts as a misspelt key: other tools of the project have
+variables
+of their own."""
 
 
 class SettingsError(Exception):
-    """Settings that cannot be used; the message has one line per problem, each with the key and its origin."""
+    """Invalid settings; the message has one line per problem, each with the key and its origin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One value as its source has it."""
+    """A value with its source."""
 
     text: str
     origin: str
-    """For a person: ``file config/dev.properties:12``, ``environment PACELINE_...``, ``flag --...``."""
+    """Text for people: ``file config/dev.properties:12``, ``environment PACELINE_...``, ``flag --...``."""
     file: Path | None = None
-    """The settings file it was written in."""
+    """The settings file, if it is the source."""
 
 
 def unknown_key(key: str, origin: str, spell: str = "{}") -> str:
-    """Return the sentence about a key that is not in the table, with the nearest one that is."""
+    """Return the error message for an unknown key, with the most similar key."""
     if key in NOT_HERE:
-        return f"{origin}: {key} is a key of Kafka that is not accepted: {NOT_HERE[key]}"
+        return f"{origin}: {key} is a Kafka key that is not supported: {NOT_HERE[key]}"
     near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.6)
     hint = f"; did you mean {spell.format(flag_name(near[0])[2:] if '--' in spell else near[0])}?" if near else ""
     return f"{origin}: unknown key {spell.format(flag_name(key)[2:]) if '--' in spell else key}{hint}"
@@ -57,7 +58,7 @@ _BY_FLAG = {flag_name(key): key for key in KEYS}
 
 
 def from_file(path: Path, problems: list[str]) -> dict[str, Setting]:
-    """Return the settings of a Java properties file; ``problems`` gets a sentence per key that cannot be used."""
+    """Return the settings of a Java properties file; adds an error message per invalid key to ``problems``."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as failure:
@@ -69,7 +70,7 @@ def from_file(path: Path, problems: list[str]) -> dict[str, Setting]:
         if key not in KEYS:
             problems.append(unknown_key(key, origin))
         elif key in found:
-            problems.append(f"{origin}: {key} is there twice, first in {found[key].origin}")
+            problems.append(f"{origin}: {key} is set twice, first in {found[key].origin}")
         else:
             found[key] = Setting(value, origin, path)
     return found
@@ -78,7 +79,7 @@ def from_file(path: Path, problems: list[str]) -> dict[str, Setting]:
 def from_environment(environment: Mapping[str, str], problems: list[str]) -> dict[str, Setting]:
     """Return the settings of ``PACELINE_`` variables.
 
-    A variable that is no key, but so near to a key that its name must be a mistake, is added to ``problems``.
+    An unknown variable that is similar to a key is probably misspelt and is added to ``problems``.
     """
     found = {}
     for name in sorted(environment):
@@ -95,7 +96,7 @@ def from_environment(environment: Mapping[str, str], problems: list[str]) -> dic
 
 
 def from_flags(arguments: Sequence[str], problems: list[str]) -> dict[str, Setting]:
-    """Return the settings of ``--key value`` and ``--key=value``; bad flags are added to ``problems``."""
+    """Return the settings of ``--key value`` and ``--key=value``; adds invalid flags to ``problems``."""
     found: dict[str, Setting] = {}
     waiting = list(arguments)
     while waiting:
