@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any, Final, Protocol
 
 import grpc
@@ -51,6 +52,9 @@ LATEST: Final = log_service_pb2.OFFSET_SPEC_LATEST
 TIMESTAMP: Final = log_service_pb2.OFFSET_SPEC_TIMESTAMP
 
 _BROKEN_CONNECTION: Final = {grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
+
+_Lookup = tuple[str, list[TopicPartition], log_service_pb2.ListOffsetsRequest]
+"""A leader, what it is asked for, and the request."""
 
 _channels: dict[tuple[int, str, TlsFiles | None], ChannelCache] = {}
 _channels_lock = threading.Lock()
@@ -167,6 +171,8 @@ class Cluster:
         self._addresses: dict[int, str] = {}
         self._topics: dict[str, TopicView] = {}
         self._good_address: str | None = None
+        self._prepared: dict[int, tuple[tuple[TopicPartition, ...], list[_Lookup]]] = {}
+        """Per kind of offset: partitions, and the requests for them."""
 
     def describe_topics(self, names: Sequence[str] = ()) -> dict[str, TopicView]:
         """Return the named topics that exist, all topics without names, and cache leaders and brokers.
@@ -248,6 +254,7 @@ class Cluster:
                 self._topics.pop(name, None)
         self._addresses = {broker.id: f"{broker.host}:{broker.port}" for broker in cluster.brokers}
         self._topics.update(found)
+        self._prepared.clear()
         self._good_address = address
         return found
 
@@ -277,20 +284,22 @@ class Cluster:
     ) -> dict[TopicPartition, int | None]:
         """Return an offset per partition; None where all records are older than the requested time.
 
-        Follows moved leaders and waits for missing leaders, within the metadata deadline.
+        Requests for a tuple are kept until topics are described again: a stream over 10,000 partitions looks up the
+        same ones for every batch. Follows moved leaders and waits for missing leaders, within the metadata deadline.
 
         Raises:
             UnknownTopicOrPartitionError: a topic no longer exists.
             PacelineError: a partition failed permanently, or the deadline expired; the last cause.
         """
         found: dict[TopicPartition, int | None] = {}
-        left = sorted(set(partitions))
+        is_prepared = not timestamps_ms and self._prepared_calls(partitions, spec) is not None
+        left: Sequence[TopicPartition] = partitions if isinstance(partitions, tuple) else sorted(set(partitions))
         first = True
         times_missing = 0
 
         def ask(seconds: float | None) -> None:
             nonlocal left, first, times_missing
-            if not first or any(self.leader_address(tp) is None for tp in left):
+            if not first or (not is_prepared and any(self.leader_address(tp) is None for tp in left)):
                 names = {tp.topic for tp in left}
                 missing = names - set(self.refresh(sorted(names), seconds))
                 times_missing = times_missing + 1 if missing else 0
@@ -324,6 +333,9 @@ class Cluster:
         seconds: float,
     ) -> PacelineError | None:
         """Ask every leader once; add results to ``found`` and return a failure of the other partitions."""
+        prepared = None if timestamps_ms else self._prepared_calls(partitions, spec)
+        if prepared is not None:
+            return self._ask_leaders(prepared, found, seconds)
         failure: PacelineError | None = None
         by_leader: dict[str, list[TopicPartition]] = {}
         for tp in partitions:
@@ -332,24 +344,36 @@ class Cluster:
                 failure = LeaderNotAvailableError(f"{tp} has no leader")
             else:
                 by_leader.setdefault(address, []).append(tp)
-        calls = []
+        calls: list[_Lookup] = []
         for address, owned in by_leader.items():
             for at in range(0, len(owned), MAX_PARTITIONS_PER_LOOKUP):
                 chunk = owned[at : at + MAX_PARTITIONS_PER_LOOKUP]
-                calls.append((address, chunk, self._start_list_offsets(address, chunk, spec, timestamps_ms, seconds)))
-        for address, chunk, call in calls:
-            failure = _take_offsets(address, chunk, call, found) or failure
+                calls.append((address, chunk, self._lookup_request(address, chunk, spec, timestamps_ms)))
+        failure = self._ask_leaders(calls, found, seconds) or failure
+        if failure is None and not timestamps_ms and isinstance(partitions, tuple):
+            self._prepared[spec] = (partitions, calls)
         return failure
 
-    def _start_list_offsets(
-        self,
-        address: str,
-        partitions: Sequence[TopicPartition],
-        spec: int,
-        timestamps_ms: Mapping[TopicPartition, int],
-        seconds: float,
-    ) -> Any:
-        """Send the look-up to one leader without waiting, so that leaders are asked in parallel; return its future."""
+    def _prepared_calls(self, partitions: Iterable[TopicPartition], spec: int) -> list[_Lookup] | None:
+        prepared = self._prepared.get(spec)
+        return prepared[1] if prepared is not None and prepared[0] is partitions else None
+
+    def _ask_leaders(
+        self, calls: Sequence[_Lookup], found: dict[TopicPartition, int | None], seconds: float
+    ) -> PacelineError | None:
+        """Ask the leaders in parallel; add results to ``found`` and return a failure of the other partitions."""
+        failure: PacelineError | None = None
+        answers = []
+        for address, _, request in calls:
+            stub = log_service_pb2_grpc.LogServiceStub(self._channel(address))
+            answers.append(stub.ListOffsets.future(request, timeout=min(RPC_TIMEOUT_S, seconds)))
+        for (address, chunk, _), answer in zip(calls, answers, strict=True):
+            failure = _take_offsets(address, chunk, answer, found) or failure
+        return failure
+
+    def _lookup_request(
+        self, address: str, partitions: Sequence[TopicPartition], spec: int, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> log_service_pb2.ListOffsetsRequest:
         request = log_service_pb2.ListOffsetsRequest()
         for tp in partitions:
             request.partitions.add(
@@ -359,8 +383,7 @@ class Cluster:
                 timestamp_ms=timestamps_ms.get(tp, 0),
                 current_leader_epoch=self.leader_epoch(tp, address),
             )
-        stub = log_service_pb2_grpc.LogServiceStub(self._channel(address))
-        return stub.ListOffsets.future(request, timeout=min(RPC_TIMEOUT_S, seconds))
+        return request
 
     def start_fetch(self, address: str, request: log_service_pb2.FetchRequest, seconds: float) -> Any:
         """Send a fetch and return its call: a future whose result is a `fetch_wire.FetchAnswer`."""
@@ -388,8 +411,12 @@ def _take_offsets(
     except grpc.RpcError as error:
         return named_failure(f"{address}: {partitions[0]}", error)
     failure: PacelineError | None = None
-    for result in answer.partitions:
-        tp = TopicPartition(result.topic, result.partition)
+    for asked, result in zip_longest(partitions, answer.partitions):
+        if result is None:
+            break
+        # Brokers answer in the order of the request.
+        is_same = asked is not None and asked.partition == result.partition and asked.topic == result.topic
+        tp = asked if is_same else TopicPartition(result.topic, result.partition)
         if result.HasField("error"):
             failure = error_for(result.error.code, f"{tp}: {result.error.message}")
             if not failure.retriable:

@@ -134,7 +134,8 @@ class ReadOptions:
     max_trigger_delay_ms: int = 15 * 60_000
     """Longest time that fewer than ``min_offsets_per_trigger`` records are held back."""
     max_bytes_per_trigger: int | None = None
-    metadata_refresh_ms: int = 1_000
+    metadata_refresh_ms: int | None = None
+    """None: once a second, more seldom where that would take more than a tenth of the time."""
     """How long a streaming query takes the topics and partitions for known."""
     tls: TlsFiles | None = None
     """Certificate files, at the same path wherever tasks run; None for plaintext."""
@@ -190,7 +191,7 @@ def parse_stream_options(options: Mapping[str, str]) -> ReadOptions:
         min_offsets_per_trigger=least,
         max_trigger_delay_ms=_DEFAULTS.max_trigger_delay_ms if delay_ms is None else delay_ms,
         max_bytes_per_trigger=given.number("maxBytesPerTrigger", MAX_INT64),
-        metadata_refresh_ms=given.number("metadataRefreshMs", MAX_INT32) or _DEFAULTS.metadata_refresh_ms,
+        metadata_refresh_ms=given.number("metadataRefreshMs", MAX_INT32),
     )
 
 

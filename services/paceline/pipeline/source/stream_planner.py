@@ -26,6 +26,10 @@ from paceline.pipeline.source.stream_offset import StreamOffset
 IDLE_POLL_MS: Final = 100
 """An idle query without a trigger interval would ask for the latest offsets 30 times a second; it asks this often."""
 SIZES_VALID_MS: Final = 30_000
+REFRESH_MS: Final = 1_000
+DESCRIBE_INTERVAL: Final = 10
+"""Unless an option says otherwise, describing topics takes at most a tenth of the time: for thousands of partitions it
+takes too long for every batch."""
 
 
 class StreamPlanner:
@@ -43,7 +47,8 @@ class StreamPlanner:
         self._now_ms = now_ms
         self._sleep = sleep
         self._topics: dict[str, TopicView] = {}
-        self._partitions: list[TopicPartition] = []
+        self._partitions: tuple[TopicPartition, ...] = ()
+        self._describe_ms = 0
         self._described_ms: int | None = None
         self._asked_ms: int | None = None
         self._was_idle = False
@@ -175,7 +180,8 @@ class StreamPlanner:
         now_ms = self._now_ms()
         if self._was_idle and self._asked_ms is not None and now_ms - self._asked_ms < IDLE_POLL_MS:
             self._sleep((self._asked_ms + IDLE_POLL_MS - now_ms) / 1000)
-        if self._described_ms is None or self._now_ms() - self._described_ms >= self._options.metadata_refresh_ms:
+        refresh_ms = self._options.metadata_refresh_ms or max(REFRESH_MS, DESCRIBE_INTERVAL * self._describe_ms)
+        if self._described_ms is None or self._now_ms() - self._described_ms >= refresh_ms:
             self._describe(must_exist=False)
         try:
             offsets = all_found(self._cluster.list_offsets(self._partitions, LATEST))
@@ -210,8 +216,12 @@ class StreamPlanner:
         return StreamOffset({**end.offsets, **{tp: start.offsets[tp] for tp in gone}}, {**ids, **end.topic_ids})
 
     def _describe(self, must_exist: bool) -> None:
-        self._topics, self._partitions = resolve_partitions(self._options, self._cluster, must_exist)
+        began_ms = self._now_ms()
+        self._topics, found = resolve_partitions(self._options, self._cluster, must_exist)
         self._described_ms = self._now_ms()
+        self._describe_ms = self._described_ms - began_ms
+        if tuple(found) != self._partitions:
+            self._partitions = tuple(found)
 
     def _ids(self) -> dict[str, str]:
         return {name: topic.topic_id for name, topic in self._topics.items()}

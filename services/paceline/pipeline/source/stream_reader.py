@@ -5,7 +5,7 @@ with a maximum or with a delay, so Spark is given one limit and the planner appl
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -23,7 +23,11 @@ from paceline.pipeline.source.reader import OffsetRangesPartition, read_ranges
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from paceline.pipeline.source.stream_offset import StreamOffset
     from paceline.pipeline.source.stream_planner import StreamPlanner
+
+KEPT_FORMS: Final = 4
+"""Start and end of a batch, the end of the topics, and one before."""
 
 
 class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -33,6 +37,7 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._planner: StreamPlanner | None = None
         self._initial: dict[str, Any] | None = None
+        self._forms: list[tuple[dict[str, Any], StreamOffset]] = []
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a new query starts, the same on every call."""
@@ -53,8 +58,6 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends."""
-        from paceline.pipeline.source.stream_offset import StreamOffset
-
         options = self._options
         limits: tuple[int | None, int | None, int | None] = (None, None, None)
         if not isinstance(limit, ReadAllAvailable):
@@ -63,14 +66,14 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 limit.max_bytes if isinstance(limit, ReadMaxBytes) else options.max_bytes_per_trigger,
                 limit.min_rows if isinstance(limit, ReadMinRows) else options.min_offsets_per_trigger,
             )
-        begin = StreamOffset.from_json(start)
+        begin = self._offset_of(start)
         end = self._driver().latest(begin, *limits)
-        return start if end is begin else end.to_json()
+        return start if end is begin else self._form_of(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the end of what is there, which Spark shows in the query's progress."""
         latest = self._driver().report_latest()
-        return None if latest is None else latest.to_json()
+        return None if latest is None else self._form_of(latest)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the query at what is there now."""
@@ -78,10 +81,8 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return one input partition per task of the batch."""
-        from paceline.pipeline.source.stream_offset import StreamOffset
-
         planner = self._driver()
-        tasks = planner.tasks(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        tasks = planner.tasks(self._offset_of(start), self._offset_of(end))
         return [OffsetRangesPartition(ranges, planner.some_servers()) for ranges in tasks]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -99,6 +100,24 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner = None
             close_channels()
 
+    def _offset_of(self, form: dict[str, Any]) -> "StreamOffset":
+        """Return the offset of this form. Spark gives back the forms of the last batches, which are kept."""
+        from paceline.pipeline.source.stream_offset import StreamOffset
+
+        known = next((offset for kept, offset in self._forms if kept == form), None)
+        return known or self._keep(form, StreamOffset.from_json(form))
+
+    def _form_of(self, offset: "StreamOffset") -> dict[str, Any]:
+        known = next((form for form, kept in self._forms if kept is offset), None)
+        if known is None:
+            known = offset.to_json()
+            self._keep(known, offset)
+        return known
+
+    def _keep(self, form: dict[str, Any], offset: "StreamOffset") -> "StreamOffset":
+        self._forms = [(form, offset), *self._forms[: KEPT_FORMS - 1]]
+        return offset
+
     def _driver(self) -> "StreamPlanner":
         if self._planner is None:
             from paceline.pipeline.cluster import Cluster
@@ -109,4 +128,4 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to the driver: tasks get the options alone."""
-        return {"_options": self._options, "_planner": None, "_initial": None}
+        return {"_options": self._options, "_planner": None, "_initial": None, "_forms": []}

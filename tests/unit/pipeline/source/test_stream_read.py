@@ -344,6 +344,43 @@ def test_new_partitions_and_topics_are_read_from_their_beginning() -> None:
         assert found == {"log-a-1": list(range(7)), "log-b-0": list(range(5))}
 
 
+def test_a_moved_leader_is_found_while_topics_are_not_described_again() -> None:
+    partitions = {("t", number): part(10, leader=1) for number in range(3)}
+    with ServedCluster(partitions, brokers=2) as served:
+        made = reader(served, metadataRefreshMs="3600000")
+        start, found = next_batch(made, made.initialOffset())
+        assert sum(map(len, found.values())) == 30
+        described = len(served.described)
+        served.partitions["t", 1] = part(15, leader=2)
+        start, found = next_batch(made, start)
+        assert found == {"t-1": list(range(10, 15))}
+        assert len(served.described) == described + 1
+        served.partitions["t", 1] = part(17, leader=2)
+        _, found = next_batch(made, start)
+        assert found == {"t-1": [15, 16]} and len(served.described) == described + 1
+
+
+def test_describing_topics_takes_at_most_a_tenth_of_the_time_unless_an_option_says_otherwise() -> None:
+    class Clock:
+        now_ms = 0
+
+    class SlowCluster(Cluster):
+        def refresh(self, names: Any, seconds: float | None = None) -> Any:
+            Clock.now_ms += 700
+            return super().refresh(names, seconds)
+
+    with ServedCluster({("t", 0): part(10)}) as served:
+        given = {"paceline.bootstrap.servers": served.bootstrap, "subscribe": "t", "startingOffsets": "earliest"}
+        for option, after_ms, expected in (("", 6_900, 1), ("", 7_100, 2), ("500", 499, 1), ("500", 501, 2)):
+            Clock.now_ms, before = 0, len(served.described)
+            options = parse_stream_options(given | ({"metadataRefreshMs": option} if option else {}))
+            planner = StreamPlanner(options, SlowCluster(options), lambda: Clock.now_ms)
+            start = planner.initial()
+            Clock.now_ms += after_ms
+            planner.latest(start, None, None, None)
+            assert len(served.described) - before == expected, (option, after_ms)
+
+
 def test_a_new_partition_that_has_lost_its_first_records_is_data_loss() -> None:
     with ServedCluster({("t", 0): part(10)}) as served:
         strict, lenient = reader(served), reader(served, failOnDataLoss="false")
