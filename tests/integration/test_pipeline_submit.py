@@ -49,7 +49,7 @@ def free_port() -> int:
 
 
 def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK", "PYTHON"))}
     return kept | {
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -102,9 +102,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(scope="module")
-def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A standalone master with one worker of two cores."""
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A standalone master with one worker of two cores: its address, and the folder with a folder per application."""
     folder = tmp_path_factory.mktemp("standalone")
+    (folder / "work").mkdir()
     port, web, worker, worker_web = (free_port() for _ in range(4))
     address = f"spark://127.0.0.1:{port}"
     at = ("--host", "127.0.0.1", "--port")
@@ -115,7 +116,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         service(folder / "master.log", port, *start_master),
         service(folder / "worker.log", worker, *start_worker, *more, address),
     ):
-        yield address
+        yield address, folder / "work"
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +159,15 @@ def run(command: list[str], folder: Path, environment: dict[str, str]) -> "subpr
     )
 
 
+@contextmanager
+def used_by_an_application(master: tuple[str, Path]) -> Iterator[str]:
+    """Give the master's address; a block whose tasks ran elsewhere fails."""
+    address, folder = master
+    before = set(folder.iterdir())
+    yield address
+    assert set(folder.iterdir()) - before, "no executor of the worker ran for this job"
+
+
 def check(job: str, ended: "subprocess.CompletedProcess[str]", folder: Path) -> None:
     assert ended.returncode == 0, ended.stdout[-1_000:] + ended.stderr[-3_000:]
     summary: dict[str, Any] = json.loads(ended.stdout)
@@ -175,12 +185,13 @@ def check(job: str, ended: "subprocess.CompletedProcess[str]", folder: Path) -> 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("job", JOBS)
 def test_a_job_runs_by_spark_submit_on_a_standalone_master(
-    cluster: LocalCluster, master: str, tmp_path: Path, job: str
+    cluster: LocalCluster, master: tuple[str, Path], tmp_path: Path, job: str
 ) -> None:
     script = str(command_line.__file__)
-    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, *SMALL, script]
-    command += arguments(job, cluster, tmp_path)
-    check(job, run(command, tmp_path, environment()), tmp_path)
+    with used_by_an_application(master) as address:
+        command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", address, *SMALL, script]
+        command += arguments(job, cluster, tmp_path)
+        check(job, run(command, tmp_path, environment()), tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -193,10 +204,10 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     (dependencies,) = (folder / "worker").glob("lib/python*/site-packages")
     (dependencies / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     python = folder / "worker" / "bin" / "python"
+    alone = [str(python), "-c", "import pyspark, grpc; from paceline.pipeline import session"]
+    found = subprocess.run(alone, capture_output=True, text=True, check=False, cwd=folder, env=environment())
+    assert "No module named 'paceline" in found.stderr
     for package in ("paceline", "paceline_client", "pyspark_paceline"):
-        alone = [str(python), "-c", f"import pyspark, grpc, {package}"]
-        found = subprocess.run(alone, capture_output=True, text=True, check=False, cwd=folder, env=environment())
-        assert f"No module named '{package}'" in found.stderr
         source = Path(str(importlib.import_module(package).__file__)).parent
         shutil.copytree(source, folder / "packages" / package, ignore=shutil.ignore_patterns("__pycache__"))
     return Path(shutil.make_archive(str(folder / "paceline"), "zip", folder / "packages")), python
@@ -205,13 +216,14 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("job", JOBS)
 def test_a_job_runs_with_its_packages_in_a_zip(
-    cluster: LocalCluster, master: str, shipped: tuple[Path, Path], tmp_path: Path, job: str
+    cluster: LocalCluster, master: tuple[str, Path], shipped: tuple[Path, Path], tmp_path: Path, job: str
 ) -> None:
     archive, python = shipped
     script = shutil.copy(str(command_line.__file__), tmp_path / "paceline_job.py")
-    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, *SMALL, "--py-files", str(archive)]
     only_the_zip = environment() | {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
-    check(job, run([*command, script, *arguments(job, cluster, tmp_path)], tmp_path, only_the_zip), tmp_path)
+    with used_by_an_application(master) as address:
+        command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", address, *SMALL, "--py-files", str(archive)]
+        check(job, run([*command, script, *arguments(job, cluster, tmp_path)], tmp_path, only_the_zip), tmp_path)
 
 
 @pytest.mark.timeout(900)

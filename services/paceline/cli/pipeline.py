@@ -1,6 +1,7 @@
 """``paceline pipeline NAME``: Spark jobs over topics and over the cluster, on this machine or on a Spark cluster."""
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -36,8 +37,13 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def shows_progress(output: str) -> bool:
+    """Return whether steps may be printed on stderr: spark-submit puts its lines between those of stdout."""
+    return output == "table" or "PYSPARK_GATEWAY_PORT" not in os.environ
+
+
 @contextmanager
-def spark_session(name: str, spark: Mapping[str, Any]) -> Iterator[Any]:
+def spark_session(name: str, spark: Mapping[str, Any], output: str) -> Iterator[Any]:
     """Yield the Spark session for the options."""
     from paceline.model.errors import InvalidConfigError
     from paceline.pipeline.jobs.sessions import open_session
@@ -48,7 +54,8 @@ def spark_session(name: str, spark: Mapping[str, Any]) -> Iterator[Any]:
         if not separator:
             raise InvalidConfigError(f"--conf needs KEY=VALUE, not {text!r}")
         settings[key] = value
-    click.echo("starting Spark", err=True)
+    if shows_progress(output):
+        click.echo("starting Spark", err=True)
     with open_session(f"paceline-{name}", spark["master"], spark["remote"], settings) as session:
         yield session
 
@@ -56,7 +63,9 @@ def spark_session(name: str, spark: Mapping[str, Any]) -> Iterator[Any]:
 class ConsoleListener:
     """Shows progress on stderr: a progress bar on a terminal, otherwise a line per step."""
 
-    def __init__(self) -> None:
+    def __init__(self, output: str) -> None:
+        """``output`` is the format of the summary."""
+        self._shown = shows_progress(output)
         self._bar: Any = None
         self._task: Any = None
 
@@ -76,6 +85,8 @@ class ConsoleListener:
 
     def step(self, name: str, facts: Mapping[str, Any]) -> None:
         """Show a step; the progress bar compares ``done`` with ``left``."""
+        if not self._shown:
+            return
         if self._bar is None or "left" not in facts:
             said = " ".join(f"{key}={_short(value)}" for key, value in facts.items())
             click.echo(f"{name} {said}".rstrip(), err=True)
@@ -134,7 +145,7 @@ def doctor(tasks: int, output: str, **spark: Any) -> None:
     with reported(output):
         from paceline.pipeline.jobs import doctor as job
 
-        with spark_session("doctor", spark) as session, ConsoleListener() as listener:
+        with spark_session("doctor", spark, output) as session, ConsoleListener(output) as listener:
             result = job.run(session, {"tasks": tasks}, listener)
         finish(result, output)
 
@@ -189,7 +200,7 @@ def ingest(
             **options,
         )
         check_config(config)
-        with spark_session("ingest", spark) as session, ConsoleListener() as listener, stopping() as stop:
+        with spark_session("ingest", spark, output) as session, ConsoleListener(output) as listener, stopping() as stop:
             result = job.run(session, config, listener, stop)
         finish(result, output)
 
@@ -218,8 +229,8 @@ def plan(bootstrap: str, plan_file: Path | None, output: str, **options: Any) ->
 
         spark = {name: options.pop(name) for name in ("master", "remote", "settings")}
         config = job.PlanConfig(tuple(bootstrap.split(",")), **options)
-        session_or_none = spark_session("plan", spark) if config.seeds > 1 else nullcontext()
-        with session_or_none as session, ConsoleListener() as listener:
+        session_or_none = spark_session("plan", spark, output) if config.seeds > 1 else nullcontext()
+        with session_or_none as session, ConsoleListener(output) as listener:
             result = job.run(session, config, listener)
         if not result.exit_code:
             if plan_file is None:
@@ -240,7 +251,7 @@ def analyse(bootstrap: str, topic: str, since_ms: int | None, output: str, **spa
         from paceline.pipeline.jobs.analyse import job
 
         config = job.AnalyseConfig(tuple(bootstrap.split(",")), topic, since_ms)
-        with spark_session("analyse", spark) as session, ConsoleListener() as listener:
+        with spark_session("analyse", spark, output) as session, ConsoleListener(output) as listener:
             result = job.run(session, config, listener)
         finish(result, output)
 
@@ -259,7 +270,7 @@ def verify(bootstrap: str, topics: tuple[str, ...], max_tasks: int, output: str,
         from paceline.pipeline.jobs.verify import job
 
         config = job.VerifyConfig(tuple(bootstrap.split(",")), topics, max_tasks)
-        with spark_session("verify", spark) as session, ConsoleListener() as listener:
+        with spark_session("verify", spark, output) as session, ConsoleListener(output) as listener:
             result = job.run(session, config, listener)
         finish(result, output)
 
@@ -275,6 +286,6 @@ def report(bootstrap: str, page: str, with_verify: bool, output: str, **spark: A
         from paceline.pipeline.jobs.report import job
 
         config = job.ReportConfig(tuple(bootstrap.split(",")), page, with_verify)
-        with spark_session("report", spark) as session, ConsoleListener() as listener:
+        with spark_session("report", spark, output) as session, ConsoleListener(output) as listener:
             result = job.run(session, config, listener)
         finish(result, output)

@@ -43,7 +43,10 @@ def open_session(
         }.items():
             builder = builder.config(key, value)
     else:
-        builder = configure(SparkSession.builder.appName(name).master(master or _submitted_master() or "local[*]"))
+        builder = SparkSession.builder.appName(name)
+        # spark-submit starts this process from a JVM that knows the master; a master set here would take its place.
+        chosen = master or ("" if "PYSPARK_GATEWAY_PORT" in os.environ else "local[*]")
+        builder = configure(builder.master(chosen) if chosen else builder)
         defaults = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
         for key, value in {**defaults, **(settings or {})}.items():
             builder = builder.config(key, value)
@@ -55,13 +58,3 @@ def open_session(
         yield session
     finally:
         session.stop()
-
-
-def _submitted_master() -> str | None:
-    """Return the master that spark-submit was given; spark-submit passes settings to the JVM that starts Python."""
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        return None
-    from pyspark import SparkConf
-
-    master = SparkConf().get("spark.master", None)
-    return str(master) if master else None
