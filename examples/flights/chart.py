@@ -14,7 +14,7 @@ _CHARACTER_WIDTH = 6.3
 _STYLE = """
 text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif;fill:#1f2933}
 .title{font-size:18px;font-weight:600}.sub{font-size:12px;fill:#52606d}.axis{font-size:11px;fill:#52606d}
-.event{font-size:11.5px;paint-order:stroke;stroke:#fff;stroke-width:3px}.grid{stroke:#e4e7eb}.area{fill:#3e7cb1;fill-opacity:.18}.line{fill:none;stroke-width:1.6}
+.event{font-size:11.5px}.halo{stroke:#fff;stroke-width:3px}.grid{stroke:#e4e7eb}.area{fill:#3e7cb1;fill-opacity:.18}.line{fill:none;stroke-width:1.6}
 .key{font-size:12px}
 .band-pause{fill:#f0b429;fill-opacity:.16}.band-down{fill:#cf1124;fill-opacity:.10}
 """
@@ -125,6 +125,8 @@ def _labels(marks: Sequence[Mark], x_of: Callable[[float], float]) -> list[str]:
         parts.append(
             f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{baseline - 9}" y2="{HEIGHT - BOTTOM}" stroke="{colour}" '
             f'stroke-width="1" stroke-dasharray="3 3"/>'
+            # The white edge is a text of its own: not every viewer knows paint-order.
+            f'<text class="event halo" x="{left:.1f}" y="{baseline}">{escape(mark.label)}</text>'
             f'<text class="event" x="{left:.1f}" y="{baseline}" style="fill:{colour}">{escape(mark.label)}</text>'
         )
     return parts
