@@ -27,6 +27,7 @@ public final class GroupConsumer implements AutoCloseable {
     private final GroupConfig config;
     private final Consumer reader;
     private final GroupCoordinator coordinator;
+    private final MemberState member;
     private final GroupMembership membership;
     private final GroupOffsets offsets;
     private final Warnings warnings = new Warnings();
@@ -43,8 +44,9 @@ public final class GroupConsumer implements AutoCloseable {
         this.config = config;
         reader = new Consumer(cluster, threads, admin, config.reading());
         coordinator = new GroupCoordinator(cluster, config.groupId());
-        membership = new GroupMembership(config, coordinator, cluster, new Host(), warnings);
-        offsets = new GroupOffsets(config, coordinator, membership, threads);
+        member = new MemberState(reader::wake);
+        membership = new GroupMembership(config, member, coordinator, cluster, new Host(), warnings);
+        offsets = new GroupOffsets(config, coordinator, member, threads);
         nextCommitNanos = System.nanoTime() + (config.autoCommit() ? config.autoCommitInterval().toNanos() : 0);
     }
 
@@ -64,14 +66,14 @@ public final class GroupConsumer implements AutoCloseable {
         }
         membership.subscribe(new TreeSet<>(topics), listener);
         if (heartbeats == null) {
-            heartbeats = new GroupHeartbeats(config, membership, coordinator, cluster, warnings);
+            heartbeats = new GroupHeartbeats(config, member, membership, coordinator, cluster, warnings);
         }
     }
 
     /** Leaves the group and reads nothing. */
     public void unsubscribe() {
         requireOpen();
-        if (!membership.topics().isEmpty()) {
+        if (!member.topics().isEmpty()) {
             membership.leave(config.apiTimeout());
             membership.subscribe(Set.of(), new ConsumerRebalanceListener() {});
         }
@@ -88,7 +90,7 @@ public final class GroupConsumer implements AutoCloseable {
      */
     public List<ConsumerRecord> poll(Duration timeout) {
         requireOpen();
-        if (membership.topics().isEmpty()) {
+        if (member.topics().isEmpty()) {
             throw new IllegalStateException("the consumer has no topics: call subscribe first");
         }
         Deadline deadline = Retry.after(timeout);
@@ -112,7 +114,7 @@ public final class GroupConsumer implements AutoCloseable {
         if (!reader.isIdle()) {
             return reader.poll(slice, config.maxPollRecords());
         }
-        membership.awaitRebalance(slice);
+        member.awaitRebalance(slice);
         return List.of();
     }
 
@@ -229,12 +231,12 @@ public final class GroupConsumer implements AutoCloseable {
 
     /** Returns the id of this member; empty while it has none. */
     public String memberId() {
-        return membership.identity().memberId();
+        return member.identity().memberId();
     }
 
     /** Returns the generation of the group that this member is in; -1 while it is in none. */
     public int generation() {
-        return membership.identity().generation();
+        return member.identity().generation();
     }
 
     /** Commits if commits are automatic, leaves the group, and ends the consumer, within the time-out of the configuration. */
@@ -249,7 +251,7 @@ public final class GroupConsumer implements AutoCloseable {
             return;
         }
         try {
-            if (!membership.topics().isEmpty()) {
+            if (!member.topics().isEmpty()) {
                 membership.leave(timeout);
             }
         } finally {
@@ -292,11 +294,6 @@ public final class GroupConsumer implements AutoCloseable {
             } catch (PacelineException failure) {
                 warnings.log(failure);
             }
-        }
-
-        @Override
-        public void wake() {
-            reader.wake();
         }
     }
 }

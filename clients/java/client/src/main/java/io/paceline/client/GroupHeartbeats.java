@@ -13,6 +13,7 @@ final class GroupHeartbeats implements AutoCloseable {
     private static final Duration LOOK_TIMEOUT = Duration.ofSeconds(2);
 
     private final GroupConfig config;
+    private final MemberState state;
     private final GroupMembership membership;
     private final GroupCoordinator coordinator;
     private final Cluster cluster;
@@ -22,8 +23,10 @@ final class GroupHeartbeats implements AutoCloseable {
     private long lookedNanos = System.nanoTime();
 
     GroupHeartbeats(
-            GroupConfig config, GroupMembership membership, GroupCoordinator coordinator, Cluster cluster, Warnings warnings) {
+            GroupConfig config, MemberState state, GroupMembership membership, GroupCoordinator coordinator, Cluster cluster,
+            Warnings warnings) {
         this.config = config;
+        this.state = state;
         this.membership = membership;
         this.coordinator = coordinator;
         this.cluster = cluster;
@@ -35,7 +38,7 @@ final class GroupHeartbeats implements AutoCloseable {
     /** Stops the thread. */
     @Override
     public void close() {
-        synchronized (membership) {
+        synchronized (state) {
             closed = true;
         }
         thread.interrupt();
@@ -67,16 +70,16 @@ final class GroupHeartbeats implements AutoCloseable {
 
     /** Pauses, and as long as the coordinator expects no heartbeats; returns false when the thread has to end. */
     private boolean awaitTurn(long pauseMs) {
-        synchronized (membership) {
+        synchronized (state) {
             try {
                 long end = System.nanoTime() + pauseMs * 1_000_000;
                 while (!closed) {
                     long leftMs = (end - System.nanoTime() + 999_999) / 1_000_000;
-                    if (!membership.isBeating()) {
-                        membership.wait(1_000);
+                    if (!state.isBeating()) {
+                        state.wait(1_000);
                         end = System.nanoTime() + config.heartbeatIntervalMs() * 1_000_000L;
                     } else if (leftMs > 0) {
-                        membership.wait(leftMs);
+                        state.wait(leftMs);
                     } else {
                         return true;
                     }
@@ -90,13 +93,13 @@ final class GroupHeartbeats implements AutoCloseable {
 
     /** Sends one heartbeat and returns the pause until the next in milliseconds. */
     private long beat() {
-        if (membership.idleMs() > config.maxPollIntervalMs()) {
+        if (state.idleMs() > config.maxPollIntervalMs()) {
             warnings.log(Failures.commitFailed("keeping the place in group " + config.groupId(),
-                    "no poll for " + membership.idleMs() + " ms", null));
-            membership.leaveUnpolled(Duration.ofMillis(config.sessionTimeoutMs() / 2));
+                    "no poll for " + state.idleMs() + " ms", null));
+            membership.leaveUnpolled();
             return config.heartbeatIntervalMs();
         }
-        var identity = membership.identity();
+        var identity = state.identity();
         long timeoutMs = Math.max(SHORTEST_TIMEOUT_MS,
                 Math.min(config.sessionTimeoutMs() / 3, 2L * config.heartbeatIntervalMs()));
         try {
@@ -105,10 +108,10 @@ final class GroupHeartbeats implements AutoCloseable {
             warnings.clear();
         } catch (PacelineException failure) {
             switch (failure.code()) {
-                case ERROR_CODE_REBALANCE_IN_PROGRESS -> membership.rejoin(identity.generation());
+                case ERROR_CODE_REBALANCE_IN_PROGRESS -> state.rejoin(identity.generation());
                 case ERROR_CODE_UNKNOWN_MEMBER_ID, ERROR_CODE_FENCED_INSTANCE_ID ->
-                        membership.lose(identity.generation(), failure, true);
-                case ERROR_CODE_ILLEGAL_GENERATION -> membership.lose(identity.generation(), failure, false);
+                        state.lose(identity.generation(), failure, true);
+                case ERROR_CODE_ILLEGAL_GENERATION -> state.lose(identity.generation(), failure, false);
                 default -> {
                     warnings.add(failure);
                     return RETRY_MS;
@@ -120,20 +123,20 @@ final class GroupHeartbeats implements AutoCloseable {
 
     /** Has the group rebalance when a topic has other partitions than those that this leader has assigned. */
     private void lookForPartitions() {
-        Map<String, Integer> assigned = membership.assignedCounts();
+        Map<String, Integer> assigned = state.assignedCounts();
         long ageMs = (System.nanoTime() - lookedNanos) / 1_000_000;
         // A topic that does not exist yet is looked for with every heartbeat, but not more than once a second.
         long pauseMs = assigned.containsValue(0) ? 1_000 : config.metadataMaxAge().toMillis();
         if (assigned.isEmpty() || ageMs < pauseMs) {
             return;
         }
-        int generation = membership.identity().generation();
+        int generation = state.identity().generation();
         lookedNanos = System.nanoTime();
         Map<String, Integer> present = cluster.partitionCounts(Retry.after(LOOK_TIMEOUT), assigned.keySet());
         // A topic that is not found is perhaps unknown to the broker that answered: its members keep it.
         if (assigned.entrySet().stream().anyMatch(one ->
                 !present.getOrDefault(one.getKey(), one.getValue()).equals(one.getValue()))) {
-            membership.rejoin(generation);
+            state.rejoin(generation);
         }
     }
 }

@@ -13,7 +13,4 @@ interface GroupHost {
 
     /** Commits before partitions are given up, if commits are automatic. It does not throw. */
     void commitBeforeRevocation(Duration timeout);
-
-    /** Ends the wait of the thread that polls. */
-    void wake();
 }

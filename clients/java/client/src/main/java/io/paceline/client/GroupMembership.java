@@ -34,24 +34,12 @@ final class GroupMembership {
     private static final long PAUSE_MS = 100;
 
     private final GroupConfig config;
+    private final MemberState state;
     private final GroupCoordinator coordinator;
     private final Cluster cluster;
     private final GroupHost host;
     private final Warnings warnings;
 
-    // Guarded by this; the heartbeat thread uses them, too.
-    private String memberId = "";
-    private int generation = -1;
-    private boolean needsJoin = true;
-    private boolean lost;
-    private boolean joinInFlight;
-    private long polledNanos = System.nanoTime();
-    private PacelineException fenced;
-    private Set<String> topics = Set.of();
-    /** For a leader: the partition counts that it has assigned by. */
-    private Map<String, Integer> assignedCounts = Map.of();
-
-    // Used by the polling thread alone.
     private ConsumerRebalanceListener listener = new ConsumerRebalanceListener() {};
     private ListenableFuture<JoinGroupResponse> join;
     private ListenableFuture<SyncGroupResponse> sync;
@@ -59,80 +47,21 @@ final class GroupMembership {
     private Set<String> joinedTopics = Set.of();
     private long quietUntilNanos = System.nanoTime();
 
-    /** Member id and generation, for requests. */
-    record Identity(String memberId, int generation) {}
-
-    GroupMembership(GroupConfig config, GroupCoordinator coordinator, Cluster cluster, GroupHost host, Warnings warnings) {
+    GroupMembership(
+            GroupConfig config, MemberState state, GroupCoordinator coordinator, Cluster cluster, GroupHost host,
+            Warnings warnings) {
         this.config = config;
+        this.state = state;
         this.coordinator = coordinator;
         this.cluster = cluster;
         this.host = host;
         this.warnings = warnings;
     }
 
-    void subscribe(Set<String> wanted, ConsumerRebalanceListener newListener) {
+    void subscribe(Set<String> topics, ConsumerRebalanceListener newListener) {
         listener = newListener;
-        synchronized (this) {
-            topics = Set.copyOf(wanted);
-            needsJoin = true;
-            polledNanos = System.nanoTime();
-        }
+        state.subscribe(topics);
     }
-
-    synchronized Set<String> topics() {
-        return topics;
-    }
-
-    synchronized Identity identity() {
-        return new Identity(memberId, generation);
-    }
-
-    // For the heartbeats
-
-    /** Says whether the coordinator expects heartbeats; it does not while a JoinGroup is under way. */
-    synchronized boolean isBeating() {
-        return generation >= 0 && !joinInFlight;
-    }
-
-    synchronized long idleMs() {
-        return (System.nanoTime() - polledNanos) / 1_000_000;
-    }
-
-    /** Returns the partition counts that this member has assigned by; empty unless it leads the group. */
-    synchronized Map<String, Integer> assignedCounts() {
-        return assignedCounts;
-    }
-
-    /** Joins again with the next poll, if the generation is still this one. */
-    void rejoin(int seenGeneration) {
-        synchronized (this) {
-            needsJoin |= generation == seenGeneration;
-            notifyAll();
-        }
-        host.wake();
-    }
-
-    /** Notes that the membership was lost, if the generation is still this one: other members may own the partitions. */
-    void lose(int seenGeneration, PacelineException cause, boolean forgetMember) {
-        synchronized (this) {
-            if (generation != seenGeneration) {
-                return;
-            }
-            if (cause instanceof FencedInstanceIdException) {
-                fenced = cause;
-            } else if (joinInFlight) {
-                return; // Every partition was given up already, and the answer of JoinGroup says more.
-            }
-            generation = -1;
-            memberId = forgetMember ? "" : memberId;
-            lost = true;
-            needsJoin = true;
-            notifyAll();
-        }
-        host.wake();
-    }
-
-    // Joining
 
     /**
      * Takes part in a rebalance, if there is one; returns whether the member has its partitions before the deadline.
@@ -140,8 +69,8 @@ final class GroupMembership {
      * @throws PacelineException when the coordinator refuses this member for good
      */
     boolean poll(Deadline deadline) {
-        touch();
-        while (needsJoin()) {
+        state.polled();
+        while (state.needsJoin()) {
             try {
                 if (!step(deadline)) {
                     return false;
@@ -155,30 +84,6 @@ final class GroupMembership {
             }
         }
         return true;
-    }
-
-    /** Waits until this member has to join again, at most so long. */
-    synchronized void awaitRebalance(Duration atMost) {
-        try {
-            if (!needsJoin && fenced == null) {
-                wait(Math.max(1, atMost.toMillis()));
-            }
-        } catch (InterruptedException error) {
-            Thread.currentThread().interrupt();
-        }
-    }
-
-    /** Takes note that the program polls. */
-    private synchronized void touch() {
-        polledNanos = System.nanoTime();
-        notifyAll();
-    }
-
-    private synchronized boolean needsJoin() {
-        if (fenced != null) {
-            throw fenced;
-        }
-        return needsJoin;
     }
 
     /** Takes one step; returns false when the next one has to wait for a later poll. */
@@ -214,7 +119,7 @@ final class GroupMembership {
     private <T> T await(ListenableFuture<T> answer, Deadline deadline) {
         try {
             while (true) {
-                touch();
+                state.polled();
                 try {
                     return answer.get(Math.min(Retry.leftMs(deadline), config.sliceMs()), TimeUnit.MILLISECONDS);
                 } catch (TimeoutException late) {
@@ -240,41 +145,19 @@ final class GroupMembership {
 
     /** Prepares the next attempt after a failure that joining again cures; throws any other. */
     private void noteFailure(PacelineException failure) {
-        synchronized (this) {
-            switch (failure.code()) {
-                case ERROR_CODE_MEMBER_ID_REQUIRED -> {
-                    memberId = failure.details().metadata().getOrDefault("member_id", "");
-                    return;
-                }
-                case ERROR_CODE_UNKNOWN_MEMBER_ID -> {
-                    memberId = "";
-                    generation = -1;
-                }
-                case ERROR_CODE_ILLEGAL_GENERATION -> generation = -1;
-                case ERROR_CODE_REBALANCE_IN_PROGRESS -> { }
-                case ERROR_CODE_FENCED_INSTANCE_ID -> {
-                    fenced = failure;
-                    throw failure;
-                }
-                default -> {
-                    if (!failure.retriable()) {
-                        throw failure;
-                    }
-                }
-            }
+        if (!state.refused(failure)) {
+            throw failure;
         }
-        warnings.add(failure);
-        long pauseMs = Math.max(PAUSE_MS, failure.details().retryAfter().toMillis());
-        quietUntilNanos = System.nanoTime() + pauseMs * 1_000_000;
+        if (failure.code() != ErrorCode.ERROR_CODE_MEMBER_ID_REQUIRED) {
+            warnings.add(failure);
+            long pauseMs = Math.max(PAUSE_MS, failure.details().retryAfter().toMillis());
+            quietUntilNanos = System.nanoTime() + pauseMs * 1_000_000;
+        }
     }
 
     /** Commits and gives every partition up; the next generation assigns them again. */
     private void prepare() {
-        boolean wasLost;
-        synchronized (this) {
-            wasLost = lost;
-            lost = false;
-        }
+        boolean wasLost = state.takeLost();
         if (!wasLost) {
             host.commitBeforeRevocation(Duration.ofMillis(config.sessionTimeoutMs() / 2));
         }
@@ -297,13 +180,9 @@ final class GroupMembership {
     private void sendJoin(Deadline deadline) {
         long lookupMs = Math.min(Math.max(Retry.leftMs(deadline), SHORTEST_LOOKUP.toMillis()), LOOKUP_TIMEOUT.toMillis());
         var stub = coordinator.futureStub(Retry.after(Duration.ofMillis(lookupMs)));
-        JoinGroupRequest request;
-        synchronized (this) {
-            joinedTopics = topics;
-            joinInFlight = true;
-            lost = false;
-            request = GroupRequests.join(config, memberId, joinedTopics);
-        }
+        joinedTopics = state.topics();
+        JoinGroupRequest request = GroupRequests.join(config, state.identity().memberId(), joinedTopics);
+        state.joinSent();
         long timeoutMs = config.maxPollIntervalMs() + JOIN_GRACE.toMillis();
         ListenableFuture<JoinGroupResponse> call =
                 stub.withDeadlineAfter(timeoutMs, TimeUnit.MILLISECONDS).joinGroup(request);
@@ -313,21 +192,15 @@ final class GroupMembership {
 
     /** Takes member id and generation as soon as they arrive, so that heartbeats begin before the next poll. */
     private void answered(ListenableFuture<JoinGroupResponse> call) {
-        synchronized (this) {
-            joinInFlight = false;
-            try {
-                if (!call.isCancelled()) {
-                    memberId = call.get().getMemberId();
-                    generation = call.get().getGenerationId();
-                }
-            } catch (ExecutionException refused) {
-                // The thread that polls reads the reason.
-            } catch (InterruptedException impossible) {
-                Thread.currentThread().interrupt();
-            }
-            notifyAll();
+        JoinGroupResponse answer = null;
+        try {
+            answer = call.isCancelled() ? null : call.get();
+        } catch (ExecutionException refused) {
+            // The thread that polls reads the reason.
+        } catch (InterruptedException impossible) {
+            Thread.currentThread().interrupt();
         }
-        host.wake();
+        state.joinEnded(answer);
     }
 
     /** Asks for this member's partitions; a leader assigns those of all members with the same call. */
@@ -342,9 +215,7 @@ final class GroupMembership {
                 assignments = GroupRequests.assign(config, answer, counts);
             }
         }
-        synchronized (this) {
-            assignedCounts = Map.copyOf(counts);
-        }
+        state.setAssignedCounts(counts);
         sync = coordinator.futureStub(Retry.after(LOOKUP_TIMEOUT))
                 .withDeadlineAfter(SYNC_TIMEOUT.toMillis(), TimeUnit.MILLISECONDS)
                 .syncGroup(GroupRequests.sync(config, answer, assignments));
@@ -352,10 +223,8 @@ final class GroupMembership {
 
     private void accept(SyncGroupResponse answer) {
         Set<TopicPartition> assigned = GroupRequests.partitionsOf(answer.getAssignment());
-        synchronized (this) {
-            needsJoin = lost || !topics.equals(joinedTopics);
-            prepared = false;
-        }
+        state.assigned(joinedTopics);
+        prepared = false;
         host.take(assigned);
         listener.onPartitionsAssigned(assigned);
     }
@@ -372,40 +241,26 @@ final class GroupMembership {
         }
         join = null;
         sync = null;
-        boolean wasLost;
-        synchronized (this) {
-            wasLost = lost;
-            lost = false;
-            prepared = false;
-        }
+        prepared = false;
+        boolean wasLost = state.takeLost();
         if (!wasLost) {
             host.commitBeforeRevocation(timeout.dividedBy(2));
         }
         try {
             drop(wasLost);
         } finally {
-            sendLeave(timeout.dividedBy(2));
+            sendLeave(timeout.dividedBy(2), false);
         }
     }
 
-    /** Leaves the group because the program does not poll; the next poll joins again. */
-    void leaveUnpolled(Duration timeout) {
-        synchronized (this) {
-            lost = true;
-        }
-        sendLeave(timeout);
-        host.wake();
+    /** Leaves the group because the program does not poll; the next poll joins again. For the heartbeats. */
+    void leaveUnpolled() {
+        sendLeave(LEAVE_TIMEOUT, true);
     }
 
     /** Tells the coordinator that a dynamic member leaves; a static one keeps its place until its session time-out. */
-    private void sendLeave(Duration timeout) {
-        String leaving;
-        synchronized (this) {
-            leaving = memberId;
-            memberId = "";
-            generation = -1;
-            needsJoin = true;
-        }
+    private void sendLeave(Duration timeout, boolean partitionsAreLost) {
+        String leaving = state.leave(partitionsAreLost);
         if (leaving.isEmpty() || config.isStatic()) {
             return;
         }

@@ -25,14 +25,14 @@ final class GroupOffsets {
 
     private final GroupConfig config;
     private final GroupCoordinator coordinator;
-    private final GroupMembership membership;
+    private final MemberState member;
     private final Executor threads;
     private CompletableFuture<Void> newest = CompletableFuture.completedFuture(null);
 
-    GroupOffsets(GroupConfig config, GroupCoordinator coordinator, GroupMembership membership, Executor threads) {
+    GroupOffsets(GroupConfig config, GroupCoordinator coordinator, MemberState member, Executor threads) {
         this.config = config;
         this.coordinator = coordinator;
-        this.membership = membership;
+        this.member = member;
         this.threads = threads;
     }
 
@@ -83,8 +83,8 @@ final class GroupOffsets {
     private CommitOffsetsRequest request(Map<TopicPartition, OffsetAndMetadata> offsets) {
         CommitOffsetsRequest.Builder request = CommitOffsetsRequest.newBuilder()
                 .setGroupId(config.groupId()).setGroupInstanceId(config.groupInstanceId());
-        if (!membership.topics().isEmpty()) {
-            GroupMembership.Identity identity = membership.identity();
+        if (!member.topics().isEmpty()) {
+            MemberState.Identity identity = member.identity();
             if (identity.generation() < 0) {
                 throw Failures.commitFailed(operation(), "this member is in no generation", null);
             }

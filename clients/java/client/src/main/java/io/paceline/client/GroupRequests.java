@@ -47,7 +47,7 @@ final class GroupRequests {
                 .addAllAssignments(assignments).build();
     }
 
-    static HeartbeatRequest heartbeat(GroupConfig config, GroupMembership.Identity identity) {
+    static HeartbeatRequest heartbeat(GroupConfig config, MemberState.Identity identity) {
         return HeartbeatRequest.newBuilder().setGroupId(config.groupId())
                 .setGroupInstanceId(config.groupInstanceId()).setMemberId(identity.memberId())
                 .setGenerationId(identity.generation()).build();
