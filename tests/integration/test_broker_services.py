@@ -66,7 +66,6 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import EpochEnd, ReplicaFetchRequest, ReplicaFetchResponse, ReplicaFetchResult
-from paceline.rpc import convert
 from paceline.rpc.admission.receive_limiter import RECEIVED_AT_ONCE
 from paceline.rpc.channels import channel_options, open_aio_channel
 from paceline.rpc.errors import from_rpc_error
@@ -77,6 +76,7 @@ from paceline.runtime.settings import load_broker
 from paceline.v1 import log_service_pb2 as log_pb
 from paceline.v1 import log_service_pb2_grpc, metadata_service_pb2_grpc, record_pb2
 from paceline.v1 import metadata_service_pb2 as metadata_pb
+from tests.support.reverse_conversions import leader_address_from_proto
 
 TP = TopicPartition("t", 0)
 
@@ -542,7 +542,7 @@ async def test_every_listener_answers_with_its_own_addresses(door: Door) -> None
     ]
     for listener, address in (("CLIENT", ("broker-2", 9092)), ("EXTERNAL", ("localhost", 19_002))):
         response = await door.log(listener).Produce(produce_of())
-        assert convert.leader_address_from_proto(response.partitions[0]) == address
+        assert leader_address_from_proto(response.partitions[0]) == address
 
 
 async def test_topics_are_described_from_the_cache(door: Door) -> None:

@@ -16,7 +16,6 @@ from paceline.internal.v1 import (
     replication_service_pb2,
     replication_service_pb2_grpc,
 )
-from paceline.model.client_io import EpochAnswer, EpochQuery
 from paceline.model.control import ControlledShutdownRequest, ControlledShutdownResponse, Endpoint, LiveBroker
 from paceline.model.errors import (
     BrokerNotAvailableError,
@@ -27,7 +26,6 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import (
-    EpochEnd,
     ReplicaFetchPartition,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
@@ -104,17 +102,12 @@ async def outcome(start: Callable[[Callable[[Any], None]], None]) -> Any:
     return await asyncio.wait_for(future, 120)
 
 
-async def test_fetches_epochs_and_shutdowns_are_answered(
-    transport: GrpcBrokerTransport, leader: tuple[Leader, int]
-) -> None:
+async def test_fetches_and_shutdowns_are_answered(transport: GrpcBrokerTransport, leader: tuple[Leader, int]) -> None:
     _, port = leader
     fetched = await outcome(lambda done: transport.replica_fetch(broker(port), 0, REQUEST, 60_000, done))
     assert isinstance(fetched, ReplicaFetchResponse)
     assert (fetched.session_id, fetched.error, fetched.results[0].high_watermark) == (7, ErrorCode.NONE, 4)
     assert fetched.results[0].batches == b"\x01" * 5_000
-    queries = [EpochQuery(TP, 3)]
-    epochs = await outcome(lambda done: transport.offsets_for_leader_epoch(broker(port), 0, 2, queries, 60_000, done))
-    assert epochs == [EpochAnswer(TP, None, EpochEnd(3, 12))]
     controller, request = Endpoint("CONTROL", "127.0.0.1", port), ControlledShutdownRequest(2, 9)
     moved = await outcome(lambda done: transport.controlled_shutdown(controller, request, 60_000, done))
     assert moved == ControlledShutdownResponse(ErrorCode.NONE, (TopicPartition("t", 2),))

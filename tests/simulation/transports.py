@@ -13,7 +13,6 @@ from paceline.controller.topics.topic_validation import NewTopic
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replication_service_pb2 as replica_pb
-from paceline.model.client_io import EpochAnswer, EpochQuery
 from paceline.model.control import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -244,27 +243,6 @@ class SimulatedBrokerTransport:
             on_done(ConnectionBrokenError(str(answer)) if isinstance(answer, ConnectionClosed) else answer)
 
         cluster.network.call(life.peer, endpoint.host, handle, timeout_ms, done)
-
-    def offsets_for_leader_epoch(
-        self,
-        leader: LiveBroker,
-        fetcher_id: int,
-        replica_id: int,
-        queries: list[EpochQuery],
-        timeout_ms: int,
-        on_done: Callable[[list[EpochAnswer] | Exception], None],
-    ) -> None:
-        """Ask a leader where epochs ended."""
-        life = self._life
-        endpoint = leader.endpoint("REPLICATION")
-        assert endpoint is not None
-
-        def handle(reply: Callable[[list[EpochAnswer] | Exception], None]) -> None:
-            target = life.cluster.broker_named(endpoint.host)
-            if target is not None:
-                reply(target.node.offsets_for_leader_epoch(queries, from_client=False))
-
-        life.cluster.network.call(life.peer, endpoint.host, handle, timeout_ms, on_done)
 
     def close_fetcher(self, leader_id: int, fetcher_id: int) -> None:
         """Nothing to close: an answer on its way meets a fetcher that is closed."""

@@ -18,8 +18,6 @@ from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import NewRecord, decode_records, encode_batch
 from paceline.model.client_io import (
-    EpochAnswer,
-    EpochQuery,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -150,17 +148,6 @@ class DirectTransport:
 
     def _reaches(self, other: int) -> bool:
         return (self._broker_id, other) not in self._cluster.cuts
-
-    def offsets_for_leader_epoch(
-        self,
-        leader: LiveBroker,
-        fetcher_id: int,
-        replica_id: int,
-        queries: list[EpochQuery],
-        timeout_ms: int,
-        on_done: Callable[[list[EpochAnswer] | Exception], None],
-    ) -> None:
-        raise AssertionError("divergence is found by fetching")
 
     def close_fetcher(self, leader_id: int, fetcher_id: int) -> None:
         self.closed.append((leader_id, fetcher_id))

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from paceline.model.client_io import EpochAnswer, EpochQuery
 from paceline.model.control import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -33,17 +32,6 @@ class BrokerTransport(Protocol):
         on_done: Callable[[ReplicaFetchResponse | Exception], None],
     ) -> None:
         """Fetch from a leader over the fetcher's own connection; one call in flight per (leader, fetcher id)."""
-
-    def offsets_for_leader_epoch(
-        self,
-        leader: LiveBroker,
-        fetcher_id: int,
-        replica_id: int,
-        queries: list[EpochQuery],
-        timeout_ms: int,
-        on_done: Callable[[list[EpochAnswer] | Exception], None],
-    ) -> None:
-        """Ask a leader where epochs ended."""
 
     def close_fetcher(self, leader_id: int, fetcher_id: int) -> None:
         """End the fetcher's thread and connection; answers still on their way may be dropped or delivered."""

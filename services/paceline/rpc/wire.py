@@ -8,12 +8,12 @@ parser. Equality with the generated messages is tested in tests/unit/rpc/test_wi
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from paceline.internal.v1 import replication_service_pb2 as replica_pb
-from paceline.model.client_io import FetchResponse, FetchResult, ProduceData, RequiredAcks
+from paceline.model.client_io import FetchResult, ProduceData, RequiredAcks
 from paceline.model.errors import InvalidRequestError
 from paceline.model.replica_fetch import ReplicaFetchResponse, ReplicaFetchResult
 from paceline.rpc.admission.message_limits import (
@@ -30,7 +30,7 @@ from paceline.rpc.convert.common import (
     error_code_of,
 )
 from paceline.rpc.convert.failures import AddressOf, no_address
-from paceline.rpc.convert.fetch import fetch_result_from_proto, fetch_result_to_proto
+from paceline.rpc.convert.fetch import fetch_result_to_proto
 from paceline.rpc.convert.produce import acks_to_proto
 from paceline.rpc.convert.replica import replica_fetch_result_from_proto, replica_fetch_result_to_proto
 from paceline.v1 import log_service_pb2 as pb
@@ -138,18 +138,6 @@ def fetch_response(session_id: int, results: Iterable[FetchResult], address_of: 
     return b"".join(pieces)
 
 
-def parse_fetch_response(data: bytes) -> FetchResponse:
-    """Return the answer to a client's fetch for batches.
-
-    Raises:
-        InvalidRequestError: the bytes are not a FetchResponse.
-    """
-    rest, results = _parse_results(
-        data, pb.FetchResponse, _FETCH_PARTITIONS, pb.FetchPartitionResult, _FETCH_BATCHES, fetch_result_from_proto
-    )
-    return FetchResponse(results, rest.session_id)
-
-
 def replica_fetch_response(response: ReplicaFetchResponse) -> bytes:
     """Return the bytes of a follower's ``FetchResponse``."""
     head = replica_pb.FetchResponse(error=code_to_proto(response.error), session_id=response.session_id)
@@ -166,44 +154,26 @@ def parse_replica_fetch_response(data: bytes) -> ReplicaFetchResponse:
     Raises:
         InvalidRequestError: the bytes are not a FetchResponse.
     """
-    rest, results = _parse_results(
-        data,
-        replica_pb.FetchResponse,
-        _REPLICA_PARTITIONS,
-        replica_pb.FetchPartitionResult,
-        _REPLICA_BATCHES,
-        replica_fetch_result_from_proto,
-    )
-    return ReplicaFetchResponse(rest.session_id, results, error_code_of(rest))
-
-
-R = TypeVar("R", FetchResult, ReplicaFetchResult)
-
-
-def _parse_results(
-    data: bytes, whole: Any, parts_field: int, part: Any, payload_field: int, convert: Callable[[Any], R]
-) -> tuple[Any, list[R]]:
     try:
-        rest, parts = _split_parts(data, parts_field, MAX_INTERNAL_PARTITIONS)
-        results = []
-        for start, end in parts:
-            if end - start < WORTH_CUTTING_BYTES:
-                results.append(convert(part.FromString(data[start:end])))
-                continue
-            head, batches = _cut(data, start, end, payload_field)
-            message = part.FromString(head)
-            if payload_field == _FETCH_BATCHES and message.WhichOneof("data") is not None:
-                raise _UnusualError
-            result = convert(message)
-            result.batches = batches or b""
-            results.append(result)
-        return whole.FromString(rest), results
+        rest, parts = _split_parts(data, _REPLICA_PARTITIONS, MAX_INTERNAL_PARTITIONS)
+        results = [_replica_result(data, start, end) for start, end in parts]
+        response = replica_pb.FetchResponse.FromString(rest)
     except _UnusualError:
         refuse_too_many_fields(data, MAX_INTERNAL_FIELDS)
-        message = _parsed(whole.FromString, data)
-        return message, [convert(one) for one in message.partitions]
+        response = _parsed(replica_pb.FetchResponse.FromString, data)
+        results = [replica_fetch_result_from_proto(one) for one in response.partitions]
     except DecodeError as failure:
         raise InvalidRequestError(f"the message cannot be parsed: {failure}") from None
+    return ReplicaFetchResponse(response.session_id, results, error_code_of(response))
+
+
+def _replica_result(data: bytes, start: int, end: int) -> ReplicaFetchResult:
+    if end - start < WORTH_CUTTING_BYTES:
+        return replica_fetch_result_from_proto(replica_pb.FetchPartitionResult.FromString(data[start:end]))
+    head, batches = _cut(data, start, end, _REPLICA_BATCHES)
+    result = replica_fetch_result_from_proto(replica_pb.FetchPartitionResult.FromString(head))
+    result.batches = batches or b""
+    return result
 
 
 def _parsed(parse: Callable[[bytes], M], data: bytes) -> M:

@@ -15,6 +15,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.rpc import convert
 from paceline.rpc.convert.common import broker_ids
 from paceline.v1 import log_service_pb2 as log_pb
+from tests.support import reverse_conversions
 
 INT32 = st.integers(0, 2**31 - 1)
 INT64 = st.integers(-1, 2**63 - 1)
@@ -187,8 +188,8 @@ def test_a_replica_fetch_survives_the_wire(request: replica_fetch.ReplicaFetchRe
 
 @given(REPLICA_RESPONSE)
 def test_a_replica_fetch_answer_survives_the_wire(response: replica_fetch.ReplicaFetchResponse) -> None:
-    message = over_the_wire(convert.replica_fetch_response_to_proto(response))
-    assert convert.replica_fetch_response_from_proto(message) == response
+    message = over_the_wire(reverse_conversions.replica_fetch_response_to_proto(response))
+    assert reverse_conversions.replica_fetch_response_from_proto(message) == response
 
 
 FAILURES = st.none() | st.builds(
@@ -225,12 +226,12 @@ FAILURES = st.none() | st.builds(
     )
 )
 def test_a_client_fetch_survives_the_wire(request: client_io.FetchRequest) -> None:
-    assert convert.fetch_from_proto(over_the_wire(convert.fetch_to_proto(request))) == request
+    assert convert.fetch_from_proto(over_the_wire(reverse_conversions.fetch_to_proto(request))) == request
 
 
 @given(st.builds(client_io.FetchResult, PARTITIONS, FAILURES, INT64, INT64, INT64, EPOCH_ENDS, st.binary(max_size=40)))
 def test_a_client_fetch_result_survives_the_wire(result: client_io.FetchResult) -> None:
-    assert convert.fetch_result_from_proto(over_the_wire(convert.fetch_result_to_proto(result))) == result
+    assert reverse_conversions.fetch_result_from_proto(over_the_wire(convert.fetch_result_to_proto(result))) == result
 
 
 @given(
@@ -249,18 +250,18 @@ def test_a_client_fetch_result_survives_the_wire(result: client_io.FetchResult) 
     st.sampled_from(list(Isolation)),
 )
 def test_list_offsets_survives_the_wire(queries: list[client_io.OffsetQuery], isolation: Isolation) -> None:
-    message = over_the_wire(convert.list_offsets_to_proto(queries, isolation))
+    message = over_the_wire(reverse_conversions.list_offsets_to_proto(queries, isolation))
     assert convert.list_offsets_from_proto(message) == (queries, isolation)
 
 
 @given(st.builds(client_io.OffsetAnswer, PARTITIONS, FAILURES, st.none() | INT64, st.none() | INT64, INT32))
 def test_an_offset_answer_survives_the_wire(answer: client_io.OffsetAnswer) -> None:
-    assert convert.offset_answer_from_proto(over_the_wire(convert.offset_answer_to_proto(answer))) == answer
+    assert reverse_conversions.offset_answer_from_proto(over_the_wire(convert.offset_answer_to_proto(answer))) == answer
 
 
 @given(st.builds(client_io.EpochAnswer, PARTITIONS, FAILURES, EPOCH_ENDS))
 def test_an_epoch_answer_survives_the_wire(answer: client_io.EpochAnswer) -> None:
-    assert convert.epoch_answer_from_proto(over_the_wire(convert.epoch_answer_to_proto(answer))) == answer
+    assert reverse_conversions.epoch_answer_from_proto(over_the_wire(convert.epoch_answer_to_proto(answer))) == answer
 
 
 @given(
@@ -291,7 +292,7 @@ def test_an_epoch_answer_survives_the_wire(answer: client_io.EpochAnswer) -> Non
 )
 def test_a_leaders_view_of_its_replicas_survives_the_wire(view: client_io.PartitionReplicasView) -> None:
     message = over_the_wire(convert.partition_replicas_to_proto(view))
-    assert convert.partition_replicas_from_proto(message) == view
+    assert reverse_conversions.partition_replicas_from_proto(message) == view
 
 
 def test_a_leader_hint_carries_the_address_of_the_listener_that_was_asked() -> None:
@@ -299,8 +300,8 @@ def test_a_leader_hint_carries_the_address_of_the_listener_that_was_asked() -> N
     message = convert.failure_to_proto(failure, lambda broker: control.Endpoint("EXTERNAL", "host", 19_000 + broker))
     assert (message.current_leader.host, message.current_leader.port) == ("host", 19_002)
     result = log_pb.ProducePartitionResult(error=message)
-    assert convert.leader_address_from_proto(result) == ("host", 19_002)
-    assert convert.leader_address_from_proto(log_pb.ProducePartitionResult()) is None
+    assert reverse_conversions.leader_address_from_proto(result) == ("host", 19_002)
+    assert reverse_conversions.leader_address_from_proto(log_pb.ProducePartitionResult()) is None
 
 
 def test_acks_that_are_not_given_mean_all() -> None:
@@ -326,7 +327,7 @@ def test_sizes_and_waits_that_are_not_given_get_their_documented_defaults() -> N
 
 def test_a_fetch_says_where_its_caller_is() -> None:
     request = convert.fetch_from_proto(log_pb.FetchRequest(rack_id="r1"))
-    assert (request.rack, convert.fetch_to_proto(request).rack_id) == ("r1", "r1")
+    assert (request.rack, reverse_conversions.fetch_to_proto(request).rack_id) == ("r1", "r1")
 
 
 def fetch_of(**fields: Any) -> log_pb.FetchRequest:
@@ -338,7 +339,7 @@ def test_a_fetch_opens_a_session_only_when_it_says_so() -> None:
     epochs = [convert.fetch_from_proto(message).session_epoch for message in (plain, opening)]
     assert epochs == [convert.CLOSING_EPOCH, convert.OPENING_EPOCH]
     for message in (plain, opening, log_pb.FetchRequest(session_id=7, session_epoch=3)):
-        sent = convert.fetch_to_proto(convert.fetch_from_proto(message))
+        sent = reverse_conversions.fetch_to_proto(convert.fetch_from_proto(message))
         assert (sent.session_id, sent.session_epoch, sent.open_session) == (
             message.session_id,
             message.session_epoch,

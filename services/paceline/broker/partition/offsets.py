@@ -4,10 +4,9 @@ Source: docs/protocol/replication.md#offset-lookups.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
+from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.broker.requests.errors import failure_of
-from paceline.broker.requests.produce import PartitionLookup
 from paceline.log.damage import DamagedLogError
 from paceline.log.partition_log import PartitionLog
 from paceline.model.client_io import (
@@ -25,20 +24,7 @@ from paceline.model.replica_fetch import EpochEnd
 from paceline.replication.follower_progress import FollowerProgress
 
 
-class HostedReplicas(PartitionLookup, Protocol):
-    """The broker, as far as a leader's view of its followers needs it."""
-
-    broker_epoch: int
-
-    @property
-    def broker_id(self) -> int:
-        """This broker."""
-
-    def is_offline_replica(self, topic_partition: TopicPartition, broker_id: int) -> bool:
-        """Whether the controller has said that a replica is not available."""
-
-
-def list_offsets(partitions: PartitionLookup, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
+def list_offsets(partitions: ReplicaManager, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
     """Look up offsets a client may read.
 
     Without transactions the last stable offset is the high watermark, so both isolation levels see the same.
@@ -46,7 +32,7 @@ def list_offsets(partitions: PartitionLookup, queries: Sequence[OffsetQuery]) ->
     return [_list_offset(partitions, query) for query in queries]
 
 
-def _list_offset(partitions: PartitionLookup, query: OffsetQuery) -> OffsetAnswer:
+def _list_offset(partitions: ReplicaManager, query: OffsetQuery) -> OffsetAnswer:
     answer = OffsetAnswer(query.topic_partition)
     try:
         partition = partitions.lookup(query.topic_partition)
@@ -77,7 +63,7 @@ def _found(answer: OffsetAnswer, log: PartitionLog, offset: int) -> None:
 
 
 def offsets_for_leader_epoch(
-    partitions: PartitionLookup, queries: Sequence[EpochQuery], from_client: bool
+    partitions: ReplicaManager, queries: Sequence[EpochQuery], from_client: bool
 ) -> list[EpochAnswer]:
     """Say where leader epochs ended; only a leader knows. A follower proves with its question that it follows."""
     answers = []
@@ -96,7 +82,7 @@ def offsets_for_leader_epoch(
 
 
 def describe_replicas(
-    partitions: HostedReplicas, topic: str, indexes: Sequence[int], now_ms: int
+    partitions: ReplicaManager, topic: str, indexes: Sequence[int], now_ms: int
 ) -> list[PartitionReplicasView]:
     """Return this leader's view of partitions: what it knows of each replica, itself first."""
     views = []
@@ -109,7 +95,7 @@ def describe_replicas(
     return views
 
 
-def _view(partitions: HostedReplicas, topic_partition: TopicPartition, now_ms: int) -> PartitionReplicasView:
+def _view(partitions: ReplicaManager, topic_partition: TopicPartition, now_ms: int) -> PartitionReplicasView:
     partition = partitions.lookup(topic_partition)
     log = partition.serving_log()
     own = ReplicaProgressView(

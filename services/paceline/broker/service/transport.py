@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from paceline.internal.v1 import controller_service_pb2_grpc, replication_service_pb2_grpc
-from paceline.model.client_io import EpochAnswer, EpochQuery
+from paceline.internal.v1 import controller_service_pb2_grpc
 from paceline.model.control import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -78,27 +77,6 @@ class GrpcBrokerTransport:
         fetcher = self._fetcher(leader, fetcher_id, on_done)
         if fetcher is not None:
             fetcher.fetch(request, timeout_ms / 1000, on_done)
-
-    def offsets_for_leader_epoch(
-        self,
-        leader: LiveBroker,
-        fetcher_id: int,
-        replica_id: int,
-        queries: list[EpochQuery],
-        timeout_ms: int,
-        on_done: Callable[[list[EpochAnswer] | Exception], None],
-    ) -> None:
-        """Ask a leader where epochs ended."""
-
-        def call(channel: Any) -> list[EpochAnswer]:
-            stub = replication_service_pb2_grpc.ReplicationServiceStub(channel)
-            message = convert.replica_epochs_to_proto(replica_id, queries)
-            response = stub.OffsetsForLeaderEpoch(message, timeout=timeout_ms / 1000)
-            return [convert.epoch_answer_from_proto(one) for one in response.partitions]
-
-        fetcher = self._fetcher(leader, fetcher_id, on_done)
-        if fetcher is not None:
-            fetcher.submit(call, on_done)
 
     def close_fetcher(self, leader_id: int, fetcher_id: int) -> None:
         """End the fetcher's thread and connection; a call in flight is cancelled."""

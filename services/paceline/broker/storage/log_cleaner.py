@@ -5,12 +5,13 @@ segments in place and waits as long as ``log.cleaner.io.max.bytes.per.second`` a
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from paceline.broker.interfaces import BackgroundWork
 from paceline.broker.metrics import BrokerMetrics
+from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.log.compaction.cleanable import Cleanable
 from paceline.log.compaction.cleaning_task import CleaningTask
 from paceline.log.damage import DamagedLogError
@@ -23,31 +24,6 @@ from paceline.model.settings import BrokerConfig
 
 LOG: Final = logging.getLogger(__name__)
 _SLICE_BYTES: Final = 1 << 20
-
-
-class CleanerPartition(Protocol):
-    """A hosted partition as the cleaner sees it."""
-
-    @property
-    def log(self) -> PartitionLog | None:
-        """Its log, None while it is offline."""
-
-
-class CleanerHost(Protocol):
-    """The broker as the cleaner sees it."""
-
-    @property
-    def partitions(self) -> Mapping[TopicPartition, CleanerPartition]:
-        """Every partition hosted."""
-
-    def deletion_is_known(self, topic: str) -> bool:
-        """Whether everything is known that decides which records of the topic may be deleted."""
-
-    def storage_failed(self, topic_partition: TopicPartition) -> None:
-        """A log operation failed."""
-
-    def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
-        """A log's own bytes are wrong."""
 
 
 class _Cleaning:
@@ -63,14 +39,14 @@ class LogCleaner:
 
     def __init__(
         self,
-        host: CleanerHost,
+        manager: ReplicaManager,
         logs: LogManager,
         scheduler: Scheduler,
         background: BackgroundWork,
         config: BrokerConfig,
         metrics: BrokerMetrics,
     ) -> None:
-        self._host = host
+        self._manager = manager
         self._logs = logs
         self._scheduler = scheduler
         self._background = background
@@ -118,7 +94,7 @@ class LogCleaner:
         wall_ms = self._scheduler.wall_ms()
         due: list[tuple[Cleanable, PartitionLog]] = []
         dirtiest = 0.0
-        for topic_partition, partition in list(self._host.partitions.items()):
+        for topic_partition, partition in list(self._manager.partitions.items()):
             log = partition.log
             if log is None or not self._may_clean(topic_partition, log):
                 continue
@@ -134,7 +110,7 @@ class LogCleaner:
 
     def _forget_replaced_logs(self) -> None:
         """A log that was deleted, or rebuilt from its leader, fails no more."""
-        partitions = self._host.partitions
+        partitions = self._manager.partitions
         for topic_partition, log in list(self._uncleanable.items()):
             if topic_partition not in partitions or partitions[topic_partition].log is not log:
                 del self._uncleanable[topic_partition]
@@ -146,7 +122,7 @@ class LogCleaner:
             and not log.directory.is_offline
             and topic_partition not in self._cleanings
             and self._uncleanable.get(topic_partition) is not log
-            and self._host.deletion_is_known(topic_partition.topic)
+            and self._manager.deletion_is_known(topic_partition.topic)
         )
 
     def _cleanable(self, log: PartitionLog, wall_ms: int) -> Cleanable | None:
@@ -206,9 +182,9 @@ class LogCleaner:
 
     def _is_void(self, log: PartitionLog) -> bool:
         topic_partition = log.topic_partition
-        partition = self._host.partitions.get(topic_partition)
+        partition = self._manager.partitions.get(topic_partition)
         is_hosted = partition is not None and partition.log is log
-        return not is_hosted or not log.config.compacts or not self._host.deletion_is_known(topic_partition.topic)
+        return not is_hosted or not log.config.compacts or not self._manager.deletion_is_known(topic_partition.topic)
 
     def _put_in_place(self, cleaning: _Cleaning) -> None:
         cleaned, log = cleaning.task.cleaned, cleaning.log
@@ -241,7 +217,7 @@ class LogCleaner:
         """Leave the log alone from now on, unless its directory has failed or the log is closed."""
         topic_partition = log.topic_partition
         if isinstance(error, KafkaStorageError) and log.directory.is_offline:
-            self._host.storage_failed(topic_partition)
+            self._manager.storage_failed(topic_partition)
             return
         if isinstance(error, UnknownTopicOrPartitionError):
             return
@@ -250,4 +226,4 @@ class LogCleaner:
         LOG.error("a log cannot be compacted any more topic_partition=%s error=%s", topic_partition, error)
         if isinstance(error, CorruptMessageError):
             damage = error if isinstance(error, DamagedLogError) else DamagedLogError(str(error))
-            self._host.log_damaged(topic_partition, damage)
+            self._manager.log_damaged(topic_partition, damage)

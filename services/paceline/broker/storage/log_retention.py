@@ -1,14 +1,14 @@
 """Run retention over all hosted partitions, a slice at a time. Source: docs/protocol/log-format.md#retention."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 from paceline.broker.partition.partition import Partition
+from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.log.damage import DamagedLogError
 from paceline.model.errors import KafkaStorageError, PacelineError
-from paceline.model.identifiers import TopicPartition
 from paceline.model.scheduler import Cancellable, Scheduler
 
 LOG: Final = logging.getLogger(__name__)
@@ -18,28 +18,11 @@ _PARTITIONS_AT_ONCE: Final = 200
 """Requests are served between slices."""
 
 
-class RetentionHost(Protocol):
-    """What retention needs of the broker."""
-
-    @property
-    def partitions(self) -> Mapping[TopicPartition, Partition]:
-        """Every partition hosted."""
-
-    def storage_failed(self, topic_partition: TopicPartition) -> None:
-        """A log operation failed."""
-
-    def deliver_news(self) -> None:
-        """Let those who wait look at what has changed."""
-
-    def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
-        """A log's own bytes are wrong."""
-
-
 class LogRetention:
     """Lets go of old segments from time to time, leader or not."""
 
-    def __init__(self, host: RetentionHost, scheduler: Scheduler, interval_ms: int) -> None:
-        self._host = host
+    def __init__(self, manager: ReplicaManager, scheduler: Scheduler, interval_ms: int) -> None:
+        self._manager = manager
         self._scheduler = scheduler
         self._interval_ms = interval_ms
         self._timer: Cancellable | None = None
@@ -56,7 +39,7 @@ class LogRetention:
             self._timer.cancel()
 
     def _check(self) -> None:
-        self._go_on(iter(list(self._host.partitions.values())))
+        self._go_on(iter(list(self._manager.partitions.values())))
 
     def _go_on(self, remaining: Iterator[Partition]) -> None:
         if self._stopped:
@@ -65,7 +48,7 @@ class LogRetention:
         partition = None
         for partition in islice(remaining, _PARTITIONS_AT_ONCE):
             self._apply(partition, wall_ms)
-        self._host.deliver_news()
+        self._manager.deliver_news()
         if partition is None:
             self._timer = self._scheduler.call_later(self._interval_ms, self._check)
         else:
@@ -73,13 +56,13 @@ class LogRetention:
 
     def _apply(self, partition: Partition, wall_ms: int) -> None:
         topic_partition = partition.topic_partition
-        if self._host.partitions.get(topic_partition) is not partition:
+        if self._manager.partitions.get(topic_partition) is not partition:
             return
         try:
             partition.apply_retention(wall_ms)
         except KafkaStorageError:
-            self._host.storage_failed(topic_partition)
+            self._manager.storage_failed(topic_partition)
         except DamagedLogError as error:
-            self._host.log_damaged(topic_partition, error)
+            self._manager.log_damaged(topic_partition, error)
         except PacelineError:
             LOG.exception("retention of %s failed", topic_partition)

@@ -1,13 +1,11 @@
 """Failures of single partitions, with the leader: `model.client_io` <-> ``paceline.v1`` PartitionError."""
 
 from collections.abc import Callable
-from typing import Any
 
-from paceline.model.client_io import LeaderHint, PartitionFailure
+from paceline.model.client_io import PartitionFailure
 from paceline.model.control import Endpoint
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc.convert.common import known_code
 from paceline.rpc.errors import THROTTLE_RETRY_DELAY_MS
 from paceline.v1 import errors_pb2
 
@@ -47,29 +45,3 @@ def no_leader_to_proto(topic_partition: TopicPartition) -> errors_pb2.PartitionE
     return failure_to_proto(
         PartitionFailure(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic_partition} has no leader at the moment")
     )
-
-
-def failure_from_proto(message: Any) -> PartitionFailure | None:
-    """Return the failure of any message with an ``optional PartitionError error``, None when it has none."""
-    if not message.HasField("error"):
-        return None
-    error: errors_pb2.PartitionError = message.error
-    hint = None
-    if error.HasField("current_leader"):
-        leader = error.current_leader
-        hint = LeaderHint(leader.leader_id, leader.leader_epoch, leader.topic_id or None)
-    return PartitionFailure(
-        code=known_code(error.code),
-        message=error.message,
-        leader=hint,
-        log_start_offset=error.log_start_offset if error.HasField("log_start_offset") else None,
-        high_watermark=error.high_watermark if error.HasField("high_watermark") else None,
-    )
-
-
-def leader_address_from_proto(message: Any) -> tuple[str, int] | None:
-    """Return (host, port) of the leader a failed result points to, None when it names none."""
-    if not message.HasField("error") or not message.error.HasField("current_leader"):
-        return None
-    hint = message.error.current_leader
-    return (hint.host, hint.port) if hint.host and hint.port else None

@@ -3,23 +3,20 @@
 A value that is not given means what the protos say; an unknown value is refused, never guessed.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from paceline.model.client_io import FetchPartition, FetchRequest, FetchResult, Isolation
 from paceline.model.errors import InvalidRequestError
-from paceline.model.identifiers import TopicPartition
 from paceline.rpc.convert.common import (
     MAX_CLIENT_PARTITIONS,
     at_least,
     bounded,
-    epoch_end_from_proto,
     epoch_end_to_proto,
-    forgotten_to_proto,
     partition_of,
     refuse_duplicates,
     topic_id_of,
 )
-from paceline.rpc.convert.failures import AddressOf, failure_from_proto, failure_to_proto, no_address
+from paceline.rpc.convert.failures import AddressOf, failure_to_proto, no_address
 from paceline.v1 import log_service_pb2 as pb
 
 MAX_WAIT_MS: Final = 60_000
@@ -34,10 +31,6 @@ _ISOLATION: Final[dict[int, Isolation]] = {
     pb.ISOLATION_LEVEL_READ_UNCOMMITTED: Isolation.READ_UNCOMMITTED,
     pb.ISOLATION_LEVEL_READ_COMMITTED: Isolation.READ_COMMITTED,
 }
-_ISOLATION_TO_PROTO: Final[dict[Isolation, Any]] = {
-    Isolation.READ_UNCOMMITTED: pb.ISOLATION_LEVEL_READ_UNCOMMITTED,
-    Isolation.READ_COMMITTED: pb.ISOLATION_LEVEL_READ_COMMITTED,
-}
 
 
 def isolation_from_proto(number: int) -> Isolation:
@@ -50,11 +43,6 @@ def isolation_from_proto(number: int) -> Isolation:
     if isolation is None:
         raise InvalidRequestError(f"isolation level {number} is not known")
     return isolation
-
-
-def isolation_to_proto(isolation: Isolation) -> Any:
-    """Return the enum value."""
-    return _ISOLATION_TO_PROTO[isolation]
 
 
 def fetch_from_proto(message: pb.FetchRequest) -> FetchRequest:
@@ -109,34 +97,6 @@ def _rack(text: str) -> str:
     return text
 
 
-def fetch_to_proto(request: FetchRequest) -> pb.FetchRequest:
-    """Return the message of a fetch for batches."""
-    return pb.FetchRequest(
-        max_wait_ms=request.max_wait_ms,
-        min_bytes=request.min_bytes,
-        max_bytes=request.max_bytes,
-        isolation_level=_ISOLATION_TO_PROTO[request.isolation],
-        format=pb.FETCH_FORMAT_BATCHES,
-        session_id=request.session_id,
-        session_epoch=max(0, request.session_epoch),
-        open_session=request.session_epoch == OPENING_EPOCH,
-        partitions=[
-            pb.FetchPartition(
-                topic=one.topic_partition.topic,
-                partition=one.topic_partition.partition,
-                topic_id=one.topic_id or "",
-                fetch_offset=one.fetch_offset,
-                max_bytes=one.max_bytes,
-                current_leader_epoch=one.current_leader_epoch,
-                last_fetched_epoch=one.last_fetched_epoch,
-            )
-            for one in request.partitions
-        ],
-        forgotten=forgotten_to_proto(request.forgotten),
-        rack_id=request.rack,
-    )
-
-
 def fetch_result_to_proto(result: FetchResult, address_of: AddressOf = no_address) -> pb.FetchPartitionResult:
     """Return the message in batches form; the servicer makes the records form from the same result."""
     topic, partition = result.topic_partition
@@ -153,17 +113,3 @@ def fetch_result_to_proto(result: FetchResult, address_of: AddressOf = no_addres
     if result.batches:
         message.batches = bytes(result.batches)
     return message
-
-
-def fetch_result_from_proto(message: pb.FetchPartitionResult) -> FetchResult:
-    """Return the result of a fetch for batches."""
-    return FetchResult(
-        topic_partition=TopicPartition(message.topic, message.partition),
-        failure=failure_from_proto(message),
-        high_watermark=message.high_watermark,
-        last_stable_offset=message.last_stable_offset,
-        log_start_offset=message.log_start_offset,
-        diverging_epoch=epoch_end_from_proto(message, "diverging_epoch"),
-        batches=message.batches,
-        preferred_read_replica=message.preferred_read_replica if message.HasField("preferred_read_replica") else None,
-    )

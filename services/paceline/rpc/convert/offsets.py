@@ -1,7 +1,7 @@
 """ListOffsets, OffsetForLeaderEpoch and DeleteRecords: `model.client_io` <-> ``paceline.v1``."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from paceline.model.client_io import (
     DeleteRecordsQuery,
@@ -14,19 +14,17 @@ from paceline.model.client_io import (
     OffsetQuery,
 )
 from paceline.model.errors import InvalidRequestError
-from paceline.model.identifiers import TopicPartition
 from paceline.rpc.convert.common import (
     MAX_CLIENT_PARTITIONS,
     at_least,
     bounded,
-    epoch_end_from_proto,
     epoch_end_to_proto,
     partition_of,
     refuse_duplicates,
     topic_id_of,
 )
-from paceline.rpc.convert.failures import AddressOf, failure_from_proto, failure_to_proto, no_address
-from paceline.rpc.convert.fetch import isolation_from_proto, isolation_to_proto
+from paceline.rpc.convert.failures import AddressOf, failure_to_proto, no_address
+from paceline.rpc.convert.fetch import isolation_from_proto
 from paceline.v1 import log_service_pb2 as pb
 
 _SPEC: Final[dict[int, OffsetKind]] = {
@@ -34,11 +32,6 @@ _SPEC: Final[dict[int, OffsetKind]] = {
     pb.OFFSET_SPEC_LATEST: OffsetKind.LATEST,
     pb.OFFSET_SPEC_EARLIEST: OffsetKind.EARLIEST,
     pb.OFFSET_SPEC_TIMESTAMP: OffsetKind.TIMESTAMP,
-}
-_SPEC_TO_PROTO: Final[dict[OffsetKind, Any]] = {
-    OffsetKind.LATEST: pb.OFFSET_SPEC_LATEST,
-    OffsetKind.EARLIEST: pb.OFFSET_SPEC_EARLIEST,
-    OffsetKind.TIMESTAMP: pb.OFFSET_SPEC_TIMESTAMP,
 }
 
 
@@ -68,23 +61,6 @@ def list_offsets_from_proto(message: pb.ListOffsetsRequest) -> tuple[list[Offset
     return queries, isolation_from_proto(message.isolation_level)
 
 
-def list_offsets_to_proto(queries: Sequence[OffsetQuery], isolation: Isolation) -> pb.ListOffsetsRequest:
-    """Return the message."""
-    return pb.ListOffsetsRequest(
-        partitions=[
-            pb.ListOffsetsPartition(
-                topic=one.topic_partition.topic,
-                partition=one.topic_partition.partition,
-                spec=_SPEC_TO_PROTO[one.kind],
-                timestamp_ms=one.timestamp_ms if one.kind is OffsetKind.TIMESTAMP else 0,
-                current_leader_epoch=one.current_leader_epoch,
-            )
-            for one in queries
-        ],
-        isolation_level=isolation_to_proto(isolation),
-    )
-
-
 def offset_answer_to_proto(answer: OffsetAnswer, address_of: AddressOf = no_address) -> pb.ListOffsetsPartitionResult:
     """Return the message."""
     return pb.ListOffsetsPartitionResult(
@@ -94,17 +70,6 @@ def offset_answer_to_proto(answer: OffsetAnswer, address_of: AddressOf = no_addr
         offset=answer.offset,
         timestamp_ms=answer.timestamp_ms,
         leader_epoch=answer.leader_epoch,
-    )
-
-
-def offset_answer_from_proto(message: pb.ListOffsetsPartitionResult) -> OffsetAnswer:
-    """Return the answer."""
-    return OffsetAnswer(
-        topic_partition=TopicPartition(message.topic, message.partition),
-        failure=failure_from_proto(message),
-        offset=message.offset if message.HasField("offset") else None,
-        timestamp_ms=message.timestamp_ms if message.HasField("timestamp_ms") else None,
-        leader_epoch=message.leader_epoch,
     )
 
 
@@ -129,19 +94,6 @@ def epoch_queries_from_proto(
     return queries
 
 
-def epoch_queries_to_proto(queries: Sequence[EpochQuery]) -> list[pb.EpochPartition]:
-    """Return the messages."""
-    return [
-        pb.EpochPartition(
-            topic=one.topic_partition.topic,
-            partition=one.topic_partition.partition,
-            leader_epoch=one.leader_epoch,
-            current_leader_epoch=one.current_leader_epoch,
-        )
-        for one in queries
-    ]
-
-
 def epoch_answer_to_proto(answer: EpochAnswer, address_of: AddressOf = no_address) -> pb.EpochPartitionResult:
     """Return the message."""
     return pb.EpochPartitionResult(
@@ -149,15 +101,6 @@ def epoch_answer_to_proto(answer: EpochAnswer, address_of: AddressOf = no_addres
         partition=answer.topic_partition.partition,
         error=failure_to_proto(answer.failure, address_of) if answer.failure is not None else None,
         end=epoch_end_to_proto(answer.end),
-    )
-
-
-def epoch_answer_from_proto(message: pb.EpochPartitionResult) -> EpochAnswer:
-    """Return the answer."""
-    return EpochAnswer(
-        TopicPartition(message.topic, message.partition),
-        failure_from_proto(message),
-        epoch_end_from_proto(message, "end"),
     )
 
 

@@ -6,7 +6,6 @@ from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import (
     ReplicaFetchPartition,
     ReplicaFetchRequest,
-    ReplicaFetchResponse,
     ReplicaFetchResult,
 )
 from paceline.rpc.convert.common import (
@@ -22,7 +21,7 @@ from paceline.rpc.convert.common import (
     refuse_duplicates,
     topic_id_of,
 )
-from paceline.rpc.convert.offsets import epoch_queries_from_proto, epoch_queries_to_proto
+from paceline.rpc.convert.offsets import epoch_queries_from_proto
 
 MAX_REPLICA_WAIT_MS = 60_000
 
@@ -117,29 +116,6 @@ def replica_fetch_result_from_proto(message: pb.FetchPartitionResult) -> Replica
         diverging_epoch=epoch_end_from_proto(message, "diverging_epoch"),
         batches=message.batches,
     )
-
-
-def replica_fetch_response_to_proto(response: ReplicaFetchResponse) -> pb.FetchResponse:
-    """Return the message."""
-    return pb.FetchResponse(
-        error=code_to_proto(response.error),
-        session_id=response.session_id,
-        partitions=[replica_fetch_result_to_proto(one, one.batches) for one in response.results],
-    )
-
-
-def replica_fetch_response_from_proto(message: pb.FetchResponse) -> ReplicaFetchResponse:
-    """Return the answer."""
-    return ReplicaFetchResponse(
-        session_id=message.session_id,
-        error=error_code_of(message),
-        results=[replica_fetch_result_from_proto(one) for one in message.partitions],
-    )
-
-
-def replica_epochs_to_proto(replica_id: int, queries: list[EpochQuery]) -> pb.OffsetsForLeaderEpochRequest:
-    """Return the message of a follower's epoch look-up."""
-    return pb.OffsetsForLeaderEpochRequest(replica_id=replica_id, partitions=epoch_queries_to_proto(queries))
 
 
 def replica_epochs_from_proto(message: pb.OffsetsForLeaderEpochRequest) -> tuple[int, list[EpochQuery]]:
