@@ -135,6 +135,14 @@ _COORDINATORS_CHANGE = _aim("kill-leader", "bounce-broker", "zk-expire", "isolat
 _COORDINATORS_ARE_CUT_OFF = (
     _aim("isolate-broker", "cut-control", "pause-broker", "zk-cut", "bad-network", count=14) | _THREE | _GROUPS
 )
+_COORDINATORS_CHANGE_SOON = (
+    _aim("pause-broker", "kill-leader", "cut-replication", count=20, refused_connects=True)
+    | _THREE
+    | _GROUPS
+    | {"replica_lag_time_max_ms": 4_000, "session_timeout_ms": 5_000, "send_every_ms": 40}
+)
+"""The next coordinator leads before a follower that is held up has what the last one wrote, and dies before it leaves
+the ISR."""
 _COORDINATORS_ARE_ALONE = (
     _aim("cut-from-cluster", count=5, session_timeout_ms=2_000, lease_ms=1_500, fetch_wait_max_ms=100)
     | _THREE
@@ -441,8 +449,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a coordinator tells of what it has loaded before it is committed",
         broken_groups.load_ends_uncommitted,
         ("C14", "C15"),
-        300,
-        _COORDINATORS_ARE_CUT_OFF,
+        60,
+        _COORDINATORS_CHANGE_SOON,
     ),
     Mutant(
         "a coordinator keeps groups from an earlier leadership",

@@ -1,10 +1,14 @@
 """The net has no hole: broken code is noticed. All mutants: ``python -m tests.simulation.mutants``."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.simulation import mutations
 from tests.simulation.mutants import MUTANTS, Mutant, hunt, installed, main
 
+TABLE = Path(__file__).parents[2] / "docs" / "reliability.md"
 QUICK = (
     "controller writes without checking its epoch",
     "controller announces before it writes",
@@ -37,6 +41,19 @@ def test_the_code_is_whole_again_after_a_hunt() -> None:
     with installed(next(one for one in MUTANTS if one.breaks is mutations.acknowledge_early)):
         assert DelayedProduce.ready is not before
     assert DelayedProduce.ready is before
+
+
+def test_the_table_of_mutants_in_the_documents_is_that_of_the_code() -> None:
+    rows = re.findall(r"^\| (.+?) \| (\d+) \| (\d+)(, aimed)? \| (.+?) \|$", TABLE.read_text(), re.MULTILINE)
+    shown = {
+        name: (int(budget), bool(aimed)) for name, _, budget, aimed, _ in rows if name in {one.name for one in MUTANTS}
+    }
+    assert shown == {one.name: (one.budget, bool(one.aimed)) for one in MUTANTS}
+    notices = {one.name: set(one.noticed_by) for one in MUTANTS}
+    for name, seeds, budget, _, noticed_by in rows:
+        if name not in notices:
+            continue  # a row of another table
+        assert int(seeds) <= int(budget) and set(noticed_by.split(", ")) <= notices[name], name
 
 
 def test_every_mutant_has_its_own_name_and_a_budget() -> None:
