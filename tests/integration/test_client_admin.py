@@ -141,7 +141,7 @@ def test_replicas_are_described_by_the_leader_of_each_partition(cluster: FakeClu
         assert views[0].replicas[0].log_end_offset == 0
         assert views[0].replicas[0].last_fetch_ago_ms is None
         assert [view.partition for view in admin.describe_replicas("t", [2])] == [2]
-        with pytest.raises(UnknownTopicOrPartitionError, match="none is 3"):
+        with pytest.raises(UnknownTopicOrPartitionError, match="no partition 3"):
             admin.describe_replicas("t", [3])
 
 

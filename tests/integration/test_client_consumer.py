@@ -752,7 +752,7 @@ def test_a_partition_that_is_newer_than_what_is_known_is_asked_for(cluster: Fake
 def test_offsets_of_a_partition_that_does_not_exist_are_refused_soon(cluster: FakeCluster) -> None:
     with Consumer(cluster.bootstrap) as consumer:
         for asked in (-1, 7):
-            with pytest.raises(UnknownTopicOrPartitionError, match=f"none is {asked}"):
+            with pytest.raises(UnknownTopicOrPartitionError, match=f"no partition {asked}"):
                 consumer.end_offsets([ONE, TopicPartition("one", asked)], timeout_ms=20_000)
 
 
@@ -800,7 +800,7 @@ def test_misuse_is_refused(cluster: FakeCluster) -> None:
             consumer.poll()
         with pytest.raises(InvalidRequestError, match="not assigned"):
             consumer.seek(ONE, 0)
-        with pytest.raises(UnknownTopicOrPartitionError, match="none is 7"):
+        with pytest.raises(UnknownTopicOrPartitionError, match="no partition 7"):
             consumer.assign([TopicPartition("one", 7)])
         with pytest.raises(UnknownTopicOrPartitionError):
             consumer.subscribe(["nothing"])
