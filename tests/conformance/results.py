@@ -35,21 +35,22 @@ def read_results() -> dict[str, dict[str, Any]]:
 
 
 def record(language: str, client: str, outcomes: dict[str, Outcome]) -> None:
-    """Keep the results of a language and rewrite the table."""
+    """Keep the results of the groups whose scenarios were all played, and rewrite the table."""
     results = read_results()
+    earlier = results.get(language, {"groups": {}, "exceptions": {}})
     groups: dict[str, dict[str, int]] = {}
-    played = [scenario for scenario in all_scenarios() if outcomes[scenario.name].verdict != NOT_YET]
-    for scenario in played:
-        counts = groups.setdefault(scenario.group, {"passed": 0, "of": 0})
-        counts["of"] += 1
-        counts["passed"] += outcomes[scenario.name].verdict == PASSED
-    results[language] = {
-        "client": client,
-        "groups": groups,
-        "exceptions": {
-            name: one.verdict for name, one in sorted(outcomes.items()) if one.verdict not in (PASSED, NOT_YET)
-        },
-    }
+    exceptions: dict[str, str] = {}
+    for group in dict.fromkeys(scenario.group for scenario in all_scenarios()):
+        names = [scenario.name for scenario in all_scenarios() if scenario.group == group]
+        if all(name in outcomes for name in names):
+            verdicts = {name: outcomes[name].verdict for name in names if outcomes[name].verdict != NOT_YET}
+        else:
+            verdicts = {name: earlier["exceptions"].get(name, PASSED) for name in names if group in earlier["groups"]}
+        if verdicts:
+            passed = sum(verdict == PASSED for verdict in verdicts.values())
+            groups[group] = {"passed": passed, "of": len(verdicts)}
+        exceptions |= {name: verdict for name, verdict in verdicts.items() if verdict != PASSED}
+    results[language] = {"client": client, "groups": groups, "exceptions": dict(sorted(exceptions.items()))}
     RESULTS_FILE.write_text(json.dumps(dict(sorted(results.items())), indent=2, ensure_ascii=False) + "\n")
     guide = GUIDE.read_text()
     begin, end = guide.index(BEGIN), guide.index(END)
