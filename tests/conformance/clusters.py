@@ -106,6 +106,8 @@ class ScriptedCluster:
                 faults.drop_after += arguments["count"]
             case "drop_requests":
                 faults.drop_before += arguments["count"]
+            case "cut_off":
+                fake.brokers[arguments["id"]].cut_off(arguments.get("alone", False))
             case "kill_broker":
                 fake.brokers[arguments["id"]].stop()
             case "start_broker":

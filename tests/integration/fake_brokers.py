@@ -236,6 +236,8 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
         self.told_port: int | None = None
         """Where metadata says that it is, when not at its own."""
         self.server: Any = None
+        self.remembered: tuple[Any, dict[str, Any]] | None = None
+        """What it answers about brokers and topics since it was cut off; None while it is not."""
         self.sessions: dict[int, tuple[int, dict[TopicPartition, pb.FetchPartition]]] = {}
 
     @property
@@ -264,6 +266,15 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
     def alive(self) -> bool:
         return self.server is not None
 
+    def cut_off(self, alone: bool = False) -> None:
+        """Answer from now on with what it knows now; if it is alone, it knows no other live broker."""
+        brokers = self._cluster_now()
+        if alone:
+            own = [one for one in brokers.brokers if one.id == self.node_id]
+            del brokers.brokers[:]
+            brokers.brokers.extend(own)
+        self.remembered = brokers, {one.name: one for one in self._topics_now(())}
+
     # Metadata ----------------------------------------------------------------------------------------------------
 
     def DescribeCluster(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -271,6 +282,10 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
         cluster.metadata_requests += 1
         if cluster.faults.hold_metadata is not None:
             cluster.faults.hold_metadata.wait(120)
+        return self._cluster_now() if self.remembered is None else self.remembered[0]
+
+    def _cluster_now(self) -> Any:
+        cluster = self.cluster
         if cluster.faults.knows_nobody == self.node_id:
             return meta.DescribeClusterResponse(cluster_id="fake", node_id=self.node_id)
         return meta.DescribeClusterResponse(
@@ -300,17 +315,23 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
 
     def DescribeTopics(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._count("DescribeTopics", context)
-        answer = meta.DescribeTopicsResponse()
+        if self.remembered is None:
+            return meta.DescribeTopicsResponse(topics=self._topics_now(request.topics))
+        known = self.remembered[1]
+        names = request.topics or sorted(known)
+        return meta.DescribeTopicsResponse(topics=[known.get(name) or _unknown(name) for name in names])
+
+    def _topics_now(self, wanted: Any) -> list[Any]:
+        topics = []
         with self.cluster.lock:
             known = {} if self.cluster.faults.knows_nobody == self.node_id else self.cluster.logs
-            names = list(request.topics) or sorted({tp.topic for tp in known})
+            names = list(wanted) or sorted({tp.topic for tp in known})
             for name in names:
                 logs = {tp: log for tp, log in known.items() if tp.topic == name}
                 if not logs:
-                    error = TopicError(code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message="no such topic")
-                    answer.topics.append(meta.TopicDescription(name=name, error=error))
+                    topics.append(_unknown(name))
                     continue
-                answer.topics.append(
+                topics.append(
                     meta.TopicDescription(
                         name=name,
                         topic_id=self.cluster.topic_id(name),
@@ -327,7 +348,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
                         ],
                     )
                 )
-        return answer
+        return topics
 
     def _isr(self) -> list[int]:
         told = self.cluster.faults.isr
@@ -585,6 +606,11 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
         result.high_watermark = result.last_stable_offset = log.end
         result.log_start_offset = log.start
         return result if result.batches or not incremental else None
+
+
+def _unknown(topic: str) -> Any:
+    error = TopicError(code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message="no such topic")
+    return meta.TopicDescription(name=topic, error=error)
 
 
 def wait_for(condition: Callable[[], object], timeout_s: float = 60.0, what: str = "the condition") -> None:

@@ -62,11 +62,10 @@ func (c *Client) DeleteTopic(ctx context.Context, name string) error {
 func (c *Client) DescribeTopic(ctx context.Context, name string) (*pacelinev1.TopicDescription, error) {
 	var found *pacelinev1.TopicDescription
 	err := c.retry(ctx, func(ctx context.Context) error {
-		if _, err := c.describeOnce(ctx); err != nil {
-			return err
+		_, from, err := c.describeFrom(ctx)
+		if err == nil {
+			found, err = c.describeTopicAt(ctx, from, name)
 		}
-		var err error
-		found, err = c.describeTopicOnce(ctx, name)
 		return err
 	})
 	return found, err

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -183,14 +184,18 @@ func sleep(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// askAny calls one known address after another until one answers, and returns the last failure otherwise.
+// askAny calls one known address after another until one answers, and returns the last failure otherwise. The order is
+// random, and the bootstrap addresses always count: a broker that is cut off keeps answering with what it knew, and may
+// know no broker but itself.
 func (c *Client) askAny(ctx context.Context, ask func(ctx context.Context, connection *grpc.ClientConn) error) error {
 	c.mu.Lock()
-	addresses := append([]string{}, c.bootstrap...)
+	addresses := slices.Clone(c.bootstrap)
 	for _, address := range c.brokers {
 		addresses = append(addresses, address)
 	}
 	c.mu.Unlock()
+	slices.Sort(addresses)
+	addresses = slices.Compact(addresses)
 	rand.Shuffle(len(addresses), func(i, j int) { addresses[i], addresses[j] = addresses[j], addresses[i] })
 	var last error
 	for _, address := range addresses {
@@ -220,8 +225,15 @@ func (c *Client) DescribeCluster(ctx context.Context) (*pacelinev1.DescribeClust
 }
 
 func (c *Client) describeOnce(ctx context.Context) (*pacelinev1.DescribeClusterResponse, error) {
+	found, _, err := c.describeFrom(ctx)
+	return found, err
+}
+
+// describeFrom also returns the connection to the process that has answered.
+func (c *Client) describeFrom(ctx context.Context) (*pacelinev1.DescribeClusterResponse, *grpc.ClientConn, error) {
 	const operation = "describing the cluster"
 	var found *pacelinev1.DescribeClusterResponse
+	var from *grpc.ClientConn
 	ask := func(ctx context.Context, connection *grpc.ClientConn) error {
 		answer, err := pacelinev1.NewMetadataServiceClient(connection).DescribeCluster(ctx, &pacelinev1.DescribeClusterRequest{})
 		if err != nil {
@@ -230,11 +242,11 @@ func (c *Client) describeOnce(ctx context.Context) (*pacelinev1.DescribeClusterR
 		if len(answer.GetBrokers()) == 0 && answer.GetControllerHost() == "" {
 			return newError(operation, pacelinev1.ErrorCode_ERROR_CODE_NOT_CONTROLLER, "the process knows no cluster yet")
 		}
-		found = answer
+		found, from = answer, connection
 		return nil
 	}
 	if err := c.askAny(ctx, ask); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	controller := ""
 	if found.GetControllerHost() != "" {
@@ -244,10 +256,10 @@ func (c *Client) describeOnce(ctx context.Context) (*pacelinev1.DescribeClusterR
 		// A standby controller names the active one only.
 		connection, err := c.dial(controller)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if err := ask(ctx, connection); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	c.mu.Lock()
@@ -259,15 +271,16 @@ func (c *Client) describeOnce(ctx context.Context) (*pacelinev1.DescribeClusterR
 			c.brokers[broker.GetId()] = net.JoinHostPort(broker.GetHost(), strconv.Itoa(int(broker.GetPort())))
 		}
 	}
-	return found, nil
+	return found, from, nil
 }
 
-// refresh learns the leaders of a topic again.
+// refresh learns the leaders of a topic again. One process answers for brokers and topic: two might contradict each other.
 func (c *Client) refresh(ctx context.Context, topic string) (*topicState, error) {
-	if _, err := c.describeOnce(ctx); err != nil {
+	_, from, err := c.describeFrom(ctx)
+	if err != nil {
 		return nil, err
 	}
-	description, err := c.describeTopicOnce(ctx, topic)
+	description, err := c.describeTopicAt(ctx, from, topic)
 	if err != nil {
 		return nil, err
 	}
@@ -291,22 +304,20 @@ func (c *Client) refresh(ctx context.Context, topic string) (*topicState, error)
 	return state, nil
 }
 
-func (c *Client) describeTopicOnce(ctx context.Context, topic string) (*pacelinev1.TopicDescription, error) {
+func (c *Client) describeTopicAt(ctx context.Context, connection *grpc.ClientConn, topic string) (*pacelinev1.TopicDescription, error) {
 	operation := "describing topic " + topic
-	var found *pacelinev1.TopicDescription
-	err := c.askAny(ctx, func(ctx context.Context, connection *grpc.ClientConn) error {
-		answer, err := pacelinev1.NewMetadataServiceClient(connection).DescribeTopics(
-			ctx, &pacelinev1.DescribeTopicsRequest{Topics: []string{topic}})
-		if err != nil {
-			return callError(ctx, operation, err)
-		}
-		if len(answer.GetTopics()) != 1 {
-			return newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR, "one topic was asked for, not one was answered")
-		}
-		found = answer.GetTopics()[0]
-		return topicError(operation, found.GetError())
-	})
-	return found, err
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	answer, err := pacelinev1.NewMetadataServiceClient(connection).DescribeTopics(
+		ctx, &pacelinev1.DescribeTopicsRequest{Topics: []string{topic}})
+	if err != nil {
+		return nil, callError(ctx, operation, err)
+	}
+	if len(answer.GetTopics()) != 1 {
+		return nil, newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR, "one topic was asked for, not one was answered")
+	}
+	found := answer.GetTopics()[0]
+	return found, topicError(operation, found.GetError())
 }
 
 // partitionCount returns the number of partitions of a topic.

@@ -68,6 +68,9 @@ class MetadataRefresher:
         self._wanted = False
         self._closed = False
         self._last_error: PacelineError | None = None
+        self._silent: set[str] = set()
+        """Addresses whose last call failed; only the thread uses this and the next."""
+        self._answered = ""
         self._rng = random.Random()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -264,7 +267,7 @@ class MetadataRefresher:
                 version = self._cluster.version
             if now - refreshed > _CALM_S:
                 no_news = 0
-            answered = self._refresh(topics)
+            answered = self._refresh(topics, bootstrap_first=no_news > 0)
             failures = 0 if answered else failures + 1
             no_news = no_news + 1 if self._cluster.version == version else 0
             now = time.monotonic()
@@ -279,22 +282,25 @@ class MetadataRefresher:
             except Exception:
                 LOG.exception("metadata listener failed")
 
-    def _refresh(self, topics: Iterable[str]) -> bool:
+    def _refresh(self, topics: Iterable[str], bootstrap_first: bool) -> bool:
         """Try addresses until a response lists brokers; return False when none does."""
         problems: list[str] = []
-        for address in self._candidates():
+        last: PacelineError | None = None
+        for address in self._candidates(bootstrap_first):
             if self._closed:
                 return True
             try:
                 if self._ask(address, list(topics)):
+                    self._silent.discard(address)
+                    self._answered = address
                     return True
                 # A starting broker, or a broker that no controller has reached, has no brokers; try the next address.
                 problems.append(f"{address} has no brokers in its metadata yet")
-                self._last_error = BrokerNotAvailableError("; ".join(problems))
+                last = BrokerNotAvailableError("; ".join(problems))
             except grpc.RpcError as failure:
                 error = from_rpc_error(failure)
                 problems.append(f"{address}: {error}")
-                self._last_error = type(error)("; ".join(problems))
+                last = type(error)("; ".join(problems))
                 LOG.debug("metadata request failed: address=%s error=%s", address, error)
             except Exception as failure:
                 if self._closed:  # gRPC raises ValueError for a call on a closed channel
@@ -302,16 +308,29 @@ class MetadataRefresher:
                 # Keep the thread alive after any error: without it the client would not learn of new leaders.
                 LOG.exception("metadata request failed: address=%s", address)
                 problems.append(f"{address}: {failure!r}")
-                self._last_error = UnknownServerError("; ".join(problems))
+                last = UnknownServerError("; ".join(problems))
+            self._silent.add(address)
+            if not self._cluster.brokers:
+                self._last_error = last  # a caller may wait for the first response
         with self._changed:
+            self._last_error = last
             self._changed.notify_all()
         return False
 
-    def _candidates(self) -> list[str]:
+    def _candidates(self, bootstrap_first: bool) -> list[str]:
+        """Return addresses to ask: the known brokers, then the bootstrap addresses, or the reverse.
+
+        A broker that is cut off from the cluster keeps answering with what it knew, and may know no broker but itself.
+        So after a response without news the bootstrap addresses come first, and the address that gave it comes after
+        them. Addresses that gave no answer come last.
+        """
         with self._changed:
             known = [broker.address for broker in self._cluster.brokers.values()]
         self._rng.shuffle(known)
-        return list(dict.fromkeys(known + self._bootstrap))
+        bootstrap = self._rng.sample(self._bootstrap, len(self._bootstrap))
+        ordered = dict.fromkeys(bootstrap + known if bootstrap_first else known + self._bootstrap)
+        again = self._answered if bootstrap_first else ""
+        return sorted(ordered, key=lambda address: (address in self._silent, address == again))
 
     def _ask(self, address: str, topics: list[str]) -> bool:
         stub = MetadataServiceStub(self._channels.get(address))

@@ -72,10 +72,7 @@ export class Admin {
     const givenUp = performance.now() + UNKNOWN_TOPIC_PATIENCE_MS;
     return this.client.retry(
       Limit.of(options, TIMEOUT_MS),
-      async (limit) => {
-        await this.client.cluster.describe(limit);
-        return this.client.cluster.describeTopic(name, limit);
-      },
+      (limit) => this.client.cluster.describeTopic(name, limit),
       // A broker learns of a new topic within moments: after that time the topic does not exist.
       (error) => isRepeatable(error) && (error.code !== "UNKNOWN_TOPIC_OR_PARTITION" || performance.now() < givenUp),
     );

@@ -52,7 +52,10 @@ export class Cluster {
     return found;
   }
 
-  /** Ask one known address after another until one answers; throw the last failure when none does. */
+  /**
+   * Ask one known address after another until one answers; throw the last failure when none does. The bootstrap addresses
+   * always count: a broker that is cut off keeps answering with what it knew, and may know no broker but itself.
+   */
   private async askAny<T>(limit: Limit, ask: (connection: Connection, limit: Limit) => Promise<T>): Promise<T> {
     let last: unknown;
     for (const address of shuffled(new Set([...this.bootstrap, ...this.brokers.values()]))) {
@@ -70,24 +73,28 @@ export class Cluster {
 
   /** Ask for the brokers and the active controller, once. */
   async describe(limit: Limit): Promise<DescribeClusterResponse> {
+    return (await this.describeFrom(limit)).found;
+  }
+
+  private async describeFrom(limit: Limit): Promise<{ found: DescribeClusterResponse; from: Connection }> {
     const operation = "describing the cluster";
     const ask = async (connection: Connection, within: Limit) => {
       const answer = await connection.unary(operation, MetadataService.method.describeCluster, {}, within);
       if (answer.brokers.length === 0 && answer.controllerHost === "") {
         throw new PacelineError(operation, "NOT_CONTROLLER", "the process knows no cluster yet");
       }
-      return answer;
+      return { found: answer, from: connection };
     };
-    let found = await this.askAny(limit, ask);
+    let { found, from } = await this.askAny(limit, ask);
     const controller = found.controllerHost === "" ? undefined : joined(found.controllerHost, found.controllerPort);
     if (found.brokers.length === 0 && controller !== undefined) {
-      found = await ask(this.connection(controller), limit); // A standby controller names the active one only.
+      ({ found, from } = await ask(this.connection(controller), limit)); // A standby controller names the active one only.
     }
     this.controller = controller;
     if (found.brokers.length > 0) {
       this.brokers = new Map(found.brokers.map((broker) => [broker.id, joined(broker.host, broker.port)]));
     }
-    return found;
+    return { found, from };
   }
 
   /** Ask for the brokers and return their addresses in a random order. */
@@ -115,18 +122,18 @@ export class Cluster {
     });
   }
 
-  /** Ask for the partitions of a topic, once. */
+  /** Ask one process for the brokers and the partitions of a topic, once: two might contradict each other. */
   async describeTopic(topic: string, limit: Limit): Promise<TopicDescription> {
     const operation = `describing topic ${topic}`;
-    return this.askAny(limit, async (connection, within) => {
-      const answer = await connection.unary(operation, MetadataService.method.describeTopics, { topics: [topic] }, within);
-      const description = answer.topics[0];
-      if (description === undefined || answer.topics.length !== 1) {
-        throw new PacelineError(operation, "UNKNOWN_SERVER_ERROR", `one topic was asked for, ${answer.topics.length} were answered`);
-      }
-      throwTopicError(operation, description.error);
-      return description;
-    });
+    const { from } = await this.describeFrom(limit);
+    const within = limit.within(ASK_TIMEOUT_MS);
+    const answer = await from.unary(operation, MetadataService.method.describeTopics, { topics: [topic] }, within);
+    const description = answer.topics[0];
+    if (description === undefined || answer.topics.length !== 1) {
+      throw new PacelineError(operation, "UNKNOWN_SERVER_ERROR", `one topic was asked for, ${answer.topics.length} were answered`);
+    }
+    throwTopicError(operation, description.error);
+    return description;
   }
 
   /** Return what is known of a topic, asked for where nothing is. */
@@ -198,7 +205,6 @@ export class Cluster {
 
   private async learn(topic: string): Promise<TopicState> {
     const limit = Limit.in(5 * ASK_TIMEOUT_MS);
-    await this.describe(limit);
     const description = await this.describeTopic(topic, limit);
     const before = this.topics.get(topic);
     const state: TopicState = {

@@ -90,7 +90,6 @@ public final class Admin {
     /** Returns partitions, leaders, replicas and in-sync replicas of a topic. */
     public TopicDescription describeTopic(String name, Duration timeout) {
         return cluster.retry(Retry.after(timeout), deadline -> {
-            cluster.describeOnce(deadline);
             return cluster.describeTopicOnce(deadline, name);
         });
     }

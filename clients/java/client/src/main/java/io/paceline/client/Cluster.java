@@ -21,8 +21,10 @@ import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Collections;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.function.Function;
 import java.util.function.Supplier;
@@ -43,6 +45,8 @@ final class Cluster implements AutoCloseable {
 
     /** A partition's place in the cluster during one attempt of a call. */
     record Route(LogServiceBlockingStub log, Leader leader, String topicId) {}
+
+    private record Answer(MetadataServiceBlockingStub from, DescribeClusterResponse cluster) {}
 
     private record Topic(String id, int partitionCount, Map<Integer, Leader> leaders) {}
 
@@ -82,12 +86,16 @@ final class Cluster implements AutoCloseable {
         }
     }
 
-    /** Calls one known address after another until one answers; throws the last failure otherwise. */
+    /**
+     * Calls one known address after another until one answers; throws the last failure otherwise. The bootstrap addresses
+     * always count: a broker that is cut off keeps answering with what it knew, and may know no broker but itself.
+     */
     private <T> T askAny(Deadline deadline, Function<MetadataServiceBlockingStub, T> ask) {
-        List<String> addresses = new ArrayList<>(bootstrap);
+        Set<String> known = new HashSet<>(bootstrap);
         synchronized (this) {
-            addresses.addAll(brokers.values());
+            known.addAll(brokers.values());
         }
+        List<String> addresses = new ArrayList<>(known);
         Collections.shuffle(addresses);
         PacelineException last = null;
         for (String address : addresses) {
@@ -109,11 +117,18 @@ final class Cluster implements AutoCloseable {
 
     /** Asks for brokers and controller once, and remembers them. */
     DescribeClusterResponse describeOnce(Deadline deadline) {
-        DescribeClusterResponse found = askAny(deadline, Cluster::describe);
+        return describeFrom(deadline).cluster;
+    }
+
+    private Answer describeFrom(Deadline deadline) {
+        Answer answer = askAny(deadline, stub -> new Answer(stub, describe(stub)));
+        DescribeClusterResponse found = answer.cluster;
+        MetadataServiceBlockingStub from = answer.from;
         String address = found.getControllerHost().isEmpty() ? "" : join(found.getControllerHost(), found.getControllerPort());
         if (found.getBrokersCount() == 0) {
             // A standby controller names the active one only.
-            found = describe(metadata(address, deadline));
+            from = metadata(address, deadline);
+            found = describe(from);
         }
         synchronized (this) {
             controller = address;
@@ -124,7 +139,7 @@ final class Cluster implements AutoCloseable {
                 }
             }
         }
-        return found;
+        return new Answer(from.withDeadline(deadline.minimum(Retry.after(ASK_TIMEOUT))), found);
     }
 
     private static DescribeClusterResponse describe(MetadataServiceBlockingStub stub) {
@@ -147,24 +162,23 @@ final class Cluster implements AutoCloseable {
         }
     }
 
+    /** Asks one process for brokers and topic: two might contradict each other. */
     TopicDescription describeTopicOnce(Deadline deadline, String topic) {
+        MetadataServiceBlockingStub from = describeFrom(deadline).from;
         String operation = "describing topic " + topic;
         DescribeTopicsRequest request = DescribeTopicsRequest.newBuilder().addTopics(topic).build();
-        return askAny(deadline, stub -> {
-            DescribeTopicsResponse answer = call(operation, () -> stub.describeTopics(request));
-            if (answer.getTopicsCount() != 1) {
-                throw Failures.of(operation, ErrorCode.ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer does not hold one topic");
-            }
-            if (answer.getTopics(0).hasError()) {
-                Failures.throwTopic(operation, answer.getTopics(0).getError());
-            }
-            return answer.getTopics(0);
-        });
+        DescribeTopicsResponse answer = call(operation, () -> from.describeTopics(request));
+        if (answer.getTopicsCount() != 1) {
+            throw Failures.of(operation, ErrorCode.ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer does not hold one topic");
+        }
+        if (answer.getTopics(0).hasError()) {
+            Failures.throwTopic(operation, answer.getTopics(0).getError());
+        }
+        return answer.getTopics(0);
     }
 
     /** Learns the leaders of a topic again. */
     private Topic refresh(Deadline deadline, String name) {
-        describeOnce(deadline);
         TopicDescription description = describeTopicOnce(deadline, name);
         synchronized (this) {
             Map<Integer, Leader> leaders = new HashMap<>();
