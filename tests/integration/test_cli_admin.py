@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 
 DEADLINE_S = 180.0
 REFUSED, NOT_FOUND, PRECONDITION = 64 + 3, 64 + 5, 64 + 9
+NEGATIVE_VERDICT = 3
 
 
 @dataclass
@@ -77,10 +78,28 @@ def test_a_configuration_is_shown_and_altered(local_cluster: LocalCluster) -> No
         "min.insync.replicas": "2",
         "cleanup.policy": "delete,compact",
     }
+    changes = ("watch", "cli-configs", "--kind", "config", "--since", "all", "-n", "1", "-o", "ndjson")
+    event = json.loads(run(local_cluster, *changes).stdout)
+    assert (event["kind"], event["topic"]) == ("topic-configured", "cli-configs")
     wrong = run(local_cluster, "topic", "alter", "cli-configs", "--set", "retention=5")
     assert wrong.returncode == REFUSED
     assert wrong.stderr.startswith("INVALID_CONFIG: unknown topic configuration 'retention'")
     assert run(local_cluster, "topic", "alter", "cli-configs").returncode == 2
+
+
+def test_the_settings_of_a_broker_that_is_not_live_are_shown_with_a_negative_verdict(
+    local_cluster: LocalCluster,
+) -> None:
+    done = run(local_cluster, "broker", "configs", "99", "-o", "json")
+    assert done.returncode == NEGATIVE_VERDICT and "broker 99 is not live" in done.stderr
+    assert {row["source"] for row in json.loads(done.stdout)} == {"built-in default"}
+    assert run(local_cluster, "broker", "configs", "1").returncode == 0
+
+
+def test_a_created_topic_is_printed_as_json(local_cluster: LocalCluster) -> None:
+    (row,) = rows(local_cluster, "topic", "create", "cli-json", "--partitions", "2", "--replication-factor", "3")
+    assert row["topic"] == "cli-json" and [len(replicas) for replicas in row["assignments"]] == [3, 3]
+    assert len(row["topic_id"]) == 22
 
 
 def test_a_topic_grows(local_cluster: LocalCluster) -> None:
