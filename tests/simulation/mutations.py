@@ -101,8 +101,9 @@ def multi_result_ignored(patches: "Patches") -> None:
 def elect_outside_isr(patches: "Patches") -> None:
     """The first replica that is online leads."""
 
-    def elect(current: Any, assigned: Sequence[int], online: Any, *rest: Any, **_: Any) -> Election:
-        controller_epoch = rest[-1]
+    def elect(
+        current: Any, assigned: Sequence[int], online: Any, _unclean: bool, controller_epoch: int, *_: Any
+    ) -> Election:
         recipients = tuple(replica for replica in assigned if replica in online)
         if not recipients:
             return Election(None)
