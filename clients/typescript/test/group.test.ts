@@ -120,13 +120,26 @@ test("a commit of a member that lost its place is a typed error", async () => {
   const one = [{ topic: "t", partition: 0, offset: 1n }];
   await assert.rejects(member.commit(one), CommitFailedError);
   await pollUntil(() => offsets.length === 20);
+  group.commitErrors.push("REBALANCE_IN_PROGRESS");
+  await assert.rejects(member.commit(), RebalanceInProgressError);
   group.refusals.commit.push("UNKNOWN_MEMBER_ID");
   const failure = await member.commit().catch((error: unknown) => error);
   assert.ok(failure instanceof CommitFailedError);
   assert.deepEqual([failure.name, failure.code, failure.definite], ["CommitFailedError", "ILLEGAL_GENERATION", true]);
   assert.match(failure.message, /UNKNOWN_MEMBER_ID/);
+});
+
+test("a refused commit has the member join again before the next heartbeat", async () => {
+  const member = open({ heartbeatIntervalMs: 40_000 });
+  await pollUntil(() => offsets.length === 20);
+  group.refusals.commit.push("UNKNOWN_MEMBER_ID");
+  await assert.rejects(member.commit(), CommitFailedError);
+  await pollUntil(() => events.length === 3);
+  assert.deepEqual([events[1], member.memberId], ["lost t/0 t/1", "member-2"]);
   group.commitErrors.push("REBALANCE_IN_PROGRESS");
-  await assert.rejects(member.commit(), RebalanceInProgressError);
+  await assert.rejects(member.commit([{ topic: "t", partition: 0, offset: 1n }]), RebalanceInProgressError);
+  await pollUntil(() => events.length === 5);
+  assert.deepEqual([events[3], group.heartbeats], ["revoked t/0 t/1", 0]);
 });
 
 test("commits reach the group in the order of the calls", async () => {

@@ -51,7 +51,9 @@ export class GroupConsumer {
     };
     this.membership = new GroupMembership(client, this.settings, coordinator, host, () => this.heartbeats.start());
     this.heartbeats = new Heartbeats(client, this.settings, coordinator, this.membership);
-    this.offsets = new GroupOffsets(groupId, groupInstanceId, coordinator);
+    this.offsets = new GroupOffsets(groupId, groupInstanceId, coordinator, (generation, error) => {
+      this.membership.refused(generation, error);
+    });
     this.nextCommit = performance.now() + this.settings.autoCommitIntervalMs;
   }
 

@@ -8,6 +8,7 @@ import type { GroupMembership } from "./membership.js";
 
 const RETRY_MS = 200;
 const SHORTEST_TIMEOUT_MS = 500;
+const LONGEST_LOOKUP_MS = 2_000;
 const LOOK_TIMEOUT_MS = 2_000;
 /** Pause between looks for a topic that does not exist yet. */
 const MISSING_TOPIC_MS = 1_000;
@@ -72,26 +73,17 @@ export class Heartbeats {
     const request = { groupId, groupInstanceId, memberId, generationId: generation };
     const timeoutMs = Math.max(SHORTEST_TIMEOUT_MS, Math.min(sessionTimeoutMs / 3, 2 * heartbeatIntervalMs));
     try {
+      // The look for a coordinator that has moved may take longer than a heartbeat.
+      await this.coordinator.connection(Limit.in(Math.max(LONGEST_LOOKUP_MS, timeoutMs), this.closing.signal));
       await this.coordinator.callOnce(Limit.in(timeoutMs, this.closing.signal), (connection, within) =>
         connection.unary(`sending a heartbeat to group ${groupId}`, GroupService.method.heartbeat, request, within),
       );
       this.failingSince = undefined;
     } catch (error) {
       if (!(error instanceof PacelineError)) throw error;
-      switch (error.code) {
-        case "REBALANCE_IN_PROGRESS":
-          membership.rejoin(generation);
-          break;
-        case "UNKNOWN_MEMBER_ID":
-        case "FENCED_INSTANCE_ID":
-          membership.lose(generation, error, true);
-          break;
-        case "ILLEGAL_GENERATION":
-          membership.lose(generation, error, false);
-          break;
-        default:
-          this.note(error);
-          return RETRY_MS;
+      if (!membership.refused(generation, error)) {
+        this.note(error);
+        return RETRY_MS;
       }
     }
     return heartbeatIntervalMs;

@@ -98,6 +98,15 @@ export class GroupMembership {
     this.polledAt = performance.now();
   }
 
+  /** Take note of a refused heartbeat or commit of a generation; return whether the refusal concerns the membership. */
+  refused(seenGeneration: number, error: PacelineError): boolean {
+    if (error.code === "REBALANCE_IN_PROGRESS") this.rejoin(seenGeneration);
+    else if (error.code === "ILLEGAL_GENERATION") this.lose(seenGeneration, error, false);
+    else if (error.code === "UNKNOWN_MEMBER_ID" || error.code === "FENCED_INSTANCE_ID") this.lose(seenGeneration, error, true);
+    else return false;
+    return true;
+  }
+
   /** Join again with the next poll, if the generation is still this one. */
   rejoin(seenGeneration: number): void {
     if (this.generation !== seenGeneration) return;
@@ -106,7 +115,7 @@ export class GroupMembership {
   }
 
   /** Take note that the membership was lost, if the generation is still this one: other members may own the partitions. */
-  lose(seenGeneration: number, error: PacelineError, forgetsMember: boolean): void {
+  private lose(seenGeneration: number, error: PacelineError, forgetsMember: boolean): void {
     if (this.generation !== seenGeneration) return;
     if (error.code === "FENCED_INSTANCE_ID") this.fenced = error;
     // While JoinGroup is under way every partition was given up already, and its answer says more.

@@ -36,6 +36,8 @@ export class GroupOffsets {
     private readonly groupId: string,
     private readonly groupInstanceId: string,
     private readonly coordinator: GroupCoordinator,
+    /** Called when a member is refused: the next heartbeat would say the same. */
+    private readonly onRefused: (generation: number, error: PacelineError) => void,
   ) {}
 
   /** Whether a commit is under way. */
@@ -89,7 +91,9 @@ export class GroupOffsets {
         for (const { topic, partition, error } of answer.partitions) throwGroupError(`${operation}: ${topic}/${partition}`, error);
       });
     } catch (error) {
-      const isLost = error instanceof PacelineError && (error.code === "UNKNOWN_MEMBER_ID" || error.code === "ILLEGAL_GENERATION");
+      if (!(error instanceof PacelineError)) throw error;
+      if (identity !== undefined) this.onRefused(identity.generation, error);
+      const isLost = error.code === "UNKNOWN_MEMBER_ID" || error.code === "ILLEGAL_GENERATION";
       throw isLost ? this.commitFailed(error.message, error) : error;
     }
   }

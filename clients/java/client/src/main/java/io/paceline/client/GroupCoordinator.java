@@ -55,20 +55,25 @@ final class GroupCoordinator {
         }
     }
 
+    /** Finds the coordinator where it is not known. */
+    void find(Deadline deadline) {
+        addressOrFind(deadline);
+    }
+
     private String addressOrFind(Deadline deadline) {
         synchronized (this) {
             if (address != null) {
                 return address;
             }
         }
-        String found = find(deadline);
+        String found = ask(deadline);
         synchronized (this) {
             address = found;
         }
         return found;
     }
 
-    private String find(Deadline deadline) {
+    private String ask(Deadline deadline) {
         String operation = "finding the coordinator of group " + group;
         FindCoordinatorRequest request = FindCoordinatorRequest.newBuilder().setGroupId(group).build();
         PacelineException last = null;

@@ -10,6 +10,7 @@ import java.util.Map;
 final class GroupHeartbeats implements AutoCloseable {
     private static final long RETRY_MS = 200;
     private static final long SHORTEST_TIMEOUT_MS = 500;
+    private static final long LONGEST_LOOKUP_MS = 2_000;
     private static final Duration LOOK_TIMEOUT = Duration.ofSeconds(2);
 
     private final GroupConfig config;
@@ -103,19 +104,15 @@ final class GroupHeartbeats implements AutoCloseable {
         long timeoutMs = Math.max(SHORTEST_TIMEOUT_MS,
                 Math.min(config.sessionTimeoutMs() / 3, 2L * config.heartbeatIntervalMs()));
         try {
+            // The look for a coordinator that has moved may take longer than a heartbeat.
+            coordinator.find(Retry.after(Duration.ofMillis(Math.max(LONGEST_LOOKUP_MS, timeoutMs))));
             coordinator.callOnce("sending a heartbeat to group " + config.groupId(),
                     Retry.after(Duration.ofMillis(timeoutMs)), stub -> stub.heartbeat(GroupRequests.heartbeat(config, identity)));
             warnings.clear();
         } catch (PacelineException failure) {
-            switch (failure.code()) {
-                case ERROR_CODE_REBALANCE_IN_PROGRESS -> state.rejoin(identity.generation());
-                case ERROR_CODE_UNKNOWN_MEMBER_ID, ERROR_CODE_FENCED_INSTANCE_ID ->
-                        state.lose(identity.generation(), failure, true);
-                case ERROR_CODE_ILLEGAL_GENERATION -> state.lose(identity.generation(), failure, false);
-                default -> {
-                    warnings.add(failure);
-                    return RETRY_MS;
-                }
+            if (!state.refused(identity.generation(), failure)) {
+                warnings.add(failure);
+                return RETRY_MS;
             }
         }
         return config.heartbeatIntervalMs();

@@ -145,7 +145,7 @@ final class GroupMembership {
 
     /** Prepares the next attempt after a failure that joining again cures; throws any other. */
     private void noteFailure(PacelineException failure) {
-        if (!state.refused(failure)) {
+        if (!state.joinRefused(failure)) {
             throw failure;
         }
         if (failure.code() != ErrorCode.ERROR_CODE_MEMBER_ID_REQUIRED) {

@@ -110,11 +110,13 @@ final class GroupOffsets {
                 return answer;
             });
         } catch (PacelineException failure) {
-            if (failure.code() == ErrorCode.ERROR_CODE_UNKNOWN_MEMBER_ID
-                    || failure.code() == ErrorCode.ERROR_CODE_ILLEGAL_GENERATION) {
-                throw Failures.commitFailed(operation(), failure.getMessage(), failure);
+            boolean isLost = failure.code() == ErrorCode.ERROR_CODE_UNKNOWN_MEMBER_ID
+                    || failure.code() == ErrorCode.ERROR_CODE_ILLEGAL_GENERATION;
+            if (request.hasGenerationId()) {
+                // The next heartbeat would say the same.
+                member.refused(request.getGenerationId(), failure);
             }
-            throw failure;
+            throw isLost ? Failures.commitFailed(operation(), failure.getMessage(), failure) : failure;
         }
     }
 

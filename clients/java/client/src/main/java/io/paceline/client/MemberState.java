@@ -86,7 +86,20 @@ final class MemberState {
         }
     }
 
-    // Changes by the heartbeats
+    // Changes by heartbeats and commits
+
+    /** Takes note of a refused heartbeat or commit of a generation; returns whether the refusal concerns the membership. */
+    boolean refused(int seenGeneration, PacelineException failure) {
+        switch (failure.code()) {
+            case ERROR_CODE_REBALANCE_IN_PROGRESS -> rejoin(seenGeneration);
+            case ERROR_CODE_UNKNOWN_MEMBER_ID, ERROR_CODE_FENCED_INSTANCE_ID -> lose(seenGeneration, failure, true);
+            case ERROR_CODE_ILLEGAL_GENERATION -> lose(seenGeneration, failure, false);
+            default -> {
+                return false;
+            }
+        }
+        return true;
+    }
 
     /** Joins again with the next poll, if the generation is still this one. */
     void rejoin(int seenGeneration) {
@@ -98,7 +111,7 @@ final class MemberState {
     }
 
     /** Notes that the membership was lost, if the generation is still this one: other members may own the partitions. */
-    void lose(int seenGeneration, PacelineException cause, boolean forgetMember) {
+    private void lose(int seenGeneration, PacelineException cause, boolean forgetMember) {
         synchronized (this) {
             if (generation != seenGeneration) {
                 return;
@@ -146,7 +159,7 @@ final class MemberState {
     }
 
     /** Takes note of a refusal to join; returns whether the member may join again. */
-    synchronized boolean refused(PacelineException failure) {
+    synchronized boolean joinRefused(PacelineException failure) {
         switch (failure.code()) {
             case ERROR_CODE_MEMBER_ID_REQUIRED -> memberId = failure.details().metadata().getOrDefault("member_id", "");
             case ERROR_CODE_UNKNOWN_MEMBER_ID -> {

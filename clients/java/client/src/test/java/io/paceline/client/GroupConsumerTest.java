@@ -167,12 +167,28 @@ class GroupConsumerTest {
                 CommitFailedException.class, () -> consumer.commitSync(Map.of(FIRST, new OffsetAndMetadata(1))));
         assertTrue(early.definite());
         pollUntil(() -> read.size() == 20);
+        group.commitErrors.add(ErrorCode.ERROR_CODE_REBALANCE_IN_PROGRESS);
+        assertThrows(RebalanceInProgressException.class, consumer::commitSync);
         group.callRefusals.add(ErrorCode.ERROR_CODE_UNKNOWN_MEMBER_ID);
         CommitFailedException failure = assertThrows(CommitFailedException.class, consumer::commitSync);
         assertEquals(ErrorCode.ERROR_CODE_ILLEGAL_GENERATION, failure.code());
         assertTrue(failure.getMessage().contains("UNKNOWN_MEMBER_ID"), failure.getMessage());
+    }
+
+    @Test
+    void aRefusedCommitHasTheMemberJoinAgainBeforeTheNextHeartbeat() {
+        open(config().withHeartbeatInterval(Duration.ofSeconds(40)));
+        pollUntil(() -> read.size() == 20);
+        group.callRefusals.add(ErrorCode.ERROR_CODE_UNKNOWN_MEMBER_ID);
+        assertThrows(CommitFailedException.class, consumer::commitSync);
+        pollUntil(() -> events.size() == 3);
+        assertEquals("lost [t/0, t/1]", events.get(1));
+        assertEquals("member-2", consumer.memberId());
         group.commitErrors.add(ErrorCode.ERROR_CODE_REBALANCE_IN_PROGRESS);
-        assertThrows(RebalanceInProgressException.class, consumer::commitSync);
+        assertThrows(RebalanceInProgressException.class, () -> consumer.commitSync(Map.of(FIRST, new OffsetAndMetadata(1))));
+        pollUntil(() -> events.size() == 5);
+        assertEquals("revoked [t/0, t/1]", events.get(3));
+        assertEquals(0, count(HeartbeatRequest.class));
     }
 
     @Test
