@@ -323,7 +323,7 @@ async def test_answers_under_way_have_a_byte_budget(door: Door) -> None:
     request = fetch_of(format=log_pb.FETCH_FORMAT_BATCHES)
     answers.used_bytes = answers._limit_bytes
     error = await failure_of(door.log().Fetch(request))
-    assert isinstance(error, ThrottledError) and "not taken yet" in str(error)
+    assert isinstance(error, ThrottledError) and "have not been received" in str(error)
     assert door.core.fetched == []
     answers.used_bytes = 0
     await door.log().Fetch(request)

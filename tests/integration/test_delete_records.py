@@ -90,7 +90,7 @@ def test_partitions_are_trimmed_all_or_none_and_a_dry_run_tells_what_would_come(
         for arguments in (["--dry-run"], ["--yes"], ["--yes", "-o", "json"]):
             refused = runner.invoke(cli, ["topic", "trim", "uneven", "--before-offset", "30", *arguments, *at])
             assert (refused.exit_code, refused.stdout) == (64 + 11, ""), arguments
-            assert "uneven/1 is committed up to 0" in refused.stderr
+            assert "uneven/1: offset 30 is beyond the high watermark 0" in refused.stderr
         assert json.loads(refused.stderr)["error"]["reason"] == "OFFSET_OUT_OF_RANGE"
         assert [view.log_start_offset for view in admin.describe_replicas("uneven")] == [0, 0]
     twice = runner.invoke(cli, ["topic", "trim", "uneven/0", "uneven", "--all", "--dry-run", "-o", "json", *at])

@@ -285,8 +285,8 @@ class BrokerLife(Life):
         self.cluster.note(self.name, f"loses {path}: {error}")
 
     def _fatal(self, error: Exception) -> None:
-        """The process ends of its own accord; whoever watches over it starts it again."""
-        self.cluster.note(self.name, f"cannot go on: {error!r}")
+        """The process stops, and its supervisor starts it again."""
+        self.cluster.note(self.name, f"stops after a fatal error: {error!r}")
         self.scheduler.call_soon(lambda: self.machine.stop(restart_after_ms=1_000))
 
 

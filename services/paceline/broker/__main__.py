@@ -1,4 +1,4 @@
-"""`python -m paceline.broker --config FILE --broker-id 1 --log-dirs DIR ...`; `--help` names what there is."""
+"""`python -m paceline.broker --config FILE --broker-id 1 --log-dirs DIR ...`; `--help` lists all options."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a broker and return the exit code (`runtime.lifecycle.ExitCode`)."""
-    end_at_stop_signal()  # before the imports, which take most of a start
+    end_at_stop_signal()  # before the imports, which take most of the start time
     from paceline.runtime.lifecycle import ExitCode
     from paceline.runtime.process_settings import settings_or_exit
     from paceline.runtime.settings import load_broker

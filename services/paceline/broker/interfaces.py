@@ -1,4 +1,4 @@
-"""What a broker's core is handed besides clock, ZooKeeper and log: a way to call other processes."""
+"""Interfaces that a broker's core needs besides clock, ZooKeeper and logs."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -18,9 +18,10 @@ from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchRespon
 class BrokerTransport(Protocol):
     """Calls from a broker to leaders and to the controller.
 
-    Each call ends in exactly one callback on the broker's scheduler: the answer, or the exception that took its
-    place (unreachable, deadline passed). An answer may arrive after its caller has lost interest; the caller matches
-    it to what it still waits for.
+    Each call ends in exactly one callback on the broker's scheduler: the response, or an exception (unreachable,
+    deadline
+    expired). A response may arrive after the caller has stopped waiting; the caller must check whether it still
+    applies.
     """
 
     def replica_fetch(
@@ -34,7 +35,7 @@ class BrokerTransport(Protocol):
         """Fetch from a leader over the fetcher's own connection; one call in flight per (leader, fetcher id)."""
 
     def close_fetcher(self, leader_id: int, fetcher_id: int) -> None:
-        """End the fetcher's thread and connection; answers still on their way may be dropped or delivered."""
+        """End the fetcher's thread and connection; responses in flight may be dropped or delivered."""
 
     def controlled_shutdown(
         self,
@@ -43,7 +44,7 @@ class BrokerTransport(Protocol):
         timeout_ms: int,
         on_done: Callable[[ControlledShutdownResponse | Exception], None],
     ) -> None:
-        """Ask a controller to take leadership away."""
+        """Ask a controller to move this broker's leaders away."""
 
     def create_internal_topic(
         self,
@@ -52,7 +53,7 @@ class BrokerTransport(Protocol):
         timeout_ms: int,
         on_done: Callable[[Exception | None], None],
     ) -> None:
-        """Ask a controller to create one of the cluster's own topics; the callback gets why it failed, or None."""
+        """Ask a controller to create an internal topic; the callback gets the error, or None."""
 
     def broker_heartbeat(
         self,
@@ -61,11 +62,11 @@ class BrokerTransport(Protocol):
         timeout_ms: int,
         on_done: Callable[[BrokerHeartbeatResponse | Exception], None],
     ) -> None:
-        """Renew the lease at a controller; never waits behind other calls to it."""
+        """Renew the lease at a controller; never waits for other calls to it."""
 
 
 class BackgroundWork(Protocol):
-    """Somewhere else to wait for the disk: an executor in the service."""
+    """Runs blocking disk work, in the service on an executor."""
 
     def run(self, work: Callable[[], None], on_done: Callable[[Exception | None], None]) -> None:
-        """Do ``work``, then call ``on_done`` on the broker's scheduler with its exception, None when it went well."""
+        """Run ``work``, then call ``on_done`` on the broker's scheduler with its exception, or None."""

@@ -1,8 +1,8 @@
-"""Keep a broker's view of the cluster: one immutable snapshot, replaced by each UpdateMetadata.
+"""A broker's cluster metadata: an immutable snapshot, replaced by each UpdateMetadata.
 
-Readers take `MetadataCache.snapshot` once per request. Live brokers and controller come from the latest request;
-partitions that it does not name stay. A cached partition never moves back to a lower (leader epoch, zk version) of
-the same topic id. Source: docs/protocol/replication.md#metadata-cache.
+Readers take `MetadataCache.snapshot` once per request. Live brokers and controller come from the latest request; cached
+partitions that it does not list stay. A cached partition never moves back to a lower (leader epoch, zk version) of the
+same topic id. Source: docs/protocol/replication.md#metadata-cache.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,17 +14,17 @@ from paceline.model.identifiers import LEADER_DURING_DELETE, TopicPartition
 from paceline.model.metadata_revisions import MetadataRevisions
 
 LATEST_ARRIVAL: Final = 100_000
-"""A request that is so many numbers behind the latest is no late one."""
+"""A request with a number lower by this much is not a late retry."""
 
 Partitions = Mapping[int, UpdateMetadataPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataSnapshot:
-    """The cluster as of one UpdateMetadata."""
+    """The cluster after an UpdateMetadata."""
 
     version: int = 0
-    """Number of requests applied so far; rises with every change."""
+    """Number of requests applied so far."""
     brokers: Mapping[int, LiveBroker] = field(default_factory=dict)
     topics: Mapping[str, Partitions] = field(default_factory=dict)
     controller_id: int | None = None
@@ -32,16 +32,16 @@ class MetadataSnapshot:
     controller_endpoints: tuple[Endpoint, ...] = ()
 
     def partition(self, topic_partition: TopicPartition) -> UpdateMetadataPartition | None:
-        """Return what is known of a partition."""
+        """Return the cached state of a partition."""
         partitions = self.topics.get(topic_partition.topic)
         return None if partitions is None else partitions.get(topic_partition.partition)
 
     def topic_id(self, topic: str) -> str | None:
-        """Return the topic's id as far as it is known."""
+        """Return the topic's cached id."""
         return next((state.topic_id for state in self.topics.get(topic, {}).values()), None)
 
     def registered_broker_epoch(self, broker_id: int) -> int | None:
-        """Return a live broker's epoch; None when it is not alive, -1 when the controller did not say."""
+        """Return a live broker's epoch; None when it is not alive, -1 when the controller did not send it."""
         broker = self.brokers.get(broker_id)
         return None if broker is None else broker.broker_epoch
 
@@ -58,28 +58,28 @@ class MetadataCache:
         """``on_change`` is called after each change that metadata watchers see."""
         self._snapshot = MetadataSnapshot()
         self._sequence = 0
-        """Of the latest request, within its controller's term."""
+        """Number of the latest request in its controller epoch."""
         self.revisions = MetadataRevisions(on_change=on_change)
-        """When which topic changed, for those who watch."""
+        """Revision of each topic, for metadata watchers."""
 
     @property
     def snapshot(self) -> MetadataSnapshot:
-        """The present snapshot; it never changes, a later one takes its place."""
+        """The present snapshot, which never changes; an update replaces it."""
         return self._snapshot
 
     def is_overtaken(self, request: UpdateMetadataRequest) -> bool:
-        """Whether a later request of the same controller's term has been applied.
+        """Whether a later request of the same controller epoch was already applied.
 
-        A request that was given up by its sender and sent again may still be on its way, and arrive behind its
-        successors: the brokers alive and the offline replicas, which have no epochs, would move back. Such a request is
-        a few numbers late. A much lower number means that the known one was wrong, and is taken: one absurd number must
-        not freeze the metadata until the next controller.
+        A request that timed out at its sender and was retried may still arrive after its successors: the live brokers
+        and offline replicas, which have no epochs, would move back. The number of such a request is slightly lower. A
+        much lower number means that the known number was wrong, and is accepted: one absurd number must not block
+        metadata updates until the next controller.
         """
         is_same_term = request.stamp.controller_epoch == self._snapshot.controller_epoch
         return is_same_term and max(0, self._sequence - LATEST_ARRIVAL) < request.sequence < self._sequence
 
     def update(self, request: UpdateMetadataRequest) -> tuple[TopicPartition, ...]:
-        """Apply a request that has passed the epoch checks; return the partitions it removed."""
+        """Apply a request that passed the epoch checks; return the removed partitions."""
         old = self._snapshot
         self._sequence = request.sequence
         topics: dict[str, Partitions] = dict(old.topics)
@@ -137,7 +137,7 @@ def _same_topic(one: UpdateMetadataPartition, other: UpdateMetadataPartition) ->
 def _drop_namesakes(
     partitions: dict[int, UpdateMetadataPartition], named: UpdateMetadataPartition
 ) -> list[TopicPartition]:
-    """Drop what is left of an earlier topic of the name, which had more partitions; return what was dropped."""
+    """Remove surplus partitions of a deleted topic with the same name; return them."""
     others = [index for index, state in partitions.items() if not _same_topic(state, named)]
     return [partitions.pop(index).topic_partition for index in others]
 

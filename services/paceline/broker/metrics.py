@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class BrokerMetrics:
-    """Counters of the core; they only rise, but for those that say otherwise."""
+    """Counters of the core, except where noted."""
 
     isr_shrinks: int = 0
     isr_expands: int = 0
@@ -23,14 +23,14 @@ class BrokerMetrics:
     log_cleaner_bytes: int = 0
     log_cleaner_bytes_removed: int = 0
     log_cleaner_max_dirty_percent: float = 0.0
-    """Not a counter: of the log that was dirtiest when the cleaner last looked."""
+    """Gauge: of the dirtiest log at the cleaner's last check."""
     uncleanable_partitions: int = 0
-    """Not a counter: logs whose compaction has failed."""
+    """Gauge: logs whose compaction has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """All numbers at one moment. ``*_total`` only rise while the process lives."""
+    """All metrics at one time. ``*_total`` never decrease while the process lives."""
 
     partition_count: int
     leader_count: int
@@ -67,30 +67,31 @@ class MetricsSnapshot:
     failed_partitions_count: int
     replica_max_lag_records: int
     leader_throttled_bytes_per_second: float
-    """What throttled replicas fetch here, all of them together."""
+    """Rate at which all throttled replicas together fetch from this broker."""
     follower_throttled_bytes_per_second: float
-    """What throttled replicas here fetch."""
+    """Rate at which throttled replicas on this broker fetch."""
     offline_log_directory_count: int
     damaged_logs: int
     damaged_reads_total: int
     logs_set_aside: int
     log_cleaner_runs_total: int
     log_cleaner_bytes_total: int
-    """Read and written by compaction."""
+    """Bytes read and written by compaction."""
     log_cleaner_bytes_removed_total: int
     log_cleaner_max_dirty_percent: float
     """Dirty part of the dirtiest log that is compacted."""
     uncleanable_partitions: int
     """Logs whose compaction has failed; they grow until the broker starts again."""
     topics_with_unknown_settings: int
-    """Topics whose settings have been unknown, or unreadable, for more than a minute: nothing of them is deleted."""
+    """Topics whose settings have been unknown or unreadable for more than a minute: none of their records is
+    deleted."""
     group_members: int
     """Members of the groups coordinated here."""
     committed_offsets: int
     group_partitions_loading: int
     """Partitions of the offsets topic whose groups are being read."""
     offset_commits_total: int
-    """Offsets committed, one for each partition of a commit."""
+    """Committed offsets, counted per partition of a commit."""
     offset_expirations_total: int
     group_rebalances_total: int
     """Generations begun."""
@@ -100,7 +101,7 @@ class MetricsSnapshot:
 
 
 def snapshot_of(manager: "ReplicaManager", groups: "GroupCoordinator") -> MetricsSnapshot:
-    """Return the numbers of a broker at this moment; looks at every partition and group once."""
+    """Return the metrics of a broker at present."""
     group_numbers = groups.numbers()
     led = manager.hosted.led()
     traffic = manager.traffic.all
@@ -167,30 +168,30 @@ def snapshot_of(manager: "ReplicaManager", groups: "GroupCoordinator") -> Metric
 
 @dataclass(frozen=True, slots=True)
 class PartitionNumbers:
-    """One hosted partition; the names are those of the series, behind ``partition_``."""
+    """A hosted partition; the names are those of the series, after ``partition_``."""
 
     topic: str
     partition: int
     under_replicated: int
-    """0 where this broker does not lead, as are the two about min.insync.replicas."""
+    """0 when this broker does not lead the partition, like the two metrics about min.insync.replicas."""
     in_sync_replicas: int | None
-    """None where this broker does not lead: a smallest value over all brokers is then the true one."""
+    """None when this broker does not lead the partition, so that a minimum over all brokers is correct."""
     under_min_isr: int
     at_min_isr: int
     replicas: int
     last_stable_offset_lag: int
-    """High watermark minus last stable offset; without transactions they are the same."""
+    """High watermark minus last stable offset; without transactions they are equal."""
     log_segments: int
     log_start_offset: int
     log_end_offset: int
     high_watermark: int
     log_size_bytes: int
     replica_lag_records: int | None
-    """-1 before the first answer, None where nothing is fetched."""
+    """-1 before the first response, None when the partition is not fetched."""
 
 
 def partition_numbers_of(manager: "ReplicaManager", limit: int) -> list[PartitionNumbers]:
-    """Return the numbers of hosted partitions with a log, of so many at most, the oldest here first."""
+    """Return the metrics of hosted partitions with a log, at most ``limit``, the longest hosted first."""
     online = (one for one in manager.partitions.values() if one.log is not None)
     return [_partition_numbers(manager, one) for one in islice(online, limit)]
 
@@ -222,7 +223,7 @@ Rows = dict[tuple[str, ...], float]
 
 
 def label_families_of(manager: "ReplicaManager", limit: int) -> dict[str, Rows]:
-    """Return the series with labels by family: of ``limit`` partitions and topics, and of fetchers and directories."""
+    """Return the labelled series by family: of ``limit`` partitions and topics, and of fetchers and directories."""
     found: dict[str, Rows] = {f"partition_{name}": {} for name in _PARTITION_NUMBERS}
     found.update({f"topic_{name}_total": {} for name in _TOPIC_NUMBERS})
     for numbers in partition_numbers_of(manager, limit):

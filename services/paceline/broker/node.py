@@ -1,7 +1,7 @@
-"""A broker, whole: registration, control requests, data path, ISR propagation and an orderly stop.
+"""A whole broker: registration, control requests, data path, ISR notifications and controlled shutdown.
 
-One single-threaded actor: every method is called, and every callback comes, on the node's scheduler. It is handed its
-ports and knows no thread, socket or clock, so the service and the simulator run the same object.
+It is a single-threaded actor: all methods and callbacks run on the node's scheduler. Ports are passed in, and it uses
+no thread, socket or clock itself, so that the service and the simulator run the same object.
 """
 
 import random
@@ -105,7 +105,7 @@ class BrokerNode:
     ) -> None:
         """Make it; `start` connects.
 
-        ``background`` flushes logs and ``cleaner_background`` compacts them; without one the node does it itself.
+        ``background`` flushes logs and ``cleaner_background`` compacts them; without them the event loop does.
         """
         self._config = config
         self._scheduler = scheduler
@@ -238,7 +238,7 @@ class BrokerNode:
 
     @property
     def ready(self) -> bool:
-        """Whether the broker has registered, is not stopping, and can prove that it leads what it leads.
+        """Whether the broker has registered, is not stopping, and can prove all its leaderships.
 
         A lost session alone does not make it unready.
         """
@@ -258,13 +258,13 @@ class BrokerNode:
         self._zookeeper.start(self._session_changed, self._watch_fired)
 
     def _watch_loop(self) -> None:
-        """Note regularly that the event loop runs: after a gap, what lay in sockets proves no leadership."""
+        """Record regularly that the event loop runs: after a gap, data waiting in sockets proves no leadership."""
         if not self._stopped:
             self._proof.loop_runs(self._scheduler.now_ms())
             self._scheduler.call_later(self._proof.check_every_ms, self._watch_loop)
 
     def stop(self, on_done: Callable[[], None]) -> None:
-        """Give leadership away if possible, answer what waits, write checkpoints and logs, end the session."""
+        """Move leaders away if possible, answer waiting requests, write checkpoints and logs, end the session."""
         if self._stopped and not self._on_stopped:
             self._scheduler.call_soon(on_done)
             return
@@ -294,7 +294,7 @@ class BrokerNode:
         self._registration.stop()
         self._topic_configs.stop()
         self._broker_configs.stop()
-        # A log is not flushed twice at a time: closed during a flush it would lack what came after that began.
+        # A log must not be flushed twice concurrently: closed during a flush it would lack later records.
         self._retention.stop()
         self._cleaner.stop(lambda: self._housekeeping.stop(self._close_logs))
 
@@ -307,7 +307,7 @@ class BrokerNode:
             self._scheduler.call_soon(callback)
 
     def controller_connection_closed(self) -> None:
-        """Show the controller at once that this broker lives: it may have lost the other direction, too."""
+        """Send a heartbeat: the controller may also have lost its connection to this broker."""
         self._heartbeats.beat_now()
 
     def _fatal(self, error: Exception) -> None:
@@ -327,7 +327,7 @@ class BrokerNode:
                 self._isr_writer.connected()
                 self._topic_configs.connected(new_session=False)
         elif event.state is SessionState.EXPIRED:
-            # Kept: roles, data, even the old broker epoch, until a controller says otherwise in the new session.
+            # Keep roles, data and even the old broker epoch until a controller sends requests in the new session.
             self._emit(StateChangeKind.SESSION_CHANGED, "the ZooKeeper session has expired")
 
     def _registered(self, registered: BrokerRegistered) -> None:
@@ -379,10 +379,10 @@ class BrokerNode:
     # Control requests
 
     def handle_control(self, request: ControlRequest) -> ControlResponse:
-        """Apply a controller's decision, or refuse it for its epochs.
+        """Apply a controller's decision, or refuse it because of its epochs.
 
         Raises:
-            ControlRequestDeferredError: ZooKeeper has to confirm an epoch first; send it again.
+            ControlRequestDeferredError: ZooKeeper must confirm an epoch first; the controller retries.
             ShuttingDownError: the broker has stopped serving.
         """
         if self._stopped:
@@ -390,18 +390,18 @@ class BrokerNode:
         return self._control.handle(request)
 
     def when_epochs_read(self, on_read: Callable[[], None]) -> None:
-        """Call ``on_read`` when ZooKeeper has told the epochs it has, at once when it is not being asked."""
+        """Call ``on_read`` when ZooKeeper has answered the pending look-up, at once without a look-up."""
         self._control.when_epochs_read(on_read)
 
     def _control_request_accepted(self, stamp: ControllerStamp) -> None:
         if self._registration.unclean_restart and stamp.broker_epoch == self.broker_epoch:
-            # The controller knows this registration, so it has acted on the unclean restart that it reports.
+            # The controller knows this registration, so it has handled the reported unclean restart.
             self._logs.unclean_restart_noted()
             self._registration.acknowledged()
         if stamp.controller_epoch > self._heard_controller_epoch:
             self._heard_controller_epoch = stamp.controller_epoch
             if self.replica_manager.fetchers.broken_leaders():
-                # The previous controller may have died together with the leader whose loss was reported to it.
+                # The previous controller may have died together with a leader whose broken connection was reported.
                 self._heartbeats.beat_now()
 
     def _control_request_refused(self, cause: str) -> None:
@@ -414,7 +414,7 @@ class BrokerNode:
     # Groups
 
     def _leadership_changed(self, leaders: Sequence[Partition], others: Sequence[TopicPartition]) -> None:
-        """Load the groups of partitions of the offsets topic that this broker leads now, drop those of the others."""
+        """Load the groups of offsets partitions that this broker now leads, drop those of the others."""
         for partition in leaders:
             if partition.topic_partition.topic == OFFSETS_TOPIC:
                 self.groups.become_leader(partition.topic_partition.partition, partition.leader_epoch)
@@ -423,7 +423,7 @@ class BrokerNode:
                 self.groups.become_follower(index)
 
     def _new_member_suffix(self) -> str:
-        """Return 32 hexadecimal digits that no other member id ends in."""
+        """Return 32 random hexadecimal digits that make a member id unique."""
         return self._rng.randbytes(16).hex()
 
     def wall_ms(self) -> int:
@@ -434,7 +434,7 @@ class BrokerNode:
         """Return the group coordinator.
 
         Raises:
-            PacelineError: the broker does not serve.
+            PacelineError: the broker is not serving.
         """
         refusal = self._not_serving()
         if refusal is not None:
@@ -446,7 +446,7 @@ class BrokerNode:
     def handle_replica_fetch(
         self, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]
     ) -> Cancel | None:
-        """Answer a follower's fetch, now or after its wait; return what ends the wait without an answer."""
+        """Answer a follower's fetch, now or after a wait; return a function that cancels the wait."""
         refusal = self._not_serving()
         if refusal is not None:
             reply(ReplicaFetchResponse(0, [], refusal.code))
@@ -454,13 +454,13 @@ class BrokerNode:
         return fetch_for_follower(self.replica_manager, request, reply)
 
     def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery], from_client: bool) -> list[EpochAnswer]:
-        """Return where leader epochs ended."""
+        """Return the end offsets of leader epochs."""
         return self._refuse(queries, EpochAnswer) or offsets_for_leader_epoch(
             self.replica_manager, queries, from_client
         )
 
     def digest_range(self, query: DigestQuery) -> DigestAnswer:
-        """Summarize a range of this broker's replica."""
+        """Return the digest of a range of this broker's replica."""
         refused = self._refuse([query], DigestAnswer)
         return refused[0] if refused else digest_range(self.replica_manager, query)
 
@@ -474,7 +474,7 @@ class BrokerNode:
     ) -> Cancel | None:
         """Append batches and reply once, with one result per batch in their order.
 
-        Returns what ends a wait without an answer, when whoever asked has gone; None when nothing waits.
+        Returns a function that cancels the wait, for a caller that has disconnected; None when nothing waits.
         ``from_client`` is False for the broker's own writes to internal topics.
         """
         topics = (item.topic_partition.topic for item in data)
@@ -497,7 +497,7 @@ class BrokerNode:
         return self.replica_manager.produces.produce(acks, timeout_ms, data, reply, from_client)
 
     def fetch(self, request: FetchRequest, reply: Callable[[FetchResponse], None]) -> Cancel | None:
-        """Answer a client's fetch, now or after its wait; return what ends the wait without an answer."""
+        """Answer a client's fetch, now or after a wait; return a function that cancels the wait."""
         refusal = self._not_serving()
         if refusal is not None:
             reply(FetchResponse([], 0, failure_of(refusal)))
@@ -505,12 +505,12 @@ class BrokerNode:
         return fetch_for_client(self.replica_manager, request, reply)
 
     def list_offsets(self, queries: Sequence[OffsetQuery], isolation: Isolation) -> list[OffsetAnswer]:
-        """Look up offsets a client may read; both isolation levels see the same while there are no transactions."""
+        """Look up readable offsets; both isolation levels are equal while there are no transactions."""
         del isolation
         return self._refuse(queries, OffsetAnswer) or list_offsets(self.replica_manager, queries)
 
     def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
-        """Show what this broker knows of the replicas it leads; no partitions means all of the topic it leads."""
+        """Return the progress of the replicas that this broker leads; no partitions means all led ones of the topic."""
         manager = self.replica_manager
         led = (one.topic_partition for one in manager.hosted.led() if one.topic_partition.topic == topic)
         indexes = partitions or sorted(topic_partition.partition for topic_partition in led)
@@ -522,7 +522,7 @@ class BrokerNode:
         timeout_ms: int,
         reply: Callable[[list[DeleteRecordsResult]], None],
     ) -> Cancel | None:
-        """Move log starts up; reply once, when every live replica has followed or the time is over."""
+        """Raise log start offsets; reply once, when every live replica has followed or the timeout is over."""
         refused = self._refuse(queries, DeleteRecordsResult)
         if refused:
             reply(refused)
@@ -530,7 +530,7 @@ class BrokerNode:
         return self.replica_manager.deletes.delete(queries, timeout_ms, reply)
 
     def init_producer_id(self, reply: ProducerIdReply) -> None:
-        """Reply with (producer id, epoch), or with the error that stands for it."""
+        """Reply with (producer id, epoch), or with the error."""
         refusal = self._not_serving()
         if refusal is not None:
             reply(refusal)
@@ -540,7 +540,7 @@ class BrokerNode:
     def _refuse(
         self, queries: Iterable[PartitionQuery], answer: Callable[[TopicPartition, PartitionFailure], A]
     ) -> list[A]:
-        """Return a failed answer for each query while the broker does not serve, else nothing."""
+        """Return an error for each query while the broker is not serving, otherwise an empty list."""
         refusal = self._not_serving()
         return [] if refusal is None else [answer(query.topic_partition, failure_of(refusal)) for query in queries]
 
@@ -552,21 +552,21 @@ class BrokerNode:
         return None
 
     def metrics_snapshot(self) -> MetricsSnapshot:
-        """Return all numbers at this moment."""
+        """Return the present metrics."""
         return snapshot_of(self.replica_manager, self.groups)
 
     # Storage
 
     def log_dir_failed(self) -> None:
-        """A log directory has gone offline; callers other than the log itself may say so too."""
+        """Handle a failed log directory; callers other than the log itself may report it too."""
         self.replica_manager.take_failed_dirs_offline()
 
     def describe_log_dirs(self, wanted: Collection[TopicPartition] | None) -> list[LogDirView]:
-        """Return what lies in the log directories; None means every replica."""
+        """Return the log directories with their replicas; None means every replica."""
         return describe_log_dirs(self.replica_manager, wanted)
 
     def alter_replica_log_dirs(self, wishes: Sequence[LogDirWish]) -> list[PacelineError | None]:
-        """Return per wish why it is refused, None when the replica lies there."""
+        """Return for each replica why the request is refused, None when it is in the directory."""
         return alter_replica_log_dirs(self.replica_manager, wishes)
 
     def _log_dir_failed(self, log_dir: str) -> None:

@@ -1,4 +1,4 @@
-"""Small conversations with ZooKeeper a broker holds besides those in `coordination`."""
+"""Small ZooKeeper flows of a broker, in addition to those in `coordination`."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,14 +11,14 @@ from paceline.coordination.recipes import expect
 from paceline.model.identifiers import NO_EPOCH, TopicPartition
 
 READS_AT_ONCE: Final = 500
-"""State nodes per round trip, so that their checks fit into one request."""
+"""State nodes per round trip, so that their checks fit into a request."""
 
 
 def read_controller_epoch() -> Flow[int | None]:
-    """Return the value of ``/controller_epoch`` as it is now, None when it cannot be read.
+    """Return the present value of ``/controller_epoch``, None when it cannot be read.
 
-    A read may come from a server that lags, and a value from the past would let a deposed controller speak again. The
-    check is a write to ZooKeeper: it fails unless the version read is the current one.
+    A read may be answered by a server that is behind, and an old value would let a deposed controller send requests.
+    The check is a write to ZooKeeper: it fails unless the version read is the present version.
     """
     (read,) = yield Zk([GetData(znodes.CONTROLLER_EPOCH)])
     if not read.ok:
@@ -30,10 +30,10 @@ def read_controller_epoch() -> Flow[int | None]:
 
 
 def read_leader_epochs(topic_partitions: Sequence[TopicPartition]) -> Flow[dict[TopicPartition, int] | None]:
-    """Return the leader epoch in each state node as it is now, None when they cannot be read.
+    """Return the present leader epoch of each state node, None when they cannot be read.
 
-    A partition without a readable state node has `NO_EPOCH`. As in `read_controller_epoch` a check makes sure that no
-    server that lags has answered.
+    A partition without a readable state node has `NO_EPOCH`. As in `read_controller_epoch` a check ensures that the
+    server is not behind.
     """
     epochs: dict[TopicPartition, int] = {}
     for begin in range(0, len(topic_partitions), READS_AT_ONCE):
@@ -60,7 +60,7 @@ def read_leader_epochs(topic_partitions: Sequence[TopicPartition]) -> Flow[dict[
 
 
 def notify_log_dir_failure(broker_id: int) -> Flow[None]:
-    """Tell the controller that a log directory of this broker has failed (KIP-112)."""
+    """Notify the controller that a log directory of this broker has failed (KIP-112)."""
     path = znodes.LOG_DIR_EVENT_PREFIX
     (created,) = yield Zk([Create(path, znodes.encode_log_dir_event(broker_id), sequential=True)])
     expect(created, path)

@@ -1,4 +1,4 @@
-"""`ReplicationQuotas`: how fast throttled replicas may be copied, at their leader and at their follower (KIP-73)."""
+"""`ReplicationQuotas`: rate limits for copying throttled replicas, at their leader and at their follower (KIP-73)."""
 
 from paceline.log.log_config import LogConfig
 from paceline.model.broker_dynamic_config import BrokerDynamicConfig
@@ -8,7 +8,7 @@ from paceline.replication.replication_quota import ReplicationQuota
 
 
 class ReplicationQuotas:
-    """The two quotas of one broker. Their rates are settings of the broker, the throttled replicas those of topics."""
+    """The two quotas of a broker. Rates are broker settings, the throttled replicas are topic settings."""
 
     def __init__(self, config: BrokerConfig) -> None:
         sample_ms = config.replication_quota_window_size_seconds * 1_000
@@ -17,12 +17,12 @@ class ReplicationQuotas:
         self.follower = ReplicationQuota(config.replication_quota_window_num, sample_ms)
 
     def apply_broker_config(self, config: BrokerDynamicConfig) -> None:
-        """Apply the rates; fetches that wait for a quota look at it again by themselves."""
+        """Apply the rates; fetches that wait for a quota check it again periodically."""
         self.leader.limit = config.leader_throttled_rate
         self.follower.limit = config.follower_throttled_rate
 
     def apply_topic_config(self, topic: str, config: LogConfig) -> None:
-        """Throttle the replicas that the topic's settings list."""
+        """Throttle the replicas listed in the topic's settings."""
         listed = throttled_partitions(config.leader_replication_throttled_replicas, self._broker_id)
         self.leader.throttle(topic, listed)
         self.follower.throttle(
@@ -30,6 +30,6 @@ class ReplicationQuotas:
         )
 
     def forget(self, topic: str) -> None:
-        """Throttle no replica of a topic that is not hosted any more."""
+        """Remove the throttle of a topic that is no longer hosted."""
         self.leader.throttle(topic, frozenset())
         self.follower.throttle(topic, frozenset())

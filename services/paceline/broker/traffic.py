@@ -1,7 +1,7 @@
 """Count bytes and records written, read and copied, in total and by topic, as Kafka's BrokerTopicMetrics do.
 
-Counted once per batch or fetched partition, never per record. A topic's numbers go with its last replica here, those
-of a role with the last replica in that role.
+Counted once per batch or fetched partition, never per record. A topic's counters are removed with its last replica on
+this broker, those of a role with the last replica in that role.
 """
 
 from dataclasses import dataclass
@@ -17,36 +17,36 @@ LEADING: Final = (
     "reassignment_bytes_out",
     "invalid_crc",
 )
-"""What only leaders of a topic's partitions count; consumers may read from followers, too (KIP-392)."""
+"""Counters of leaders; consumers may also read from followers (KIP-392)."""
 FOLLOWING: Final = ("replication_bytes_in", "reassignment_bytes_in")
-"""What only followers count."""
+"""Counters of followers."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Counters; they only rise."""
+    """Counters, which never decrease."""
 
     messages_in: int = 0
     """Records appended for producers."""
     bytes_in: int = 0
     bytes_rejected: int = 0
-    """Bytes of batches that were refused."""
+    """Bytes of refused batches."""
     bytes_out: int = 0
-    """Bytes answered to consumers."""
+    """Bytes sent to consumers."""
     produce_requests: int = 0
-    """Batches: a request counts once for each partition."""
+    """Batches: a request counts once per partition."""
     produce_failures: int = 0
     fetch_requests: int = 0
-    """Partitions looked at for fetches of consumers."""
+    """Partitions read for fetches of consumers."""
     fetch_failures: int = 0
     replication_bytes_in: int = 0
     """Bytes copied from leaders."""
     replication_bytes_out: int = 0
-    """Bytes answered to followers."""
+    """Bytes sent to followers."""
     reassignment_bytes_in: int = 0
-    """Of the bytes copied, those of replicas that a reassignment adds."""
+    """Bytes copied by replicas that a reassignment adds."""
     reassignment_bytes_out: int = 0
-    """Of the bytes answered to followers, those to replicas that a reassignment adds."""
+    """Bytes sent to replicas that a reassignment adds."""
     invalid_crc: int = 0
     """Batches of producers whose checksum did not match."""
 
@@ -66,11 +66,11 @@ class BrokerTraffic:
         return found
 
     def forget(self, topic: str) -> None:
-        """Drop the counters of a topic that has no replica here any more."""
+        """Remove the counters of a topic without replicas on this broker."""
         self.topics.pop(topic, None)
 
     def end_roles(self, topic: str, leads: bool, follows: bool) -> None:
-        """Drop what a topic's replicas counted in a role that none of them has any more."""
+        """Remove a topic's counters of a role that none of its replicas has any more."""
         counted = self.topics.get(topic)
         if counted is None:
             return
@@ -80,7 +80,7 @@ class BrokerTraffic:
                     setattr(counted, name, 0)
 
     def produced(self, topic: str, size_bytes: int, records: int) -> None:
-        """Count a batch that was appended; ``records`` is 0 for one that was there already."""
+        """Count an appended batch; ``records`` is 0 for a duplicate."""
         for each in (self.all, self.of(topic)):
             each.produce_requests += 1
             if records:
@@ -88,7 +88,7 @@ class BrokerTraffic:
                 each.bytes_in += size_bytes
 
     def refused(self, topic: str, size_bytes: int, hosted: bool, invalid_crc: bool) -> None:
-        """Count a batch that was not appended; a topic that is not here gets no counters by being asked for."""
+        """Count a refused batch; a topic that is not hosted gets no counters."""
         for each in (self.all, self.of(topic)) if hosted else (self.all,):
             each.produce_requests += 1
             each.produce_failures += 1
@@ -96,14 +96,14 @@ class BrokerTraffic:
             each.invalid_crc += invalid_crc
 
     def fetched(self, topic: str, size_bytes: int, failed: bool) -> None:
-        """Count a partition of a consumer's answer."""
+        """Count a partition of a consumer's response."""
         for each in (self.all,) if failed else (self.all, self.of(topic)):
             each.fetch_requests += 1
             each.fetch_failures += failed
             each.bytes_out += size_bytes
 
     def sent_to_follower(self, topic: str, size_bytes: int, is_added: bool) -> None:
-        """Count records of one partition in a follower's answer."""
+        """Count records of a partition in a follower's response."""
         for each in (self.all, self.of(topic)):
             each.replication_bytes_out += size_bytes
             if is_added:

@@ -1,6 +1,6 @@
 """Incremental fetch sessions on the leader (KIP-227). Source: docs/protocol/replication.md#fetch-sessions.
 
-A session remembers what its owner reads, so that a fetch names only what changed. It holds a set of *marked*
+A session stores its owner's partitions and offsets, so that a fetch lists only the changes. It holds a set of *marked*
 partitions: appends, high watermark moves and role changes mark; a fetch looks at the marked ones and never at the
 rest. A follower that is idle on 10 000 partitions therefore costs one small request per wait.
 """
@@ -24,7 +24,7 @@ EVICTION_MS: Final = 120_000
 
 
 class News:
-    """Bits of what a reader may want to know of a partition; plain integers, for they are on the data path."""
+    """Bits for the changes of a partition that a reader may need; plain integers, for they are on the data path."""
 
     APPENDED: Final = 1
     """The log end moved."""
@@ -39,7 +39,7 @@ class News:
 
 
 class FetchPosition:
-    """Where one partition's reader stands, and what it was last told."""
+    """Fetch offset of one partition's reader, and the values last sent to it."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -75,7 +75,7 @@ class FetchPosition:
 
 
 class FetchSession:
-    """What one reader reads. ``owner`` is a follower's broker id, None for a client."""
+    """The partitions of one reader. ``owner`` is a follower's broker id, None for a client."""
 
     __slots__ = (
         "broker_epoch",
@@ -111,7 +111,7 @@ class FetchSession:
     def put(self, position: FetchPosition) -> bool:
         """Add or replace a position and mark it; return whether the partition is new to the session.
 
-        A reader that has heard of a new leader epoch has dropped what it was told in the one before: tell it again.
+        A reader that received a new leader epoch has dropped the values of the previous epoch: send them again.
         """
         known = self.partitions.get(position.topic_partition)
         if known is not None and known.current_leader_epoch == position.current_leader_epoch:
@@ -143,7 +143,7 @@ class FetchSession:
         return fresh
 
     def take_marked(self) -> list[FetchPosition]:
-        """Return what the next fetch has to look at, marked ones first, and clear the marks."""
+        """Return the partitions that the next fetch must look at, marked ones first, and clear the marks."""
         partitions = self.partitions
         taken = [partitions[tp] for tp in self.marked]
         taken += [partitions[tp] for tp in self.unsettled if tp not in self.marked]
@@ -159,7 +159,7 @@ class FetchSessionCache:
     """All sessions of a broker, within a number of slots.
 
     A full cache gives a slot away when the least recently used session has been silent for two minutes, or when a
-    follower needs one and a client holds one; otherwise the reader goes on without a session.
+    follower needs a slot that a client holds; otherwise the reader sends full fetches without a session.
     """
 
     def __init__(self, slots: int, rng: random.Random, on_close: Callable[[FetchSession], None]) -> None:
@@ -209,7 +209,7 @@ class FetchSessionCache:
         return session
 
     def close(self, session_id: int, owner: int | None) -> None:
-        """End a session; harmless when it is gone or another reader's."""
+        """End a session; does nothing when it was closed already or belongs to another reader."""
         session = self._sessions.get(session_id)
         if session is not None and session.owner == owner:
             self._end(session)
@@ -219,7 +219,7 @@ class FetchSessionCache:
         return [one for one in self._sessions.values() if one.owner is not None and one.owner in owners]
 
     def close_silent(self, now_ms: int) -> None:
-        """End sessions that have been silent for two minutes: their readers are gone, yet every append marks them."""
+        """End sessions without a fetch for two minutes: their readers have stopped, yet every append marks them."""
         for session in tuple(self._sessions.values()):
             if now_ms - session.clock.last_fetch_ms <= EVICTION_MS:
                 break

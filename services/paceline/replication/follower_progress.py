@@ -1,4 +1,4 @@
-"""Track how far one follower has come. Source: docs/protocol/replication.md#follower-progress."""
+"""Track the offsets and fetch times of one follower. Source: docs/protocol/replication.md#follower-progress."""
 
 from paceline.replication.leadership_proof import NEVER
 
@@ -122,7 +122,7 @@ class FollowerProgress:
         return self.proved_ms if self.clock is None else max(self.proved_ms, self.clock.proved_ms)
 
     def settle(self, leader_end_offset: int) -> None:
-        """Write down what the session's clock says, before the leader's end moves away from ``leader_end_offset``."""
+        """Store the time of the session's clock, before the leader's end moves beyond ``leader_end_offset``."""
         clock = self.clock
         if clock is None or self.log_end_offset is None or self.log_end_offset < leader_end_offset:
             return
@@ -131,7 +131,7 @@ class FollowerProgress:
         self.last_fetch_leader_end_offset = leader_end_offset
 
     def leave_session(self, leader_end_offset: int, forgotten: bool) -> None:
-        """Drop the session, keeping what its clock said.
+        """Drop the session, keeping the time of its clock.
 
         A follower that has ``forgotten`` the partition may have heard of another leader; earlier fetches then prove
         nothing.

@@ -52,8 +52,8 @@ def leader_high_watermark(
 def follower_high_watermark(
     current: int, leader_high_watermark: int, log_end_offset: int, log_start_offset: int
 ) -> int:
-    """Return a follower's high watermark after a fetch: the leader's, within what the follower has.
+    """Return a follower's high watermark after a fetch: the leader's, at most the follower's log end.
 
-    A new leader may know less than its follower about what was committed; only truncation moves a follower back.
+    A new leader's high watermark may be behind its follower's; only truncation lowers a follower's.
     """
     return max(current, log_start_offset, min(leader_high_watermark, log_end_offset))

@@ -58,7 +58,7 @@ def why_not_join(
 ) -> JoinRefusal | None:
     """Return why the follower may not join the ISR, None when it may.
 
-    ``registered_broker_epoch`` is what the metadata cache knows (None: not registered, -1: epoch not known). A fetch
+    ``registered_broker_epoch`` comes from the metadata cache (None: not registered, -1: epoch not known). A fetch
     newer than the cache passes here; ZooKeeper confirms the registration when the ISR is written (KIP-903).
 
     The epoch-start rule keeps out a replica that lacks records committed under the previous leader which lie between

@@ -31,7 +31,7 @@ class IsrPropagation:
         self._last_change_ms = now_ms
 
     def take_due(self, now_ms: int) -> tuple[TopicPartition, ...]:
-        """Return what to propagate now, and count it as propagated; empty when nothing is due."""
+        """Return the partitions to propagate now and count them as propagated; empty when none is due."""
         if not self._changed:
             return ()
         quiet = self._last_change_ms + self._quiet_ms < now_ms

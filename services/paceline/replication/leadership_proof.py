@@ -1,7 +1,7 @@
 """Decide whether a leader can prove that it has not been deposed.
 
 A controller elects a successor only after it has lost the leader: the leader's ZooKeeper session ended, or the leader
-sent no heartbeat for a lease. A leader that is still in contact with both was not deposed without being told. A leader
+sent no heartbeat for a lease. A leader that is still in contact with both was not deposed without notice. A leader
 that lost one of them asks its followers: an ISR member that fetches in the leader's epoch knows no newer epoch, and a
 clean successor comes from the ISR. So an outage of ZooKeeper, or of all controllers, stops no leader that is followed.
 
@@ -20,8 +20,8 @@ NEVER: Final = -(1 << 62)
 class LeadershipProof:
     """Tells since when each leadership of this broker has to be proved.
 
-    The broker reports answers of the controller and that its event loop runs; `since_ms` is compared with what each
-    partition knows (`proved_ms`).
+    The broker reports responses of the controller and that its event loop runs; `since_ms` is compared with each
+    partition's time of proof (`proved_ms`).
     """
 
     __slots__ = ("_alive_ms", "_controller_ms", "_gap_ms", "_lease_ms", "_recent_ms", "_reprove_ms")

@@ -15,7 +15,10 @@ Cancel = Callable[[], None]
 
 
 class DelayedOperation(ABC):
-    """One operation that waits. Subclasses say when it is ready and what completing it means."""
+    """An operation that waits, such as a fetch or an acks=all produce.
+
+    Subclasses decide when it is complete and respond.
+    """
 
     def __init__(self) -> None:
         self._completed = False
@@ -30,7 +33,7 @@ class DelayedOperation(ABC):
 
     @abstractmethod
     def ready(self) -> bool:
-        """Whether it can complete now; also collects what completing will need."""
+        """Whether it can complete now; also collects the results for the response."""
 
     @abstractmethod
     def on_complete(self) -> None:
@@ -44,7 +47,7 @@ class DelayedOperation(ABC):
         return not self._completed and self.ready() and self.force_complete()
 
     def force_complete(self) -> bool:
-        """Complete whatever the state; return False when it was complete already."""
+        """Complete in any state; return False when it was complete already."""
         if not self._leave():
             return False
         self.on_complete()
@@ -108,7 +111,7 @@ class Purgatory:
     def await_completion(
         self, operation: DelayedOperation, keys: Iterable[Hashable], timeout_ms: float
     ) -> Cancel | None:
-        """`complete_or_watch`; return what ends the wait without an answer, None when nothing waits."""
+        """`complete_or_watch`; return a function that cancels the wait without a response, None when nothing waits."""
         return None if self.complete_or_watch(operation, keys, timeout_ms) else operation.cancel
 
     def complete_or_watch(self, operation: DelayedOperation, keys: Iterable[Hashable], timeout_ms: float) -> bool:

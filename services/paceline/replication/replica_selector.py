@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 RACK_AWARE: Final = "rack-aware"
 LEADER_ONLY: Final = "leader"
 RACK_AWARE_NAMES: Final = (RACK_AWARE, "org.apache.kafka.common.replica.RackAwareReplicaSelector")
-"""What ``replica.selector.class`` may be for it: our word and Kafka's."""
+"""Values of ``replica.selector.class`` that select it: Paceline's short name and Kafka's class name."""
 
 
 class Candidate(NamedTuple):

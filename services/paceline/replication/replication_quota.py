@@ -2,7 +2,7 @@
 
 Time is handed in. The rate is measured as Kafka's ``Rate`` does: over samples of a fixed length, of which the oldest
 leave as time goes by; a young measurement counts as if it had lasted all samples but one, so that the first burst does
-not look like a flood. Only what follows a measurement above the limit waits, and only until enough samples have
+not look like a flood. Only bytes that follow a measurement above the limit wait, and only until enough samples have
 left; so a limit of any size, 0 included, lets every replica get on in the end.
 
 Source: docs/protocol/replication.md#replication-throttling; Kafka 2.8 ReplicationQuotaManager, Rate, SampledStat.
@@ -19,7 +19,7 @@ DEFAULT_SAMPLE_MS: Final = 1_000
 
 
 class ReplicationQuota:
-    """One side's quota: the limit, the replicas it is for, and what they have used."""
+    """Replication quota of a leader or follower: the limit, the throttled replicas, and their measured rate."""
 
     def __init__(self, samples: int = DEFAULT_SAMPLES, sample_ms: int = DEFAULT_SAMPLE_MS) -> None:
         """``samples`` windows of ``sample_ms`` milliseconds each are kept."""

@@ -15,7 +15,7 @@ EndOffsetForEpoch = Callable[[int], tuple[int, int] | None]
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """Where to truncate to; ``done`` is False when the next lookup has to go on from there."""
+    """Where to truncate to; ``done`` is False when another epoch lookup is needed, from that offset."""
 
     offset: int
     done: bool

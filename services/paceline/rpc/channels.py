@@ -11,7 +11,7 @@ from paceline.rpc.security.credentials import TlsCredentials
 from paceline.rpc.security.reopening_channel import ReopeningChannel
 
 CLIENT_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
-"""What our own client channels accept; servers keep answers under 1 MiB unless asked for more."""
+"""Largest message of Paceline's own client channels; servers keep responses under 1 MiB unless asked for more."""
 REPLICATION_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 CONTROL_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """A LeaderAndIsr of 200,000 partitions has about 25 MB."""
@@ -106,7 +106,7 @@ class ChannelCache:
             return channel
 
     def drop(self, address: str) -> None:
-        """Close and forget the channel to an address nobody calls any more."""
+        """Close and forget the channel to an address that is no longer used."""
         with self._lock:
             channel = self._channels.pop(address, None)
         if channel is not None:

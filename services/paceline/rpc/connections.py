@@ -1,8 +1,8 @@
 """Ending a client's connection from the server's side, which gRPC's Python server has no call for.
 
-A call whose answer nobody takes cannot be ended by its status, which would have to wait behind the answer, and gRPC
-keeps the answer until the connection is gone. So the connection's socket is shut down under gRPC, which then sees what
-it sees when a client goes: it ends the connection's calls and frees what they held.
+A call whose client does not read the response cannot be ended by its status, which waits behind the response, and gRPC
+keeps the response until the connection closes. So the connection's socket is shut down under gRPC, which then handles
+it like a disconnect of the client: it ends the connection's calls and frees their memory.
 """
 
 import contextlib
@@ -17,9 +17,9 @@ Address = tuple[str, int]
 
 
 def address_of_peer(peer: str) -> Address | None:
-    """Return (IP address, port) of what a call's context says of its peer: ``ipv4:10.0.0.7:50123``.
+    """Return (IP address, port) from the peer in a call's context: ``ipv4:10.0.0.7:50123``.
 
-    None for what is no address, as a Unix socket's.
+    None for a peer without an IP address, such as a Unix socket.
     """
     family, _, rest = unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")

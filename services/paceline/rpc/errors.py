@@ -1,4 +1,4 @@
-"""One table from error classes to gRPC statuses, and the way back for clients.
+"""One table from error classes to gRPC statuses, and the conversion back for clients.
 
 A servicer raises a `PacelineError`; the interceptor turns it into a status here, the last thing a request meets. The
 status carries ``google.rpc.ErrorInfo`` with domain "paceline" and the error's enum name as reason, so every language
@@ -136,7 +136,7 @@ class ConnectionBrokenError(BrokerNotAvailableError):
 
 
 class AbortableStatus(grpc.Status):
-    """What ``context.abort_with_status`` of a thread-pool server takes."""
+    """Argument of ``context.abort_with_status`` of a thread-pool server."""
 
     def __init__(self, error: PacelineError) -> None:
         rich = to_rpc_status(error)
@@ -161,7 +161,7 @@ def from_rpc_error(failure: Any) -> PacelineError:
     With our ErrorInfo it is the class the server raised, metadata included. Without it the status comes from gRPC
     itself: an expired deadline is `RequestTimedOutError` (the outcome is unknown), a server that cannot be connected to
     `BrokerNotAvailableError`, a connection that broke `ConnectionBrokenError` (the outcome is unknown), anything else
-    `UnknownServerError` or what fits. ``__cause__`` is the RpcError.
+    `UnknownServerError` or the class of its status code. ``__cause__`` is the RpcError.
     """
     call: _Failure = failure
     error = _from_details(call) or _from_bare_status(call)
@@ -230,7 +230,7 @@ _BARE_STATUS: Final[dict[grpc.StatusCode, ErrorCode]] = {
 """Statuses gRPC itself makes; RESOURCE_EXHAUSTED is its limit of concurrent calls, unless it speaks of a size."""
 
 _TOO_LARGE: Final = "larger than max"
-"""What gRPC says about a message above the size limit, plain or after decompression."""
+"""Part of gRPC's message for a message above the size limit, plain or after decompression."""
 
 
 def _from_bare_status(call: _Failure) -> PacelineError:
@@ -261,7 +261,7 @@ _TLS_HINTS: Final = (
 
 
 def with_tls_hint(said: str) -> str:
-    """Return what gRPC says of a connection that could not be made, with the likely cause when it is a certificate."""
+    """Return gRPC's text for a failed connection, with the likely cause when it is a certificate."""
     lowered = said.lower()
     if "failed to connect" in lowered:
         for words, hint in _TLS_HINTS:

@@ -335,7 +335,7 @@ def _is_non_blocking(handler: Any) -> bool:
 
 
 def public_error(method: str, failure: Exception) -> PacelineError:
-    """Return what the caller may see: the error itself when typed, else an `UnknownServerError` with a logged id."""
+    """Return the error for the caller: the error itself when typed, else an `UnknownServerError` with a logged id."""
     if isinstance(failure, PacelineError):
         return failure
     failure_id = secrets.token_hex(4)

@@ -45,7 +45,7 @@ def decode_token(token: str, *kinds: type) -> tuple[Any, ...]:
     except (ValueError, binascii.Error, RecursionError):
         position = None
     if not isinstance(position, list) or [type(part) for part in position] != list(kinds):
-        raise InvalidRequestError("the page token is not one that this call has answered with")
+        raise InvalidRequestError("the page token does not come from a response of this RPC")
     return tuple(position)
 
 

@@ -1,7 +1,7 @@
 """The one retry policy, on tenacity: exponential back-off with full jitter, a deadline, and the last real cause.
 
 Used by the services and by the Python client alike, so this imports nothing but grpc, tenacity and `model`.
-A retry always has an end: a deadline, a number of attempts, or the life of what it serves (``is_over``).
+A retry always has an end: a deadline, a number of attempts, or the end of its caller's work (``is_over``).
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class _Backoff(wait_base):
 
 
 class _StopWhen(stop_base):
-    """Ends with the deadline, the attempts, or the life of what the retry serves."""
+    """Stops at the deadline, after the attempts, or when ``is_over``."""
 
     def __init__(self, policy: RetryPolicy, deadline: float | None, is_over: Callable[[], bool]) -> None:
         self._policy, self._deadline, self._is_over = policy, deadline, is_over
@@ -111,8 +111,8 @@ def call_with_retry(
         policy: back-off and bound.
         call: gets the seconds left until the deadline (None without one), to be used as the RPC's timeout.
         should_retry: which failures are worth another attempt.
-        is_over: True once what the retry serves has ended; asked after every failure.
-        on_retry: told the failure and the pause in seconds.
+        is_over: True once the result is no longer needed; called after every failure.
+        on_retry: called with the failure and the pause in seconds.
         rng: for jitter.
         sleep: replaces `time.sleep`.
         wake: ends a pause early when set; do so together with ``is_over`` turning True.

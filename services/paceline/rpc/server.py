@@ -106,7 +106,7 @@ def server_options(
         ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_PENDING_CALLS),
         ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
-        # What a connection may send beyond the requests that are being received. gRPC would let that grow to megabytes
+        # Limit of the bytes a connection may send ahead of the requests being received. gRPC would let them grow to MB
         # on each of hundreds of connections.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
@@ -119,7 +119,7 @@ def server_options(
 
 
 class _Health:
-    """What both servers keep in their health servicer: the whole, each service, liveness and readiness."""
+    """Health status of both servers, set in their health servicer: server, each service, liveness and readiness."""
 
     def __init__(self, services: Iterable[Service]) -> None:
         self.names = ("", READINESS, *(service.full_name for service in services))
@@ -147,12 +147,12 @@ class AioRpcServer:
 
         Args:
             listener: its name.
-            services: what it serves, besides health.
+            services: gRPC services of the server, besides health.
             max_request_bytes: largest request.
             observe: told about every finished call.
             with_reflection: whether clients may ask for the contract.
             max_calls: calls at once; further ones are throttled, all but questions after health.
-            max_streams: streams of exchanges that may be open at once; further ones are told to use single calls.
+            max_streams: streams of exchanges that may be open at once; for further requests clients use unary calls.
             max_connections: connections that may be open at once; further ones are closed.
             guard: admits callers.
             credentials: of an SSL listener; None for PLAINTEXT.
@@ -207,8 +207,8 @@ class AioRpcServer:
 class _ThreadedHealth(health.HealthServicer):  # type: ignore[misc]
     """The library's servicer, without the lock that its watchers' ends wait for.
 
-    A status is sent while that lock is held, and sending ends only when the server's own thread has heard of it. The
-    same thread tells of watchers that have gone; were it to wait for the lock there, neither would ever go on.
+    A status is sent while that lock is held, and sending ends only after a callback on the server's own thread. The
+    same thread reports watchers that have disconnected; if it waited for the lock there, both would deadlock.
     """
 
     def _on_close_callback(self, send_response_callback: Any, service: str) -> Callable[[], None]:

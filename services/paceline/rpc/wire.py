@@ -266,7 +266,7 @@ def _cut(data: bytes, position: int, end: int, payload_field: int) -> tuple[byte
 def _next_field(data: bytes, position: int, end: int) -> tuple[int, int, int]:
     """Return (field number, start, stop) of one field; start is that of the content for length-delimited ones.
 
-    A field of another wire type gets the number -1: it belongs to the rest, whatever it is.
+    A field of another wire type gets the number -1, which puts it among the other fields.
     """
     tag, position = _read_varint(data, position, end)
     wire_type, field = tag & 7, tag >> 3

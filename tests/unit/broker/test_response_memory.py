@@ -60,7 +60,7 @@ async def test_answers_count_until_their_calls_are_over() -> None:
     first, second = Context("a"), Context("b")
     budget.hold(4 * MIB, first)
     budget.hold(60 * MIB, second)
-    with pytest.raises(ThrottledError, match="67108864 bytes of answers are not taken yet"):
+    with pytest.raises(ThrottledError, match="67108864 bytes of responses have not been received"):
         budget.room_bytes(Context("c"))
     with pytest.raises(ThrottledError):
         budget.hold(MIB, Context("c"))

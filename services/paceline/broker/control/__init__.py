@@ -1,4 +1,4 @@
-"""Requests of the controller: LeaderAndIsr, StopReplica, UpdateMetadata, and the fences of epochs before them.
+"""Requests of the controller: LeaderAndIsr, StopReplica, UpdateMetadata, and the epoch fences before them.
 
 Read `control_requests.py` first, then `admission.py`.
 """

@@ -1,4 +1,4 @@
-"""`LeaderAndIsrAdmission`: decide for each partition of a LeaderAndIsr whether its role is taken, and if not, why.
+"""`LeaderAndIsrAdmission`: decide for each partition of a LeaderAndIsr whether to accept its role, with the reason.
 
 Source: docs/protocol/replication.md#leaderandisr-answers.
 """
@@ -19,14 +19,14 @@ Errors = dict[TopicPartition, ErrorCode]
 
 
 class Admitted(NamedTuple):
-    """A partition that takes the role of ``state``."""
+    """A partition that gets the role of ``state``."""
 
     partition: Partition
     state: LeaderAndIsrPartition
 
 
 class LeaderAndIsrAdmission:
-    """Admits partitions and hosts them. A refused partition leaves nothing behind."""
+    """Admits partitions and hosts them. A refused partition changes nothing."""
 
     def __init__(
         self,
@@ -35,13 +35,13 @@ class LeaderAndIsrAdmission:
         deleted: DeletedReplicas,
         on_refuted: Callable[[str], None],
     ) -> None:
-        """Make it.
+        """Create the admission.
 
         Args:
             manager: the hosted partitions.
             leader_epochs: confirms improbable leader epochs in ZooKeeper.
-            deleted: the replicas that were deleted here.
-            on_refuted: gets a sentence about each leader epoch that ZooKeeper does not have.
+            deleted: replicas that this process deleted.
+            on_refuted: gets a sentence about each leader epoch that is not in ZooKeeper.
         """
         self._manager = manager
         self._leader_epochs = leader_epochs
@@ -49,20 +49,20 @@ class LeaderAndIsrAdmission:
         self._on_refuted = on_refuted
 
     def admit(self, request: LeaderAndIsrRequest) -> tuple[list[Admitted], Errors]:
-        """Return the admitted partitions, each once and now hosted, and the answer to every partition of the request.
+        """Return the admitted partitions, each once and now hosted, and the answer for every partition of the request.
 
-        The steps for each partition, the first refusal decides:
+        Steps for each partition; the first refusal decides:
 
-        1. UNKNOWN_LEADER_EPOCH: ZooKeeper does not have a leader epoch that is improbably high.
-        2. A log of an earlier topic of that name is set aside, if this registration was not told to host it.
-        3. INCONSISTENT_TOPIC_ID or STALE_CONTROLLER_EPOCH: the replica was deleted here after the request was sent.
+        1. UNKNOWN_LEADER_EPOCH: an improbably high leader epoch is not in ZooKeeper.
+        2. A log of a deleted topic with the same name is set aside, unless this registration was told to host it.
+        3. INCONSISTENT_TOPIC_ID or STALE_CONTROLLER_EPOCH: the replica was deleted after the request was sent.
         4. KAFKA_STORAGE_ERROR: the replica is Offline.
-        5. INCONSISTENT_TOPIC_ID, STALE_CONTROLLER_EPOCH or UNKNOWN_TOPIC_OR_PARTITION: see `_check`. A repeated
-           decision that this broker leads confirms its leadership.
-        6. KAFKA_STORAGE_ERROR: the log is too damaged for the role; the replica is Offline from now on.
+        5. INCONSISTENT_TOPIC_ID, STALE_CONTROLLER_EPOCH or UNKNOWN_TOPIC_OR_PARTITION: see `_check`. A retried decision
+           that this broker leads confirms its leadership.
+        6. KAFKA_STORAGE_ERROR: the log is too damaged for the role; the replica becomes Offline.
 
         Raises:
-            ControlRequestDeferredError: ZooKeeper is being asked about a leader epoch; nothing has changed.
+            ControlRequestDeferredError: a leader epoch is being looked up in ZooKeeper; nothing has changed.
         """
         manager = self._manager
         controller_epoch = request.stamp.controller_epoch
@@ -84,7 +84,7 @@ class LeaderAndIsrAdmission:
         return list(admitted.values()), errors
 
     def _refuted(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, int]:
-        """Return the partitions whose leader epoch ZooKeeper does not have, with the epoch that it has."""
+        """Return the partitions whose claimed leader epoch is not in ZooKeeper, with ZooKeeper's epoch."""
         hosted = self._manager.partitions
         rises = {}
         for state in request.partitions:
@@ -103,7 +103,7 @@ class LeaderAndIsrAdmission:
         is_offline = topic_partition in manager.offline
         log = manager.logs.get(topic_partition)
         deleted = self._deleted.refusal(state, controller_epoch)
-        # A replica that could not be deleted yet is still here: the controller asks for its state.
+        # A replica that could not be deleted yet still exists: the controller asks for its state.
         if deleted is not ErrorCode.NONE and not is_offline and (log is None or log.topic_id != state.topic_id):
             return deleted
         if is_offline:
@@ -117,7 +117,7 @@ class LeaderAndIsrAdmission:
         return reason
 
     def _check(self, partition: Partition, state: LeaderAndIsrPartition) -> ErrorCode:
-        """Compare the decision with what this broker knows: topic id, then leader epoch, then assignment."""
+        """Compare the decision with the hosted partition: topic id, then leader epoch, then assignment."""
         manager = self._manager
         log = partition.log or manager.logs.get(partition.topic_partition)
         known_id = partition.topic_id or (None if log is None else log.topic_id)

@@ -1,4 +1,4 @@
-"""`ControlRequests`: apply LeaderAndIsr, StopReplica and UpdateMetadata of a controller that ZooKeeper has confirmed.
+"""`ControlRequests`: apply LeaderAndIsr, StopReplica and UpdateMetadata of a controller confirmed by ZooKeeper.
 
 Source: docs/protocol/replication.md#leaderandisr-answers and the rules after it.
 """
@@ -42,7 +42,7 @@ class ControlRequests:
         on_leadership_change: LeadershipListener,
         on_partitions_deleted: Callable[[Sequence[TopicPartition]], None],
     ) -> None:
-        """Make it.
+        """Create the handler.
 
         Args:
             manager: the hosted partitions.
@@ -51,7 +51,7 @@ class ControlRequests:
             on_accepted: called with the stamp of each request that passed the fence, before the request is applied.
             on_refused: gets a sentence about each refused request, controller epoch or leader epoch.
             on_leadership_change: called at the end of each LeaderAndIsr and StopReplica.
-            on_partitions_deleted: gets the partitions that an UpdateMetadata says are deleted.
+            on_partitions_deleted: gets the partitions that an UpdateMetadata marks as deleted.
         """
         self._manager = manager
         self._zookeeper = zookeeper
@@ -69,10 +69,10 @@ class ControlRequests:
         self._stop_replica = StopReplicaHandler(manager, deleted, on_leadership_change)
 
     def handle(self, request: ControlRequest) -> ControlResponse:
-        """Apply a controller's decision, or refuse it for its epochs.
+        """Apply a controller's decision, or refuse it because of its epochs.
 
         Raises:
-            ControlRequestDeferredError: ZooKeeper has to confirm an epoch first; send it again.
+            ControlRequestDeferredError: ZooKeeper must confirm an epoch first; the controller retries.
         """
         refusal = self.controller_epochs.check(request.stamp, self._manager.broker_epoch)
         if refusal is not ErrorCode.NONE:
@@ -86,11 +86,11 @@ class ControlRequests:
         return self._update_metadata(request)
 
     def when_epochs_read(self, on_read: Callable[[], None]) -> None:
-        """Call ``on_read`` when ZooKeeper has told the epochs it has, at once when it is not being asked."""
+        """Call ``on_read`` when ZooKeeper has answered the pending look-up, at once without a look-up."""
         self.controller_epochs.when_read(lambda: self._leader_epochs.when_read(on_read))
 
     def _update_metadata(self, request: UpdateMetadataRequest) -> ControlResponse:
-        """Replace the metadata cache, unless this controller has sent newer metadata already."""
+        """Replace the metadata cache, unless newer metadata of this controller was already applied."""
         if self._manager.metadata.is_overtaken(request):
             return ControlResponse()
         self._on_partitions_deleted(self._manager.metadata.update(request))
@@ -109,7 +109,7 @@ class ControlRequests:
 
 
 def _refused(request: ControlRequest, error: ErrorCode) -> ControlResponse:
-    """Refuse a request; a stale LeaderAndIsr also says so for each partition, as Kafka does."""
+    """Refuse a request; a stale LeaderAndIsr also has an error per partition, as in Kafka."""
     if isinstance(request, LeaderAndIsrRequest) and error is ErrorCode.STALE_CONTROLLER_EPOCH:
         return ControlResponse(error, {state.topic_partition: error for state in request.partitions})
     return ControlResponse(error)

@@ -1,4 +1,4 @@
-"""Which control requests a broker applies: those of a controller epoch that ZooKeeper has confirmed."""
+"""Fence control requests: accept only controller epochs that ZooKeeper has confirmed."""
 
 from collections.abc import Callable
 
@@ -6,11 +6,11 @@ from paceline.model.control import ControllerStamp
 from paceline.model.errors import NOT_REGISTERED, ErrorCode, PacelineError
 
 ReadControllerEpoch = Callable[[Callable[[int | None], None]], None]
-"""Reads ``/controller_epoch`` and calls back with its value, None when it could not be read."""
+"""Reads ``/controller_epoch`` and calls back with its value, or None when it could not be read."""
 
 
 class ControlRequestDeferredError(PacelineError):
-    """The broker must register, or ask ZooKeeper, first; the controller sends the same request again."""
+    """The broker must first register, or look up an epoch in ZooKeeper; the controller retries the request."""
 
     code = ErrorCode.BROKER_NOT_AVAILABLE
     retriable = True
@@ -19,15 +19,15 @@ class ControlRequestDeferredError(PacelineError):
 class ControllerEpochFence:
     """The highest controller epoch that ZooKeeper has confirmed.
 
-    A controller writes its epoch before it sends anything, so an epoch can be looked up. Nothing of a request with a
-    higher epoch is applied before ZooKeeper has confirmed it: a forged number would empty this broker's metadata, and
-    lock the cluster's controller out.
+    A controller writes its epoch before it sends any request, so an epoch can be looked up. A request with a higher
+    epoch is not applied before ZooKeeper has confirmed the epoch: a forged epoch could clear this broker's metadata and
+    lock out the real controller.
     """
 
     def __init__(
         self, read_controller_epoch: ReadControllerEpoch, on_refuted: Callable[[int], None] = lambda _epoch: None
     ) -> None:
-        """``on_refuted`` is called with a controller epoch that a request claimed and ZooKeeper does not know."""
+        """``on_refuted`` is called with a controller epoch of a request that is not in ZooKeeper."""
         self._read_controller_epoch = read_controller_epoch
         self._on_refuted = on_refuted
         self._is_reading = False
@@ -36,17 +36,17 @@ class ControllerEpochFence:
         self.confirmed_epoch = 0
 
     def confirm(self, controller_epoch: int) -> None:
-        """Note the controller epoch that stands in ZooKeeper."""
+        """Store the controller epoch read from ZooKeeper."""
         self.confirmed_epoch = max(self.confirmed_epoch, controller_epoch)
 
     def check(self, stamp: ControllerStamp, own_broker_epoch: int) -> ErrorCode:
-        """Return NONE when the request may be applied, or why it is refused.
+        """Return NONE when the request may be applied, otherwise the error.
 
-        A process that has not registered yet takes nothing: its predecessor's registration may still stand, and what
-        is sent to that one supposes a log and roles this process may have lost.
+        A process that has not registered yet accepts no request: its predecessor's registration may still exist, and
+        requests for it assume a log and roles that this process may have lost.
 
         Raises:
-            ControlRequestDeferredError: not registered yet; or ZooKeeper is being asked about the request's epoch.
+            ControlRequestDeferredError: not registered yet, or the request's epoch is being looked up in ZooKeeper.
         """
         if own_broker_epoch < 0:
             raise ControlRequestDeferredError("the broker is not registered yet, send it again").with_metadata(

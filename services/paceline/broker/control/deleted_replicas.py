@@ -1,8 +1,7 @@
-"""The replicas this process has deleted at a controller's word, so that a repetition which comes late revives none.
+"""Remembers deleted replicas so that a delayed, retried LeaderAndIsr cannot re-create them.
 
-A LeaderAndIsr that is sent again may arrive after the StopReplica that followed it. The log it would make anew is
-empty: its leader would answer clients with offsets out of range, bar the next topic of the name and write that topic's
-state.
+A retried LeaderAndIsr may arrive after the StopReplica that followed it. It would create an empty log: its leader would
+answer clients with OFFSET_OUT_OF_RANGE, block the next topic of the name and write the state of that topic.
 """
 
 from collections.abc import Hashable
@@ -13,22 +12,22 @@ from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import EPOCH_DURING_DELETE
 
 REMEMBERED: Final = 10_000
-"""Far more than are deleted while a request that names one can still be under way."""
+"""Far more than can be deleted while a request that names such a replica is still in flight."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 class DeletedReplicas:
-    """What was deleted, the latest of it."""
+    """The latest deleted replicas."""
 
     def __init__(self) -> None:
         self._topics: dict[str, int] = {}
-        """Epoch of the controller that had a topic deleted, by topic id."""
+        """Epoch of the controller that deleted the topic, by topic id."""
         self._moved: dict[tuple[str, int], int] = {}
-        """Leader epoch in which a replica moved away, by topic id and partition."""
+        """Leader epoch in which a replica was moved away, by topic id and partition."""
 
     def add(self, state: StopReplicaPartition, controller_epoch: int) -> None:
-        """A replica is deleted: with its topic, or because it has moved away and may come back."""
+        """Record a deleted replica: deleted with its topic, or moved away and possibly returning later."""
         if state.topic_id is None:
             return
         if state.leader_epoch == EPOCH_DURING_DELETE:
@@ -37,9 +36,9 @@ class DeletedReplicas:
             _remember(self._moved, (state.topic_id, state.topic_partition.partition), state.leader_epoch)
 
     def refusal(self, state: LeaderAndIsrPartition, controller_epoch: int) -> ErrorCode:
-        """Return why a decision may not make a log that is not here; NONE when it may.
+        """Return why a decision may not create a missing log; NONE when it may.
 
-        A later controller may know better of a topic; a replica comes back in a later leader epoch.
+        A later controller may have re-created the topic; a replica returns only in a later leader epoch.
         """
         if state.topic_id is None:
             return ErrorCode.NONE

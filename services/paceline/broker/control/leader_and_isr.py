@@ -1,6 +1,6 @@
 """`LeaderAndIsrHandler`: become leader or follower, in the order of Kafka's becomeLeaderOrFollower.
 
-1. Admit partitions (`admission.py`); the other partitions are answered with the reason.
+1. Admit partitions (`admission.py`); all others are answered with an error.
 2. Make leaders.
 3. Make followers.
 4. Complete waiting operations, and answer.
@@ -25,11 +25,11 @@ from paceline.model.identifiers import TopicPartition
 from paceline.model.state_change import StateChangeKind
 
 LeadershipListener = Callable[[Sequence[Partition], Sequence[TopicPartition]], None]
-"""Gets the partitions that this broker leads in a new leader epoch, and those that it does not lead any more."""
+"""Callback with the partitions that this broker leads in a new leader epoch, and those that it no longer leads."""
 
 
 class LeaderAndIsrHandler:
-    """Gives roles to the hosted partitions."""
+    """Sets the roles of the hosted partitions."""
 
     def __init__(
         self, manager: ReplicaManager, admission: LeaderAndIsrAdmission, on_leadership_change: LeadershipListener
@@ -60,7 +60,7 @@ class LeaderAndIsrHandler:
             [partition for partition, _ in admitted if partition.is_leader],
             [partition.topic_partition for partition, _ in admitted if not partition.is_leader],
         )
-        # Refused topics are left out: no later request would drop their settings before a new topic gets the name.
+        # Skip refused topics: no later request would drop their settings before a new topic gets the name.
         manager.topic_configs.want(manager.hosted.among(state.topic_partition.topic for state in request.partitions))
         return ControlResponse(partition_errors=errors, topic_ids=self._ids_not_named(request))
 
@@ -79,7 +79,8 @@ class LeaderAndIsrHandler:
     def _make_followers(self, followers: list[Admitted], live_leaders: tuple[LiveBroker, ...], errors: Errors) -> None:
         """Follow, in this order: stop fetchers, change roles, fail waiting operations, start fetchers.
 
-        A partition whose leader has no known address keeps its role and its old epoch, so that a repetition of the
+        A partition whose leader has no known address keeps its role and its old epoch, so that a retry of the request
+        is
         request is applied; only its log is created, for the checkpoint.
         """
         manager = self._manager
@@ -105,18 +106,18 @@ class LeaderAndIsrHandler:
             manager.fetchers.start(following)
 
     def _log(self, partition: Partition, state: LeaderAndIsrPartition, nowhere_else: bool = False) -> PartitionLog:
-        """Return the log; ``nowhere_else`` says that it cannot be in a directory that is offline."""
+        """Return the log; ``nowhere_else`` means that it cannot be in an offline directory."""
         manager = self._manager
         config = manager.topic_configs.get(state.topic_partition.topic)
         is_new = state.is_new or nowhere_else
         log = manager.logs.get_or_create(partition.topic_partition, state.topic_id, is_new, config)
         if config is not None:
-            # A log that was not hosted when the settings were read has older ones.
+            # A log that was not hosted when the settings were read has older settings.
             log.config = config
         return log
 
     def _ids_not_named(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, str]:
-        """Return the ids of the logs whose topic id the controller does not know: it restores them in ZooKeeper."""
+        """Return the ids of logs whose topic id the controller does not know; it restores them in ZooKeeper."""
         found = {}
         for state in request.partitions:
             log = self._manager.logs.get(state.topic_partition) if state.topic_id is None else None

@@ -1,4 +1,4 @@
-"""Which leader epochs a broker applies: a rise that no run of elections explains is looked up in ZooKeeper first."""
+"""Fence leader epochs: an improbably large rise is first confirmed in ZooKeeper."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
@@ -7,35 +7,35 @@ from paceline.broker.control.controller_epoch_fence import ControlRequestDeferre
 from paceline.model.identifiers import TopicPartition
 
 MAX_UNCONFIRMED_RISE: Final = 1_000
-"""By how much a leader epoch may rise unasked. A broker misses some elections; it does not miss thousands."""
+"""Largest rise without confirmation. A broker may miss some elections, but not thousands."""
 
 EpochsRead = Callable[[Mapping[TopicPartition, int] | None], None]
 ReadLeaderEpochs = Callable[[Collection[TopicPartition], EpochsRead], None]
-"""Reads state nodes and calls back with their leader epochs, None when they could not be read."""
+"""Reads state nodes and calls back with their leader epochs, or None when they could not be read."""
 
 
 class LeaderEpochFence:
-    """Holds back leader epochs that rise by far too much until ZooKeeper has confirmed them.
+    """Defers leader epochs that rise by far too much until ZooKeeper has confirmed them.
 
-    A replica that took a forged epoch near the highest would refuse every later leader of its partition. A controller
-    writes the state node before it sends the decision, so the node says whether the epoch is real.
+    A replica with a forged, very high epoch would refuse every later leader of its partition. A controller writes the
+    state node before it sends the decision, so the node proves whether the epoch is real.
     """
 
     def __init__(self, read_leader_epochs: ReadLeaderEpochs) -> None:
         self._read_leader_epochs = read_leader_epochs
         self._is_reading = False
         self._found: dict[TopicPartition, int] = {}
-        """Leader epochs that ZooKeeper has answered, until the request that waits for them comes again."""
+        """Leader epochs read from ZooKeeper, kept until the deferred request is retried."""
         self._waiting: list[Callable[[], None]] = []
 
     def refuted(self, rises: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int]:
-        """Return the partitions whose claimed epoch ZooKeeper does not have, with the epoch that it has.
+        """Return the partitions whose claimed epoch is not in ZooKeeper, with ZooKeeper's epoch.
 
         Args:
-            rises: for each partition the leader epoch that the request claims, and the one that this broker has.
+            rises: for each partition the leader epoch of the request, and the present leader epoch.
 
         Raises:
-            ControlRequestDeferredError: ZooKeeper is being asked; send the request again.
+            ControlRequestDeferredError: the epochs are being read from ZooKeeper; the controller retries the request.
         """
         suspects = {
             topic_partition: claimed
@@ -53,7 +53,7 @@ class LeaderEpochFence:
         return {topic_partition: epoch for topic_partition, epoch in found.items() if epoch < suspects[topic_partition]}
 
     def when_read(self, on_read: Callable[[], None]) -> None:
-        """Call ``on_read`` when ZooKeeper has answered, at once when nothing is being asked."""
+        """Call ``on_read`` when ZooKeeper has answered the pending look-up, at once without a look-up."""
         if self._is_reading:
             self._waiting.append(on_read)
         else:

@@ -1,4 +1,4 @@
-"""`StopReplicaHandler`: stop replicas, and delete those that are marked for deletion.
+"""`StopReplicaHandler`: stop replicas, and delete marked replicas.
 
 Source: docs/protocol/replication.md#stopreplica.
 """
@@ -32,7 +32,7 @@ class StopReplicaHandler:
         accepted: list[StopReplicaPartition] = []
         for state in request.partitions:
             if self._is_namesake(state):
-                # The replica to stop was deleted already; the log here belongs to another topic of that name.
+                # The replica to stop was already deleted; the present log belongs to a topic with another id.
                 errors[state.topic_partition] = ErrorCode.NONE
                 continue
             errors[state.topic_partition] = error = self._check(state)
@@ -74,7 +74,7 @@ class StopReplicaHandler:
         return ErrorCode.FENCED_LEADER_EPOCH if state.leader_epoch < known else ErrorCode.NONE
 
     def _delete(self, topic_partition: TopicPartition, logs: dict[TopicPartition, PartitionLog]) -> ErrorCode:
-        """Delete a replica and put its log, if it had one, into ``logs``; return why that failed."""
+        """Delete a replica and add its log, if any, to ``logs``; return the error on failure."""
         manager = self._manager
         log = manager.logs.get(topic_partition)
         manager.delete(topic_partition)
@@ -92,7 +92,7 @@ class StopReplicaHandler:
         return ErrorCode.NONE
 
     def _make_deletions_durable(self, logs: dict[TopicPartition, PartitionLog], errors: Errors) -> None:
-        """Sync all deletions at once: a controller that has the answer never asks for them again."""
+        """Sync all deletions at once: after the answer a controller never repeats them."""
         if not logs:
             return
         self._manager.logs.sync_deletions()

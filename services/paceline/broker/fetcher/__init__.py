@@ -1,4 +1,4 @@
-"""Fetches of this broker's followers from their leaders.
+"""Fetch records of followed partitions from their leaders.
 
 Read `replica_fetcher.py` first.
 """

@@ -1,11 +1,11 @@
-"""`FetchState`: where the fetching of one partition stands."""
+"""`FetchState`: fetch progress of one partition."""
 
 from paceline.broker.partition.partition import Partition
 from paceline.log.partition_log import PartitionLog
 
 
 class FetchState:
-    """Where the fetching of one partition stands. A new leader epoch makes a new state."""
+    """Fetch progress of one partition. A new leader epoch creates a new state."""
 
     __slots__ = (
         "delay_ms",
@@ -23,23 +23,26 @@ class FetchState:
     def __init__(self, partition: Partition, log: PartitionLog, now_ms: float) -> None:
         self.partition = partition
         self.since_ms = now_ms
-        """When fetching began, on the scheduler's clock."""
+        """Time when fetching began, by the scheduler's clock."""
         self.leader_epoch = partition.leader_epoch
         self.fetch_offset = 0
         self.last_fetched_epoch: int | None = None
         self.lag: int | None = None
-        """Records the leader has committed beyond this log; None until the first answer."""
+        """Committed records of the leader that this log lacks; None until the first answer."""
         self.delayed = False
         self.delay_ms: float | None = None
-        """Latest delay after an error that should pass by itself; the next one is twice as long."""
+        """Latest delay after a transient error; the next delay is twice as long."""
         self.sent_offset: int | None = None
-        """Offset in the latest request that names the partition; None before that."""
+        """Offset in the latest request with the partition; None before."""
         self.sent_log_start_offset = -1
         self.take_position(log)
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether it holds all that is committed; before the first answer, whether its leader's epoch began so."""
+        """Whether it has all committed records.
+
+        Before the first answer, whether it was in the ISR of the leader epoch.
+        """
         return self.partition.in_sync_at_epoch if self.lag is None else self.lag <= 0
 
     def take_position(self, log: PartitionLog) -> None:

@@ -1,7 +1,7 @@
 """Assign each followed partition to a fetcher. Source: docs/protocol/replication.md#fetchers.
 
-One fetcher per (leader broker, fetcher id), made on demand and closed when it has nothing left to do. The id follows
-from the partition alone, so a partition never moves between the fetchers of one leader.
+There is one fetcher per (leader broker, fetcher id), created on demand and closed when it has no partition. The id
+depends only on the partition, so a partition never moves between the fetchers of one leader.
 """
 
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ class FetcherManager:
         self._closed_bytes = 0
         self._closed_requests = 0
         self.failed: dict[TopicPartition, None] = {}
-        """Partitions set aside until the next LeaderAndIsr names them."""
+        """Partitions whose fetching failed, until the next LeaderAndIsr for them."""
 
     @property
     def fetchers(self) -> tuple[ReplicaFetcher, ...]:
@@ -62,21 +62,21 @@ class FetcherManager:
 
     @property
     def bytes_in(self) -> int:
-        """Bytes fetched so far, by closed fetchers too."""
+        """Bytes fetched so far, including closed fetchers."""
         return self._closed_bytes + sum(fetcher.bytes_in for fetcher in self._fetchers.values())
 
     @property
     def request_count(self) -> int:
-        """Fetches sent so far, by closed fetchers too."""
+        """Fetches sent so far, including closed fetchers."""
         return self._closed_requests + sum(fetcher.request_count for fetcher in self._fetchers.values())
 
     def state(self, topic_partition: TopicPartition) -> FetchState | None:
-        """Return how far the fetching of a partition is, None when it is not fetched."""
+        """Return the fetch progress of a partition, None when it is not fetched."""
         owner = self._owners.get(topic_partition)
         return None if owner is None else owner.states.get(topic_partition)
 
     def reader_seen(self, topic_partition: TopicPartition) -> bool:
-        """A client reads this follower; return whether it is fetched, and its leader within reach."""
+        """Record a client's read from this follower; return whether it is fetched from a reachable leader."""
         owner = self._owners.get(topic_partition)
         return owner is not None and owner.reader_seen()
 
@@ -97,7 +97,7 @@ class FetcherManager:
             fetcher.run()
 
     def stop(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Stop fetching partitions; answers on their way are not applied."""
+        """Stop fetching partitions; responses in flight are not applied."""
         for topic_partition in topic_partitions:
             self.failed.pop(topic_partition, None)
             owner = self._owners.pop(topic_partition, None)
@@ -124,7 +124,7 @@ class FetcherManager:
         fetcher.close()
 
     def broken_leaders(self) -> tuple[int, ...]:
-        """Return the leaders to which a connection broke and has not worked since."""
+        """Return the leaders whose connection broke and has not worked since."""
         return tuple(sorted({fetcher.leader.broker_id for fetcher in self._fetchers.values() if fetcher.is_broken}))
 
     def max_lag(self) -> int:
@@ -146,7 +146,7 @@ class FetcherManager:
         return made
 
     def _move(self, old: ReplicaFetcher, new: ReplicaFetcher) -> None:
-        """The leader has another address: everything goes over to a fetcher with a new connection."""
+        """Move all partitions to a fetcher with a new connection, because the leader's address changed."""
         moving = [state.partition for state in old.states.values()]
         self._close(old)
         for partition in moving:

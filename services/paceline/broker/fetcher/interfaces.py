@@ -1,4 +1,4 @@
-"""What a fetcher needs of the broker around it."""
+"""Interface of the broker for its fetchers."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from paceline.model.identifiers import TopicPartition
 
 
 class FetcherHost(Protocol):
-    """What a fetcher needs of the broker around it."""
+    """The part of the broker that a fetcher uses."""
 
     traffic: BrokerTraffic
 
@@ -23,25 +23,28 @@ class FetcherHost(Protocol):
         """Epoch of the present registration."""
 
     quotas: ReplicationQuotas
-    """How fast throttled replicas may be copied."""
+    """Quotas for throttled replicas."""
 
     def is_unread(self, topic: str) -> bool:
-        """Whether the topic's settings are still to be read for the first time."""
+        """Whether the topic's settings have not been read yet."""
 
     def storage_failed(self, topic_partition: TopicPartition) -> None:
-        """A log operation failed on storage."""
+        """Handle a storage failure of a log operation."""
 
     def make_log_starts_durable(self) -> None:
-        """Write log starts that have moved; the next fetch tells them to the leader, who tells clients (KIP-107)."""
+        """Persist changed log start offsets.
+
+        The next fetch reports them to the leader, which reports them to clients (KIP-107).
+        """
 
     def deliver_news(self) -> None:
-        """Complete what waits for what an answer has brought."""
+        """Complete operations that waited for the contents of a response."""
 
     def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> object:
-        """This replica's own log is damaged."""
+        """Handle damage in this replica's log."""
 
     def fetch_connection_broke(self) -> None:
-        """A fetcher has lost the connection to its leader."""
+        """Handle a broken connection of a fetcher to its leader."""
 
     def fetching_failed(self, partition: Partition, reason: str) -> None:
-        """The partition is not fetched any more until the next LeaderAndIsr names it."""
+        """Stop fetching a partition until the next LeaderAndIsr for it."""

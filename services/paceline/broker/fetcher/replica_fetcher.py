@@ -1,8 +1,8 @@
 """Fetch the partitions that one broker leads: one request at a time, applied partition by partition.
 
 A response is applied to a partition only if it answers the request in flight, and the partition is still fetched, at
-the offset and in the leader epoch that were sent. A partition with an error is delayed, or is failed until the next
-LeaderAndIsr names it; the other partitions continue.
+the offset and in the leader epoch of the request. A partition with an error is delayed, or fails until the next
+LeaderAndIsr for it; all other partitions continue.
 Source: docs/protocol/replication.md#applying-a-fetch-response.
 """
 
@@ -39,9 +39,9 @@ from paceline.replication.truncation import truncation_point
 
 _FIRST_DELAY_DIVISOR: Final = 16
 _READERS_MS: Final = 10_000
-"""How long after its latest fetch a client that reads here is taken for one that will go on."""
+"""Time after a client's latest fetch for which the client is expected to continue reading from this follower."""
 _QUOTA_CHECK_MS: Final = 250
-"""How often replicas that wait for the quota look whether they may go on."""
+"""Interval at which replicas that wait for the quota are checked."""
 _NOT_YET_ERRORS: Final = (
     ErrorCode.UNKNOWN_LEADER_EPOCH,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -49,12 +49,12 @@ _NOT_YET_ERRORS: Final = (
     ErrorCode.BROKER_NOT_AVAILABLE,
     ErrorCode.REPLICA_NOT_AVAILABLE,
 )
-"""Errors that mean, more often than not, that the leader is about to hear what this follower has heard."""
+"""Errors that usually mean that the leader is about to receive a request that this follower has already received."""
 _SESSION_ERRORS = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
 
 class ReplicaFetcher:
-    """One fetcher to one leader. Runs on the node's scheduler; the connection lives behind the transport."""
+    """A fetcher for one leader. Runs on the node's scheduler; the transport owns the connection."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class ReplicaFetcher:
         self._on_failed = on_failed
         self._states: dict[TopicPartition, FetchState] = {}
         self._named: dict[TopicPartition, None] = {}
-        """Partitions the leader's session holds for us, or would if there were one."""
+        """Partitions in the leader's session, or to be put into the next session."""
         self._changed: dict[TopicPartition, None] = {}
-        """Partitions the next incremental request has to name."""
+        """Partitions that the next incremental request must list."""
         self._forgotten: dict[TopicPartition, None] = {}
-        """Partitions the next incremental request has to take out of the session."""
+        """Partitions that the next incremental request must remove from the session."""
         self._delayed_count = 0
         self._held_back: dict[TopicPartition, FetchState] = {}
-        """Delayed ones that wait for the quota."""
+        """Delayed partitions that wait for the quota."""
         self._session_id = NO_SESSION
         self._session_epoch = INITIAL_EPOCH
         self._sequence = 0
@@ -92,9 +92,9 @@ class ReplicaFetcher:
         self._answered_ms = scheduler.now_ms()
         self._was_answered = False
         self.is_broken = False
-        """Whether the connection broke after the leader had answered, and no answer has come since."""
+        """Whether the connection broke after an answer of the leader, without an answer since."""
         self._read_until_ms: int | None = None
-        """Until when clients are expected to read here."""
+        """Time until which clients are expected to read from this follower."""
         self.request_count = 0
         self.bytes_in = 0
 
@@ -103,13 +103,14 @@ class ReplicaFetcher:
 
     @property
     def states(self) -> dict[TopicPartition, FetchState]:
-        """States of the partitions, for views; do not change."""
+        """States of the partitions, read-only."""
         return self._states
 
     def add(self, partition: Partition) -> None:
-        """Fetch a partition in its present leader epoch; nothing changes when that is already so.
+        """Fetch a partition in its present leader epoch; does nothing when it is already fetched in that epoch.
 
-        A log that knows no epoch is cut to its high watermark first: nothing else says what it may keep.
+        A log without leader epochs is first truncated to its high watermark, because only its committed part is
+        certain.
         """
         topic_partition = partition.topic_partition
         known = self._states.get(topic_partition)
@@ -124,7 +125,7 @@ class ReplicaFetcher:
         self._name_again(topic_partition)
 
     def remove(self, topic_partition: TopicPartition) -> FetchState | None:
-        """Stop fetching a partition; an answer on its way is not applied to it."""
+        """Stop fetching a partition; a response in flight is not applied to it."""
         state = self._states.pop(topic_partition, None)
         if state is not None:
             self._leave_out(topic_partition)
@@ -133,13 +134,13 @@ class ReplicaFetcher:
         return state
 
     def close(self) -> None:
-        """Drop everything and the connection."""
+        """Drop all partitions and close the connection."""
         self._closed = True
         self._states = {}
         self._transport.close_fetcher(self.leader.broker_id, self.fetcher_id)
 
     def run(self) -> None:
-        """Send the next request if there is something to fetch and none in flight."""
+        """Send the next request if there is a partition to fetch and no request in flight."""
         if self._closed or self._paused or self._in_flight is not None:
             return
         if self._host.quotas.follower.lists_any:
@@ -202,9 +203,9 @@ class ReplicaFetcher:
         )
 
     def reader_seen(self) -> bool:
-        """A client reads a partition of this fetcher; return whether the leader has answered not too long ago.
+        """Record a client's read of a partition of this fetcher; return whether the leader has answered recently.
 
-        While clients read here the leader is asked to tell of every high watermark at once (KIP-392).
+        While clients read from this follower, the leader is asked to report every high watermark at once (KIP-392).
         """
         now_ms = self._scheduler.now_ms()
         self._read_until_ms = now_ms + _READERS_MS
@@ -224,7 +225,7 @@ class ReplicaFetcher:
         if topic_partition in self._named:
             self._forgotten[topic_partition] = None
 
-    # Answers
+    # Responses
 
     def _answered(self, sequence: int, request: ReplicaFetchRequest, answer: ReplicaFetchResponse | Exception) -> None:
         if self._closed or self._in_flight != sequence:
@@ -249,7 +250,7 @@ class ReplicaFetcher:
             self._host.fetch_connection_broke()
 
     def _request_failed(self, request: ReplicaFetchRequest, error: ErrorCode | None) -> None:
-        """Start over with a full fetch: at once when only the session was lost, else after the back-off."""
+        """Restart with a full fetch: at once when only the session was lost, otherwise after the back-off."""
         if error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
             self._session_id = NO_SESSION
         self._session_epoch = INITIAL_EPOCH
@@ -278,7 +279,7 @@ class ReplicaFetcher:
             try:
                 fine = self._apply_to(state, result)
             except DamagedLogError as error:
-                # This replica's own log, not what the leader sent.
+                # This replica's own log failed, not the leader's data.
                 self._host.log_damaged(result.topic_partition, error)
                 fine = False
             except (CorruptMessageError, InvalidRecordError):
@@ -288,7 +289,7 @@ class ReplicaFetcher:
                 self._host.storage_failed(result.topic_partition)
                 continue
             except Exception as error:
-                # Whatever it is, it is this partition's trouble; the others go on (KAFKA-8346).
+                # Any other error affects only this partition; all others continue (KAFKA-8346).
                 self._fail(state, f"{type(error).__name__}: {error}")
                 continue
             if not fine:
@@ -307,7 +308,7 @@ class ReplicaFetcher:
         )
 
     def _apply_to(self, state: FetchState, result: ReplicaFetchResult) -> bool:
-        """Apply one result; return False when the partition has to wait for the back-off, or has failed."""
+        """Apply one result; return False when the partition must wait for the back-off, or has failed."""
         log = state.partition.log
         assert log is not None
         if result.error is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -346,17 +347,17 @@ class ReplicaFetcher:
         state.delay_ms = first_ms if state.delay_ms is None else state.delay_ms * 2
 
     def _awaits_settings(self, state: FetchState, log: PartitionLog) -> bool:
-        """Whether the log's first records have to wait until the topic's settings are read.
+        """Whether the log's first records must wait until the topic's settings are read.
 
-        Its segments would have the size that the broker's defaults say. After half of ``replica.lag.time.max.ms`` a
-        copy counts for more.
+        Otherwise its segments would have the broker's default size. After half of ``replica.lag.time.max.ms`` copying
+        is more important.
         """
         if not self._host.is_unread(state.partition.topic_partition.topic) or log.size_bytes:
             return False
         return self._scheduler.now_ms() - state.since_ms < self._config.replica_lag_time_max_ms / 2
 
     def _moved(self, state: FetchState, log: PartitionLog) -> bool:
-        """Fetch from the log's end next; return whether the leader has to be told something new."""
+        """Continue at the log's end; return whether the leader must be informed of a change."""
         before = (state.sent_offset, state.last_fetched_epoch, state.sent_log_start_offset)
         state.take_position(log)
         changed = before != (state.fetch_offset, state.last_fetched_epoch, log.log_start_offset)
@@ -373,8 +374,8 @@ class ReplicaFetcher:
     def _out_of_range(self, state: FetchState, log: PartitionLog, result: ReplicaFetchResult) -> bool:
         if result.log_end_offset < 0 or result.log_start_offset < 0:
             return False
-        # After an unclean election all that is left here may lie beyond the leader's log. What the leader has may be
-        # another history then than the one whose beginning was deleted here.
+        # After an unclean election all local records may be beyond the leader's log. The leader's records may then
+        # have another history than the deleted beginning of this log.
         lies_beyond = result.log_start_offset < result.log_end_offset <= log.log_start_offset
         if lies_beyond or result.log_start_offset > log.log_end_offset:
             state.partition.follower_log.restart_at(result.log_start_offset)
@@ -391,7 +392,7 @@ class ReplicaFetcher:
     # Delays
 
     def _delay(self, states: list[FetchState]) -> None:
-        """Leave partitions out for the back-off, or for less when their error should pass by itself."""
+        """Omit partitions for the back-off, or for less time after a transient error."""
         by_delay: dict[float, list[FetchState]] = {}
         backoff_ms = self._config.replica_fetch_backoff_ms
         for state in states:
@@ -415,7 +416,7 @@ class ReplicaFetcher:
     # The quota
 
     def _hold_back_throttled(self) -> None:
-        """Leave throttled replicas that are not in sync out while the quota is exceeded."""
+        """Omit throttled replicas that are not in sync while the quota is exceeded."""
         quota = self._host.quotas.follower
         if not quota.is_exceeded(self._scheduler.now_ms()):
             return
@@ -433,7 +434,7 @@ class ReplicaFetcher:
         self._held_back.update(held)
 
     def _let_go(self) -> None:
-        """Go on with those that need not wait any more, and look again later while there are others."""
+        """Continue with replicas that need not wait any more, and check the others again later."""
         if self._closed:
             return
         quota = self._host.quotas.follower

@@ -1,4 +1,4 @@
-"""`GroupCoordinator`: answers the members and operators of the groups that this broker coordinates.
+"""`GroupCoordinator`: serves members and operators of the groups that this broker coordinates.
 
 Every method is called, and every reply comes exactly once, on the node's scheduler. A generation's members and
 assignments, and every committed offset, are written to ``__consumer_offsets`` before an answer shows them, so that
@@ -64,20 +64,20 @@ class GroupCoordinator:
         self._expiration = OffsetExpiration(config, scheduler, self.storage, self.metrics)
 
     def start(self) -> None:
-        """Begin to look for offsets that have expired."""
+        """Start the periodic expiration of offsets."""
         self._expiration.start()
 
     def stop(self) -> None:
-        """Answer every call that waits; the broker stops."""
+        """Answer every waiting call; the broker stops."""
         self._expiration.stop()
         self.storage.stop()
 
     def become_leader(self, partition: int, leader_epoch: int) -> None:
-        """Load the groups of a partition of ``__consumer_offsets`` that this broker leads from now on."""
+        """Load the groups of a partition of ``__consumer_offsets`` that this broker now leads."""
         self.storage.become_leader(partition, leader_epoch)
 
     def become_follower(self, partition: int) -> None:
-        """Drop the groups of a partition that this broker leads no longer."""
+        """Drop the groups of a partition that this broker no longer leads."""
         self.storage.become_follower(partition)
 
     def partitions_deleted(self, partitions: Iterable[TopicPartition]) -> None:
@@ -91,10 +91,10 @@ class GroupCoordinator:
     # Finding the coordinator
 
     def find_coordinator(self, group_id: str) -> int:
-        """Return the broker that coordinates a group; the first call in a cluster has the topic created.
+        """Return the broker that coordinates a group; the first call in a cluster creates the topic.
 
         Raises:
-            CoordinatorNotAvailableError: the topic is not there yet, or the partition has no leader.
+            CoordinatorNotAvailableError: the topic does not exist yet, or the partition has no leader.
         """
         try:
             partition = self.storage.partition_of(group_id)
@@ -109,7 +109,7 @@ class GroupCoordinator:
     # Membership
 
     def join(self, request: JoinRequest, reply: JoinReply) -> Cancel | None:
-        """Make the caller a member or have a member take part in a rebalance; reply when it has gathered them."""
+        """Make the caller a member or let a member take part in a rebalance; reply when all members have joined."""
         try:
             return self._joining.join(request, reply)
         except PacelineError as error:
@@ -117,7 +117,7 @@ class GroupCoordinator:
             return None
 
     def sync(self, request: SyncRequest, reply: SyncReply) -> Cancel | None:
-        """Take the leader's assignments, and reply with the caller's own."""
+        """Store the leader's assignments, and reply with the caller's own assignment."""
         try:
             return self._sync(request, reply)
         except PacelineError as error:
@@ -128,7 +128,7 @@ class GroupCoordinator:
         try:
             group = self._member_group(request.group_id, request.member_id)
         except CoordinatorLoadInProgressError:
-            # Only joins that wait are lost with a coordinator, so the member has to join again.
+            # A change of coordinator only loses waiting joins, so the member must join again.
             raise RebalanceInProgressError(f"the coordinator of group {request.group_id} has changed") from None
         member = group.check_member(request.member_id, request.group_instance_id)
         group.check_generation(request.generation)
@@ -162,7 +162,7 @@ class GroupCoordinator:
 
         def kept(answer: int | PacelineError) -> None:
             if not group.is_in(GroupState.COMPLETING_REBALANCE) or group.generation != generation:
-                return  # another rebalance has begun and has answered the members that waited
+                return  # another rebalance has begun and has answered the waiting members
             if isinstance(answer, PacelineError):
                 self._rebalances.fail_sync(group, answer)
                 self._rebalances.begin(group, "the assignments were not written")
@@ -177,10 +177,10 @@ class GroupCoordinator:
         self.storage.keep_group(group, assignments, kept)
 
     def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> None:
-        """Keep a member alive.
+        """Renew a member's session.
 
         Raises:
-            RebalanceInProgressError: the member has to join again.
+            RebalanceInProgressError: the member must join again.
             PacelineError: the membership was lost, or the group has another coordinator.
         """
         try:
@@ -194,7 +194,7 @@ class GroupCoordinator:
             raise RebalanceInProgressError(f"group {group_id} rebalances")
 
     def leave(self, group_id: str, members: Sequence[LeavingMember]) -> list[PacelineError | None]:
-        """Remove members and return per member why it could not be removed.
+        """Remove members and return the error for each member that could not be removed.
 
         Raises:
             PacelineError: the group has another coordinator.
@@ -204,7 +204,7 @@ class GroupCoordinator:
 
     def _leave(self, group: Group | None, leaving: LeavingMember) -> PacelineError | None:
         if group is None or group.is_in(GroupState.DEAD):
-            return UnknownMemberIdError("there is no such group")
+            return UnknownMemberIdError("the group does not exist")
         try:
             member_id = leaving.member_id
             if not member_id and leaving.group_instance_id is not None:
@@ -221,7 +221,7 @@ class GroupCoordinator:
     def _member_group(self, group_id: str, member_id: str) -> Group:
         group = self.storage.find(group_id)
         if group is None:
-            raise UnknownMemberIdError(f"there is no group {group_id}")
+            raise UnknownMemberIdError(f"group {group_id} does not exist")
         if group.is_in(GroupState.DEAD):
             raise CoordinatorNotAvailableError(f"group {group_id} was deleted")
         if member_id in group.pending_members:
@@ -242,7 +242,7 @@ class GroupCoordinator:
         limit = self._config.offset_metadata_max_bytes
         for topic_partition, value in request.offsets.items():
             if len(value.metadata.encode()) > limit:
-                results[topic_partition] = OffsetMetadataTooLargeError(f"the note has more than {limit} bytes")
+                results[topic_partition] = OffsetMetadataTooLargeError(f"the metadata text has more than {limit} bytes")
             else:
                 results[topic_partition] = None
                 accepted[topic_partition] = value
@@ -262,7 +262,7 @@ class GroupCoordinator:
         group = self.storage.find(request.group_id)
         if group is None:
             if is_member:
-                raise IllegalGenerationError(f"there is no group {request.group_id}")
+                raise IllegalGenerationError(f"group {request.group_id} does not exist")
             return self.storage.get_or_create(request.group_id)
         if group.is_in(GroupState.DEAD):
             raise CoordinatorNotAvailableError(f"group {request.group_id} was deleted")
@@ -280,7 +280,7 @@ class GroupCoordinator:
     def fetch_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetValue | None]:
-        """Return committed offsets: of these partitions, None where there is none, or all there are.
+        """Return committed offsets: of these partitions, with None where there is none, or all committed offsets.
 
         Raises:
             PacelineError: the group has another coordinator, or is being loaded.
@@ -292,13 +292,13 @@ class GroupCoordinator:
         return {one: kept.value if (kept := offsets.get(one)) is not None else None for one in partitions}
 
     def numbers(self) -> GroupNumbers:
-        """Return how many groups are coordinated here in which state, with how many members and offsets."""
+        """Return the number of groups in each state, and of their members and offsets."""
         return numbers_of(self.storage.loaded_groups())
 
     # Operators
 
     def list_groups(self, states: frozenset[str]) -> tuple[list[GroupListing], bool]:
-        """Return the groups coordinated here in one of these states, or all; and whether some are being loaded."""
+        """Return the groups in one of these states, or all, and whether some groups are still being loaded."""
         listings = [
             group.listing() for group in self.storage.loaded_groups() if not states or group.state.name in states
         ]
@@ -313,11 +313,11 @@ class GroupCoordinator:
         return GroupDescription(group_id) if group is None else group.description()
 
     def delete(self, group_id: str, reply: ErrorReply) -> None:
-        """Delete a group without members and its offsets; reply when the deletion is kept."""
+        """Delete a group without members and its offsets; reply when the deletion is stored."""
         try:
             group = self.storage.find(group_id)
             if group is None or group.is_in(GroupState.DEAD):
-                raise GroupIdNotFoundError(f"there is no group {group_id}")
+                raise GroupIdNotFoundError(f"group {group_id} does not exist")
             if not group.is_in(GroupState.EMPTY) or group.pending_members:
                 raise NonEmptyGroupError(f"group {group_id} has members")
         except PacelineError as error:

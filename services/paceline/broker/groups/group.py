@@ -1,10 +1,10 @@
-"""A consumer group: its state, members, generation and committed offsets. Decides nothing about time.
+"""A consumer group: its state, members, generation and committed offsets. Has no timers of its own.
 
 | From | To | When |
 |---|---|---|
 | EMPTY, STABLE, COMPLETING_REBALANCE | PREPARING_REBALANCE | a member joins, leaves or dies |
-| PREPARING_REBALANCE | COMPLETING_REBALANCE | every member has joined again, or the time for it is over |
-| COMPLETING_REBALANCE | STABLE | the leader's assignments are kept |
+| PREPARING_REBALANCE | COMPLETING_REBALANCE | every member has joined again, or the rebalance timeout is over |
+| COMPLETING_REBALANCE | STABLE | the leader's assignments are stored |
 | PREPARING_REBALANCE | EMPTY | the last member has left |
 | any | DEAD | the group is deleted or has moved to another coordinator |
 
@@ -45,7 +45,7 @@ CONSUMER: Final = "consumer"
 
 
 class GroupState(Enum):
-    """State of a group; names are the protos' without prefix."""
+    """State of a group; names are those of the protos without prefix."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -64,7 +64,7 @@ _FROM: Final[Mapping[GroupState, frozenset[GroupState]]] = {
 
 
 class CommittedOffset:
-    """A committed offset and where its record lies: of two, the later record stands."""
+    """A committed offset and the offset of its record: the later record wins."""
 
     __slots__ = ("record_offset", "value")
 
@@ -74,12 +74,12 @@ class CommittedOffset:
 
 
 class Group:
-    """One group, at its coordinator."""
+    """A group at its coordinator."""
 
     def __init__(self, group_id: str, partition: int, state: GroupState, now_wall_ms: int) -> None:
         self.group_id = group_id
         self.partition = partition
-        """Partition of ``__consumer_offsets`` that keeps it."""
+        """Partition of ``__consumer_offsets`` that stores it."""
         self.state = state
         self.state_timestamp: int | None = now_wall_ms
         self.protocol_type: str | None = None
@@ -88,22 +88,22 @@ class Group:
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
         self.pending_members: dict[str, Cancellable] = {}
-        """Ids handed out with MEMBER_ID_REQUIRED that have not joined yet."""
+        """Member ids from MEMBER_ID_REQUIRED that have not joined yet."""
         self.pending_sync: set[str] = set()
-        """Members that have not asked for their assignment in this generation."""
+        """Members that have not sent SyncGroup in this generation."""
         self.static_members: dict[str, str] = {}
         """Member id of each group instance id."""
         self.offsets: dict[TopicPartition, CommittedOffset] = {}
         self.pending_commits: Counter[TopicPartition] = Counter()
-        """Commits on their way to the log."""
+        """Commits that are not written to the log yet."""
         self.new_member_added = False
-        """Whether a member came during the initial delay."""
+        """Whether a member joined during the initial delay."""
         self.is_waiting_initially = False
-        """Whether the first rebalance waits for more members (KIP-134)."""
+        """Whether the first rebalance still waits for more members (KIP-134)."""
         self.join_timer: Cancellable | None = None
         self.sync_timer: Cancellable | None = None
         self.subscribed_topics: frozenset[str] | None = frozenset()
-        """Topics of all members; None when a member's subscription cannot be read."""
+        """Topics of all members; None when a subscription cannot be decoded."""
 
     # State
 
@@ -112,7 +112,7 @@ class Group:
         return self.state in states
 
     def transition(self, state: GroupState, now_wall_ms: int) -> None:
-        """Go to another state; only those in the table of this module's docstring are legal."""
+        """Change the state; only transitions in the table of the module docstring are allowed."""
         assert self.state in _FROM[state], f"group {self.group_id} cannot go from {self.state} to {state}"
         self.state = state
         self.state_timestamp = now_wall_ms
@@ -135,7 +135,7 @@ class Group:
             self.static_members[member.group_instance_id] = member.member_id
 
     def remove(self, member_id: str) -> Member | None:
-        """Remove a member; another becomes the leader if it was."""
+        """Remove a member; elects another leader if it was the leader."""
         member = self.members.pop(member_id, None)
         if member is None:
             return None
@@ -148,7 +148,7 @@ class Group:
         return member
 
     def replace_static(self, instance_id: str, new_id: str) -> Member:
-        """Give a static member the id of the process that has taken it over, and return it."""
+        """Assign a static member the id of its new process, and return the member."""
         old_id = self.static_members[instance_id]
         member = self.members.pop(old_id)
         member.member_id = new_id
@@ -160,7 +160,7 @@ class Group:
         return member
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
-        """Return the member that a request comes from.
+        """Return the member that sent a request.
 
         Raises:
             UnknownMemberIdError: the group has no such member.
@@ -183,13 +183,13 @@ class Group:
         """Refuse a request of another generation.
 
         Raises:
-            IllegalGenerationError: the generation is not the present one.
+            IllegalGenerationError: the generation is not the present generation.
         """
         if generation != self.generation:
             raise IllegalGenerationError(f"generation of group {self.group_id} is {self.generation}, not {generation}")
 
     def elect_joined_leader(self) -> bool:
-        """Return whether the leader has joined again, electing another member that has when it has not."""
+        """Return whether a leader has joined; elects another member if the present leader has not joined again."""
         leader = None if self.leader is None else self.members.get(self.leader)
         if leader is not None and leader.on_join is not None:
             return True
@@ -200,12 +200,12 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """Longest time a member needs to join again."""
+        """Longest rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
     def all_joined(self) -> bool:
-        """Whether every member has joined again and no new one is awaited."""
+        """Whether every member has joined again and no new member is awaited."""
         return not self.pending_members and all(member.on_join is not None for member in self.members.values())
 
     # Protocols
@@ -218,12 +218,12 @@ class Group:
         return self.protocol_type == protocol_type and bool(names & self.common_protocols())
 
     def common_protocols(self) -> set[str]:
-        """Return the assignors that all members know."""
+        """Return the assignors that all members support."""
         counts = Counter(name for member in self.members.values() for name in {one.name for one in member.protocols})
         return {name for name, count in counts.items() if count == len(self.members)}
 
     def select_protocol(self) -> str:
-        """Return the common assignor that most members like best; the first member's order decides a tie."""
+        """Return the common assignor with the most votes; the first member's order decides a tie."""
         common = self.common_protocols()
         first = next(iter(self.members.values()))
         candidates = [one.name for one in first.protocols if one.name in common]
@@ -231,7 +231,7 @@ class Group:
         return max(candidates, key=lambda name: votes[name])
 
     def next_generation(self, now_wall_ms: int) -> None:
-        """Begin a generation with the members there are."""
+        """Begin a generation with the present members."""
         self.generation += 1
         self.pending_sync.clear()
         if self.members:
@@ -245,7 +245,7 @@ class Group:
             self.transition(GroupState.EMPTY, now_wall_ms)
 
     def read_subscriptions(self) -> None:
-        """Note which topics the members subscribe to; None when that cannot be read."""
+        """Store the topics of all members; None when a subscription cannot be decoded."""
         self.subscribed_topics = None
         if self.protocol_type != CONSUMER:
             return
@@ -258,10 +258,10 @@ class Group:
         except InvalidRequestError:
             LOG.warning("cannot read the subscriptions of a group: group=%s", self.group_id)
 
-    # Answers
+    # Responses
 
     def join_result(self, member_id: str, with_members: bool | None = None) -> JoinResult:
-        """Return a member's answer to JoinGroup in the present generation; the leader's lists the members."""
+        """Return a member's JoinGroup response in the present generation; the leader's lists the members."""
         if with_members is None:
             with_members = member_id == self.leader
         members: tuple[JoinedMember, ...] = ()
@@ -275,11 +275,11 @@ class Group:
         )
 
     def sync_result(self, member: Member) -> SyncResult:
-        """Return a member's answer to SyncGroup."""
+        """Return a member's SyncGroup response."""
         return SyncResult(self.protocol_type or "", self.protocol or "", member.assignment)
 
     def listing(self) -> GroupListing:
-        """Return the group's line in a list."""
+        """Return the group's entry for ListGroups."""
         return GroupListing(self.group_id, self.protocol_type or "", self.state.name, len(self.members))
 
     def description(self) -> GroupDescription:
@@ -307,7 +307,7 @@ class Group:
         )
 
     def to_value(self, assignments: Mapping[str, bytes]) -> GroupValue:
-        """Return the group as it is kept, with these assignments."""
+        """Return the group in its stored form, with these assignments."""
         return GroupValue(
             self.protocol_type or "",
             self.generation,
@@ -320,7 +320,7 @@ class Group:
     # Offsets
 
     def keep_offset(self, topic_partition: TopicPartition, value: OffsetValue, record_offset: int) -> None:
-        """Take over a committed offset, unless a later record holds another."""
+        """Store a committed offset, unless a later record has already set it."""
         known = self.offsets.get(topic_partition)
         if known is None or known.record_offset < record_offset:
             self.offsets[topic_partition] = CommittedOffset(value, record_offset)
@@ -328,9 +328,9 @@ class Group:
     def expired_offsets(self, now_wall_ms: int, retention_ms: int) -> list[TopicPartition]:
         """Return the partitions whose offsets have expired (KIP-211).
 
-        * A group without members keeps its offsets for ``retention_ms`` after it has become empty.
-        * A group that never had members keeps each one for ``retention_ms`` after its commit.
-        * A group with members keeps those of topics it subscribes to; the second case applies to its other offsets.
+        * A group without members keeps its offsets for ``retention_ms`` after it became empty.
+        * A group that never had members keeps each offset for ``retention_ms`` after its commit.
+        * A group with members keeps offsets of subscribed topics; the second rule applies to its other offsets.
         """
         if self.is_in(GroupState.DEAD):
             return []
@@ -358,7 +358,7 @@ class Group:
         return expired
 
     def fail_waiting(self, error: PacelineError) -> None:
-        """Stop every timer and answer every call that waits with an error."""
+        """Stop every timer and answer every waiting call with an error."""
         for timer in (self.join_timer, self.sync_timer, *self.pending_members.values()):
             if timer is not None:
                 timer.cancel()

@@ -1,8 +1,8 @@
-"""The groups of the partitions of ``__consumer_offsets`` that this broker leads: loading, keeping and dropping them.
+"""Load, store and drop the groups in the partitions of ``__consumer_offsets`` that this broker leads.
 
-Become-leader starts a load, which reads the partition in small steps between other work. Until it ends, requests for
-its groups get COORDINATOR_LOAD_IN_PROGRESS. It ends when every record read is committed, so that no answer contains an
-offset that a later coordinator may lack. Become-follower drops the groups. Source: Kafka's
+Become-leader starts a load, which reads the partition in small steps. Until it ends, requests for its groups get
+COORDINATOR_LOAD_IN_PROGRESS. It ends when every record read is committed, so that no answer contains an offset that a
+later coordinator may lack. Become-follower drops the groups. Source: Kafka's
 GroupMetadataManager.
 """
 
@@ -38,9 +38,9 @@ from paceline.model.settings import GroupConfig
 LOG = logging.getLogger("paceline.broker.groups")
 
 _LOAD_BYTES: Final = 64 * 1024
-"""Read in one step of a load; its records take some milliseconds."""
+"""Bytes read in a step of a load; decoding them takes some milliseconds."""
 _LOAD_POLL_MS: Final = 20
-"""Pause between looks at the high watermark, when everything is read and not all of it is committed."""
+"""Pause between checks of the high watermark, when all records are read and some are not committed."""
 _LOAD_RETRY_MS: Final = 500
 _NOT_AVAILABLE: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -67,7 +67,7 @@ class OwnedPartition:
 
 
 class GroupStorage:
-    """Finds, keeps and drops groups."""
+    """Finds, stores and drops groups."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class GroupStorage:
     # Leadership
 
     def become_leader(self, partition: int, leader_epoch: int) -> None:
-        """Load a partition's groups. A partition that was led in the epoch before stays loaded."""
+        """Load a partition's groups. A partition already led in the previous epoch stays loaded."""
         known = self._owned.get(partition)
         if known is not None:
             if leader_epoch <= known.leader_epoch:
@@ -101,7 +101,7 @@ class GroupStorage:
         self._scheduler.call_soon(lambda: self._begin_load(partition, owned))
 
     def become_follower(self, partition: int) -> None:
-        """Drop a partition's groups; calls that wait are answered with NOT_COORDINATOR."""
+        """Drop a partition's groups; waiting calls are answered with NOT_COORDINATOR."""
         owned = self._owned.pop(partition, None)
         if owned is None:
             return
@@ -131,7 +131,7 @@ class GroupStorage:
         self._load(partition, owned, LoadedGroups(), start, end)
 
     def _load(self, partition: int, owned: OwnedPartition, found: LoadedGroups, offset: int, end: int) -> None:
-        """Take one step: read some batches, or end the load when all of them are read and committed."""
+        """Read some batches, or end the load when all are read and committed."""
         if self._owned.get(partition) is not owned:
             return
         try:
@@ -160,14 +160,14 @@ class GroupStorage:
             self._on_loaded(group)
 
     def _load_failed(self, partition: int, owned: OwnedPartition, error: PacelineError) -> None:
-        """Try again while this broker leads; a partition that it lost meanwhile is dropped by become-follower."""
-        LOG.warning("cannot load groups, trying again: partition=%d error=%s", partition, error)
+        """Retry while this broker leads; a partition lost meanwhile is dropped by become-follower."""
+        LOG.warning("loading groups failed, retrying: partition=%d error=%s", partition, error)
         self._scheduler.call_later(_LOAD_RETRY_MS, lambda: self._begin_load(partition, owned))
 
     # Finding groups
 
     def partition_of(self, group_id: str) -> int:
-        """Return the partition that keeps a group.
+        """Return the partition that stores a group.
 
         Raises:
             CoordinatorNotAvailableError: the topic does not exist.
@@ -178,7 +178,7 @@ class GroupStorage:
         return partition_for(group_id, count)
 
     def owned_partition(self, group_id: str) -> tuple[int, OwnedPartition]:
-        """Return the partition that keeps a group and is led here, loaded.
+        """Return the loaded partition that stores a group, if this broker leads it.
 
         Raises:
             InvalidGroupIdError: the name is empty.
@@ -199,7 +199,7 @@ class GroupStorage:
         return partition, owned
 
     def find(self, group_id: str) -> Group | None:
-        """Return a group, None when there is none of that name.
+        """Return a group, None when it does not exist.
 
         Raises:
             PacelineError: as `owned_partition`.
@@ -207,7 +207,7 @@ class GroupStorage:
         return self.owned_partition(group_id)[1].groups.get(group_id)
 
     def get_or_create(self, group_id: str) -> Group:
-        """Return a group, a new one when there is none.
+        """Return a group; creates it when it does not exist.
 
         Raises:
             PacelineError: as `owned_partition`.
@@ -220,21 +220,21 @@ class GroupStorage:
         return group
 
     def discard(self, group: Group) -> None:
-        """Forget a group that has nothing to keep."""
+        """Remove a group that has nothing to store."""
         owned = self._owned.get(group.partition)
         if owned is not None and owned.groups.get(group.group_id) is group:
             del owned.groups[group.group_id]
             self._kill(group, CoordinatorNotAvailableError(f"group {group.group_id} was deleted"))
 
     def restore(self, group: Group) -> None:
-        """Take back a group whose deletion could not be kept."""
+        """Restore a group whose deletion could not be stored."""
         owned = self._owned.get(group.partition)
         if owned is not None and group.group_id not in owned.groups and group.is_in(GroupState.DEAD):
             group.state = GroupState.EMPTY
             owned.groups[group.group_id] = group
 
     def loaded_groups(self) -> Iterator[Group]:
-        """Yield all groups of loaded partitions that are led here."""
+        """Yield all groups of loaded partitions that this broker leads."""
         for partition, owned in tuple(self._owned.items()):
             if owned.loaded and self._topic.leads(partition, owned.leader_epoch):
                 yield from tuple(owned.groups.values())
@@ -246,18 +246,18 @@ class GroupStorage:
 
     @property
     def loading_count(self) -> int:
-        """How many partitions are being loaded."""
+        """Number of partitions that are being loaded."""
         return sum(not owned.loaded for owned in self._owned.values())
 
-    # Keeping
+    # Storing
 
     def keep_group(self, group: Group, assignments: Mapping[str, bytes], on_done: AppendReply) -> None:
-        """Write a group's metadata; ``on_done`` gets the errors that clients get."""
+        """Write a group's metadata; ``on_done`` gets the error for the client."""
         value = encode_group_value(group.to_value(assignments))
         self._append(group, [(encode_group_key(group.group_id), value)], on_done)
 
     def keep_offsets(self, group: Group, offsets: Mapping[TopicPartition, OffsetValue], on_done: AppendReply) -> None:
-        """Write committed offsets and take them over when all in-sync replicas have them."""
+        """Write committed offsets, and apply them when all in-sync replicas have them."""
         records: list[tuple[bytes, bytes | None]] = [
             (encode_offset_key(group.group_id, topic_partition), encode_offset_value(value))
             for topic_partition, value in offsets.items()
@@ -278,7 +278,7 @@ class GroupStorage:
     def keep_deletion(
         self, group: Group, offsets: Sequence[TopicPartition], with_group: bool, on_done: AppendReply
     ) -> None:
-        """Write tombstones of offsets, and of the group itself."""
+        """Write tombstones for offsets, and for the group itself."""
         records: list[tuple[bytes, bytes | None]] = [(encode_offset_key(group.group_id, one), None) for one in offsets]
         if with_group:
             records.append((encode_group_key(group.group_id), None))
@@ -302,7 +302,7 @@ class GroupStorage:
 
 
 def _for_client(error: PacelineError) -> PacelineError:
-    """Return the error for the member when a write to the offsets topic failed."""
+    """Return the error for the member after a failed write to the offsets topic."""
     if error.code in _NOT_AVAILABLE:
         return CoordinatorNotAvailableError(f"the group could not be written: {error}")
     if error.code in _MOVED:

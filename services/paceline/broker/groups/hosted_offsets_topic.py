@@ -1,4 +1,4 @@
-"""``__consumer_offsets`` as this broker hosts it: implements `offsets_topic.OffsetsTopic` over the replica manager."""
+"""``__consumer_offsets`` on this broker: implements `offsets_topic.OffsetsTopic` with the replica manager."""
 
 import logging
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _CREATE_TIMEOUT_MS: Final = 10_000
 
 
 class Append(Protocol):
-    """The broker's own produce."""
+    """The broker's own produce call."""
 
     def __call__(
         self,
@@ -48,12 +48,12 @@ class HostedOffsetsTopic:
         self._creating = False
 
     def partition_count(self) -> int | None:
-        """Return how many partitions the topic has, None while it does not exist."""
+        """Return the number of partitions of the topic, None when it does not exist."""
         partitions = self._manager.metadata.snapshot.topics.get(OFFSETS_TOPIC)
         return len(partitions) if partitions else None
 
     def leader_of(self, partition: int) -> int | None:
-        """Return the broker that leads a partition, None while no live one does."""
+        """Return the live broker that leads a partition, None without one."""
         snapshot = self._manager.metadata.snapshot
         state = snapshot.partition(TopicPartition(OFFSETS_TOPIC, partition))
         if state is None or state.leader == NO_LEADER or state.leader not in snapshot.brokers:
@@ -61,7 +61,7 @@ class HostedOffsetsTopic:
         return state.leader
 
     def leads(self, partition: int, leader_epoch: int) -> bool:
-        """Whether this broker leads the partition in that epoch, and can prove that no other broker does."""
+        """Whether this broker leads the partition in that epoch, and can prove its leadership."""
         hosted = self._manager.partitions.get(TopicPartition(OFFSETS_TOPIC, partition))
         if hosted is None or not hosted.is_leader or hosted.leader_epoch != leader_epoch:
             return False
@@ -77,7 +77,7 @@ class HostedOffsetsTopic:
         return log.log_start_offset, log.high_watermark, log.log_end_offset
 
     def read(self, partition: int, offset: int, max_bytes: int, limit_offset: int) -> bytes:
-        """Return whole batches from ``offset`` on, at least one, none at or above ``limit_offset``.
+        """Return whole batches from ``offset`` onwards, at least one batch, none at or above ``limit_offset``.
 
         Raises:
             PacelineError: this broker does not lead the partition, or the log cannot be read.
@@ -88,7 +88,7 @@ class HostedOffsetsTopic:
     def append(
         self, partition: int, leader_epoch: int, batch: bytes, on_done: Callable[[int | PacelineError], None]
     ) -> None:
-        """Append with acks=all; ``on_done`` gets the offset of the first record, or why it failed."""
+        """Append with acks=all; ``on_done`` gets the offset of the first record, or the error."""
         topic_partition = TopicPartition(OFFSETS_TOPIC, partition)
         if not self.leads(partition, leader_epoch):
             on_done(NotLeaderOrFollowerError(f"this broker does not lead {topic_partition} in epoch {leader_epoch}"))
@@ -102,7 +102,8 @@ class HostedOffsetsTopic:
         self._append(RequiredAcks.ALL, self._config.offsets_commit_timeout_ms, data, done, False)
 
     def create(self) -> None:
-        """Have the controller create the topic, unless that is under way or too few brokers are alive (KIP-115)."""
+        """Ask the controller to create the topic, unless a request is in flight or too few brokers are alive
+        (KIP-115)."""
         config, snapshot = self._config, self._manager.metadata.snapshot
         controller = next((one for one in snapshot.controller_endpoints if one.listener == CONTROL_LISTENER), None)
         if self._creating or controller is None or len(snapshot.brokers) < config.offsets_topic_replication_factor:
@@ -114,7 +115,7 @@ class HostedOffsetsTopic:
             "segment.bytes": str(config.offsets_topic_segment_bytes),
         }
         if config.offsets_topic_replication_factor < self._manager.config.min_insync_replicas:
-            # With fewer replicas than the brokers' default asks for no commit would ever be accepted.
+            # With fewer replicas than the brokers' default min.insync.replicas no commit would be accepted.
             configs["min.insync.replicas"] = str(config.offsets_topic_replication_factor)
         topic = InternalTopic(
             OFFSETS_TOPIC,

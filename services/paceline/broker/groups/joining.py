@@ -24,7 +24,7 @@ from paceline.replication.purgatory import Cancel
 
 
 class Joining:
-    """Takes members in."""
+    """Handles JoinGroup."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Joining:
         self._new_member_suffix = new_member_suffix
 
     def join(self, request: JoinRequest, reply: JoinReply) -> Cancel | None:
-        """Take the caller in; reply at once, or when the rebalance has gathered the members.
+        """Add the caller; reply at once, or when all members have joined.
 
         Raises:
             PacelineError: the caller cannot join; ``reply`` is not called.
@@ -54,7 +54,7 @@ class Joining:
             return self._join_new(self._storage.get_or_create(request.group_id), request, reply)
         group = self._storage.find(request.group_id)
         if group is None:
-            raise UnknownMemberIdError(f"there is no group {request.group_id}")
+            raise UnknownMemberIdError(f"group {request.group_id} does not exist")
         return self._join_known(group, request, reply)
 
     # Members without an id
@@ -69,7 +69,7 @@ class Joining:
             return self._add(group, member_id, request, reply)
         self._check_size(group, len(group.pending_members))
         self._rebalances.expect(group, member_id, request.session_timeout_ms)
-        raise MemberIdRequiredError("join again with the member id given here").with_metadata(member_id=member_id)
+        raise MemberIdRequiredError("join again with the member id in the metadata").with_metadata(member_id=member_id)
 
     def _check_fit(self, group: Group, request: JoinRequest) -> None:
         if group.is_in(GroupState.DEAD):
@@ -77,8 +77,9 @@ class Joining:
         if not group.supports(request.protocol_type, request.protocols):
             known = ", ".join(sorted(group.common_protocols())) or "none"
             raise InconsistentGroupProtocolError(
-                f"group {group.group_id} is of kind {group.protocol_type or 'none'} and its members know {known}; "
-                f"this member: {request.protocol_type}, {', '.join(one.name for one in request.protocols) or 'none'}"
+                f"group {group.group_id} has protocol type {group.protocol_type or 'none'} and common assignors "
+                f"{known}; this member has {request.protocol_type}, "
+                f"{', '.join(one.name for one in request.protocols) or 'none'}"
             )
 
     def _check_size(self, group: Group, pending: int) -> None:
@@ -116,12 +117,12 @@ class Joining:
         member = group.check_member(request.member_id, request.group_instance_id)
         same = member.protocols == request.protocols
         if group.is_in(GroupState.COMPLETING_REBALANCE) and same:
-            # The answer to its last JoinGroup was lost.
+            # The response to its last JoinGroup was lost.
             self._rebalances.heard_of(group, member)
             reply(group.join_result(member.member_id))
             return None
         if group.is_in(GroupState.STABLE) and same and member.member_id != group.leader:
-            # The leader joins again to assign partitions; any other member has missed an answer.
+            # The leader joins again to assign partitions; any other member missed a response.
             self._rebalances.heard_of(group, member)
             reply(group.join_result(member.member_id, with_members=False))
             return None
@@ -143,7 +144,7 @@ class Joining:
         self._rebalances.maybe_complete_join(group)
 
     def _cancel(self, group: Group, member: Member, reply: JoinReply) -> Cancel:
-        """Return a callback for a cancelled JoinGroup: the member has its session time-out to join again."""
+        """Return a callback for a cancelled JoinGroup: the member may join again within its session timeout."""
 
         def cancel() -> None:
             if member.on_join is reply:
@@ -157,7 +158,7 @@ class Joining:
     # Static members whose process was replaced
 
     def _replace_static(self, group: Group, member_id: str, request: JoinRequest, reply: JoinReply) -> Cancel | None:
-        """Give a static member another id; a stable group does not rebalance unless its assignor changes (KIP-345)."""
+        """Give a static member a new member id; a stable group rebalances only if its assignor changes (KIP-345)."""
         instance_id = request.group_instance_id
         assert instance_id is not None
         was_leader = group.static_members[instance_id] == group.leader
@@ -180,7 +181,7 @@ class Joining:
 
         def kept(answer: int | PacelineError) -> None:
             if isinstance(answer, PacelineError):
-                # The log may name the old process; joining again repeats the replacement.
+                # The log may still name the old process; joining again repeats the replacement.
                 reply(answer)
             elif not group.is_in(GroupState.STABLE) or group.generation != generation:
                 reply(UnknownMemberIdError("the group has changed meanwhile; join again"))

@@ -1,4 +1,4 @@
-"""From the records of one partition of ``__consumer_offsets`` to its groups."""
+"""Decode the records of a partition of ``__consumer_offsets`` into groups."""
 
 import logging
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class LoadedGroups:
         self.record_count = 0
 
     def take(self, data: bytes, from_offset: int) -> int:
-        """Take in batches and return the offset after the last; records below ``from_offset`` are left out."""
+        """Add batches and return the offset after the last; skips records below ``from_offset``."""
         following = from_offset
         for position, header in iterate_headers(data):
             following = max(following, header.last_offset + 1)
@@ -58,10 +58,10 @@ class LoadedGroups:
             else:
                 offsets[key.topic_partition] = (decode_offset_value(record.value), record.offset)
         except InvalidRequestError as error:
-            LOG.warning("ignoring unreadable record of a group: offset=%d error=%s", record.offset, error)
+            LOG.warning("ignoring unreadable group record: offset=%d error=%s", record.offset, error)
 
     def groups(self, partition: int, now_wall_ms: int) -> Iterator[Group]:
-        """Yield the groups as they were kept; one that only has offsets is EMPTY."""
+        """Yield the stored groups; a group with only offsets is EMPTY."""
         for group_id, value in self._values.items():
             group = _group(group_id, partition, value, now_wall_ms)
             self._add_offsets(group)

@@ -1,4 +1,4 @@
-"""One member of a consumer group."""
+"""A member of a consumer group."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from paceline.model.scheduler import Cancellable
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A member, the calls of it that wait, and when it counts as dead."""
+    """A member with its waiting calls and its session deadline."""
 
     member_id: str
     group_instance_id: str | None
@@ -21,34 +21,34 @@ class Member:
     protocols: tuple[Protocol, ...]
     assignment: bytes = b""
     on_join: JoinReply | None = None
-    """Answers its JoinGroup that waits for the rebalance."""
+    """Answers its waiting JoinGroup."""
     on_sync: SyncReply | None = None
-    """Answers its SyncGroup that waits for the leader's assignments."""
+    """Answers its waiting SyncGroup."""
     is_new: bool = False
-    """Whether its first rebalance has not ended yet."""
+    """Whether its first rebalance is still running."""
     deadline_ms: int = 0
-    """When it counts as dead unless it sends a request before; monotonic."""
+    """Monotonic time at which its session ends unless it sends a request before."""
     timer: Cancellable | None = field(default=None, repr=False)
 
     @property
     def is_static(self) -> bool:
-        """Whether its instance id outlives the process (KIP-345)."""
+        """Whether its group instance id survives a restart (KIP-345)."""
         return self.group_instance_id is not None
 
     def supports(self, protocol: str) -> bool:
-        """Whether the member knows this assignor."""
+        """Whether the member supports this assignor."""
         return any(one.name == protocol for one in self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Return the metadata of the member for an assignor; no bytes for an unknown assignor."""
+        """Return the member's metadata for an assignor; empty for an unknown assignor."""
         return next((one.metadata for one in self.protocols if one.name == protocol), b"")
 
     def vote(self, candidates: Sequence[str]) -> str:
-        """Return the first candidate in the order of the member."""
+        """Return the member's most preferred candidate."""
         return next(one.name for one in self.protocols if one.name in candidates)
 
     def update(self, request: JoinRequest, on_join: JoinReply | None) -> None:
-        """Take over the values of a JoinGroup of this member."""
+        """Update the member from its new JoinGroup."""
         self.protocols = request.protocols
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
         self.session_timeout_ms = request.session_timeout_ms
@@ -56,7 +56,7 @@ class Member:
         self.on_join = on_join
 
     def to_value(self, protocol: str | None, assignment: bytes) -> MemberValue:
-        """Return the member as it is kept."""
+        """Return the member in its stored form."""
         return MemberValue(
             self.member_id,
             self.group_instance_id,
@@ -69,14 +69,14 @@ class Member:
         )
 
     def stop_timer(self) -> None:
-        """Stop the timer of the session."""
+        """Stop the session timer."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
 
 def member_from_value(value: MemberValue, protocol: str | None) -> Member:
-    """Return a member as it was kept."""
+    """Return a member from its stored form."""
     return Member(
         value.member_id,
         value.group_instance_id,

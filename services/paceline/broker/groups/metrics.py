@@ -1,4 +1,4 @@
-"""Numbers of a group coordinator, which the service layer exports to Prometheus (docs/metrics.md)."""
+"""Metrics of a group coordinator, exported to Prometheus by the service layer (docs/metrics.md)."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,10 +9,10 @@ from paceline.broker.groups.group import Group, GroupState
 
 @dataclass(slots=True)
 class GroupMetrics:
-    """Counters of the coordinator; they only rise."""
+    """Counters of the coordinator."""
 
     offset_commits: int = 0
-    """Offsets kept, one for each partition of a commit."""
+    """Committed offsets, counted per partition of a commit."""
     offset_expirations: int = 0
     rebalances: int = 0
     """Generations begun."""
@@ -22,16 +22,16 @@ class GroupMetrics:
 
 @dataclass(frozen=True, slots=True)
 class GroupNumbers:
-    """Gauges of the groups that a broker coordinates at one moment."""
+    """Gauges of the groups that a broker coordinates."""
 
     by_state: dict[tuple[str, ...], float]
-    """How many groups are in each state."""
+    """Number of groups in each state."""
     members: int
     offsets: int
 
 
 def numbers_of(groups: Iterable[Group]) -> GroupNumbers:
-    """Return the gauges of these groups; looks at each once."""
+    """Return the gauges of these groups."""
     states: Counter[GroupState] = Counter()
     members = offsets = 0
     for group in groups:

@@ -1,4 +1,4 @@
-"""Deletes committed offsets that have expired, and groups that have nothing left (KIP-211)."""
+"""Delete expired committed offsets, and groups without members and offsets (KIP-211)."""
 
 import logging
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ LOG = logging.getLogger("paceline.broker.groups")
 
 
 class OffsetExpiration:
-    """Looks through the groups every ``offsets.retention.check.interval.ms``."""
+    """Checks the groups every ``offsets.retention.check.interval.ms``."""
 
     def __init__(self, config: GroupConfig, scheduler: Scheduler, storage: GroupStorage, metrics: GroupMetrics) -> None:
         self._config = config
@@ -29,7 +29,7 @@ class OffsetExpiration:
         self._timer = self._scheduler.call_later(self._config.offsets_retention_check_interval_ms, self._look)
 
     def stop(self) -> None:
-        """Cancel the next look."""
+        """Cancel the next check."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -62,7 +62,7 @@ class OffsetExpiration:
         def kept(answer: int | PacelineError) -> None:
             if not isinstance(answer, PacelineError):
                 return
-            LOG.warning("expired offsets were not deleted, trying again: group=%s error=%s", group.group_id, answer)
+            LOG.warning("expired offsets not deleted, retrying: group=%s error=%s", group.group_id, answer)
             for one, offset in deleted.items():
                 group.keep_offset(one, offset.value, offset.record_offset)
             if ends:

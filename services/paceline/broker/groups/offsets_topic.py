@@ -1,4 +1,4 @@
-"""`OffsetsTopic`: reads, appends and creation of ``__consumer_offsets``, as the coordinator needs them."""
+"""`OffsetsTopic`: interface for reads, appends and creation of ``__consumer_offsets``."""
 
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -9,13 +9,13 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
 class OffsetsTopic(Protocol):
-    """The offsets topic on this broker. Offsets are exclusive where they end something."""
+    """The offsets topic on this broker. End offsets are exclusive."""
 
     def partition_count(self) -> int | None:
-        """Return how many partitions the topic has, None while it does not exist."""
+        """Return the number of partitions of the topic, None when it does not exist."""
 
     def leader_of(self, partition: int) -> int | None:
-        """Return the broker that leads a partition, None while no live one does."""
+        """Return the live broker that leads a partition, None without one."""
 
     def leads(self, partition: int, leader_epoch: int) -> bool:
         """Whether this broker leads the partition in that epoch."""
@@ -28,7 +28,7 @@ class OffsetsTopic(Protocol):
         """
 
     def read(self, partition: int, offset: int, max_bytes: int, limit_offset: int) -> bytes:
-        """Return whole batches from ``offset`` on, at least one, none at or above ``limit_offset``.
+        """Return whole batches from ``offset`` onwards, at least one batch, none at or above ``limit_offset``.
 
         Raises:
             PacelineError: this broker does not lead the partition, or the log cannot be read.
@@ -37,14 +37,14 @@ class OffsetsTopic(Protocol):
     def append(
         self, partition: int, leader_epoch: int, batch: bytes, on_done: Callable[[int | PacelineError], None]
     ) -> None:
-        """Append with acks=all; ``on_done`` gets the offset of the first record, or why it failed."""
+        """Append with acks=all; ``on_done`` gets the offset of the first record, or the error."""
 
     def create(self) -> None:
-        """Have the controller create the topic, unless that is under way."""
+        """Ask the controller to create the topic, unless a request is in flight."""
 
 
 def partition_for(group_id: str, partition_count: int) -> int:
-    """Return the partition that keeps a group: Kafka's ``abs(hashCode) % partitions``.
+    """Return the partition that stores a group: Kafka's ``abs(hashCode) % partitions``.
 
     >>> partition_for("my-group", 50)
     12
@@ -55,5 +55,5 @@ def partition_for(group_id: str, partition_count: int) -> int:
         code = (31 * code + (raw[at] << 8 | raw[at + 1])) & 0xFFFFFFFF
     if code >= 1 << 31:
         code -= 1 << 32
-    # Java's Math.abs(Integer.MIN_VALUE) is negative; Kafka uses 0 in its place.
+    # Java's Math.abs(Integer.MIN_VALUE) is negative; Kafka uses 0 instead.
     return (0 if code == -(1 << 31) else abs(code)) % partition_count

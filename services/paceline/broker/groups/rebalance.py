@@ -1,12 +1,12 @@
-"""Rebalances: gathering the members of a group, watching them, and removing those that fall silent.
+"""Rebalances: collect the members of a group, track their sessions, and remove members without heartbeats.
 
 1. A member joins, leaves or dies: PREPARING_REBALANCE. Heartbeats are answered with REBALANCE_IN_PROGRESS.
-2. Every member has joined again, or the largest rebalance time-out is over: members that have not are removed, the
-   generation grows, every join is answered: COMPLETING_REBALANCE. A group that was empty first waits
-   ``group.initial.rebalance.delay.ms``, and once more whenever a member has come meanwhile.
+2. Every member has joined again, or the longest rebalance timeout is over: members that have not joined are removed,
+   the generation rises, every join is answered: COMPLETING_REBALANCE. A group that was empty first waits for
+   ``group.initial.rebalance.delay.ms``, and again whenever a member joined meanwhile.
 3. The leader's assignments are written: STABLE, every sync is answered.
 
-A static member that does not join again in step 2 stays until its session time-out. Source: Kafka's GroupCoordinator,
+A static member that does not join again in step 2 stays until its session timeout. Source: Kafka's GroupCoordinator,
 KIP-134 (initial delay), KIP-345 (static members), KIP-394 (MEMBER_ID_REQUIRED).
 """
 
@@ -26,7 +26,7 @@ from paceline.model.settings import GroupConfig
 LOG = logging.getLogger("paceline.broker.groups")
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
-"""Longest first join of a member: its session time-out counts only once it was answered."""
+"""Longest first join of a member: its session timeout applies only after the first response."""
 
 
 class Rebalances:
@@ -38,13 +38,13 @@ class Rebalances:
         self._scheduler = scheduler
         self._storage = storage
 
-    # Watching members
+    # Sessions of members
 
     def heard_of(self, group: Group, member: Member, timeout_ms: int | None = None) -> None:
-        """Restart the session of a member, with another time-out if ``timeout_ms`` is given."""
+        """Restart a member's session, with another timeout if ``timeout_ms`` is given."""
         timeout_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self._scheduler.now_ms() + timeout_ms
-        # A timer that fires too early looks at the deadline; only an earlier deadline needs another timer.
+        # A timer that fires too early checks the deadline again; only an earlier deadline needs another timer.
         if member.timer is not None and deadline_ms >= member.deadline_ms:
             member.deadline_ms = deadline_ms
             return
@@ -63,11 +63,11 @@ class Rebalances:
         if not member.is_new and (member.on_join is not None or member.on_sync is not None):
             self.heard_of(group, member)
             return
-        LOG.info("member fell silent: group=%s member=%s", group.group_id, member.member_id)
-        self.remove(group, member, "a member fell silent")
+        LOG.info("member session expired: group=%s member=%s", group.group_id, member.member_id)
+        self.remove(group, member, "a member's session expired")
 
     def expect(self, group: Group, member_id: str, timeout_ms: int) -> None:
-        """Wait for a new member to join with the id from its MEMBER_ID_REQUIRED."""
+        """Wait for a new member to join with the member id from MEMBER_ID_REQUIRED."""
 
         def give_up() -> None:
             if group.pending_members.pop(member_id, None) is not None:
@@ -83,7 +83,7 @@ class Rebalances:
         return timer is not None
 
     def remove(self, group: Group, member: Member, why: str) -> None:
-        """Remove a member and begin a rebalance for its partitions."""
+        """Remove a member and start a rebalance for its partitions."""
         on_join, on_sync = member.on_join, member.on_sync
         member.on_join = member.on_sync = None
         group.remove(member.member_id)
@@ -100,7 +100,7 @@ class Rebalances:
     # Joining
 
     def begin(self, group: Group, why: str) -> None:
-        """Begin a rebalance, unless members are being gathered already."""
+        """Start a rebalance, unless the group is already waiting for members."""
         if not group.can_rebalance:
             return
         LOG.info("rebalancing: group=%s generation=%d reason=%s", group.group_id, group.generation, why)
@@ -118,7 +118,7 @@ class Rebalances:
         self.maybe_complete_join(group)
 
     def _wait_initially(self, group: Group, delay_ms: int, remaining_ms: int) -> None:
-        """Wait for members that start together with the first; once more when there were some (KIP-134)."""
+        """Wait for members that start together with the first; wait again when members joined meanwhile (KIP-134)."""
 
         def over() -> None:
             if group.new_member_added and remaining_ms > 0:
@@ -152,7 +152,7 @@ class Rebalances:
             LOG.info("member did not join again: group=%s member=%s", group.group_id, member.member_id)
             group.remove(member.member_id)
         if group.members and not group.elect_joined_leader():
-            # Static members only, none of which has joined again: they have until their session time-out.
+            # Only static members, none of which has joined again: they may join until their session timeout.
             self._wait_for_members(group)
             return
         group.next_generation(self._scheduler.wall_ms())
@@ -170,7 +170,7 @@ class Rebalances:
         for member in tuple(group.members.values()):
             on_join, member.on_join = member.on_join, None
             if on_join is None:
-                continue  # a static member that has not joined again: its session time-out runs on
+                continue  # a static member that has not joined again: its session timeout continues
             member.is_new = False
             member.stop_timer()
             self.heard_of(group, member)
@@ -181,7 +181,7 @@ class Rebalances:
     # Syncing
 
     def _wait_for_sync(self, group: Group) -> None:
-        """Remove members that do not ask for their assignment within the rebalance time-out."""
+        """Remove members that do not send SyncGroup within the rebalance timeout."""
         generation = group.generation
 
         def over() -> None:
@@ -192,13 +192,13 @@ class Rebalances:
             for member in silent:
                 group.remove(member.member_id)
             if silent:
-                self.begin(group, "members did not ask for their assignment")
+                self.begin(group, "members did not send SyncGroup")
 
         self._stop_sync_timer(group)
         group.sync_timer = self._scheduler.call_later(max(1, group.rebalance_timeout_ms), over)
 
     def has_synced(self, group: Group, member: Member) -> None:
-        """Note that a member has asked for its assignment."""
+        """Record a member's SyncGroup."""
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync:
             self._stop_sync_timer(group)
@@ -209,11 +209,11 @@ class Rebalances:
             group.sync_timer = None
 
     def answer_sync(self, group: Group) -> None:
-        """Give every member that waits its assignment."""
+        """Send every waiting member its assignment."""
         self._each_sync(group, group.sync_result)
 
     def fail_sync(self, group: Group, error: PacelineError) -> None:
-        """Take the assignments back and answer every member that waits for one with an error."""
+        """Discard the assignments and answer every waiting member with an error."""
         for member in group.members.values():
             member.assignment = b""
         self._each_sync(group, lambda _member: error)

@@ -1,7 +1,7 @@
 """Keys and values of the records in ``__consumer_offsets``, in Kafka's format.
 
-Written are OffsetCommitKey 1, GroupMetadataKey 2, OffsetCommitValue 3 and GroupMetadataValue 3, as Kafka 2.3 to 3.9
-write them; read are values of versions 0 to 3. Source: Kafka's OffsetCommitValue.json and GroupMetadataValue.json.
+OffsetCommitKey 1, GroupMetadataKey 2, OffsetCommitValue 3 and GroupMetadataValue 3 are written, as by Kafka 2.3 to 3.9;
+value versions 0 to 3 are read. Source: Kafka's OffsetCommitValue.json and GroupMetadataValue.json.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ VALUE_VERSION: Final = 3
 
 
 class UnknownRecordVersionError(InvalidRequestError):
-    """A record was written by a newer version; skipping it would lose it."""
+    """A record has a newer version; skipping it would lose it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class OffsetValue:
     metadata: str
     commit_timestamp: int
     expire_timestamp: int = -1
-    """Only in records of version 1."""
+    """Present only in records of version 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberValue:
-    """A member as it is kept."""
+    """A member in its stored form."""
 
     member_id: str
     group_instance_id: str | None
@@ -64,7 +64,7 @@ class MemberValue:
 
 @dataclass(frozen=True, slots=True)
 class GroupValue:
-    """A group's metadata as they are kept."""
+    """A group's metadata in its stored form."""
 
     protocol_type: str
     generation: int
@@ -96,7 +96,7 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey:
     """Return the key of a record.
 
     Raises:
-        UnknownRecordVersionError: a newer version wrote it.
+        UnknownRecordVersionError: it has a newer version.
         InvalidRequestError: the bytes end too early.
     """
     source = Reader(data)
@@ -123,7 +123,7 @@ def decode_offset_value(data: bytes) -> OffsetValue:
     """Return a committed offset.
 
     Raises:
-        UnknownRecordVersionError: a newer version wrote it.
+        UnknownRecordVersionError: it has a newer version.
         InvalidRequestError: the bytes end too early.
     """
     source = Reader(data)
@@ -163,7 +163,7 @@ def decode_group_value(data: bytes) -> GroupValue:
     """Return a group's metadata.
 
     Raises:
-        UnknownRecordVersionError: a newer version wrote them.
+        UnknownRecordVersionError: it has a newer version.
         InvalidRequestError: the bytes end too early.
     """
     source = Reader(data)
@@ -181,7 +181,7 @@ def _member(source: Reader, version: int) -> MemberValue:
     member_id = source.string()
     instance_id = source.nullable_string() if version >= 3 else None
     client_id, client_host = source.string(), source.string()
-    # Before version 1 there was one time-out for both.
+    # Version 0 has a single timeout for session and rebalance.
     rebalance_timeout_ms = source.int32() if version >= 1 else -1
     session_timeout_ms = source.int32()
     if version < 1:

@@ -1,4 +1,4 @@
-"""Requests to the group coordinator and its answers, as plain values (wire form: `paceline.v1` GroupService)."""
+"""Requests to the group coordinator and its responses, as plain values (wire form: `paceline.v1` GroupService)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from paceline.model.identifiers import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """An assignor that a member knows, with the metadata of the member for it."""
+    """An assignor that a member supports, with the member's metadata for it."""
 
     name: str
     metadata: bytes
@@ -34,7 +34,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member as the leader sees it."""
+    """A member, as described to the leader."""
 
     member_id: str
     group_instance_id: str | None
@@ -43,7 +43,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinResult:
-    """The answer to a JoinGroup."""
+    """The response to a JoinGroup."""
 
     member_id: str
     generation: int
@@ -71,7 +71,7 @@ class SyncRequest:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """The answer to a SyncGroup."""
+    """The response to a SyncGroup."""
 
     protocol_type: str
     protocol: str
@@ -80,7 +80,7 @@ class SyncResult:
 
 @dataclass(frozen=True, slots=True)
 class LeavingMember:
-    """A member that is to leave; one of the ids may be missing."""
+    """A member to remove; one of the ids may be missing."""
 
     member_id: str
     group_instance_id: str | None
@@ -92,7 +92,7 @@ class CommitRequest:
 
     group_id: str
     generation: int
-    """-1 for a caller that is no member."""
+    """-1 for a caller that is not a member."""
     member_id: str
     group_instance_id: str | None
     offsets: Mapping[TopicPartition, OffsetValue]
@@ -100,7 +100,7 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """One group of a list."""
+    """An entry of the list of groups."""
 
     group_id: str
     protocol_type: str
@@ -122,7 +122,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A described group; one that does not exist is DEAD."""
+    """A described group; a group that does not exist is DEAD."""
 
     group_id: str
     state: str = "DEAD"

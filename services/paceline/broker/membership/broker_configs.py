@@ -1,4 +1,4 @@
-"""Read the settings of this broker that may change while it runs from ZooKeeper.
+"""Read this broker's dynamic settings from ZooKeeper.
 
 The broker's own node overrides the node of all brokers. Both are read in every new session, and whenever
 ``/config/changes`` announces one of them. Source: KIP-226; Kafka 2.8 ZkNodeChangeNotificationListener.
@@ -19,7 +19,7 @@ RETRY_MS: Final = 1_000
 
 
 class BrokerConfigs:
-    """Reads the dynamic settings of one broker; ``on_change`` is told what is in effect after every read."""
+    """Reads the dynamic settings of a broker; ``on_change`` gets the effective settings after every read."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class BrokerConfigs:
         self._stopped = False
 
     def read(self) -> None:
-        """Read both nodes, once more when they are being read already."""
+        """Read both nodes; read again if a read is in progress."""
         if self._stopped:
             return
         if self._reading:
@@ -48,7 +48,7 @@ class BrokerConfigs:
         FlowRun(_read(self._broker_id), self._zookeeper, self._scheduler, self._have_read, self._failed).start()
 
     def announced(self, entity: str) -> None:
-        """Somebody has changed the settings of a broker or of all: ``3`` or ``<default>``."""
+        """Handle changed settings of a broker or of all brokers: ``3`` or ``<default>``."""
         if entity in (str(self._broker_id), "<default>"):
             self.read()
 

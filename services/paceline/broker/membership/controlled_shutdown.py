@@ -22,16 +22,16 @@ CONTROL_LISTENER: Final = "CONTROL"
 
 @dataclass(frozen=True, slots=True)
 class FoundController:
-    """What ZooKeeper says of the active controller."""
+    """The active controller according to ZooKeeper."""
 
     is_named: bool
     """Whether there is an active controller."""
     endpoint: Endpoint | None = None
-    """Its CONTROL address, None where it has published none."""
+    """Its CONTROL address, None when it has published none."""
 
 
 def find_controller() -> Flow[FoundController]:
-    """Return the active controller as ZooKeeper names it."""
+    """Return the active controller according to ZooKeeper."""
     (active,) = yield Zk([GetData(znodes.CONTROLLER)])
     expect(active, znodes.CONTROLLER, ZkCode.NO_NODE)
     if active.stat is None:
@@ -48,10 +48,11 @@ def find_controller() -> Flow[FoundController]:
 
 
 class ControlledShutdown:
-    """Up to ``controlled.shutdown.max.retries`` attempts, then it ends anyway.
+    """Makes up to ``controlled.shutdown.max.retries`` attempts, then gives up.
 
-    Each attempt finds the controller anew. The wait before the next one also bounds the search, so that a stop ends
-    while ZooKeeper is away (KAFKA-9189).
+    Each attempt looks up the controller again. The pause before the next attempt also limits the look-up, so that a
+    stop
+    ends even without ZooKeeper (KAFKA-9189).
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class ControlledShutdown:
         self._over = False
 
     def start(self) -> None:
-        """Make the first attempt; ``on_done`` is called once, with whether the controller had nothing left to move."""
+        """Make the first attempt; ``on_done`` is called once, with whether all leaders were moved."""
         if self._config.controlled_shutdown_max_retries < 1:
             self._end(False)
             return

@@ -1,7 +1,7 @@
-"""Heartbeats to the active controller, three per lease, and one at once when a connection breaks.
+"""Heartbeats to the active controller, three per lease, and immediately when a connection breaks.
 
-They keep the lease, end a false suspicion, and report leaders to which a follower has lost its connection. Their
-answers are half of this broker's contact with those that may depose it (`replication.leadership_proof`).
+They renew the lease, end a false suspicion, and report leaders to which a fetch connection broke. Their answers are one
+of the two proofs that this broker was not deposed (`replication.leadership_proof`).
 """
 
 from collections.abc import Callable
@@ -20,14 +20,15 @@ Endpoints = Callable[[], tuple[Endpoint, ...]]
 
 REPORT_RETRY_MS: Final = 200
 REPORT_RETRIES: Final = 25
-"""While fetch connections are broken, a heartbeat that fails is sent again soon: the controller may have died, too."""
+"""Pause before a failed heartbeat is repeated while fetch connections are broken: the controller may be dead, too."""
 
 
 class ControllerHeartbeats:
-    """One heartbeat per third of a lease, to the controller the metadata name, else to the one in ZooKeeper.
+    """Sends a heartbeat per third of a lease to the controller in the metadata, otherwise to the controller in
+    ZooKeeper.
 
-    After a failure the next one asks ZooKeeper; after a search that ZooKeeper did not answer the next one trusts the
-    metadata again.
+    After a failed heartbeat the next one looks the controller up in ZooKeeper; after a look-up without answer the next
+    heartbeat uses the metadata again.
     """
 
     def __init__(
@@ -42,10 +43,10 @@ class ControllerHeartbeats:
         on_contact: Callable[[int], None],
         broken_leaders: Callable[[], tuple[int, ...]] = lambda: (),
     ) -> None:
-        """Prepare; nothing is sent while ``broker_epoch`` is negative, before the first registration.
+        """Sends nothing while ``broker_epoch`` is negative, before the first registration.
 
-        ``on_contact`` receives when the question was sent that the active controller has answered, or to which
-        ZooKeeper has answered that no controller is active.
+        ``on_contact`` gets the sending time of a heartbeat that the active controller answered, or of a look-up to
+        which ZooKeeper answered that no controller is active.
         """
         self._broker_id = config.broker_id
         self._period_ms = max(config.controller_broker_lease_ms // 3, 1)
@@ -65,12 +66,12 @@ class ControllerHeartbeats:
         self._timer: Cancellable | None = None
 
     def start(self) -> None:
-        """Begin; a registration comes with a full lease, so the first beat has time."""
+        """Start; a registration includes a full lease, so the first heartbeat is not urgent."""
         if self._enabled:
             self._timer = self._scheduler.call_later(self._period_ms, self._beat)
 
     def stop(self) -> None:
-        """Send nothing more."""
+        """Stop sending heartbeats."""
         self._attempt += 1
         for pending in (self._timer, self._search):
             if pending is not None:
@@ -78,7 +79,7 @@ class ControllerHeartbeats:
         self._timer = self._search = None
 
     def beat_now(self) -> None:
-        """Send a heartbeat at once: a connection broke, or another controller has taken over."""
+        """Send a heartbeat immediately: a connection broke, or another controller became active."""
         if self._timer is not None:
             self._retries = 0
             self._timer.cancel()
@@ -136,7 +137,7 @@ class ControllerHeartbeats:
         if not isinstance(answer, Exception) and answer.error is ErrorCode.NONE and not is_overtaken:
             self._on_contact(asked_ms)
         if attempt != self._attempt:
-            # Too late to say anything about the present, except that this controller is slow or gone.
+            # Too late to prove the present state; the controller is slow or dead.
             return
         self._ask_zookeeper = (
             isinstance(answer, Exception)
@@ -147,7 +148,7 @@ class ControllerHeartbeats:
             self._retry_report()
 
     def _retry_report(self) -> None:
-        """Send again soon what a controller that is gone, or not ready, has not heard."""
+        """Repeat soon a report that a dead or unready controller has not received."""
         if self._timer is not None and self._broken_leaders() and self._retries < REPORT_RETRIES:
             self._retries += 1
             self._timer.cancel()

@@ -26,12 +26,12 @@ GRACE_MS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistered:
-    """What a broker knows once it is registered."""
+    """Result of a registration."""
 
     broker_epoch: int
     cluster_id: str
     controller_epoch: int
-    """Value of ``/controller_epoch``, 0 when there has been no controller yet."""
+    """Value of ``/controller_epoch``, 0 when there was no controller yet."""
 
 
 class EndpointTakenError(InvalidConfigError):
@@ -39,25 +39,25 @@ class EndpointTakenError(InvalidConfigError):
 
 
 class ForeignZooKeeperError(InvalidConfigError):
-    """This ZooKeeper does not know the cluster the broker belongs to: wiped, or another one.
+    """ZooKeeper has another cluster id than the broker's: it was wiped, or belongs to another cluster.
 
-    Going on would treat every topic as deleted.
+    The broker must not continue, because it would treat every topic as deleted.
     """
 
 
 class Registration:
-    """Registers the broker in each new session, and again after trouble, until it is stopped.
+    """Registers the broker in each new session, with retries after errors, until it is stopped.
 
-    ``cluster_id`` is the cluster the log directories belong to, None when they are new; the broker never registers
-    where that id is not.
+    ``cluster_id`` is the cluster id in the log directories, None when they are new; the broker never registers with
+    another cluster.
 
-    An unclean restart is said in every registration until a controller has taken note of it: `acknowledged`. A broker
-    that has registered before and finds its log directories empty has lost everything; that is an unclean restart, too.
+    Every registration reports an unclean restart until a controller has handled it: `acknowledged`. A broker that has
+    registered before and finds its log directories empty has lost all records, which also counts as an unclean restart.
 
-    A registration of a session in ``sessions_of_dead_processes`` is replaced at once: an earlier process of this broker
-    left it behind. Another holder of the broker id, or of an address, may be a predecessor, too, of which there is no
-    proof; its node goes when its session times out, so only a holder that outlives a session timeout is fatal.
-    ``remember_session`` receives each session before the broker registers in it.
+    A registration of a session in ``sessions_of_dead_processes``, which an earlier process of this broker left behind,
+    is replaced at once. Another owner of the broker id, or of an address, may also be a predecessor, without proof; its
+    node disappears when its session times out, so that only an owner that outlives a session timeout is fatal.
+    ``remember_session`` gets each session before the broker registers in it.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Registration:
         self._endpoints = endpoints
         self._unclean_restart = unclean_restart
         self._said_unclean = False
-        """Whether a registration of the present session says so, or tries to."""
+        """Whether a registration of the present session reports an unclean restart, or is about to."""
         self._scheduler = scheduler
         self._zookeeper = zookeeper
         self._rng = rng
@@ -99,16 +99,16 @@ class Registration:
 
     @property
     def unclean_restart(self) -> bool:
-        """Whether the broker may have lost records and no controller has taken note of it yet."""
+        """Whether the broker may have lost records and no controller has handled this yet."""
         return self._unclean_restart
 
     @property
     def session_id(self) -> int:
-        """Session the broker is registered in, or is registering in; 0 before the first."""
+        """Session in which the broker is registered, or is registering; 0 before the first."""
         return self._session_id
 
     def connected(self, session_id: int) -> None:
-        """A session is there: register in it, unless that is done or under way."""
+        """Register in the connected session, unless that is done or in progress."""
         if self._stopped or session_id == self._session_id:
             return
         if self._session_id:
@@ -120,9 +120,9 @@ class Registration:
         self._register()
 
     def acknowledged(self) -> None:
-        """A controller that has seen the present registration has taken note of the unclean restart: say it no more.
+        """Stop reporting the unclean restart: a controller that has read the present registration has handled it.
 
-        A later controller would otherwise distrust what the broker has replicated since.
+        Otherwise a later controller would distrust records that the broker has replicated since.
         """
         if not self._unclean_restart or self._stopped:
             return
@@ -143,7 +143,7 @@ class Registration:
         (read,) = yield Zk([GetData(path)])
         expect(read, path, ZkCode.NO_NODE)
         if read.stat is None or read.stat.ephemeral_owner != session_id:
-            return  # The next registration will not say it.
+            return  # The next registration will not report it.
         registration = znodes.decode_broker(path, read.data, self._config.broker_id)
         if registration.unclean_restart:
             cleared = znodes.encode_broker(replace(registration, unclean_restart=False))
@@ -155,7 +155,7 @@ class Registration:
             self._retry = self._scheduler.call_later(RETRY_MS, self._clear)
 
     def stop(self) -> None:
-        """Register no more."""
+        """Stop registering."""
         self._stopped = True
         self._cancel()
 
@@ -173,7 +173,7 @@ class Registration:
         ).start()
 
     def _flow(self, session_id: int) -> Flow[BrokerRegistered]:
-        # Taken before the read it is compared with: a controller elected meanwhile is newer than both.
+        # Read before the epoch that it is compared with: a controller elected meanwhile is newer than both.
         known_controller_epoch = self._highest_controller_epoch()
         if self._cluster_id is not None:
             yield from _check_cluster_id(self._cluster_id)
@@ -195,7 +195,7 @@ class Registration:
         (epoch,) = yield Zk([GetData(znodes.CONTROLLER_EPOCH)])
         expect(epoch, znodes.CONTROLLER_EPOCH, ZkCode.NO_NODE)
         controller_epoch = _controller_epoch(epoch.data)
-        # Without a write of its own this session may have read from a server that lags behind.
+        # Without a write of its own this session may have read from a server that is behind.
         if controller_epoch < known_controller_epoch and not registered.adopted:
             raise ForeignZooKeeperError(
                 f"the controller epoch in ZooKeeper is {controller_epoch}, it was {known_controller_epoch} before"
@@ -203,7 +203,7 @@ class Registration:
         return BrokerRegistered(registered.czxid, self._cluster_id, controller_epoch)
 
     def _look_for_an_earlier_life(self) -> Flow[None]:
-        """Directories that belong to no cluster yet are those of a new broker, or of one whose disks were replaced."""
+        """Directories without a cluster id belong to a new broker, or to a broker whose disks were replaced."""
         path = znodes.broker_epoch_path(self._config.broker_id)
         (read,) = yield Zk([Exists(path)])
         expect(read, path, ZkCode.NO_NODE)
@@ -237,7 +237,7 @@ class Registration:
     def _succeeded(self, registered: BrokerRegistered) -> None:
         self._conflict_since_ms = None
         if self._said_unclean and not self._unclean_restart:
-            # A controller took note of the registration before while this one was under way.
+            # A controller handled the previous registration while this registration was in progress.
             self._clear()
         LOG.info(
             "registered in ZooKeeper: broker=%d broker_epoch=%d session=0x%x",
@@ -249,7 +249,7 @@ class Registration:
 
     def _failed(self, error: Exception) -> None:
         if self._stopped or isinstance(error, SessionLostError):
-            # The next session registers anew.
+            # The next session registers again.
             return
         if isinstance(error, ForeignZooKeeperError):
             self._on_fatal(error)

@@ -1,4 +1,4 @@
-"""`ReplicaReports`: have the controller ask this broker for the state of its replicas.
+"""`ReplicaReports`: make the controller ask this broker for the state of its replicas.
 
 The broker writes a log-dir-event node; the controller answers it with LeaderAndIsr, and learns from the response which
 replicas are offline.
@@ -11,7 +11,7 @@ from paceline.model.scheduler import Scheduler
 
 
 class ReplicaReports:
-    """Writes one node for all changes since the last one; what is not written is repeated in the next session."""
+    """Writes one node for all changes since the previous report; a failed report is repeated in the next session."""
 
     def __init__(self, broker_id: int, zookeeper: ZooKeeper, scheduler: Scheduler) -> None:
         self._broker_id = broker_id
@@ -21,13 +21,13 @@ class ReplicaReports:
         self._is_due = False
 
     def request(self) -> None:
-        """Report now, or after the registration: a replica or a log directory has failed, or a replica is back."""
+        """Report now, or after the registration, that a replica or log directory has failed, or a replica is back."""
         self._is_due = True
         if self._is_registered:
             self._write()
 
     def registered(self) -> None:
-        """Report what could not be reported before this registration."""
+        """Send the reports that waited for this registration."""
         self._is_registered = True
         self._write()
 

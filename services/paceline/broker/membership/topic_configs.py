@@ -1,12 +1,12 @@
-"""Read topic settings from ZooKeeper when a topic comes here, and again when they change.
+"""Read topic settings from ZooKeeper when the broker begins to host a topic, and when they change.
 
-A partition whose topic's settings are not known yet commits nothing (its ``min.insync.replicas`` is not known), and
-produce requests to it wait; both last one read. Changes are announced below ``/config/changes``; a new session may
-have missed some, so it reads everything again.
+A partition whose topic's settings are unknown commits no record (its ``min.insync.replicas`` is unknown), and produce
+requests to it wait; both last for the duration of a read. Changes are announced under ``/config/changes``; a new
+session may have missed some, so it reads all settings again.
 
-A topic without a node has the broker's defaults. A node that cannot be parsed says nothing: the settings that were read
-last stay, or the broker's defaults where there are none. Nothing is deleted under it, and it is read again every ten
-seconds.
+A topic without a node has the broker's defaults. A node that cannot be parsed changes nothing: the previous settings
+stay, or the broker's defaults before the first read. Meanwhile no record of the topic is deleted, and the node is read
+again every ten seconds.
 """
 
 import logging
@@ -27,9 +27,9 @@ from paceline.replication.purgatory import Cancel
 LOG: Final = logging.getLogger(__name__)
 RETRY_MS: Final = 1_000
 UNREADABLE_RETRY_MS: Final = 10_000
-"""How often a node that cannot be parsed is read again; a person may mend it without an announcement."""
+"""Interval at which a node that cannot be parsed is read again; it may be repaired without an announcement."""
 LONG_UNKNOWN_MS: Final = 60_000
-"""How long settings may be unknown before a log line and a metric say so."""
+"""Time for which settings may be unknown before this is logged and counted."""
 _READS_AT_ONCE: Final = 500
 _DELETION_KEYS: Final = frozenset(
     {
@@ -41,12 +41,12 @@ _DELETION_KEYS: Final = frozenset(
         "max.compaction.lag.ms",
     }
 )
-"""Settings that decide what is deleted: the broker's default must not take the place of a value that does not parse."""
+"""Settings that control deletion: the broker's default must not replace a value that cannot be parsed."""
 _ANNOUNCEMENT: Final = re.compile(znodes.CONFIG_CHANGE_PREFIX.rpartition("/")[2] + "[0-9]+")
 
 
 class TopicConfigs:
-    """Settings of the topics this broker hosts.
+    """Settings of the hosted topics.
 
     ``on_read`` is called after every read of a topic, with None when its node could not be parsed.
     ``on_broker_announced`` is called for changed settings of brokers, with ``3`` or ``<default>``.
@@ -68,17 +68,17 @@ class TopicConfigs:
         self._known: dict[str, LogConfig] = {}
         self._wanted: dict[str, None] = {}
         self._unreadable: dict[str, str] = {}
-        """Topics whose node, or a value in it that decides on deletion, does not parse, and why."""
+        """Topics whose node, or a value that controls deletion, cannot be parsed, with the reason."""
         self._unknown_since: dict[str, float] = {}
-        """When a topic's settings were first wanted, or found unreadable; until they are known."""
+        """Time when a topic's settings were first needed, or found unreadable; until they are known."""
         self._reported: dict[str, None] = {}
-        """Topics whose unknown settings the log has been told of."""
+        """Topics whose unknown settings were logged."""
         self._retry: Cancellable | None = None
         self._report: Cancellable | None = None
         self._waiting: list[_Waiting] = []
         self._reading = False
         self._asked: set[str] = set()
-        """Topics that the read under way speaks of; one that was forgotten since may be another topic's by now."""
+        """Topics of the read in progress; a topic removed since then may have been re-created."""
         self._listing = False
         self._list_again = False
         self._applied: str | None = None
@@ -86,30 +86,30 @@ class TopicConfigs:
         self._stopped = False
 
     def get(self, topic: str) -> LogConfig | None:
-        """Return a topic's settings as they were last read, None while they are not known."""
+        """Return a topic's settings from the last read, None while they are unknown."""
         return self._known.get(topic)
 
     def deletion_is_known(self, topic: str) -> bool:
-        """Whether everything is known that decides which records of the topic may be deleted."""
+        """Whether all settings that control the deletion of the topic's records are known."""
         return topic in self._known and topic not in self._unreadable
 
     def is_unread(self, topic: str) -> bool:
-        """Whether no read of the topic has had an outcome yet."""
+        """Whether no read of the topic has completed yet."""
         return topic not in self._known and topic not in self._unreadable
 
     def long_unknown(self) -> list[str]:
-        """Return the topics whose settings have been unknown, or unreadable, for more than a minute."""
+        """Return the topics whose settings have been unknown or unreadable for more than a minute."""
         before_ms = self._scheduler.now_ms() - LONG_UNKNOWN_MS
         return [topic for topic, since_ms in self._unknown_since.items() if since_ms <= before_ms]
 
     def unknown_among(self, topics: Iterable[str]) -> dict[str, None]:
-        """Return those topics whose settings are on their way for the first time."""
+        """Return the topics whose settings are being read for the first time."""
         if not self._wanted:
             return {}
         return {topic: None for topic in topics if topic in self._wanted and topic not in self._known}
 
     def want(self, topics: Iterable[str]) -> None:
-        """Read the settings of topics that are not known yet."""
+        """Read the settings of topics that are unknown."""
         for topic in topics:
             if self.is_unread(topic):
                 self._wanted[topic] = None
@@ -117,7 +117,7 @@ class TopicConfigs:
         self._read()
 
     def forget(self, topic: str) -> None:
-        """Drop a topic that is not hosted any more; re-created, it may have other settings."""
+        """Remove a topic that is not hosted any more; after its re-creation it may have other settings."""
         self._known.pop(topic, None)
         self._reported.pop(topic, None)
         self._note_known(topic)
@@ -128,8 +128,8 @@ class TopicConfigs:
     def when_known(self, topics: Iterable[str], timeout_ms: float, then: Callable[[], Cancel | None]) -> Cancel | None:
         """Call ``then`` once the settings of these topics are known, at the latest after ``timeout_ms``.
 
-        Only a topic that this broker has just begun to host has unknown settings; mostly ``then`` is called at once.
-        Returns a function that ends this wait, or the one that ``then`` began; None when nothing waits.
+        Only newly hosted topics have unknown settings; usually ``then`` is called at once. Returns a function that
+        cancels this wait, or the wait started by ``then``; None when nothing waits.
         """
         unknown = self.unknown_among(topics)
         if not unknown:
@@ -154,18 +154,18 @@ class TopicConfigs:
         return cancel_all
 
     def connected(self, new_session: bool) -> None:
-        """A connection is there, and with it no watch: list announcements again, in a new session read everything."""
+        """List announcements again after a reconnect, which removes all watches; read all settings in a new session."""
         if new_session:
             self._wanted = {**dict.fromkeys(self._known), **dict.fromkeys(self._unreadable), **self._wanted}
         self._read()
         self._list()
 
     def announced(self) -> None:
-        """The list of announcements has changed."""
+        """Read the changed list of announcements."""
         self._list()
 
     def stop(self) -> None:
-        """Read nothing more and release every waiting request."""
+        """Stop reading and release every waiting request."""
         self._stopped = True
         for timer in (self._retry, self._report):
             if timer is not None:
@@ -199,7 +199,7 @@ class TopicConfigs:
         else:
             if topic not in self._unreadable:
                 LOG.warning(
-                    "topic settings do not parse, deleting nothing: topic=%s using=%s cause=%s",
+                    "topic settings cannot be parsed, deleting nothing: topic=%s using=%s cause=%s",
                     topic, "what does parse" if config else "last or default settings", problem,
                 )  # fmt: skip
             self._unreadable[topic] = problem
@@ -228,7 +228,7 @@ class TopicConfigs:
             LOG.info("topic settings are known again: topic=%s", topic)
 
     def _report_unknown(self) -> None:
-        """Log each topic once whose settings have been unknown for a minute, and look again at the others."""
+        """Log each topic once whose settings have been unknown for a minute, and check the others again."""
         self._report = None
         for topic in self.long_unknown():
             if topic not in self._reported:
@@ -297,14 +297,13 @@ class _Waiting:
 
 
 _Settings = Mapping[str, str] | MalformedZnodeError
-"""What a topic's node says."""
+"""Content of a topic's node."""
 
 
 def parsed_settings(settings: _Settings, defaults: LogConfig) -> tuple[LogConfig | None, str | None]:
-    """Return what a topic's node says, and why it does not say all that decides on deletion, if so.
+    """Return the settings in a topic's node, and why settings that control deletion are missing, if they are.
 
-    A key or value that makes no sense is left at its default, the others count. A node that cannot be parsed has no
-    settings at all.
+    An invalid key or value keeps its default, the others apply. A node that cannot be parsed has no settings.
     """
     if isinstance(settings, MalformedZnodeError):
         return None, str(settings)
@@ -323,9 +322,9 @@ def parsed_settings(settings: _Settings, defaults: LogConfig) -> tuple[LogConfig
 
 
 def read_known_settings(topics: Iterable[str], defaults: LogConfig) -> Flow[dict[str, LogConfig]]:
-    """Return the settings of those topics of which all is known that decides on deletion; for the load of their logs.
+    """Return the settings of the topics whose deletion settings are all known, for loading their logs.
 
-    A topic that ZooKeeper does not list is not known: it was deleted, or ZooKeeper has lost its data.
+    A topic that is not in ZooKeeper is unknown: it was deleted, or ZooKeeper has lost its data.
 
     Raises:
         CoordinationError: ZooKeeper refused, or the session ended.
@@ -357,7 +356,7 @@ def _read_configs(topics: list[str]) -> Flow[dict[str, _Settings]]:
     responses: list[Response] = yield Zk([GetData(path) for path in paths])
     missing = [index for index, response in enumerate(responses) if response.code is ZkCode.NO_NODE]
     if missing:
-        # Created with the topic, so the server asked may lag behind; a check, which is a write, brings it up to date.
+        # Created with the topic, so the server may be behind; a check, which is a write, makes it catch up.
         (checked,) = yield Zk([Multi((Check(paths[missing[0]], 0),))])
         expect(checked, paths[missing[0]], ZkCode.NO_NODE, ZkCode.BAD_VERSION)
         again: list[Response] = yield Zk([GetData(paths[index]) for index in missing])
@@ -374,13 +373,13 @@ def _read_configs(topics: list[str]) -> Flow[dict[str, _Settings]]:
 
 
 def _read_announcements(applied: str | None) -> Flow[tuple[str | None, tuple[tuple[str, str], ...]]]:
-    """Return the newest announcement's name and what was announced after ``applied``, with a watch for more."""
+    """Return the name of the latest announcement and the changes announced after ``applied``, with a watch."""
     (listed,) = yield Zk([GetChildren(znodes.CONFIG_CHANGES, watch=True)])
     expect(listed, znodes.CONFIG_CHANGES)
-    # A foreign name would count as later than every announcement to come.
+    # An invalid name could sort after every announcement to come.
     announced = sorted(child for child in listed.children if _ANNOUNCEMENT.fullmatch(child))
     if applied is not None and (not announced or announced[-1] < applied):
-        # The latest are never cleaned up: somebody has deleted the node, and its numbers begin anew.
+        # The latest announcements are never cleaned up: the node was deleted, and its numbers start again.
         applied = None
     fresh = [child for child in announced if applied is None or child > applied]
     if not fresh:

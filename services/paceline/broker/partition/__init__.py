@@ -1,4 +1,4 @@
-"""One partition on this broker: leadership, ISR, high watermark, and the manager that owns all partitions.
+"""A partition on this broker: leadership, ISR, high watermark, and the manager of all partitions.
 
 Read `partition.py` first, then `replica_manager.py`.
 """

@@ -1,4 +1,4 @@
-"""`FollowerLog`: how a follower's log follows the log of its leader. A leader never truncates.
+"""`FollowerLog`: apply the leader's records to a follower's log. A leader never truncates.
 
 Source: docs/protocol/log-format.md#append-as-follower, docs/protocol/replication.md#follower-high-watermark.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FollowerLog:
-    """Applies to the log of one partition what its fetcher has received."""
+    """Applies fetched data to the log of a partition."""
 
     __slots__ = ("_host", "_partition")
 
@@ -28,7 +28,7 @@ class FollowerLog:
         """Append the leader's batches, then adopt its high watermark and log start as far as they apply.
 
         Raises:
-            PacelineError: one of those of `PartitionLog.append_as_follower`.
+            PacelineError: an error of `PartitionLog.append_as_follower`.
         """
         log = self._log()
         if batches:
@@ -48,11 +48,11 @@ class FollowerLog:
         starts_lower = offset < log.log_start_offset
         log.truncate_to(offset)
         if starts_lower:
-            # After a crash the old log start would lie beyond all records that the log gets from now on.
+            # Otherwise after a crash the old log start would be beyond all records appended from now on.
             self._host.log_start_moved(self._partition)
 
     def restart_at(self, offset: int) -> None:
-        """Drop all records and begin where the leader's log starts: the two logs have no offset in common."""
+        """Drop all records and restart at the leader's log start: the two logs have no offset in common."""
         log = self._log()
         self._emit(f"fully, the leader's log starts at {offset}", offset)
         log.truncate_fully_and_start_at(offset)
@@ -66,7 +66,7 @@ class FollowerLog:
     def _drop_deleted_records(self, log: PartitionLog, batches: bytes, leader_log_start_offset: int) -> None:
         """Restart the log if the first batch begins within it.
 
-        All its records lie below the leader's log start, and may be of another history than that batch.
+        All its records are below the leader's log start, and may have another history than that batch.
         """
         if int.from_bytes(batches[:8], "big") < log.log_end_offset:
             self.restart_at(leader_log_start_offset)

@@ -1,4 +1,4 @@
-"""`HostedPartitions`: the partitions of one broker by name and by topic, Online or Offline.
+"""`HostedPartitions`: the Online and Offline partitions of a broker, by name and by topic.
 
 Source: docs/protocol/replication.md#hosted-partitions.
 """
@@ -13,10 +13,10 @@ class HostedPartitions:
     """Partitions by name; a partition in neither dictionary is not hosted."""
 
     def __init__(self, on_topic_left: Callable[[str], None]) -> None:
-        """``on_topic_left`` is called with each topic whose last partition here was dropped, for any reason."""
+        """``on_topic_left`` is called with each topic whose last hosted partition was dropped."""
         self.online: dict[TopicPartition, Partition] = {}
         self.offline: dict[TopicPartition, None] = {}
-        """Partitions whose log directory failed, or whose log is damaged; most stay Offline until the restart."""
+        """Partitions with a failed log directory or damaged log; most stay Offline until a restart."""
         self._by_topic: dict[str, dict[int, Partition]] = {}
         self._on_topic_left = on_topic_left
 
@@ -28,7 +28,7 @@ class HostedPartitions:
         earliest = next(iter(siblings.values()), None)
         siblings[index] = partition
         if earliest is not None and topic_id is not None and earliest.topic_id not in (None, topic_id):
-            # A partition of a deleted topic of this name is still here: its settings are not the new topic's.
+            # A partition of a deleted topic with this name is still hosted: drop its settings.
             self._on_topic_left(topic)
 
     def drop(self, topic_partition: TopicPartition) -> Partition | None:
@@ -45,11 +45,11 @@ class HostedPartitions:
         return self._by_topic.get(topic, {})
 
     def among(self, topics: Iterable[str]) -> list[str]:
-        """Return those topics of which a partition is hosted, each once."""
+        """Return the topics with a hosted partition, each once."""
         return [topic for topic in dict.fromkeys(topics) if topic in self._by_topic]
 
     def roles(self, topic: str) -> tuple[bool, bool]:
-        """Return whether this broker leads, and whether it follows, any partition of the topic."""
+        """Return whether this broker leads, and whether it follows, a partition of the topic."""
         hosted = self.of_topic(topic).values()
         return any(one.is_leader for one in hosted), any(not one.is_leader for one in hosted)
 

@@ -1,4 +1,4 @@
-"""What a hosted partition needs of the broker around it, and what it proposes to write."""
+"""Interface of the broker for a hosted partition, and its ISR proposal."""
 
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class IsrProposal:
-    """An ISR a leader wants to write, and the state it was decided on."""
+    """An ISR that a leader proposes, and the state on which the proposal is based."""
 
     __slots__ = ("decided_ms", "isr", "joiners", "leader_epoch", "old_isr", "zk_version")
 
@@ -29,13 +29,13 @@ class IsrProposal:
         self.leader_epoch = leader_epoch
         self.zk_version = zk_version
         self.joiners = joiners
-        """Broker id and broker epoch of those that join; the write checks their registration (KIP-903)."""
+        """Broker id and broker epoch of the joining replicas; the write checks their registration (KIP-903)."""
         self.decided_ms = decided_ms
-        """When it was decided; the write, if it succeeds, is later."""
+        """Time of the proposal; a successful write is later."""
 
 
 class PartitionHost(Protocol):
-    """What a partition needs of the broker around it."""
+    """The part of the broker that a partition uses."""
 
     @property
     def broker_id(self) -> int:
@@ -43,16 +43,16 @@ class PartitionHost(Protocol):
 
     @property
     def replica_lag_time_max_ms(self) -> int:
-        """How long a follower may lack records."""
+        """Longest time for which an ISR member may lag."""
 
     def now_ms(self) -> int:
         """Monotonic milliseconds."""
 
     def proof_since_ms(self) -> int:
-        """Return since when leaders have to prove their leadership (`replication.leadership_proof`)."""
+        """Return the time since which leaders must prove their leadership (`replication.leadership_proof`)."""
 
     def in_contact(self) -> bool:
-        """Whether neither the ZooKeeper session nor the controller's lease may be over."""
+        """Whether both the ZooKeeper session and the controller's lease are certainly valid."""
 
     def registered_broker_epoch(self, broker_id: int) -> int | None:
         """Epoch of a live broker, None when it is not alive."""
@@ -61,22 +61,22 @@ class PartitionHost(Protocol):
         """Whether the replica's broker is shutting down or the replica is offline."""
 
     def is_unread(self, topic: str) -> bool:
-        """Whether the topic's settings, ``min.insync.replicas`` among them, are still to be read for the first time."""
+        """Whether the topic's settings, including ``min.insync.replicas``, have not been read yet."""
 
     def deletion_is_known(self, topic: str) -> bool:
-        """Whether everything is known that decides which records of the topic may be deleted."""
+        """Whether all settings that control the deletion of the topic's records are known."""
 
     def propose_isr(self, partition: "Partition", proposal: IsrProposal) -> None:
-        """Write it; the outcome comes back through one of the methods of `IsrUpdates`."""
+        """Write a proposal; the result is passed to a method of `IsrUpdates`."""
 
     def isr_committed(self, partition: "Partition", old_isr: tuple[int, ...]) -> None:
-        """An ISR write of this partition has succeeded."""
+        """Handle a successful ISR write of this partition."""
 
     def news(self, partition: "Partition", news: int) -> None:
-        """Something readers or producers may wait for has happened."""
+        """Report a change for which readers or producers may wait."""
 
     def log_start_moved(self, partition: "Partition") -> None:
-        """Records at the beginning of the log are deleted; whole segments of them may go."""
+        """Handle a raised log start offset; whole segments may be deletable."""
 
     def emit(
         self,

@@ -1,7 +1,7 @@
 """Write many ISRs in one transaction, for the thousands of expansions after a broker's return.
 
-A write that does not apply in the batch is repeated alone by `coordination.isr_write`, which resolves conflicts and
-lost replies. Source: docs/protocol/replication.md#isr-batches.
+A write that cannot be applied in the batch is repeated alone by `coordination.isr_write`, which resolves conflicts and
+lost answers. Source: docs/protocol/replication.md#isr-batches.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ class IsrWrite:
 
 
 def write_isrs(writes: Sequence[IsrWrite]) -> Flow[list[Written | None]]:
-    """Write all whose state is as expected in one multi; None for every one that has to be written alone.
+    """Write all ISRs whose state is as expected in one multi; return None for every ISR that must be written alone.
 
     The order of reads matters: the version of a joiner's ``/broker_epochs`` node is read before the czxid of its
-    registration, so that a registration in between fails the multi.
+    registration, so that a registration in between makes the multi fail.
     """
     brokers = sorted({broker_id for write in writes for broker_id, _ in write.joiners})
     reads: list[Request] = [GetData(znodes.partition_state_path(write.topic_partition)) for write in writes]
@@ -66,7 +66,7 @@ def write_isrs(writes: Sequence[IsrWrite]) -> Flow[list[Written | None]]:
 
 
 def _expected(write: IsrWrite, read: Response) -> bytes | None:
-    """Return the data to write, foreign keys kept; None when the state is not the one the write was decided on."""
+    """Return the data to write, with unknown keys kept; None when the state differs from that of the proposal."""
     if read.stat is None or read.stat.version != write.desired.zk_version:
         return None
     path = znodes.partition_state_path(write.topic_partition)

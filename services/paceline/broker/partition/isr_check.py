@@ -1,6 +1,6 @@
-"""`IsrCheck`: remove followers that have fallen behind from the ISR, every half of ``replica.lag.time.max.ms``.
+"""`IsrCheck`: remove lagging followers from the ISR, every half of ``replica.lag.time.max.ms``.
 
-So a follower that stops fetching leaves the ISR never before 1.0 and never after 1.5 times that time.
+Therefore a follower that stops fetching leaves the ISR after 1.0 to 1.5 times that time.
 Source: docs/protocol/replication.md#leaving-the-isr.
 """
 
@@ -15,7 +15,7 @@ _CHECKS_AT_ONCE: Final = 500
 
 
 class IsrCheck:
-    """Looks at the led partitions periodically, in slices: thousands at once would delay every request."""
+    """Checks the led partitions periodically, in slices: checking thousands at once would delay every request."""
 
     def __init__(
         self,
@@ -25,12 +25,12 @@ class IsrCheck:
         on_begin: Callable[[], None],
         deliver_news: Callable[[], None],
     ) -> None:
-        """Make it.
+        """Create the check.
 
         Args:
             hosted: the partitions.
             scheduler: the broker's.
-            replica_lag_time_max_ms: how long a follower may lack records.
+            replica_lag_time_max_ms: longest time for which an ISR member may lag.
             on_begin: called before each round.
             deliver_news: called after each slice.
         """
@@ -47,7 +47,7 @@ class IsrCheck:
         self._timer = self._scheduler.call_later(self._period_ms, self._check)
 
     def stop(self) -> None:
-        """Check nothing more."""
+        """Stop checking."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -63,7 +63,7 @@ class IsrCheck:
         for partition in partitions[:_CHECKS_AT_ONCE]:
             if partition.is_leader:
                 partition.isr_updates.maybe_shrink()
-                # A follower outside the ISR that has stopped fetching no longer holds back the high watermark.
+                # A follower outside the ISR that has stopped fetching no longer delays the high watermark.
                 partition.advance_high_watermark()
         self._deliver_news()
         rest = partitions[_CHECKS_AT_ONCE:]

@@ -1,4 +1,4 @@
-"""`IsrNotifier`: tell the controller which partitions have a new ISR.
+"""`IsrNotifier`: notify the controller of partitions with a new ISR.
 
 Source: docs/protocol/replication.md#isr-propagation. `replication/isr_propagation.py` decides when.
 """
@@ -11,7 +11,7 @@ from paceline.replication.isr_propagation import IsrPropagation
 
 
 class IsrNotifier:
-    """Writes the partitions that are due into a notification node; what is not written is due again."""
+    """Writes the due partitions into a notification node; after a failed write they are due again."""
 
     def __init__(
         self, propagation: IsrPropagation, zookeeper: ZooKeeper, scheduler: Scheduler, interval_ms: int
@@ -23,11 +23,11 @@ class IsrNotifier:
         self._timer: Cancellable | None = None
 
     def start(self) -> None:
-        """Look for the first time after one interval, then periodically."""
+        """Check for the first time after one interval, then periodically."""
         self._timer = self._scheduler.call_later(self._interval_ms, self._notify)
 
     def stop(self) -> None:
-        """Write nothing more."""
+        """Stop writing."""
         if self._timer is not None:
             self._timer.cancel()
 

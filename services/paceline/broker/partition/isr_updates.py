@@ -1,11 +1,11 @@
-"""`IsrUpdates`: how the leader of one partition changes its ISR.
+"""`IsrUpdates`: ISR changes of a partition's leader.
 
-1. `maybe_expand`, after a follower's fetch, or `maybe_shrink`, in the periodic check, decides on a proposal. From then
-   on the high watermark waits for the maximal ISR: the committed members and the proposed ones.
-2. `IsrWriter` writes it to ZooKeeper, if the state still has the version that the proposal was decided on.
-3. The outcome comes back once: `written`, `refused` or `conflict`. After `unknown` the writer asks ZooKeeper again.
+1. `maybe_expand`, after a follower's fetch, or `maybe_shrink`, in the periodic check, creates a proposal. From then on
+   the high watermark waits for the maximal ISR: the committed and the proposed members.
+2. `IsrWriter` writes it to ZooKeeper, on condition of the version on which the proposal is based.
+3. The result is reported once: `written`, `refused` or `conflict`. After `unknown` the writer asks ZooKeeper again.
 
-An outcome counts only for the current proposal: a newer LeaderAndIsr voids it.
+A result counts only for the present proposal: a newer LeaderAndIsr invalidates it.
 Source: docs/protocol/replication.md#joining-the-isr, #leaving-the-isr, #writing-the-isr and #isr-conflict.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class IsrUpdates:
-    """Decides on the ISR of one partition, and applies the outcomes; at most one proposal is in progress."""
+    """Proposes ISR changes of a partition and applies the results; at most one proposal is pending."""
 
     __slots__ = ("_host", "_partition")
 
@@ -37,8 +37,8 @@ class IsrUpdates:
         if partition.log is None or partition.leader_epoch_start_offset is None:
             return JoinRefusal.NOT_FETCHED_IN_EPOCH
         if follower.log_start_offset is not None and follower.log_start_offset < partition.log.log_start_offset:
-            # As leader it would serve deleted records again, possibly some that were never committed. The response to
-            # this fetch tells the follower where the log starts; its next fetch confirms that it starts there, too.
+            # As leader it would serve deleted records again, possibly records that were never committed. The response
+            # to this fetch has the log start; the follower's next fetch confirms that it starts there, too.
             return JoinRefusal.BELOW_LOG_START
         return why_not_join(
             follower,
@@ -59,7 +59,7 @@ class IsrUpdates:
         return refusal is None and follower.broker_id in partition.replicas
 
     def maybe_expand(self, follower: FollowerProgress) -> None:
-        """Propose the ISR with ``follower``, which has just fetched, if it is assigned and may join."""
+        """Propose to add ``follower``, which has just fetched, if it is assigned and may join."""
         partition = self._partition
         broker_id = follower.broker_id
         if partition.proposal is not None or broker_id in partition.isr or broker_id not in partition.replicas:
@@ -71,7 +71,7 @@ class IsrUpdates:
         self._propose((*partition.isr, broker_id), ((broker_id, broker_epoch),))
 
     def maybe_shrink(self) -> None:
-        """Propose the ISR without the members that are out of sync."""
+        """Propose to remove the members that are out of sync."""
         partition = self._partition
         log = partition.log
         if not partition.is_leader or log is None or partition.proposal is not None:
@@ -96,7 +96,7 @@ class IsrUpdates:
         self._host.propose_isr(partition, partition.proposal)
 
     def written(self, proposal: IsrProposal, zk_version: int) -> None:
-        """Commit the proposal, which is in ZooKeeper with this version."""
+        """Commit the proposal after it was written to ZooKeeper with this version."""
         partition = self._partition
         if partition.proposal is not proposal:
             return
@@ -108,7 +108,7 @@ class IsrUpdates:
         self._settled()
 
     def refused(self, proposal: IsrProposal, reason: str) -> None:
-        """Drop the proposal: it was not applied, and the state in ZooKeeper has not changed."""
+        """Drop the proposal: it was not applied, and the state in ZooKeeper is unchanged."""
         partition = self._partition
         if partition.proposal is not proposal:
             return
@@ -117,21 +117,21 @@ class IsrUpdates:
         self._settled()
 
     def unknown(self, proposal: IsrProposal, reason: str) -> None:
-        """Record that the outcome is unknown; the proposal stays in the maximal ISR until the writer knows it."""
+        """Record that the result is unknown; the proposal stays in the maximal ISR until the writer knows it."""
         partition = self._partition
         if partition.proposal is proposal:
             self._host.emit(StateChangeKind.ISR_UNKNOWN, partition, partition.isr, reason)
 
     def conflict(self, proposal: IsrProposal, state: LeaderAndIsr | None) -> None:
-        """Apply the state that another writer has left in ZooKeeper, None if the node was deleted.
+        """Apply the state written by another process, None if the node was deleted.
 
-        If this broker still leads in the same epoch, it continues from ``state``. Otherwise a newer LeaderAndIsr will
-        follow; until then the leader proposes nothing more and keeps counting the maximal ISR.
+        If this broker still leads in the same epoch, it continues with ``state``. Otherwise a newer LeaderAndIsr will
+        follow; until then the leader proposes no change and keeps waiting for the maximal ISR.
         """
         partition = self._partition
         if partition.proposal is not proposal:
             return
-        self._host.emit(StateChangeKind.ISR_REFUSED, partition, partition.isr, "the state was written by somebody else")
+        self._host.emit(StateChangeKind.ISR_REFUSED, partition, partition.isr, "written by another process")
         if state is None or state.leader != self._host.broker_id or state.leader_epoch != partition.leader_epoch:
             partition.is_deposed = state is None or state.leader != self._host.broker_id
             return
@@ -148,7 +148,7 @@ class IsrUpdates:
         partition.proposal = None
         partition.isr = isr
         partition.zk_version = zk_version
-        # ZooKeeper named this leader after the proposal was decided, so no successor had been elected by then.
+        # ZooKeeper had this leader after the proposal was made, so no successor had been elected by then.
         partition.told_ms = max(partition.told_ms, proposal.decided_ms)
 
     def _settled(self) -> None:

@@ -1,4 +1,4 @@
-"""Write ISR proposals to ZooKeeper and report their outcome. Source: docs/protocol/replication.md#writing-the-isr."""
+"""Write ISR proposals to ZooKeeper and report the results. Source: docs/protocol/replication.md#writing-the-isr."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,11 +24,12 @@ _Pair = tuple[Partition, IsrProposal]
 
 
 class IsrWriter:
-    """Writes proposals: one alone by its own flow, several at once in one transaction.
+    """Writes proposals: a single one by its own flow, several together in one transaction.
 
-    A write whose fate is unknown is repeated as it was, in the next session. Repeating is safe: the write names the
-    version it was decided on, so it applies once, and one that had applied is recognised by its content. It ends with
-    the proposal: a newer leader epoch makes it pointless.
+    A write with unknown result is repeated unchanged, in the next session. That is safe: the write is conditional on
+    the version of its proposal, so that it is applied at most once, and an applied write is recognised by its content.
+    It ends
+    with the proposal: a newer leader epoch makes it obsolete.
     """
 
     def __init__(
@@ -51,26 +52,26 @@ class IsrWriter:
         self._stopped = False
 
     def write(self, partition: Partition, proposal: IsrProposal) -> None:
-        """Write a proposal soon, together with others of the same moment; the partition hears how it ended."""
+        """Write a proposal soon, together with other present proposals; the result is reported to the partition."""
         self._queue.append((partition, proposal))
         self._flush_soon()
 
     def session_ready(self) -> None:
-        """Repeat what the last session left unknown."""
+        """Repeat the writes whose results are unknown since the last session."""
         waiting, self._waiting = self._waiting, []
         self._queue.extend(waiting)
         self._flush_soon()
 
     def connected(self) -> None:
-        """Write what has waited for the connection and is still wanted.
+        """Write the proposals that waited for the connection and are still current.
 
-        What waits in the client cannot be taken back: the replica may be deleted meanwhile, and the topic made anew,
-        with a state of the very version that the write names.
+        A request queued in the client cannot be withdrawn: the replica may be deleted and the topic re-created
+        meanwhile, with a state of the same version.
         """
         self._flush_soon()
 
     def stop(self) -> None:
-        """Write nothing more."""
+        """Stop writing."""
         self._stopped = True
         self._queue = []
         self._waiting = []
@@ -78,7 +79,7 @@ class IsrWriter:
     def _flush_soon(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            # Not from within the fetch that made the proposal: its answer goes first.
+            # Not during the fetch that created the proposal: its response goes first.
             self._scheduler.call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -115,7 +116,7 @@ class IsrWriter:
             self._zookeeper,
             self._scheduler,
             done,
-            # Whatever it was, the single writes find out, each for itself.
+            # After any failure write each ISR alone, which determines its result.
             lambda _error: done([None] * len(batch)),
         ).start()
 

@@ -25,9 +25,9 @@ from paceline.replication.follower_progress import FollowerProgress
 
 
 def list_offsets(partitions: ReplicaManager, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
-    """Look up offsets a client may read.
+    """Look up readable offsets.
 
-    Without transactions the last stable offset is the high watermark, so both isolation levels see the same.
+    Without transactions the last stable offset is the high watermark, so that both isolation levels are equal.
     """
     return [_list_offset(partitions, query) for query in queries]
 
@@ -56,7 +56,7 @@ def _list_offset(partitions: ReplicaManager, query: OffsetQuery) -> OffsetAnswer
 
 
 def _found(answer: OffsetAnswer, log: PartitionLog, offset: int) -> None:
-    """Answer an offset with the epoch its record has, by which a reader notices later that the log was truncated."""
+    """Return an offset with the leader epoch of its record, by which a reader can later detect a truncated log."""
     answer.offset = offset
     epoch = log.epochs.epoch_of(offset)
     answer.leader_epoch = -1 if epoch is None else epoch
@@ -65,7 +65,10 @@ def _found(answer: OffsetAnswer, log: PartitionLog, offset: int) -> None:
 def offsets_for_leader_epoch(
     partitions: ReplicaManager, queries: Sequence[EpochQuery], from_client: bool
 ) -> list[EpochAnswer]:
-    """Say where leader epochs ended; only a leader knows. A follower proves with its question that it follows."""
+    """Return the end offsets of leader epochs.
+
+    Only a leader knows them. A follower's request proves that it follows.
+    """
     answers = []
     for query in queries:
         answer = EpochAnswer(query.topic_partition)
@@ -84,7 +87,7 @@ def offsets_for_leader_epoch(
 def describe_replicas(
     partitions: ReplicaManager, topic: str, indexes: Sequence[int], now_ms: int
 ) -> list[PartitionReplicasView]:
-    """Return this leader's view of partitions: what it knows of each replica, itself first."""
+    """Return this leader's view of partitions: the progress of each replica, its own first."""
     views = []
     for index in indexes:
         topic_partition = TopicPartition(topic, index)

@@ -1,12 +1,12 @@
-"""One replica this broker hosts: its role, and while it leads, its followers, ISR and high watermark.
+"""A replica hosted by this broker: its role, and as leader its followers, ISR and high watermark.
 
 Invariants (docs/protocol/replication.md):
 
 * `leader_epoch` starts at -1 and only rises; it is stored after everything in a role change that can fail.
-* While leading, the *maximal* ISR is the committed one plus the proposal in flight, and the high watermark waits for
-  all of it. At most one proposal is in flight; an outcome counts only for the proposal that is still current.
-* All methods run on the node's scheduler. Nothing here answers a request: changes are reported to the host, which
-  completes waiting operations after the whole request has been handled.
+* While leading, the *maximal* ISR is the committed ISR plus the pending proposal, and the high watermark waits for all
+  of it. At most one proposal is pending; a result counts only for the present proposal.
+* All methods run on the node's scheduler. They do not answer requests: changes are reported to the host, which
+  completes waiting operations after the whole request was handled.
 """
 
 import sys
@@ -36,7 +36,7 @@ from paceline.replication.leadership_proof import NEVER, proved_ms
 
 
 class Partition:
-    """A partition this broker was told to host. Created without a role: leader none, epoch -1."""
+    """A hosted partition. Created without a role: leader none, epoch -1."""
 
     __slots__ = (
         "_host",
@@ -83,28 +83,28 @@ class Partition:
         self.isr: tuple[int, ...] = ()
         """Committed in-sync replicas while leading, empty while following."""
         self.in_sync_at_epoch = False
-        """Whether this follower was in the ISR when its leader epoch began."""
+        """Whether this follower was in the ISR at the start of its leader epoch."""
         self.leader_epoch_start_offset: int | None = None
         self.followers: dict[int, FollowerProgress] = {}
         self.proposal: IsrProposal | None = None
         self.isr_updates = IsrUpdates(self, host)
         self.follower_log = FollowerLog(self, host)
         self.read_by_clients = False
-        """Whether clients have read this follower in its present role, and may wait for more."""
+        """Whether clients have read from this follower in its present role, and may wait for more."""
         self.sessions: dict[FetchSession, None] = {}
-        """Fetch sessions that read this partition here."""
+        """Fetch sessions that include this partition."""
         self.registration = -1
-        """Broker epoch under which this broker was last told to host it."""
+        """Broker epoch of this broker when a controller last told it to host the partition."""
         self.told_by = -1
-        """Epoch of the controller that told it so."""
+        """Epoch of that controller."""
         self.is_deposed = False
-        """Whether an ISR write found another leader, or a newer epoch, in ZooKeeper; LeaderAndIsr will say so, too."""
+        """Whether an ISR write found another leader, or a newer epoch, in ZooKeeper; a LeaderAndIsr will follow."""
         self.told_ms = NEVER
-        """When the controller, or an ISR write, last confirmed that this broker leads."""
+        """Time at which the controller, or an ISR write, last confirmed this broker's leadership."""
         self.bytes_in = 0
-        """Bytes that producers have appended here, in whichever leader epoch."""
+        """Bytes that producers have appended to this replica, in all leader epochs."""
         self.bytes_out = 0
-        """Bytes that consumers have read here."""
+        """Bytes that consumers have read from this replica."""
 
     @property
     def is_leader(self) -> bool:
@@ -113,22 +113,22 @@ class Partition:
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """Every replica that may be in the ISR: committed, or proposed with the outcome open."""
+        """All replicas that may be in the ISR: committed, or proposed with unknown result."""
         if self.proposal is None:
             return self.isr
         return tuple(dict.fromkeys((*self.isr, *self.proposal.isr)))
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether this leader's ISR is smaller than what is assigned and not just being added."""
+        """Whether this leader's ISR is smaller than the assignment without replicas being added."""
         return self.is_leader and len(self.isr) < len(self.replicas) - len(self.adding_replicas)
 
     # Role changes
 
     def make_leader(self, state: LeaderAndIsrPartition, log: PartitionLog) -> bool:
-        """Lead from now on; return whether it did not lead before.
+        """Become leader; return whether this broker did not lead before.
 
-        The new epoch enters the epoch cache at the log's end, before any record (KAFKA-7415).
+        The new epoch is added to the epoch cache at the log's end, before any record (KAFKA-7415).
 
         Raises:
             KafkaStorageError: the log failed; the role has not changed.
@@ -150,9 +150,9 @@ class Partition:
         return not was_leader
 
     def make_follower(self, state: LeaderAndIsrPartition, log: PartitionLog) -> bool:
-        """Follow ``state.leader``; return False when leader and epoch are what they were.
+        """Follow ``state.leader``; return False when leader and epoch are unchanged.
 
-        Nothing is truncated and the high watermark stays: both belong to the fetcher.
+        Nothing is truncated and the high watermark stays: the fetcher handles both.
         """
         changed = self.leader_id != state.leader or self.leader_epoch != state.leader_epoch
         self._adopt(state, log)
@@ -167,16 +167,16 @@ class Partition:
         return changed
 
     def hold_log(self, topic_id: str | None, log: PartitionLog) -> None:
-        """Keep the log, and its high watermark in the checkpoint, without a new role."""
+        """Keep the log, and its high watermark in the checkpoint, without a role."""
         self.topic_id = log.topic_id or topic_id
         self.log = log
 
     def end_leadership(self) -> None:
-        """Answer as leader no more: the controller named another leader, or none, in a newer leader epoch."""
+        """Stop answering as leader: the controller has another leader, or none, in a newer leader epoch."""
         self.is_deposed = self.is_leader
 
     def retire(self) -> None:
-        """Give up role and log, because the replica is deleted or its directory has failed."""
+        """Release role and log, because the replica is deleted or its directory has failed."""
         self.leader_id = NO_LEADER
         self.isr = ()
         self.proposal = None
@@ -197,8 +197,8 @@ class Partition:
     def _set_followers(self, state: LeaderAndIsrPartition, leader_end_offset: int, was_leader: bool) -> None:
         now_ms = self._host.now_ms()
         followers = {}
-        # At the end of a reassignment an ISR member may be out of the assignment already. It can still be elected, so
-        # the high watermark has to wait for it.
+        # At the end of a reassignment an ISR member may already be unassigned. It can still be elected, so the high
+        # watermark must wait for it.
         for broker_id in dict.fromkeys((*state.replicas, *state.isr)):
             if broker_id == self._host.broker_id:
                 continue
@@ -209,10 +209,10 @@ class Partition:
             followers[broker_id] = follower
         self.followers = followers
 
-    # Checks that come before everything a client or follower asks for
+    # Checks before every request of a client or follower
 
     def check_topic_id(self, topic_id: str | None) -> None:
-        """Refuse a request for another topic of the same name; an absent id is not checked.
+        """Refuse a request for another topic with the same name; a missing id is not checked.
 
         Raises:
             InconsistentTopicIdError: the ids differ.
@@ -221,11 +221,11 @@ class Partition:
             raise InconsistentTopicIdError(f"{self.topic_partition} has topic id {self.topic_id}, not {topic_id}")
 
     def leader_log(self, current_leader_epoch: int | None = None) -> PartitionLog:
-        """Return the log, provided this broker leads and the asker's leader epoch, if given, is the present one.
+        """Return the log, if this broker leads and the caller's leader epoch, if given, is the present epoch.
 
         Raises:
-            FencedLeaderEpochError: the asker's epoch is older.
-            UnknownLeaderEpochError: the asker's epoch is newer.
+            FencedLeaderEpochError: the caller's epoch is older.
+            UnknownLeaderEpochError: the caller's epoch is newer.
             NotLeaderOrFollowerError: another broker leads.
 
         Source: docs/protocol/replication.md#leader-epoch-check.
@@ -236,11 +236,11 @@ class Partition:
         return self.log
 
     def serving_log(self, current_leader_epoch: int | None = None) -> PartitionLog:
-        """Return the log for an answer a client will trust: as `leader_log`, provided the leadership can be proved.
+        """Return the log for an answer that a client trusts: as `leader_log`, if the leadership can be proved.
 
         Raises:
-            FencedLeaderEpochError: the asker's epoch is older.
-            UnknownLeaderEpochError: the asker's epoch is newer.
+            FencedLeaderEpochError: the caller's epoch is older.
+            UnknownLeaderEpochError: the caller's epoch is newer.
             NotLeaderOrFollowerError: another broker leads, or may have been elected without this broker's knowledge.
         """
         log = self.leader_log(current_leader_epoch)
@@ -254,7 +254,7 @@ class Partition:
 
     @property
     def is_leadership_proved(self) -> bool:
-        """Whether this leader was surely not deposed without being told."""
+        """Whether no other broker can have been elected without this leader's knowledge."""
         if self.is_deposed:
             return False
         since_ms = self._host.proof_since_ms()
@@ -265,9 +265,9 @@ class Partition:
         return proved is None or proved >= since_ms
 
     def confirm_leadership(self) -> None:
-        """Note that the controller names this broker as leader in this epoch.
+        """Record that the controller names this broker as leader in this epoch.
 
-        Out of contact it proves nothing: the message may have waited in a buffer while a successor was elected.
+        Without contact it proves nothing: the request may have waited in a buffer while a successor was elected.
         """
         if self._host.in_contact():
             self.told_ms = self._host.now_ms()
@@ -280,12 +280,12 @@ class Partition:
             raise UnknownLeaderEpochError(text)
 
     def readable_log(self, current_leader_epoch: int | None = None) -> PartitionLog:
-        """Return the log for a client that may read from a follower, under the same checks of the leader epoch.
+        """Return the log for a client that may read from a follower, with the same checks of the leader epoch.
 
         Raises:
-            FencedLeaderEpochError: the asker's epoch is older.
-            UnknownLeaderEpochError: the asker's epoch is newer.
-            NotLeaderOrFollowerError: this broker neither leads nor follows.
+            FencedLeaderEpochError: the caller's epoch is older.
+            UnknownLeaderEpochError: the caller's epoch is newer.
+            NotLeaderOrFollowerError: this broker neither leads nor follows the partition.
         """
         if self.is_leader or self.leader_id == NO_LEADER or self.log is None:
             return self.leader_log(current_leader_epoch)
@@ -294,7 +294,7 @@ class Partition:
         return self.log
 
     def check_high_watermark_is_current(self) -> None:
-        """Refuse to show clients this leader's high watermark while it may be below an earlier leader's (KIP-207).
+        """Refuse client reads while this leader's high watermark may be below an earlier leader's (KIP-207).
 
         It is current once it has reached the start of the leader epoch.
 
@@ -310,12 +310,12 @@ class Partition:
 
     @property
     def has_enough_replicas(self) -> bool:
-        """Whether the committed ISR, this leader included, has ``min.insync.replicas`` members."""
+        """Whether the committed ISR, including this leader, has ``min.insync.replicas`` members."""
         return len(self.isr) >= self.min_insync_replicas
 
     @property
     def min_insync_replicas(self) -> int:
-        """Least size of the ISR for anything to be committed; more than there can be while it is unread."""
+        """Minimum ISR size for commits; impossibly large while the setting is unknown."""
         if self.log is None or self._host.is_unread(self.topic_partition.topic):
             return sys.maxsize
         return self.log.config.min_insync_replicas
@@ -330,9 +330,9 @@ class Partition:
         Raises:
             FencedLeaderEpochError: the producer's epoch, if given, is older; nothing was appended.
             UnknownLeaderEpochError: it is newer; nothing was appended.
-            NotLeaderOrFollowerError: another broker leads, or this one cannot prove that it does.
+            NotLeaderOrFollowerError: another broker leads, or this broker cannot prove its leadership.
             NotEnoughReplicasError: ``wait_for_all`` and the ISR is too small; nothing was appended.
-            PacelineError: what the log said of the batch.
+            PacelineError: the log refused the batch.
         """
         log = self.serving_log(current_leader_epoch)
         if wait_for_all and not self.has_enough_replicas:
@@ -354,7 +354,7 @@ class Partition:
         return result
 
     def delete_records(self, offset: int) -> None:
-        """Let the log start at ``offset``, which is committed; the replicas follow.
+        """Set the log start to ``offset``, which is committed; the followers adopt it.
 
         Raises:
             NotLeaderOrFollowerError: another broker leads.
@@ -366,12 +366,12 @@ class Partition:
             self._host.log_start_moved(self)
 
     def apply_retention(self, wall_ms: int) -> None:
-        """Remove the segments that are too old or too many; followers do so on their own, and follow the leader.
+        """Delete the segments that are too old or exceed the size; followers do so on their own, and follow the leader.
 
-        Nothing is removed while the topic's settings are not known: the broker's defaults may keep less.
+        Nothing is deleted while the topic's settings are unknown: the broker's defaults may retain less.
 
         Raises:
-            PacelineError: what the log said.
+            PacelineError: an error of the log.
         """
         log = self.log
         if log is None or log.directory.is_offline or not log.config.deletes:
@@ -386,7 +386,7 @@ class Partition:
             self._host.log_start_moved(self)
 
     def low_watermark(self) -> int | None:
-        """Return the smallest log start offset among this leader and the live replicas, None while one is not known."""
+        """Return the smallest log start offset of this leader and the live replicas, None while one is unknown."""
         assert self.log is not None
         lowest = self.log.log_start_offset
         for follower in self.followers.values():
@@ -402,12 +402,12 @@ class Partition:
     def record_follower_fetch(
         self, replica_id: int, broker_epoch: int, position: FetchPosition, now_ms: int, clock: FetchClock | None
     ) -> bool:
-        """Take note of a follower's valid fetch; return False when the follower is no assigned replica.
+        """Record a follower's valid fetch; return False when the follower is not assigned.
 
         Raises:
-            StaleBrokerEpochError: a process that has since registered anew sent it.
-            BrokerNotAvailableError: it names a registration this broker has not heard of. Usually word of it is on
-                its way; were it noted, a forged epoch would shut the real follower out.
+            StaleBrokerEpochError: the fetch is from a process before the present registration. BrokerNotAvailableError:
+            the fetch has a broker epoch that this broker does not know. Usually its metadata is on
+                the way; if the epoch were recorded, a forged epoch would block the real follower.
         """
         follower = self.followers.get(replica_id)
         if follower is None or self.log is None:
@@ -434,22 +434,22 @@ class Partition:
         return True
 
     def fetch_answered(self, replica_id: int, now_ms: int) -> None:
-        """Note that a fetch without a session was answered; the follower's next fetch is younger than this."""
+        """Record the response to a fetch without session; the follower's next fetch was sent after it."""
         follower = self.followers.get(replica_id)
         if follower is not None:
             follower.answered_ms = now_ms
 
     def leave_session(self, session: FetchSession, forgotten: bool) -> None:
-        """Detach a session that does not read this partition any more; its owner may have ``forgotten`` it itself."""
+        """Remove the partition from a session; the session's owner may have ``forgotten`` it itself."""
         self.sessions.pop(session, None)
         follower = None if session.owner is None else self.followers.get(session.owner)
         if follower is not None and follower.clock is session.clock and self.log is not None:
             follower.leave_session(self.log.log_end_offset, forgotten)
 
     def advance_high_watermark(self) -> bool:
-        """Apply the leader's rule; return whether the high watermark moved.
+        """Advance the high watermark by the leader's rule; return whether it advanced.
 
-        It does not while storage fails: the last append may be in the log though its sender was told otherwise.
+        It does not advance while storage fails: the last append may be in the log although its producer got an error.
         """
         log = self.log
         if log is None or log.directory.is_offline:
@@ -478,13 +478,13 @@ class Partition:
     # In-sync replicas
 
     def is_settled(self, replica_id: int) -> bool:
-        """Whether the follower's idle fetches need no look here: it is in the committed ISR and nothing is open."""
+        """Whether the follower's idle fetches need no check: it is in the committed ISR and no proposal is pending."""
         return self.proposal is None and replica_id in self.isr
 
     # Views
 
     def offsets(self) -> tuple[ReplicaOffsets, ...]:
-        """Return where this replica stands, and while leading where the others do."""
+        """Return this replica's offsets, and as leader those of the followers."""
         log = self.log
         own = ReplicaOffsets(
             self._host.broker_id,

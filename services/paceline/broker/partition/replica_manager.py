@@ -1,8 +1,8 @@
-"""Hold the partitions of a broker and handle requests about them.
+"""Host the partitions of a broker and handle requests for them.
 
 A partition is None (not hosted), Online (in `partitions`) or Offline (its log directory failed; until restart). All
-methods run on the node's scheduler, one at a time; there are no locks. Partitions report news while a request is
-handled; `deliver_news` at its end completes the operations that wait for it.
+methods run on the node's scheduler, one at a time; there are no locks. Partitions report changes while a request is
+handled; `deliver_news` at its end completes the operations that wait for them.
 Source: docs/protocol/replication.md#hosted-partitions.
 """
 
@@ -50,7 +50,7 @@ IsrWriter = Callable[[Partition, IsrProposal], None]
 
 
 class ReplicaManager:
-    """Owner of all hosted partitions."""
+    """Owns all hosted partitions."""
 
     def __init__(
         self,
@@ -70,23 +70,23 @@ class ReplicaManager:
         on_replicas_changed: Callable[[], None],
         on_fetch_connection_broke: Callable[[], None] = lambda: None,
     ) -> None:
-        """Make it; nothing is hosted yet.
+        """Create the manager without partitions.
 
         Args:
             config: settings of the broker.
             scheduler: runs all methods.
             logs: the logs of the broker.
-            metadata: what the controller has said about the cluster.
+            metadata: cluster metadata from the controller.
             transport: calls to leaders.
-            rng: session ids.
+            rng: random session ids.
             write_isr: writes a proposal to ZooKeeper.
             on_state_change: records a change.
             on_log_dir_failed: called once with each failed log directory.
             topic_configs: settings of topics.
-            proof: whether this broker is in touch with the controller, which may have deposed it.
+            proof: whether this broker is in contact with the controller, which may have elected another leader.
             session_may_be_over: whether ZooKeeper may have ended the session.
-            on_topic_left: called with each topic that is not hosted here any more.
-            on_replicas_changed: has the controller ask for the state of the replicas here.
+            on_topic_left: called with each topic that is no longer hosted.
+            on_replicas_changed: makes the controller ask for the state of the replicas.
             on_fetch_connection_broke: called when a fetcher has lost the connection to its leader.
         """
         self._on_fetch_connection_broke = on_fetch_connection_broke
@@ -146,7 +146,7 @@ class ReplicaManager:
 
     @property
     def replica_lag_time_max_ms(self) -> int:
-        """How long a follower may lack records."""
+        """Longest time for which an ISR member may lag."""
         return self.config.replica_lag_time_max_ms
 
     def now_ms(self) -> int:
@@ -160,8 +160,8 @@ class ReplicaManager:
 
         Raises:
             KafkaStorageError: it is Offline.
-            NotLeaderOrFollowerError: it exists but not here.
-            UnknownTopicOrPartitionError: nobody has told this broker of it.
+            NotLeaderOrFollowerError: it exists on other brokers.
+            UnknownTopicOrPartitionError: it is not in this broker's metadata.
         """
         partition = self.partitions.get(topic_partition)
         if partition is not None:
@@ -173,13 +173,13 @@ class ReplicaManager:
         raise UnknownTopicOrPartitionError(f"{topic_partition} is not known to broker {self.broker_id}")
 
     def reader_seen(self, topic_partition: TopicPartition) -> bool:
-        """A client reads from the follower hosted here; return whether it keeps up with its leader."""
+        """Record a client's read from a hosted follower; return whether it keeps up with its leader."""
         return self.fetchers.reader_seen(topic_partition)
 
     def nearest_replica(self, partition: Partition, rack: str, fetch_offset: int) -> int | None:
-        """Return the follower a client in that rack should read from, None for this leader (KIP-392).
+        """Return the follower that a client in that rack should read from, None for this leader (KIP-392).
 
-        Only a live member of the committed ISR is told of, so its high watermark is never far behind.
+        Only live members of the committed ISR are returned, so that the follower's high watermark is never far behind.
         """
         if not self._rack_aware:
             return None
@@ -195,7 +195,7 @@ class ReplicaManager:
         return nearest_replica(rack, self.config.broker_rack, fetch_offset, candidates)
 
     def host(self, partition: Partition, controller_epoch: int, topic_id: str | None) -> None:
-        """Host a partition of this topic, Online, as the controller of that epoch says."""
+        """Host a partition of this topic, Online, as decided by the controller of that epoch."""
         partition.registration = self.broker_epoch
         partition.told_by = controller_epoch
         self.hosted.add(partition, topic_id)
@@ -208,25 +208,25 @@ class ReplicaManager:
         return partition
 
     def end_topic_roles(self, topics: Iterable[str]) -> None:
-        """Drop the numbers of roles that this broker does not have for these topics any more."""
+        """Remove the metrics of roles that this broker no longer has for these topics."""
         for topic in topics:
             if topic in self.traffic.topics:
                 self.traffic.end_roles(topic, *self.hosted.roles(topic))
 
-    # What partitions and fetchers ask of their host
+    # Host interface for partitions and fetchers
 
     def proof_since_ms(self) -> int:
-        """Return since when leaders have to prove their leadership."""
+        """Return the time since which leaders must prove their leadership."""
         return self._proof.since_ms(self.now_ms(), self._session_may_be_over())
 
     def in_contact(self) -> bool:
-        """Whether neither the ZooKeeper session nor the controller's lease may be over."""
+        """Whether both the ZooKeeper session and the controller's lease are certainly valid."""
         return not (self._session_may_be_over() or self._proof.lease_may_be_over(self.now_ms()))
 
     def serves_as_leader(self) -> bool:
-        """Return whether every leadership of this broker can be proved; looked at again after each loss of contact.
+        """Return whether every leadership of this broker can be proved; checked again after each loss of contact.
 
-        A leadership that has surely ended does not count: its requests are refused, and the broker is well.
+        A leadership that has certainly ended does not count: its requests are refused, and the broker is healthy.
         """
         since_ms = self.proof_since_ms()
         if since_ms == self._all_proved_since_ms and self.in_contact():
@@ -245,11 +245,11 @@ class ReplicaManager:
         return self.metadata.snapshot.is_offline_replica(topic_partition, broker_id)
 
     def propose_isr(self, partition: Partition, proposal: IsrProposal) -> None:
-        """Hand a proposal to the writer."""
+        """Pass a proposal to the writer."""
         self._write_isr(partition, proposal)
 
     def isr_committed(self, partition: Partition, old_isr: tuple[int, ...]) -> None:
-        """Count a successful ISR write and remember to tell the controller."""
+        """Count a successful ISR write and schedule the notification of the controller."""
         if len(partition.isr) < len(old_isr):
             self.metrics.isr_shrinks += 1
         else:
@@ -257,7 +257,7 @@ class ReplicaManager:
         self.isr_propagation.record(partition.topic_partition, self.now_ms())
 
     def news(self, partition: Partition, news: int) -> None:
-        """Note what readers and producers may wait for."""
+        """Record a change for which readers and producers may wait."""
         self._news[partition] = self._news.get(partition, 0) | news
 
     def emit(
@@ -268,7 +268,7 @@ class ReplicaManager:
         cause: str | None = None,
         end_offset: int | None = None,
     ) -> None:
-        """Record a state change of a partition, with where its replicas stand."""
+        """Record a state change of a partition, with the offsets of its replicas."""
         self._on_state_change(
             StateChange(
                 who=f"broker-{self.broker_id}",
@@ -290,17 +290,17 @@ class ReplicaManager:
         )
 
     def fetching_failed(self, partition: Partition, reason: str) -> None:
-        """A partition is not fetched any more until the next LeaderAndIsr names it."""
+        """Stop fetching a partition until the next LeaderAndIsr for it."""
         self.emit(StateChangeKind.FETCHER_FAILED, partition, cause=reason)
 
     def fetch_connection_broke(self) -> None:
-        """Have the loss reported: together with the controller's own evidence it shows that the leader is dead."""
+        """Report the broken connection: with the controller's own evidence it proves that the leader is dead."""
         self._on_fetch_connection_broke()
 
     def deliver_news(self) -> None:
-        """Complete the operations that wait for what has happened since the last call.
+        """Complete the operations that wait for changes since the last call.
 
-        Sessions are marked first and woken after, so that one answer carries everything one request brought.
+        Sessions are first marked and then woken, so that one response has all changes of a request.
         """
         while self._news:
             news, self._news = self._news, {}
@@ -325,15 +325,15 @@ class ReplicaManager:
     # Topic settings
 
     def is_unread(self, topic: str) -> bool:
-        """Whether the topic's settings are still to be read for the first time."""
+        """Whether the topic's settings have not been read yet."""
         return self.topic_configs.is_unread(topic)
 
     def deletion_is_known(self, topic: str) -> bool:
-        """Whether everything is known that decides which records of the topic may be deleted."""
+        """Whether all settings that control the deletion of the topic's records are known."""
         return self.topic_configs.deletion_is_known(topic)
 
     def apply_topic_config(self, topic: str, config: LogConfig | None) -> None:
-        """Take over a topic's settings, newly read or changed; with None each log keeps the settings that it has."""
+        """Apply a topic's new or changed settings; with None each log keeps its present settings."""
         if config is not None:
             self.quotas.apply_topic_config(topic, config)
         for partition in self.hosted.of_topic(topic).values():
@@ -348,14 +348,14 @@ class ReplicaManager:
     # Storage
 
     def storage_failed(self, topic_partition: TopicPartition) -> None:
-        """A log operation failed: take every partition of a failed directory offline, soon.
+        """Take all partitions of a failed directory offline soon, after a log operation failed.
 
-        Not at once: whoever found out is in the middle of a request.
+        Not immediately, because the caller is handling a request.
         """
         self.scheduler.call_soon(self.take_failed_dirs_offline)
 
     def log_start_moved(self, partition: Partition) -> None:
-        """Let go of whole segments below the log's start; their files go after ``file.delete.delay.ms``."""
+        """Delete whole segments below the log start; their files are deleted after ``file.delete.delay.ms``."""
         log = partition.log
         assert log is not None
         self._log_starts_moved = True
@@ -366,7 +366,7 @@ class ReplicaManager:
             )
 
     def make_log_starts_durable(self) -> None:
-        """Write log starts that have moved, before anybody is told that records are deleted."""
+        """Persist changed log start offsets before a response reports deleted records."""
         if not self._log_starts_moved:
             return
         self._log_starts_moved = False
@@ -375,11 +375,11 @@ class ReplicaManager:
             self.scheduler.call_soon(self.take_failed_dirs_offline)
 
     def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
-        """A log's own bytes are wrong; return what to tell whoever asked for them."""
+        """Handle damage in a log; return the error for the request that found it."""
         return self.damaged_logs.found(topic_partition, error)
 
     def purge_later(self, log: PartitionLog) -> None:
-        """Remove the files of a deleted log when its delay has passed."""
+        """Delete the files of a deleted log after its delay."""
         self.scheduler.call_later(log.config.file_delete_delay_ms, self._purge)
 
     def _purge(self) -> None:
@@ -387,7 +387,7 @@ class ReplicaManager:
             self.logs.purge_deleted()
 
     def take_failed_dirs_offline(self) -> None:
-        """Turn exactly the partitions whose log directory has failed Offline, once per directory."""
+        """Set exactly the partitions on failed log directories Offline, once per directory."""
         lost = [
             partition
             for partition in self.partitions.values()
@@ -404,7 +404,7 @@ class ReplicaManager:
         self.deliver_news()
 
     def set_offline(self, partition: Partition) -> None:
-        """Turn one partition Offline; nothing brings it back before a restart."""
+        """Set a partition Offline until a restart."""
         topic_partition = partition.topic_partition
         self.emit(StateChangeKind.BECAME_OFFLINE, partition)
         self.drop(topic_partition)
@@ -414,7 +414,7 @@ class ReplicaManager:
     # Background work
 
     def start(self) -> None:
-        """Start to look for followers that have fallen behind."""
+        """Start the checks for lagging followers."""
         self._isr_check.start()
 
     def _before_isr_check(self) -> None:
@@ -422,7 +422,7 @@ class ReplicaManager:
         self.damaged_logs.look()
 
     def start_checkpoints(self) -> None:
-        """Start writing high watermarks; after the first LeaderAndIsr, so that no partition can be missing."""
+        """Start to write high watermark checkpoints; after the first LeaderAndIsr, so that no partition is missing."""
         if self._checkpoint is None and not self._stopped:
             self._schedule_checkpoint()
 
@@ -437,12 +437,12 @@ class ReplicaManager:
             self.take_failed_dirs_offline()
 
     def stop_fetching(self) -> None:
-        """Close all fetchers; partitions that become followers from now on are not fetched."""
+        """Close all fetchers; partitions that become followers later are not fetched."""
         self.shutting_down = True
         self.fetchers.close()
 
     def stop(self) -> None:
-        """Stop fetchers and background work, answer everything that waits, and write high watermarks and logs."""
+        """Stop fetchers and background work, answer all waiting requests, and write high watermarks and logs."""
         if self._stopped:
             return
         self.stop_fetching()
@@ -461,7 +461,7 @@ class ReplicaManager:
     # Deletion
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Forget a partition that is being deleted, if it is Online."""
+        """Remove a partition that is being deleted, if it is Online."""
         partition = self.drop(topic_partition)
         if partition is not None:
             self.emit(StateChangeKind.REPLICA_DELETED, partition)

@@ -1,11 +1,12 @@
-"""Send the small appends of many producers to a follower in one fetch answer.
+"""Send the small appends of many producers to a follower in one fetch response.
 
-A fetch round costs a leader and its follower several times as much as a small append. Producers that call with one
-record and wait for acks=all send their next request soon after their answer, and all of them are answered at the same
-moment: when the high watermark has moved. The first of these requests would end the waiting fetch, and each further one
-would need a fetch of its own. So the fetch waits until as many appends have come as producers were answered, but not
-longer than 1 ms and half the time that replication took for the last of them. Waiting is part of that time, so it can
-at most double the latency when producers do not come back. A single producer is never delayed: it is the one expected.
+A fetch round trip costs a leader and its follower several times as much as a small append. Producers that send single
+records and wait for acks=all send their next request soon after the response, and all of them are answered at the same
+time: when the high watermark advances. The first of these requests would end the waiting fetch, and each further
+request would need another fetch. Therefore the fetch waits until as many appends have arrived as producers were
+answered, but at most 1 ms and half the replication time of the last of them. This wait is part of the replication time,
+so that it at most doubles the latency when producers do not return. A single producer is never delayed, because its own
+append is the expected one.
 """
 
 from typing import Final
@@ -14,13 +15,13 @@ from paceline.model.scheduler import Cancellable, Scheduler
 from paceline.replication.fetch_session import FetchSession
 
 MAX_HOLD_MS: Final = 20
-"""Longest wait of a follower's fetch for producers that were answered and have not sent their next request."""
+"""Longest time that a follower's fetch waits for producers that were answered and have not sent their next request."""
 LARGE_APPEND_BYTES: Final = 64 * 1024
-"""Requests of this size are worth a fetch answer of their own, and no fetch waits for them."""
+"""Requests of this size get their own fetch response, and no fetch waits for them."""
 
 
 class AppendCoalescer:
-    """Counts the producers whose next append a follower's fetch waits for."""
+    """Counts the producers for whose next append a follower's fetch waits."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -30,13 +31,13 @@ class AppendCoalescer:
         self._timer: Cancellable | None = None
 
     def producer_answered(self, appended_ms: int) -> None:
-        """Expect the next append of a producer that has its answer to a small request, appended at ``appended_ms``."""
+        """Expect the next append of a producer whose small request, appended at ``appended_ms``, was answered."""
         now_ms = self._scheduler.now_ms()
         self._expected += 1
         self._until_ms = now_ms + min((now_ms - appended_ms) // 2 + 1, MAX_HOLD_MS)
 
     def append_arrived(self, size_bytes: int) -> None:
-        """Count an append; the last one expected, or a large one, lets the fetches go as soon as it is in the log."""
+        """Count an append; the last expected append, or a large append, releases the fetches when it is in the log."""
         if not self._expected:
             return
         self._expected = 0 if size_bytes >= LARGE_APPEND_BYTES else self._expected - 1
@@ -44,7 +45,7 @@ class AppendCoalescer:
             self._scheduler.call_soon(self._release)
 
     def hold(self, session: FetchSession) -> bool:
-        """Let a fetch that could be answered wait for expected appends; return whether it has to wait."""
+        """Return whether a fetch that could be answered must wait for expected appends."""
         if not self._expected:
             return False
         left_ms = self._until_ms - self._scheduler.now_ms()

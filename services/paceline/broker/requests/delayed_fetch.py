@@ -1,4 +1,4 @@
-"""Keep fetches that wait, and answer them when they can be. Source: docs/protocol/replication.md#waiting-fetch."""
+"""Fetches that wait for data. Source: docs/protocol/replication.md#waiting-fetch."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -9,24 +9,24 @@ from paceline.replication.fetch_session import FetchPosition, FetchSession, News
 from paceline.replication.purgatory import DelayedOperation
 
 FetchAnswer = Callable[[int, list[PartitionRead]], None]
-"""Takes the session id (0 for none) and the partitions to answer."""
+"""Callback with the session id (0 for none) and the results of the partitions."""
 
 
 class FetchAnswering(Protocol):
-    """What a waiting fetch asks of the handler it came to."""
+    """The part of the fetch handler that a waiting fetch uses."""
 
     def would_answer(self, run: "FetchRun", position: FetchPosition) -> bool | int:
-        """Return True when a waiting fetch must be answered because of this position, else the bytes it offers."""
+        """Return True when this position requires an immediate response, otherwise its available bytes."""
 
     def hold(self, run: "FetchRun") -> bool:
-        """Let a follower's fetch that has bytes wait for expected appends; return whether it has to wait."""
+        """Return whether a follower's fetch with data must wait for expected appends."""
 
     def finish(self, run: "FetchRun", positions: list[FetchPosition]) -> None:
         """Read again for a fetch that has waited, and answer it."""
 
 
 class FetchRun:
-    """One fetch under way."""
+    """A fetch in progress."""
 
     __slots__ = ("answer", "incremental", "limits", "reader", "session")
 
@@ -46,7 +46,7 @@ class FetchRun:
 
 
 class DelayedFetch(DelayedOperation):
-    """A fetch without a session that waits for any of its partitions."""
+    """A fetch without session that waits for any of its partitions."""
 
     def __init__(self, handler: FetchAnswering, run: FetchRun, positions: list[FetchPosition]) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class DelayedFetch(DelayedOperation):
         self._positions = positions
 
     def ready(self) -> bool:
-        """Whether enough has come, or something must be said."""
+        """Whether enough bytes are available, or a response is required."""
         byte_count = 0
         for position in self._positions:
             offer = self._handler.would_answer(self._run, position)
@@ -70,7 +70,7 @@ class DelayedFetch(DelayedOperation):
 
 
 class DelayedSessionFetch(DelayedOperation):
-    """A session's fetch that waits; it looks only at partitions that were marked since it last looked."""
+    """A session's fetch that waits; it checks only partitions that were marked since its last check."""
 
     def __init__(self, handler: FetchAnswering, run: FetchRun, offers: dict[TopicPartition, int]) -> None:
         super().__init__()
@@ -80,11 +80,11 @@ class DelayedSessionFetch(DelayedOperation):
         self._byte_count = sum(offers.values())
 
     def look(self) -> None:
-        """Look at the news and answer if they suffice."""
+        """Check the marked partitions and answer if they suffice."""
         self.try_complete()
 
     def ready(self) -> bool:
-        """Whether enough has come since the fetch arrived, or something must be said."""
+        """Whether enough bytes have arrived since the fetch, or a response is required."""
         session = self._run.session
         assert session is not None
         reader = self._run.reader
@@ -105,11 +105,11 @@ class DelayedSessionFetch(DelayedOperation):
         return self._byte_count >= max(1, self._run.limits.min_bytes) and not self._handler.hold(self._run)
 
     def on_complete(self) -> None:
-        """Read what is marked and answer."""
+        """Read the marked partitions and answer."""
         self._handler.finish(self._run, [])
 
     def on_cancel(self) -> None:
-        """What is marked stays so, for the next fetch of the session."""
+        """Keep the marks, for the next fetch of the session."""
         session = self._run.session
         assert session is not None
         session.waiting = None

@@ -1,7 +1,8 @@
-"""DeleteRecords: raise the log start offset, at the leader first (KIP-107).
+"""DeleteRecords: raise the log start offset, first at the leader (KIP-107).
 
-The request is answered when every live replica starts at or above the offset, durably, so that no change of leader
-and no crash brings records back. Followers learn the leader's log start with a fetch and report theirs with the next.
+The request is answered when every live replica durably starts at or above the offset, so that neither a change of
+leader nor a crash restores records. Followers receive the leader's log start with a fetch and report theirs with the
+next fetch.
 Source: docs/protocol/replication.md#deleterecords.
 """
 
@@ -26,7 +27,7 @@ DeleteRecordsReply = Callable[[list[DeleteRecordsResult]], None]
 
 
 class DeleteRecordsHandler:
-    """Handles DeleteRecords against the hosted partitions."""
+    """Handles DeleteRecords for the hosted partitions."""
 
     def __init__(self, partitions: PartitionLookup, purgatory: Purgatory, make_durable: Callable[[], None]) -> None:
         self._partitions = partitions
@@ -36,9 +37,9 @@ class DeleteRecordsHandler:
     def delete(
         self, queries: Sequence[DeleteRecordsQuery], timeout_ms: int, reply: DeleteRecordsReply
     ) -> Cancel | None:
-        """Delete what lies below the offsets and reply once, with one result per query.
+        """Delete the records below the offsets and reply once, with one result per query.
 
-        Returns what ends the wait for the replicas without an answer, None when nothing waits.
+        Returns a function that cancels the wait for the replicas, None when nothing waits.
         """
         results: list[DeleteRecordsResult] = []
         pending: list[_Pending] = []
@@ -73,7 +74,7 @@ class DeleteRecordsHandler:
             offset = log.high_watermark if query.before_offset is None else query.before_offset
             if not 0 <= offset <= log.high_watermark:
                 raise OffsetOutOfRangeError(
-                    f"{topic_partition} is committed up to {log.high_watermark}, {offset} is not within",
+                    f"{topic_partition}: offset {offset} is beyond the high watermark {log.high_watermark}",
                     log.log_start_offset,
                     log.high_watermark,
                 )
@@ -87,7 +88,7 @@ class DeleteRecordsHandler:
 
 
 class _Pending:
-    """One partition whose replicas still have to follow."""
+    """A partition whose replicas have not all followed."""
 
     __slots__ = ("offset", "partition", "result")
 
@@ -98,7 +99,7 @@ class _Pending:
 
 
 class DelayedDeleteRecords(DelayedOperation):
-    """A deletion that waits for the replicas; what is deleted stays deleted whatever the answer."""
+    """A deletion that waits for the replicas; deleted records stay deleted in any case."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class DelayedDeleteRecords(DelayedOperation):
         self._reply = reply
 
     def ready(self) -> bool:
-        """Whether every partition is decided: deleted on all live replicas, or led by somebody else."""
+        """Whether every partition is decided: deleted on all live replicas, or led by another broker."""
         self._pending = [waiting for waiting in self._pending if not self._decided(waiting)]
         return not self._pending
 
@@ -136,7 +137,7 @@ class DelayedDeleteRecords(DelayedOperation):
         return True
 
     def on_complete(self) -> None:
-        """Answer; replicas that are not there yet have run out of time."""
+        """Answer; replicas that have not followed have timed out."""
         for waiting in self._pending:
             error = RequestTimedOutError(f"not every replica of {waiting.result.topic_partition} has deleted yet")
             waiting.result.failure = failure_of(error)

@@ -1,4 +1,4 @@
-"""DigestRange: summarize stored record batches, so that replicas can be compared without copying their records."""
+"""DigestRange: return digests of stored batches, so that replicas can be compared without copying their records."""
 
 from typing import Final
 
@@ -13,21 +13,21 @@ from paceline.model.client_io import DigestAnswer, DigestQuery
 from paceline.model.errors import CorruptMessageError, PacelineError, ReplicaNotAvailableError
 
 MAX_BYTES: Final = 4 * 1024 * 1024
-"""Read for one answer; more would hold up the event loop for longer than other requests should wait."""
+"""Maximum bytes per response; more would block the event loop too long."""
 _READ_BYTES: Final = 1024 * 1024
 _EPOCH_FROM, _EPOCH_TO = 12, 16
-"""Place of the leader epoch in a batch header."""
+"""Position of the leader epoch in a batch header."""
 _NO_EPOCH: Final = bytes(_EPOCH_TO - _EPOCH_FROM)
 
 
 def digest_range(partitions: PartitionLookup, query: DigestQuery) -> DigestAnswer:
-    """Return the digest of a range of this broker's replica; a damaged log is reported and left as it is."""
+    """Return the digest of a range of this broker's replica; a damaged log is reported but not changed."""
     answer = DigestAnswer(query.topic_partition)
     try:
         partition = partitions.lookup(query.topic_partition)
         partition.check_topic_id(query.topic_id)
         if partition.log is None:
-            raise ReplicaNotAvailableError(f"{query.topic_partition} has no log here")
+            raise ReplicaNotAvailableError(f"this broker has no log of {query.topic_partition}")
         log = partition.log
         answer.log_start_offset, answer.log_end_offset = log.log_start_offset, log.log_end_offset
         answer.high_watermark = log.high_watermark

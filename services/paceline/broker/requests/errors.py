@@ -1,4 +1,4 @@
-"""From a typed error to the failure of one partition in an answer."""
+"""Convert a typed error to the failure of a partition in a response."""
 
 from paceline.broker.partition.partition import Partition
 from paceline.model.client_io import LeaderHint, PartitionFailure
@@ -9,7 +9,7 @@ _WITH_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH,
 
 
 def failure_of(error: PacelineError, leader: LeaderHint | None = None) -> PartitionFailure:
-    """Return the failure for an error, with what helps the client go on: leader, or the bounds of the log."""
+    """Return the failure for an error, with a leader hint or the bounds of the log."""
     failure = PartitionFailure(error.code, str(error))
     if isinstance(error, OffsetOutOfRangeError):
         failure.log_start_offset = error.log_start_offset
@@ -20,7 +20,7 @@ def failure_of(error: PacelineError, leader: LeaderHint | None = None) -> Partit
 
 
 def leader_hint(partition: Partition | None) -> LeaderHint | None:
-    """Return the leader a hosted partition knows of."""
+    """Return the leader of a hosted partition as a hint."""
     if partition is None or partition.leader_id == NO_LEADER:
         return None
     return LeaderHint(partition.leader_id, partition.leader_epoch, partition.topic_id)

@@ -1,8 +1,8 @@
 """Answer fetches of followers and clients on the leader.
 
 A follower reads up to the log end and its fetch reports its progress; a client reads up to the high watermark. In a
-session only marked partitions are read. A fetch that finds too few bytes waits; before it is answered it reads again,
-without reporting progress a second time.
+session only marked partitions are read. A fetch with too few bytes waits; before its response it reads again, without
+reporting progress a second time.
 Source: docs/protocol/replication.md#fetch-on-the-leader, #visibility and #waiting-fetch.
 """
 
@@ -38,13 +38,13 @@ from paceline.replication.replication_quota import ReplicationQuota
 from paceline.replication.truncation import divergence
 
 EXPECT_MS: Final = 1_000
-"""How long after it began to lead a broker expects the followers to fetch in the new epoch."""
+"""Time after becoming leader during which the broker expects the followers to fetch in the new epoch."""
 EXPECTED_WAIT_MS: Final = 20
-"""How long it lets them wait meanwhile: their next request may name the partition."""
+"""Longest wait of a follower's fetch during that time: its next request may include the partition."""
 
 
 class FetchHandler:
-    """Handles fetches against the hosted partitions."""
+    """Handles fetches from the hosted partitions."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class FetchHandler:
         self.request_count = 0
 
     def expect(self, replica_ids: Iterable[int]) -> None:
-        """Answer these followers at once, and for a while soon: they are about to fetch what is led here now.
+        """Answer these followers at once, and for a while soon: they are about to fetch newly led partitions.
 
-        A follower has one fetch in flight, and a partition it is told to follow has to wait for its answer. Without
-        this each new epoch would begin with a pause of up to ``replica.fetch.wait.max.ms``.
+        A follower has one fetch in flight, and a newly followed partition must wait for its response. Without this each
+        new epoch would begin with a pause of up to ``replica.fetch.wait.max.ms``.
         """
         until_ms = self._scheduler.now_ms() + EXPECT_MS
         expected = dict.fromkeys(replica_ids, until_ms)
@@ -98,9 +98,9 @@ class FetchHandler:
         forgotten: Iterable[TopicPartition],
         answer: FetchAnswer,
     ) -> Cancel | None:
-        """Read, and call ``answer`` once, now or when there is enough or ``max_wait_ms`` has passed.
+        """Read, and call ``answer`` once, now or when there is enough data or ``max_wait_ms`` has passed.
 
-        Returns what ends the wait without an answer, None when nothing waits.
+        Returns a function that cancels the wait, None when nothing waits.
 
         Raises:
             FetchSessionIdNotFoundError: see `FetchSessionCache.resume`; ``answer`` is not called.
@@ -124,7 +124,7 @@ class FetchHandler:
         else:
             answered_ms = session.clock.answered_ms
             self._end_wait(session)
-            # The answer that its owner does not wait for any more is not the one before the next fetch.
+            # A response that its owner no longer waits for is not the response before the next fetch.
             session.clock.answered_ms = answered_ms
             session.broker_epoch = reader.broker_epoch
             for topic_partition in forgotten:
@@ -160,7 +160,7 @@ class FetchHandler:
             operation = DelayedFetch(self, run, [read.position for read in reads])
             keys = [read.position.topic_partition for read in reads]
             return self._purgatory.await_completion(operation, keys, limits.max_wait_ms)
-        # What there was no room for has no news later on, either; the answer and the next fetch have to look at it.
+        # Omitted partitions get no later mark; the response and the next fetch must check them.
         session.mark_first(
             read.position.topic_partition for read in reads if read.available or self._has_news(run, read)
         )
@@ -170,7 +170,7 @@ class FetchHandler:
         return self._purgatory.await_completion(waiting, (session,), limits.max_wait_ms)
 
     def hold(self, run: FetchRun) -> bool:
-        """Let a follower's fetch that has bytes wait for expected appends; return whether it has to wait."""
+        """Return whether a follower's fetch with data must wait for expected appends."""
         return run.session is not None and run.reader.replica_id is not None and self._coalescer.hold(run.session)
 
     def finish(self, run: FetchRun, positions: list[FetchPosition]) -> None:
@@ -183,7 +183,7 @@ class FetchHandler:
         self.answer(run, self._read_all(run, positions, record=False, now_ms=self._scheduler.now_ms()))
 
     def answer(self, run: FetchRun, reads: list[PartitionRead]) -> None:
-        """Choose what goes into the answer, remember what was said, and give it."""
+        """Select the results, remember them in the session, and answer."""
         session = run.session
         if session is None:
             run.answer(0, reads)
@@ -191,7 +191,7 @@ class FetchHandler:
             told = [read for read in reads if not run.incremental or self._has_news(run, read)]
             for read in told:
                 position = read.position
-                # Who has to truncate first takes nothing else from the answer.
+                # A diverging follower ignores the other fields of the response.
                 said = read.error is None and read.diverging_epoch is None
                 position.sent_high_watermark = read.high_watermark if said else None
                 position.sent_log_start_offset = read.log_start_offset if said else None
@@ -208,7 +208,7 @@ class FetchHandler:
             self._count_throttled(reads)
 
     def _note_answered(self, run: FetchRun, reads: list[PartitionRead]) -> None:
-        """Remember when a follower was answered: its next fetch proves that it followed later than now."""
+        """Record the time of a follower's response: its next fetch proves that it followed later than that."""
         now_ms = self._scheduler.now_ms()
         if run.session is not None:
             run.session.clock.answered_ms = now_ms
@@ -232,13 +232,13 @@ class FetchHandler:
                 traffic.sent_to_follower(topic, len(read.batches), read.to_added_replica)
 
     def _count_throttled(self, reads: list[PartitionRead]) -> None:
-        """Count what goes to followers of throttled replicas, in-sync ones included."""
+        """Count bytes sent to followers of throttled replicas, including in-sync replicas."""
         quota = self._quota
         throttled = sum(len(read.batches) for read in reads if quota.is_throttled(read.position.topic_partition))
         quota.record(throttled, self._scheduler.now_ms())
 
     def _holds_back(self, partition: Partition, reader: Reader) -> bool:
-        """Whether a follower has to wait for this leader's quota; one that is in sync never has to."""
+        """Whether a follower must wait for this leader's quota; an in-sync follower never does."""
         if reader.replica_id is None or not self._quota.lists_any or reader.replica_id in partition.maximal_isr:
             return False
         return self._quota.holds_back(partition.topic_partition, self._scheduler.now_ms())
@@ -358,13 +358,13 @@ class FetchHandler:
             read.batches = b""
             read.available = False
         elif partition.log is not None:
-            # Whatever this fetch has just committed, the follower may know at once.
+            # The follower may immediately learn of records that this fetch has committed.
             read.high_watermark = partition.log.high_watermark
 
     def would_answer(self, run: FetchRun, position: FetchPosition) -> bool | int:
-        """Return True when a waiting fetch must be answered because of this position, else the bytes it offers.
+        """Return True when this position requires an immediate response, otherwise its available bytes.
 
-        Any bytes suffice for a fetch that wants no more than one: it is offered one, without a read of the log.
+        For a fetch with min_bytes of at most 1 any data suffices: it returns 1 without reading the log.
         """
         read = PartitionRead(position)
         try:
@@ -380,7 +380,7 @@ class FetchHandler:
             return True
 
     def _end_wait(self, session: FetchSession) -> None:
-        """Answer a fetch of the session that still waits: its owner has given up on it and fetches again."""
+        """Answer a fetch of the session that still waits: its owner has stopped waiting and fetches again."""
         if session.waiting is not None:
             self._purgatory.force(session)
 

@@ -1,4 +1,4 @@
-"""Turn fetches of clients and followers into positions to read, and the reads into their answers."""
+"""Convert fetches of clients and followers to read positions, and the results to responses."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,7 @@ def _position(item: FetchPartition | ReplicaFetchPartition, log_start_offset: in
 def fetch_for_client(
     manager: ReplicaManager, request: FetchRequest, reply: Callable[[FetchResponse], None]
 ) -> Cancel | None:
-    """Answer a client's fetch, now or after its wait; return what ends the wait without an answer."""
+    """Answer a client's fetch, now or after a wait; return a function that cancels the wait."""
     positions = [_position(item) for item in request.partitions]
     max_bytes = min(request.max_bytes, manager.config.fetch_max_bytes)
 
@@ -81,7 +81,7 @@ def _client_result(manager: ReplicaManager, read: PartitionRead) -> FetchResult:
 def fetch_for_follower(
     manager: ReplicaManager, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]
 ) -> Cancel | None:
-    """Answer a follower's fetch, now or after its wait; return what ends the wait without an answer."""
+    """Answer a follower's fetch, now or after a wait; return a function that cancels the wait."""
     positions = [_position(item, item.log_start_offset) for item in request.partitions]
     try:
         return manager.fetches.fetch(

@@ -1,4 +1,4 @@
-"""Who fetches, within which limits, and what one partition had for the reader."""
+"""The reader of a fetch, its limits, and the result of a partition."""
 
 from paceline.model.errors import PacelineError
 from paceline.model.replica_fetch import EpochEnd
@@ -6,7 +6,7 @@ from paceline.replication.fetch_session import FetchPosition
 
 
 class Reader:
-    """Who fetches: a follower by broker id and epoch, or a client, maybe with its rack."""
+    """The reader: a follower with broker id and epoch, or a client, optionally with its rack."""
 
     __slots__ = ("broker_epoch", "rack", "replica_id", "wants_high_watermark")
 
@@ -16,13 +16,13 @@ class Reader:
         self.replica_id = replica_id
         self.broker_epoch = broker_epoch
         self.rack = rack
-        """A client that says where it is may be served by a follower (KIP-392)."""
+        """A client with a rack may be served by a follower (KIP-392)."""
         self.wants_high_watermark = wants_high_watermark
-        """Whether a follower is to hear at once of a high watermark that moved."""
+        """Whether to answer a follower as soon as a high watermark has advanced."""
 
 
 class FetchLimits:
-    """How long to wait, and how much for."""
+    """Longest wait, and minimum and maximum bytes."""
 
     __slots__ = ("max_bytes", "max_wait_ms", "min_bytes")
 
@@ -33,7 +33,7 @@ class FetchLimits:
 
 
 class PartitionRead:
-    """What one partition had for its reader."""
+    """Result of a partition for its reader."""
 
     __slots__ = (
         "available",
@@ -60,15 +60,15 @@ class PartitionRead:
         self.diverging_epoch: EpochEnd | None = None
         self.batches = b""
         self.preferred_replica: int | None = None
-        """Where the client should read; nothing was read here then."""
+        """Replica from which the client should read; the result then has no records."""
         self.available = False
-        """Whether there is data at the position, read or left out for want of room."""
+        """Whether there is data at the position, returned or omitted for lack of space."""
         self.settled = True
-        """Whether later fetches of the session need to look only after a mark."""
+        """Whether later fetches of the session need to check the partition only after a mark."""
         self.to_added_replica = False
-        """Whether the reader is a replica that a reassignment adds."""
+        """Whether the reader is a replica added by a reassignment."""
 
     @property
     def ends_wait(self) -> bool:
-        """Whether the answer must not wait."""
+        """Whether the response must not wait."""
         return self.error is not None or self.diverging_epoch is not None or self.preferred_replica is not None

@@ -1,4 +1,4 @@
-"""`LeaderHints`: tell a client which broker leads a partition.
+"""`LeaderHints`: return the leader of a partition to a client.
 
 Source: docs/protocol/clients.md#leader-hints.
 """
@@ -12,7 +12,7 @@ from paceline.model.identifiers import TopicPartition
 
 
 class LeaderHints:
-    """Names leaders from the hosted partitions and the metadata cache, whichever has the higher leader epoch."""
+    """Finds leaders in the hosted partitions and the metadata cache; the higher leader epoch wins."""
 
     def __init__(self, broker_id: int, hosted: HostedPartitions, metadata: MetadataCache) -> None:
         self._broker_id = broker_id
@@ -22,26 +22,26 @@ class LeaderHints:
     def hint(self, topic_partition: TopicPartition, topic_id: str | None = None) -> LeaderHint | None:
         """Return the leader of a partition, None when it has none or this broker does not know it.
 
-        With a topic id, only knowledge about that topic counts: an earlier topic of the name may have had higher leader
-        epochs, and a client believes the highest.
+        With a topic id, only data about that topic counts: a deleted topic with the same name may have had higher
+        leader epochs, and a client trusts the highest.
         """
         newest = self._newest_leader(topic_partition, topic_id)
         if newest is None or newest.leader_id < 0:
             return None
         if newest.leader_id == self._broker_id and not self._leads_provably(topic_partition):
-            return None  # It would send the client back here.
+            return None  # The hint would lead the client back to this broker.
         return newest
 
     def refusal(
         self, error: PacelineError, topic_partition: TopicPartition, topic_id: str | None = None
     ) -> PartitionFailure:
-        """Return the failure of a request that changed nothing, with the leader to ask instead.
+        """Return the failure of a request that changed nothing, with a leader hint.
 
-        A partition without a leader is LEADER_NOT_AVAILABLE: no other broker would answer either.
+        A partition without a leader is LEADER_NOT_AVAILABLE: other brokers would answer the same.
         """
         newest = self._newest_leader(topic_partition, topic_id)
         if isinstance(error, NotLeaderOrFollowerError) and newest is not None and newest.leader_id < 0:
-            error = LeaderNotAvailableError(f"{topic_partition} has no leader at the moment")
+            error = LeaderNotAvailableError(f"{topic_partition} has no leader")
         return failure_of(error, self.hint(topic_partition, topic_id))
 
     def _newest_leader(self, topic_partition: TopicPartition, topic_id: str | None) -> LeaderHint | None:

@@ -31,32 +31,32 @@ ProduceReply = Callable[[list[ProduceResult]], None]
 
 
 class PartitionLookup(Protocol):
-    """Finding hosted partitions, and completing what a request has set free."""
+    """Access to hosted partitions, and completion of waiting operations."""
 
     def lookup(self, topic_partition: TopicPartition) -> Partition:
-        """Return a hosted partition, or raise what a client should be told."""
+        """Return a hosted partition, or raise the error for the client."""
 
     hints: LeaderHints
-    """Which broker leads a partition."""
+    """Return the broker that leads a partition."""
 
     def storage_failed(self, topic_partition: TopicPartition) -> None:
-        """A log operation failed on storage."""
+        """Handle a storage failure of a log operation."""
 
     def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
-        """A log's own bytes are wrong; return what to tell whoever asked for them."""
+        """Handle damage in a log; return the error for the request that found it."""
 
     def reader_seen(self, topic_partition: TopicPartition) -> bool:
-        """A client reads from the follower hosted here; return whether it keeps up with its leader."""
+        """Record a client's read from a hosted follower; return whether it keeps up with its leader."""
 
     def nearest_replica(self, partition: Partition, rack: str, fetch_offset: int) -> int | None:
-        """Return the follower a client in that rack should read from, None for this leader."""
+        """Return the follower that a client in that rack should read from, None for this leader."""
 
     def deliver_news(self) -> None:
-        """Complete the operations that wait for what has happened since the last call."""
+        """Complete the operations that wait for changes since the last call."""
 
 
 class ProduceHandler:
-    """Handles produce requests against the hosted partitions."""
+    """Handles produce requests for the hosted partitions."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class ProduceHandler:
     ) -> Cancel | None:
         """Append each batch and call ``reply`` once, with one result per batch in their order.
 
-        Returns what ends a wait for replication without an answer, None when nothing waits; what is appended stays.
+        Returns a function that cancels the wait for replication, None when nothing waits; appended batches stay.
         """
         self.request_count += 1
         if acks not in (RequiredAcks.ALL, RequiredAcks.NONE, RequiredAcks.LEADER):
-            error = InvalidRequiredAcksError(f"acks is {acks}; -1, 0 and 1 are known")
+            error = InvalidRequiredAcksError(f"acks is {acks}; valid values are -1, 0 and 1")
             reply([ProduceResult(item.topic_partition, failure_of(error)) for item in data])
             return None
         wait_for_all = acks == RequiredAcks.ALL
@@ -158,7 +158,7 @@ class _Pending:
 
 
 class DelayedProduce(DelayedOperation):
-    """A produce with acks=all; the data stays in the log whatever the answer."""
+    """A produce with acks=all; its batches stay in the log in any case."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class DelayedProduce(DelayedOperation):
     def _decided(self, waiting: _Pending) -> bool:
         try:
             self._partitions.lookup(waiting.result.topic_partition)
-            # Not the object just looked up: after a deletion the batch is gone with the old one.
+            # Compare with the partition object of the append: after a deletion the batch was deleted with it.
             partition = waiting.partition
             log = partition.leader_log()
         except PacelineError as error:
@@ -202,7 +202,7 @@ class DelayedProduce(DelayedOperation):
         return True
 
     def on_complete(self) -> None:
-        """Answer; what is still undecided has timed out."""
+        """Answer; undecided batches have timed out."""
         for waiting in self._pending:
             error = RequestTimedOutError(f"{waiting.result.topic_partition} is not replicated yet")
             _fail(waiting.result, failure_of(error))
@@ -212,7 +212,7 @@ class DelayedProduce(DelayedOperation):
 
 
 def _fail(result: ProduceResult, failure: PartitionFailure) -> None:
-    """Turn a result into a failure; offsets would suggest success."""
+    """Convert a result to a failure without offsets, which would suggest success."""
     result.failure = failure
     result.base_offset = -1
     result.log_append_time_ms = -1

@@ -1,4 +1,4 @@
-"""Hand out producer ids from blocks claimed in ZooKeeper. Source: KIP-98; Kafka 2.8 ProducerIdManager."""
+"""Assign producer ids from blocks claimed in ZooKeeper. Source: KIP-98; Kafka 2.8 ProducerIdManager."""
 
 from collections.abc import Callable
 
@@ -10,11 +10,11 @@ from paceline.model.errors import LeaderNotAvailableError, PacelineError
 from paceline.model.scheduler import Scheduler
 
 ProducerIdReply = Callable[[tuple[int, int] | PacelineError], None]
-"""Takes (producer id, producer epoch), or why there is none."""
+"""Callback with (producer id, producer epoch), or an error."""
 
 
 class ProducerIds:
-    """The present block; those who ask while the next one is being claimed wait for it."""
+    """The present block; callers wait while the next block is being claimed."""
 
     def __init__(self, broker_id: int, zookeeper: ZooKeeper, scheduler: Scheduler) -> None:
         self._broker_id = broker_id
@@ -25,7 +25,7 @@ class ProducerIds:
         self._waiting: list[ProducerIdReply] = []
 
     def take(self, reply: ProducerIdReply) -> None:
-        """Reply with an id nobody else has, and epoch 0."""
+        """Reply with a unique producer id and epoch 0."""
         if self._next <= self._last:
             producer_id = self._next
             self._next += 1
@@ -38,7 +38,7 @@ class ProducerIds:
             ).start()
 
     def fail_waiting(self, error: PacelineError) -> None:
-        """Answer everybody who waits; the broker stops."""
+        """Answer all waiting callers; the broker stops."""
         waiting, self._waiting = self._waiting, []
         for reply in waiting:
             reply(error)

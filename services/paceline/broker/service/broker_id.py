@@ -1,4 +1,4 @@
-"""Find the broker's id: the configured one, the one it kept, or a new one."""
+"""Find the broker's id: the configured id, the stored id, or a generated id."""
 
 from collections.abc import Mapping
 
@@ -7,14 +7,14 @@ from paceline.runtime.lifecycle import ExitCode, StartupError
 
 
 def broker_id_of(configured: int, stored: Mapping[str, MetaProperties | None]) -> int | None:
-    """Return the broker's id, None when one has to be generated.
+    """Return the broker's id, None when it must be generated.
 
     Args:
         configured: ``broker.id``, -1 when not set.
         stored: ``meta.properties`` of each log directory.
 
     Raises:
-        StartupError: the directories belong to different brokers, or to another one than configured.
+        StartupError: the directories belong to different brokers, or not to the configured broker.
     """
     kept = {
         directory: meta.broker_id

@@ -1,4 +1,4 @@
-"""GroupService, bound to one listener. It checks and converts, and asks the coordinator on the node's event loop."""
+"""GroupService of one listener. It checks and converts requests, and calls the coordinator on the node's event loop."""
 
 import functools
 import urllib.parse
@@ -30,19 +30,19 @@ from paceline.v1 import group_service_pb2_grpc
 
 GROUP_SERVICE: Final = "paceline.v1.GroupService"
 MAX_ID_CHARACTERS: Final = 249
-"""Of a group id, member id, instance id or client id."""
+"""Maximum length of a group id, member id, instance id or client id."""
 MAX_GROUPS: Final = 1_000
-"""Groups that one request may name."""
+"""Maximum groups in a request."""
 MAX_PROTOCOLS: Final = 64
 MAX_ASSIGNMENTS: Final = 10_000
 DEFAULT_CLIENT_ID: Final = "member"
 _WRITE_TIMEOUT_MS: Final = 30_000
 _JOIN_GRACE_MS: Final = 300_000
-"""A rebalance waits for the slowest member, whose time-out may be longer than the caller's."""
+"""A rebalance waits for the slowest member, whose timeout may be longer than the caller's."""
 
 
 class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
-    """Consumer groups, for the clients of one listener."""
+    """Consumer groups for the clients of one listener."""
 
     def __init__(self, core: NodeHandle, listener: str) -> None:
         self._core = core
@@ -51,7 +51,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
     async def FindCoordinator(  # noqa: N802
         self, request: pb.FindCoordinatorRequest, context: Any
     ) -> pb.FindCoordinatorResponse:
-        """Name the coordinator of a group."""
+        """Return the coordinator of a group."""
         broker_id = self._core.get().group_coordinator().find_coordinator(_group_id(request.group_id))
         endpoint = self._listener.address_of(broker_id)
         if endpoint is None:
@@ -59,7 +59,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
         return pb.FindCoordinatorResponse(broker_id=broker_id, host=endpoint.host, port=endpoint.port)
 
     async def JoinGroup(self, request: pb.JoinGroupRequest, context: Any) -> pb.JoinGroupResponse:  # noqa: N802
-        """Make the caller a member, or have it take part in a rebalance."""
+        """Make the caller a member, or let it take part in a rebalance."""
         join = JoinRequest(
             _group_id(request.group_id),
             _id(request.member_id, "member id"),
@@ -75,7 +75,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
             ),
         )
         if len({one.name for one in join.protocols}) != len(join.protocols):
-            raise InvalidRequestError("an assignor is named twice")
+            raise InvalidRequestError("an assignor is listed twice")
         coordinator = self._core.get().group_coordinator()
         answer: JoinResult | PacelineError = await answer_of(
             lambda reply: coordinator.join(join, reply), join.rebalance_timeout_ms + _JOIN_GRACE_MS
@@ -85,7 +85,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
         return values.join_to_proto(answer)
 
     async def SyncGroup(self, request: pb.SyncGroupRequest, context: Any) -> pb.SyncGroupResponse:  # noqa: N802
-        """Take the leader's assignments and answer with the caller's."""
+        """Store the leader's assignments and answer with the caller's."""
         assignments = {
             one.member_id: values.assignment_to_bytes(one.assignment)
             for one in convert.bounded(request.assignments, MAX_ASSIGNMENTS, "assignments")
@@ -108,7 +108,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
         return values.sync_to_proto(answer)
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:  # noqa: N802
-        """Keep a member alive."""
+        """Renew a member's session."""
         self._core.get().group_coordinator().heartbeat(
             _group_id(request.group_id), request.generation_id, request.member_id, request.group_instance_id or None
         )
@@ -184,7 +184,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
         )
 
     async def ListGroups(self, request: pb.ListGroupsRequest, context: Any) -> pb.ListGroupsResponse:  # noqa: N802
-        """List the groups coordinated here."""
+        """List the groups that this broker coordinates."""
         listings, loading = self._core.get().group_coordinator().list_groups(values.state_names(request.states))
         return pb.ListGroupsResponse(groups=[values.listing_to_proto(one) for one in listings], loading=loading)
 
@@ -214,17 +214,17 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
 
 def _group_id(text: str) -> str:
     if not text or len(text) > MAX_ID_CHARACTERS:
-        raise InvalidGroupIdError(f"a group id has 1 to {MAX_ID_CHARACTERS} characters, this one {len(text)}")
+        raise InvalidGroupIdError(f"a group id has 1 to {MAX_ID_CHARACTERS} characters, not {len(text)}")
     return text
 
 
 def _id(text: str, what: str) -> str:
     if len(text) > 2 * MAX_ID_CHARACTERS:
-        raise InvalidRequestError(f"the {what} has {len(text)} characters, {2 * MAX_ID_CHARACTERS} are allowed")
+        raise InvalidRequestError(f"the {what} has {len(text)} characters, the limit is {2 * MAX_ID_CHARACTERS}")
     return text
 
 
 def _host_of(peer: str) -> str:
-    """Return the address in gRPC's name of a peer: ``ipv4:127.0.0.1:4711`` gives ``/127.0.0.1``, as Kafka writes it."""
+    """Return the address in gRPC's peer name: ``ipv4:127.0.0.1:4711`` gives ``/127.0.0.1``, as in Kafka."""
     _, _, address = urllib.parse.unquote(peer).partition(":")
     return "/" + address.rpartition(":")[0].strip("[]")

@@ -1,4 +1,4 @@
-"""Conversions between the GroupService's messages and the coordinator's values."""
+"""Convert between messages of GroupService and values of the coordinator."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -44,7 +44,7 @@ def state_to_proto(name: str) -> pb.GroupState.ValueType:
 
 
 def group_error(error: PacelineError | None) -> pb.GroupError | None:
-    """Return the message of an error, None for none."""
+    """Return the protobuf message of an error, None for None."""
     if error is None:
         return None
     text = str(error)[:MAX_MESSAGE_CHARACTERS]
@@ -52,7 +52,7 @@ def group_error(error: PacelineError | None) -> pb.GroupError | None:
 
 
 def partition_error(error: PacelineError | None) -> errors_pb2.PartitionError | None:
-    """Return the message of one partition's error, None for none."""
+    """Return the protobuf message of a partition's error, None for None."""
     if error is None:
         return None
     text = str(error)[:MAX_MESSAGE_CHARACTERS]
@@ -60,7 +60,7 @@ def partition_error(error: PacelineError | None) -> errors_pb2.PartitionError | 
 
 
 def subscription_to_bytes(message: pb.ConsumerSubscription) -> bytes:
-    """Return a subscription in Kafka's consumer protocol, as the log keeps it."""
+    """Return a subscription in Kafka's consumer protocol, as stored in the log."""
     return encode_subscription(
         Subscription(
             tuple(message.topics),
@@ -73,7 +73,7 @@ def subscription_to_bytes(message: pb.ConsumerSubscription) -> bytes:
 
 
 def subscription_to_proto(data: bytes) -> pb.ConsumerSubscription:
-    """Return the message; bytes that are no subscription are user data."""
+    """Return the message; bytes that are not a subscription become user data."""
     try:
         found = decode_subscription(data) if data else Subscription()
     except InvalidRequestError:
@@ -88,13 +88,13 @@ def subscription_to_proto(data: bytes) -> pb.ConsumerSubscription:
 
 
 def assignment_to_bytes(message: pb.ConsumerAssignment) -> bytes:
-    """Return an assignment in Kafka's consumer protocol, as the log keeps it."""
+    """Return an assignment in Kafka's consumer protocol, as stored in the log."""
     partitions = {one.topic: tuple(one.partitions) for one in message.partitions}
     return encode_assignment(Assignment(partitions, message.user_data))
 
 
 def assignment_to_proto(data: bytes) -> pb.ConsumerAssignment:
-    """Return the message; bytes that are no assignment are user data."""
+    """Return the message; bytes that are not an assignment become user data."""
     try:
         found = decode_assignment(data)
     except InvalidRequestError:
@@ -110,7 +110,7 @@ def _by_topic(partitions: Mapping[str, Sequence[int]]) -> list[pb.TopicPartition
 
 
 def join_to_proto(result: JoinResult) -> pb.JoinGroupResponse:
-    """Return the answer to a join."""
+    """Return the response to a JoinGroup."""
     return pb.JoinGroupResponse(
         generation_id=result.generation,
         protocol_type=result.protocol_type,
@@ -130,7 +130,7 @@ def join_to_proto(result: JoinResult) -> pb.JoinGroupResponse:
 
 
 def sync_to_proto(result: SyncResult) -> pb.SyncGroupResponse:
-    """Return the answer to a sync."""
+    """Return the response to a SyncGroup."""
     return pb.SyncGroupResponse(
         protocol_type=result.protocol_type,
         protocol_name=result.protocol,
@@ -149,7 +149,7 @@ def offset_from_proto(message: pb.OffsetToCommit, now_ms: int) -> OffsetValue:
 
 
 def committed_to_proto(topic_partition: TopicPartition, value: OffsetValue | None) -> pb.CommittedOffset:
-    """Return a committed offset, or that there is none."""
+    """Return a committed offset, or an empty entry."""
     message = pb.CommittedOffset(topic=topic_partition.topic, partition=topic_partition.partition)
     if value is not None:
         message.offset = value.offset
@@ -161,7 +161,7 @@ def committed_to_proto(topic_partition: TopicPartition, value: OffsetValue | Non
 
 
 def listing_to_proto(listing: GroupListing) -> pb.ListedGroup:
-    """Return one line of a list."""
+    """Return an entry of the list of groups."""
     return pb.ListedGroup(
         group_id=listing.group_id,
         protocol_type=listing.protocol_type,

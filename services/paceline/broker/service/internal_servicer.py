@@ -1,4 +1,4 @@
-"""What followers and the controller call: ReplicationService on the event loop, ReplicaManagerService on threads."""
+"""Services for followers and the controller: ReplicationService on the event loop, ReplicaManagerService on threads."""
 
 import concurrent.futures
 import threading
@@ -25,21 +25,21 @@ from paceline.rpc.streams.stream_server import stream_handler
 T = TypeVar("T")
 
 _CONFIRMATION_TIMEOUT_S: Final = 0.25
-"""Longest wait of a control thread for ZooKeeper; the controller sends the request again after that."""
+"""Longest wait of a control thread for ZooKeeper; after it the controller retries the request."""
 
 REPLICATION_SERVICE: Final = "paceline.internal.v1.ReplicationService"
 CONTROL_TIMEOUT_S: Final = 30.0
-"""Longest wait for the event loop; the controller's own deadline is the same by default."""
+"""Longest wait for the event loop, equal to the controller's default deadline."""
 
 
 class ReplicationServicer:
-    """Answers followers; batches go around the protobuf library (`rpc.wire`)."""
+    """Serves followers; batches bypass the protobuf library (`rpc.wire`)."""
 
     def __init__(self, core: NodeHandle) -> None:
         self._core = core
 
     def add_to(self, server: Any) -> None:
-        """Put every method of ReplicationService on a server."""
+        """Register every method of ReplicationService at a server."""
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(REPLICATION_SERVICE, self.handlers()),))
 
     def handlers(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class ReplicationServicer:
     async def offsets_for_leader_epoch(
         self, request: pb.OffsetsForLeaderEpochRequest, context: Any
     ) -> pb.OffsetsForLeaderEpochResponse:
-        """Tell a follower where epochs ended."""
+        """Return the end offsets of leader epochs to a follower."""
         _, queries = convert.replica_epochs_from_proto(request)
         answers = self._core.get().offsets_for_leader_epoch(queries, from_client=False)
         return pb.OffsetsForLeaderEpochResponse(
@@ -73,9 +73,9 @@ class ReplicationServicer:
 
 
 class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServiceServicer):
-    """Takes control requests on its own threads, so that they are heard however busy the data path is.
+    """Receives control requests on its own threads, so that a busy data path does not delay them.
 
-    The request is parsed here and carried out on the event loop, in the order in which requests arrived.
+    The request is parsed on the thread and applied on the event loop, in the order of arrival.
     """
 
     def __init__(self, core: NodeHandle, post: Callable[[Callable[[], None]], None]) -> None:
@@ -105,7 +105,7 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
     def DescribeLogDirs(  # noqa: N802
         self, request: control_pb.DescribeLogDirsRequest, context: Any
     ) -> control_pb.DescribeLogDirsResponse:
-        """Show what lies in the log directories."""
+        """Describe the log directories."""
         wanted = [TopicPartition(one.topic, one.partition) for one in request.partitions] or None
         views = self._on_loop(lambda: self._core.get().describe_log_dirs(wanted), context)
         return control_pb.DescribeLogDirsResponse(log_dirs=convert.log_dirs_to_proto(views))
@@ -113,7 +113,7 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
     def AlterReplicaLogDirs(  # noqa: N802
         self, request: control_pb.AlterReplicaLogDirsRequest, context: Any
     ) -> control_pb.AlterReplicaLogDirsResponse:
-        """Say in which log directory replicas shall lie."""
+        """Assign replicas to log directories."""
         wishes = convert.log_dir_wishes_from_proto(request.replicas)
         errors = self._on_loop(lambda: self._core.get().alter_replica_log_dirs(wishes), context)
         return control_pb.AlterReplicaLogDirsResponse(
@@ -121,7 +121,7 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
         )
 
     def _carry_out(self, request: ControlRequest, context: Any) -> ControlResponse:
-        """Apply a request; one that ZooKeeper has to confirm first waits for that, so that a failover loses no time."""
+        """Apply a request; waits when ZooKeeper must confirm an epoch, so that a failover does not wait for a retry."""
         try:
             return self._on_loop(lambda: self._core.get().handle_control(request), context)
         except ControlRequestDeferredError:
@@ -135,7 +135,7 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
         outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def on_loop() -> None:
-            # A caller that has given up sends the request again: doing the work twice helps nobody who waits.
+            # A caller that has timed out retries the request: applying it twice would delay all waiting callers.
             if not outcome.set_running_or_notify_cancel():
                 return
             try:

@@ -1,7 +1,7 @@
-"""LogService and MetadataService, bound to one listener: what clients call.
+"""LogService and MetadataService of one listener, for clients.
 
-A servicer decides nothing. It checks and converts, calls the core on the node's event loop, and answers with the
-addresses of the listener it was asked on.
+A servicer makes no decisions. It checks and converts requests, calls the core on the node's event loop, and answers
+with the addresses of its listener.
 """
 
 import asyncio
@@ -59,13 +59,13 @@ CLIENT: Final = "CLIENT"
 LOG_SERVICE: Final = "paceline.v1.LogService"
 
 _ANSWER_GRACE_MS = 10_000
-"""How much longer than its own timeout a request waits for the core before it gives up; the core always answers."""
+"""Extra wait beyond the request's timeout before giving up; the core normally answers at the timeout."""
 
 T = TypeVar("T")
 
 
 class ByteBudget:
-    """Bytes of produce requests in flight, over all listeners of a broker."""
+    """Bytes of produce requests in flight, for all listeners of a broker."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -73,7 +73,7 @@ class ByteBudget:
 
     @contextlib.contextmanager
     def reserve(self, size_bytes: int) -> Iterator[None]:
-        """Hold ``size_bytes`` while the request is handled; a single request always fits.
+        """Reserve ``size_bytes`` while the request is handled; a single request always fits.
 
         Raises:
             ThrottledError: too much is in flight; nothing was appended.
@@ -88,14 +88,14 @@ class ByteBudget:
 
 
 async def answer_of(start: Callable[[Callable[[T], None]], Cancel | None], timeout_ms: int, context: Any = None) -> T:
-    """Call ``start`` with a reply function and return what it is called with.
+    """Call ``start`` with a reply function and return the value of the reply.
 
-    When the caller of the RPC goes away this coroutine is cancelled; so is what waits in the core, by what ``start``
-    has returned, and a reply that comes all the same is dropped. In an exchange, told by its ``context``, this goes on
-    in the very callback that replies.
+    When the RPC's caller disconnects, this coroutine is cancelled, and with it the wait in the core, by the function
+    that ``start`` returned; a late reply is dropped. On a stream, detected by its ``context``, the coroutine continues
+    in the callback of the reply.
 
     Raises:
-        RequestTimedOutError: nothing was replied ``timeout_ms`` plus ten seconds later.
+        RequestTimedOutError: no reply within ``timeout_ms`` plus ten seconds.
     """
     if isinstance(context, StreamServer):
         wait = context.wait((timeout_ms + _ANSWER_GRACE_MS) / 1000)
@@ -140,14 +140,14 @@ class Listener:
         self._core = core
 
     def address_of(self, broker_id: int) -> Endpoint | None:
-        """Return a live broker's address on this listener, or its CLIENT one when it has no such listener."""
+        """Return a live broker's address on this listener, or its CLIENT address if it lacks this listener."""
         broker = self._core.get().metadata.snapshot.brokers.get(broker_id)
         if broker is None:
             return None
         return broker.endpoint(self.name) or broker.endpoint(CLIENT)
 
     def controller_address(self) -> Endpoint | None:
-        """Return the active controller's address on this listener, or its CLIENT one."""
+        """Return the active controller's address on this listener, or its CLIENT address."""
         endpoints = {
             endpoint.listener: endpoint for endpoint in self._core.get().metadata.snapshot.controller_endpoints
         }
@@ -157,8 +157,8 @@ class Listener:
 class LogServicer:
     """Writes and reads records.
 
-    Produce and Fetch take and give the bytes of their messages, so that payloads are not copied through the protobuf
-    library (`rpc.wire`); the small calls work on the generated messages.
+    Produce and Fetch work on the bytes of their messages, so that payloads are not copied through the protobuf library
+    (`rpc.wire`); the other calls use the generated messages.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class LogServicer:
         self._fetch_max_bytes = fetch_max_bytes
 
     def add_to(self, server: Any) -> None:
-        """Put every method of LogService on a server."""
+        """Register every method of LogService at a server."""
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(LOG_SERVICE, self.handlers()),))
 
     def handlers(self) -> dict[str, Any]:
@@ -210,7 +210,7 @@ class LogServicer:
         with self._budget.reserve(len(request)), self._places.place(stream, structured) as place:
             await place.come()
             data = await self._produce_data(call)
-            del request, call  # what waits for replication holds its batches no longer than the log does
+            del request, call  # a request that waits for replication must not keep its batches in memory
             if acks is RequiredAcks.NONE:
                 core.produce(acks, timeout_ms, data, _drop)
                 return b""
@@ -228,11 +228,11 @@ class LogServicer:
         return answer.SerializeToString()
 
     async def produce_on_stream(self, request: bytes, context: StreamServer) -> bytes:
-        """Append records; a refusal of the whole request is told for each partition, so that the stream goes on."""
+        """Append records; an error of the whole request is returned per partition, so that the stream continues."""
         try:
             return await self.produce(request, context)
         except PacelineError as error:
-            refuse_too_many_elements(request, pb.ProduceRequest)  # once more, for that one must not be parsed
+            refuse_too_many_elements(request, pb.ProduceRequest)  # again, because such a request must not be parsed
             context.reason = error.code.name
             results = [
                 ProduceResult(convert.partition_of(part.head), PartitionFailure(error.code, str(error)))
@@ -248,7 +248,7 @@ class LogServicer:
             batch = part.batch
             if batch is None:
                 if part.head.WhichOneof("data") != "records":
-                    raise InvalidRequestError(f"there are no records for {topic_partition}")
+                    raise InvalidRequestError(f"the request has no records for {topic_partition}")
                 batch = await self._codec.encode(part.head.records, self._scheduler.wall_ms())
             epoch = part.head.current_leader_epoch if part.head.HasField("current_leader_epoch") else None
             data.append(ProduceData(topic_partition, convert.topic_id_of(part.head.topic_id), batch, epoch))
@@ -271,10 +271,10 @@ class LogServicer:
         return wire.fetch_response(response.session_id, response.results, self._listener.address_of)
 
     def _checked_fetch(self, request: pb.FetchRequest) -> tuple[FetchRequest, bool]:
-        """Return the fetch, within the broker's limits, and whether structured records are wanted.
+        """Return the fetch, limited by the broker's settings, and whether it wants structured records.
 
         Raises:
-            PacelineError: the request is not acceptable.
+            PacelineError: the request is not valid.
         """
         wanted = convert.fetch_from_proto(request)
         if request.format not in (pb.FETCH_FORMAT_UNSPECIFIED, pb.FETCH_FORMAT_RECORDS, pb.FETCH_FORMAT_BATCHES):
@@ -292,7 +292,7 @@ class LogServicer:
         for result in response.results:
             message = convert.fetch_result_to_proto(replace(result, batches=b""), self._listener.address_of)
             if result.batches:
-                # At least one record of the first partition that has any; the others only while there is room.
+                # Return at least one record of the first partition with records; the others only while space is left.
                 budget -= await self._fill(message, result.batches, offsets[result.topic_partition], budget)
             answer.partitions.append(message)
         return answer
@@ -321,7 +321,7 @@ class LogServicer:
     async def offset_for_leader_epoch(
         self, request: pb.OffsetForLeaderEpochRequest, context: Any
     ) -> pb.OffsetForLeaderEpochResponse:
-        """Tell where epochs ended."""
+        """Return the end offsets of leader epochs."""
         answers = self._core.get().offsets_for_leader_epoch(
             convert.epoch_queries_from_proto(request.partitions), from_client=True
         )
@@ -330,7 +330,7 @@ class LogServicer:
         )
 
     async def digest_range(self, request: pb.DigestRangeRequest, context: Any) -> pb.DigestRangeResponse:
-        """Summarize a range of this broker's replica."""
+        """Return the digest of a range of this broker's replica."""
         answer = self._core.get().digest_range(convert.digest_query_from_proto(request))
         return convert.digest_answer_to_proto(answer, self._listener.address_of)
 
@@ -347,7 +347,7 @@ class LogServicer:
         )
 
     async def init_producer_id(self, request: pb.InitProducerIdRequest, context: Any) -> pb.InitProducerIdResponse:
-        """Hand out a producer id."""
+        """Assign a producer id."""
         core = self._core.get()
         answer = await answer_of(core.init_producer_id, convert.DEFAULT_TIMEOUT_MS)
         if isinstance(answer, Exception):
@@ -368,7 +368,7 @@ class MetadataServicer(WatchServicer):
     async def DescribeCluster(  # noqa: N802
         self, request: metadata_pb.DescribeClusterRequest, context: Any
     ) -> metadata_pb.DescribeClusterResponse:
-        """List the live brokers and name the controller."""
+        """List live brokers and the controller."""
         return self._cluster()
 
     def _cluster(self) -> metadata_pb.DescribeClusterResponse:
@@ -413,19 +413,19 @@ class MetadataServicer(WatchServicer):
         return self._told().revisions
 
     def _told(self) -> MetadataCache:
-        """Return the metadata; before the first of it a broker would call every topic unknown.
+        """Return the metadata; before the first UpdateMetadata every topic would look unknown.
 
         Raises:
-            BrokerNotAvailableError: no controller has said anything yet.
+            BrokerNotAvailableError: this broker has not received metadata yet.
         """
         metadata = self._core.get().metadata
         if not metadata.snapshot.version:
-            raise BrokerNotAvailableError("no controller has told this broker of the cluster yet")
+            raise BrokerNotAvailableError("this broker has not received metadata from a controller yet")
         return metadata
 
     def _check_active(self) -> None:
         snapshot, endpoint = self._core.get().metadata.snapshot, self._listener.controller_address()
-        error = NotControllerError("a broker is no controller")
+        error = NotControllerError("a broker is not a controller")
         if snapshot.controller_id is not None:
             error = error.with_metadata(controller_id=snapshot.controller_id)
         if endpoint is not None:
@@ -465,7 +465,7 @@ def _why_unknown(name: str) -> PacelineError:
         validate_topic_name(name)
     except InvalidTopicError as error:
         return error
-    return UnknownTopicOrPartitionError("the topic does not exist, as far as this broker knows")
+    return UnknownTopicOrPartitionError("the topic does not exist in this broker's metadata")
 
 
 def _partition_description(state: UpdateMetadataPartition) -> metadata_pb.PartitionDescription:
@@ -481,4 +481,4 @@ def _partition_description(state: UpdateMetadataPartition) -> metadata_pb.Partit
 
 
 def _drop(_results: list[ProduceResult]) -> None:
-    """Nobody waits for the results of ACKS_NONE."""
+    """Ignore the results of ACKS_NONE."""

@@ -1,17 +1,17 @@
-"""Where the servicers find the broker's node: they answer before it exists, so a long recovery is seen to be alive."""
+"""Access to the broker's node for servicers, which answer before it exists, so that a long recovery looks alive."""
 
 from paceline.broker.node import BrokerNode
 from paceline.model.errors import NOT_REGISTERED, BrokerNotAvailableError
 
 
 class NodeHandle:
-    """Holds the node as soon as it exists. All methods of the node are called on its event loop."""
+    """Holds the node once it exists. Call the node's methods on its event loop."""
 
     def __init__(self) -> None:
         self._node: BrokerNode | None = None
 
     def set(self, node: BrokerNode) -> None:
-        """Let requests through."""
+        """Set the node and accept requests."""
         self._node = node
 
     def get(self) -> BrokerNode:

@@ -1,8 +1,8 @@
-"""The broker as a process: what is started in which order, and stopped in which.
+"""The broker process: order of start and stop.
 
-Start: ports are bound and answer "starting", the settings of the topics on the disk are read from ZooKeeper, logs are
-loaded, the ZooKeeper session opens, the node registers, health says SERVING. Stop: health says NOT_SERVING, leadership
-moves away, logs are closed, running calls get a grace period.
+Start: bind ports and answer "starting", read the settings of the topics on disk from ZooKeeper, load logs, open the
+ZooKeeper session, register the node, report SERVING. Stop: report NOT_SERVING, move leaders away, close logs, let
+running calls finish within a grace period.
 """
 
 import asyncio
@@ -71,12 +71,12 @@ _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 _REFRESH_S: Final = 1.0
 _STOP_GRACE_S: Final = 1.0
 _GC_YOUNG_OBJECTS: Final = 20_000
-"""Allocations between two collections. Hosted partitions are many objects without cycles; at Python's default of 700 a
-control request of ten thousand partitions would walk all of them again and again."""
+"""Allocations between two garbage collections. Hosted partitions are many objects without cycles; with Python's default
+of 700 a control request of ten thousand partitions would scan them again and again."""
 
 
 class BrokerProcess:
-    """One broker from start to stop; `run` returns the exit code."""
+    """A broker from start to stop; `run` returns the exit code."""
 
     def __init__(self, settings: BrokerSettings, loop: asyncio.AbstractEventLoop) -> None:
         self._settings = settings
@@ -99,10 +99,10 @@ class BrokerProcess:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> ExitCode:
-        """Start, serve until told to stop, stop.
+        """Start, serve until stopped, stop.
 
         Raises:
-            StartupError: the broker could not start; everything it had opened is closed again.
+            StartupError: the broker could not start; all opened resources are closed again.
         """
         gc.set_threshold(_GC_YOUNG_OBJECTS)
         self._loop.set_exception_handler(self._unexpected)
@@ -115,7 +115,7 @@ class BrokerProcess:
             await self._stop()
             raise
         if isinstance(ended, Exception):
-            LOG.error("the broker cannot go on: %s", ended, exc_info=ended)
+            LOG.error("broker stops after a fatal error: error=%s", ended, exc_info=ended)
         else:
             LOG.info("stopping on %s", ended)
         await self._stop()
@@ -170,13 +170,13 @@ class BrokerProcess:
         gc.freeze()
         for directory in report.directories:
             if directory.error is not None:
-                LOG.error("log directory %s is offline: %s", directory.path, directory.error)
+                LOG.error("log directory is offline: path=%s error=%s", directory.path, directory.error)
             for name in directory.quarantined:
-                LOG.warning("%s means nothing to us and is left alone", name)
+                LOG.warning("ignoring unknown entry in a log directory: path=%s", name)
             for name in directory.damaged:
-                LOG.warning("%s could not be read and is done without", name)
+                LOG.warning("ignoring unreadable checkpoint: path=%s", name)
             for name in directory.set_aside:
-                LOG.warning("%s was set aside and is kept; remove it when nobody needs it", name)
+                LOG.warning("log was set aside, remove it when it is not needed: path=%s", name)
         if not logs.live_log_dirs:
             causes = "; ".join(f"{directory.path}: {directory.error}" for directory in report.directories)
             raise StartupError(
@@ -186,7 +186,7 @@ class BrokerProcess:
         return report
 
     async def _topic_settings(self, topics: set[str], defaults: LogConfig) -> dict[str, LogConfig]:
-        """Return the settings of the topics on the disk: recovery must not drop what their policy keeps."""
+        """Return the settings of the topics on disk: recovery must not delete records that their policy retains."""
         if not topics:
             return {}
         LOG.info("reading topic settings from ZooKeeper before logs are loaded: topics=%d", len(topics))
@@ -211,7 +211,7 @@ class BrokerProcess:
         self._broker_id = known
 
     async def _claim_cluster_id(self) -> None:
-        """Check that certificate and ZooKeeper are this broker's, before anything is registered."""
+        """Check that certificate and ZooKeeper belong to this cluster, before the broker registers."""
         identity = self._security.identity
         if identity is None:
             return
@@ -264,7 +264,7 @@ class BrokerProcess:
             raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
 
     def _summary(self, report: LoadReport, metrics_port: int | None, seconds: float) -> None:
-        """Say everything a person asks first in one line."""
+        """Log the most important facts in one line."""
         node = self._node
         assert node is not None
         listeners = ",".join(f"{one.listener}://{one.address}" for one in self._servers.advertised)
@@ -285,7 +285,7 @@ class BrokerProcess:
     # -- waiting -----------------------------------------------------------------------------------------------
 
     async def _unless_ended(self, work: Awaitable[T]) -> T:
-        """Return what a part of the start returns, unless the end comes before; then that part is left alone."""
+        """Return the result of a part of the start, unless the process ends before; then that part is abandoned."""
         part = asyncio.ensure_future(work)
         waiting: set[asyncio.Future[Any]] = {part, self._over}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -295,7 +295,7 @@ class BrokerProcess:
         return part.result()
 
     def _on_own_thread(self, name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
-        """Do something on a thread that keeps nobody from ending the process; it may hang, as disks do."""
+        """Run a function on a daemon thread, which does not keep the process alive; it may hang in disk I/O."""
         outcome: asyncio.Future[T] = self._loop.create_future()
 
         def settle(set_outcome: Callable[[Any], None], value: Any) -> None:
@@ -314,7 +314,7 @@ class BrokerProcess:
         return outcome
 
     def _raise_ended(self) -> NoReturn:
-        """The end came before the broker was ready."""
+        """Raise the error for an end before the broker was ready."""
         ended = self._over.result()
         if isinstance(ended, DuplicateBrokerIdError):
             raise StartupError(
@@ -355,7 +355,7 @@ class BrokerProcess:
             try:
                 await asyncio.wait_for(stopped, timeout_s)
             except TimeoutError:
-                LOG.warning("the broker was not stopped in order within %.0f s; its logs may need recovery", timeout_s)
+                LOG.warning("broker was not stopped cleanly, its logs may need recovery: timeout_s=%.0f", timeout_s)
         self._hub.close()
         await self._servers.stop(_STOP_GRACE_S)
         await self._loop.run_in_executor(None, self._transport.close)
@@ -399,14 +399,14 @@ class BrokerProcess:
             self._over.set_result(failure)
 
     def _log_dir_failed(self, path: str, failure: Exception) -> None:
-        LOG.error("log directory %s went offline: %s", path, failure)
+        LOG.error("log directory failed: path=%s error=%s", path, failure)
 
     def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback of the core has failed: a bug. Say so; the process goes on, as its other partitions can."""
+        """Log an exception of a core callback, which is a bug; the process continues to serve its other partitions."""
         LOG.error("unexpected: %s", context.get("message"), exc_info=context.get("exception"))
 
     async def _refresh(self) -> None:
-        """Carry the core's counters and readiness to where others look, once a second."""
+        """Update metrics and readiness from the core, once a second."""
         assert self._node is not None
         serving = True
         while True:
@@ -415,14 +415,14 @@ class BrokerProcess:
                 self._metrics.refresh(_numbers(self._node.metrics_snapshot()))
                 self._refresh_families(self._node.replica_manager)
                 self._metrics.families.set("groups", self._node.groups.numbers().by_state)
-            except Exception:  # a number that cannot be told must not end readiness
-                LOG.exception("the metrics could not be refreshed")
+            except Exception:  # a metric that cannot be computed must not end readiness
+                LOG.exception("updating the metrics failed")
             if self._node.ready != serving:
                 serving = self._node.ready
                 await self._servers.set_serving(serving)
 
     def _refresh_families(self, manager: ReplicaManager) -> None:
-        """Carry over the series that come and go with topics, partitions and fetchers, of so many at most."""
+        """Update the labelled series of topics, partitions and fetchers, up to the limit."""
         families, limit = self._metrics.families, self._settings.keys.metrics_partitions_max
         for name, rows in label_families_of(manager, limit).items():
             families.set(name, rows)
@@ -452,11 +452,11 @@ _METRIC_NAMES: Final = {
     "failed_partitions_count": "failed_partitions",
     "offline_log_directory_count": "offline_log_directories",
 }
-"""Where the core's word differs from the one in the list of metrics."""
+"""Names of the core that differ from the metric names."""
 
 
 class ExecutorWork:
-    """Waits for the disk on threads of its own, so that the event loop never does; one piece of work on each."""
+    """Runs blocking disk work on threads, one piece of work on each, so that the event loop never blocks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, threads: int = 1) -> None:
         self._loop = loop
@@ -483,7 +483,7 @@ def _numbers(snapshot: Any) -> dict[str, float]:
 
 
 def _boot_id() -> str:
-    """Return the kernel's boot id, which differs after a loss of power and not after a crash of the process."""
+    """Return the kernel's boot id, which changes after a power failure but not after a crash of the process."""
     try:
         return _BOOT_ID_FILE.read_text(encoding="ascii").strip()
     except OSError:

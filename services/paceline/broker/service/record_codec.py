@@ -1,6 +1,6 @@
-"""Structured records to one batch, and batches to structured records; the log's codec does the work.
+"""Convert structured records to a batch, and batches to structured records, with the log's codec.
 
-And the order of requests while that is done in a thread.
+Also keeps the order of requests while the conversion runs on a thread.
 """
 
 import asyncio
@@ -29,27 +29,27 @@ from paceline.rpc.convert.common import MAX_RECORDS, bounded
 from paceline.v1 import record_pb2
 
 WORTH_A_THREAD_BYTES: Final = 256 * 1024
-"""Above this, encoding or decoding would hold up the event loop by more than a millisecond or two."""
+"""Size above which encoding or decoding would block the event loop for more than a millisecond or two."""
 
 _RECORD_OVERHEAD_BYTES = 16
 _RECORD_EFFORT_BYTES = 64
-"""A record costs as much time as so many bytes of a large one, however small it is."""
+"""Cost of a record in bytes of a large record, whatever its size."""
 _EXPANSION = 256
-"""A compressed batch is taken to grow so many times: what it says of itself is its writer's word."""
+"""Assumed expansion of a compressed batch; the batch's own size field cannot be trusted."""
 
 _MAX_EPOCH: Final = 2**15 - 1
 _NO_PRODUCER_EPOCH: Final = -1
 _PRODUCER_LIMITS: Final = {"producer_id": MAX_INT64, "producer_epoch": _MAX_EPOCH, "base_sequence": MAX_INT32}
-"""The fields of an idempotent list of records with their largest values; all of them are given, or none."""
+"""Producer fields of a record list with their maximum values; either all of them are set or none."""
 
 
 def encode(records: record_pb2.RecordList, wall_ms: int) -> bytes:
-    """Return one batch, with the producer's sequence when there is one; a record without a timestamp gets ``wall_ms``.
+    """Return a batch, with the producer's sequence if set; a record without timestamp gets ``wall_ms``.
 
     Raises:
-        InvalidRecordError: there is no record.
+        InvalidRecordError: the list is empty.
         InvalidRequestError: there are too many records, or the producer's fields are incomplete or out of range.
-        InvalidTimestampError: one is negative.
+        InvalidTimestampError: a timestamp is negative.
     """
     if not records.records:
         raise InvalidRecordError("a list of records needs at least one record")
@@ -64,10 +64,10 @@ def encode(records: record_pb2.RecordList, wall_ms: int) -> bytes:
 
 
 def _producer(records: record_pb2.RecordList) -> tuple[int, int, int]:
-    """Return producer id, epoch and base sequence, with what stands for none of them in a batch.
+    """Return producer id, epoch and base sequence, or the values for none of them.
 
     Raises:
-        InvalidRequestError: some of the three are missing, or one is out of range.
+        InvalidRequestError: only some of the three are set, or one is out of range.
     """
     given = {name: getattr(records, name) for name in _PRODUCER_LIMITS if records.HasField(name)}  # type: ignore[arg-type]
     if not given:
@@ -77,7 +77,7 @@ def _producer(records: record_pb2.RecordList) -> tuple[int, int, int]:
         raise InvalidRequestError(f"records with {' and '.join(given)} need {' and '.join(missing)} too")
     for name, value in given.items():
         if not 0 <= value <= _PRODUCER_LIMITS[name]:
-            raise InvalidRequestError(f"{name} is {value}, between 0 and {_PRODUCER_LIMITS[name]} is allowed")
+            raise InvalidRequestError(f"{name} is {value}, it must be between 0 and {_PRODUCER_LIMITS[name]}")
     return records.producer_id, records.producer_epoch, records.base_sequence
 
 
@@ -87,7 +87,7 @@ def _new_records(records: record_pb2.RecordList, wall_ms: int) -> Iterator[NewRe
         if one.HasField("timestamp_ms"):
             timestamp = one.timestamp_ms
             if not 0 <= timestamp <= MAX_INT64 // 2:
-                raise InvalidTimestampError(f"the timestamp {timestamp} is no time in milliseconds since the epoch")
+                raise InvalidTimestampError(f"the timestamp {timestamp} is not a time in milliseconds since the epoch")
         yield NewRecord(
             timestamp,
             one.key if one.HasField("key") else None,
@@ -97,11 +97,10 @@ def _new_records(records: record_pb2.RecordList, wall_ms: int) -> Iterator[NewRe
 
 
 def decode(batches: bytes, first_offset: int, budget_bytes: int) -> tuple[record_pb2.RecordList, int]:
-    """Return (records from ``first_offset`` on, their size in bytes); an incomplete last batch is left out.
+    """Return (records from ``first_offset`` onwards, their size in bytes); skips an incomplete last batch.
 
-    Records are decoded one after the other until ``budget_bytes`` are reached: a batch may hold millions, and
-    compressed ones may grow a thousandfold. The first record is returned however large it is. Control records are
-    skipped.
+    Stops decoding when ``budget_bytes`` are reached: a batch may have millions of records, and compressed records may
+    grow a thousandfold. The first record is always returned. Control records are skipped.
 
     Raises:
         CorruptMessageError: a stored batch cannot be read.
@@ -138,7 +137,7 @@ def _message(record: CompiledRecord) -> record_pb2.Record:
 
 
 def _decoding_effort(batches: bytes) -> int:
-    """Return bytes that stand for the time it takes to decode the batches: expanded, and counting their records."""
+    """Return the decoding time of the batches as equivalent bytes: expanded size plus a cost per record."""
     effort = 0
     for _, header in record_batch.iterate_headers(batches):
         expanded = header.size if header.codec is Codec.NONE else _EXPANSION * header.size
@@ -147,10 +146,10 @@ def _decoding_effort(batches: bytes) -> int:
 
 
 class RecordCodec:
-    """Encodes and decodes structured records, in one thread of its own when it is much.
+    """Encodes and decodes structured records, on a separate thread when there are many.
 
-    One thread and not many: each more that runs Python delays the threads of control requests by a turn of the
-    interpreter. All methods are for the event loop's thread.
+    A single thread, because each additional Python thread delays the threads of control requests by a switch interval
+    of the interpreter. Call all methods on the event loop's thread.
     """
 
     def __init__(self) -> None:
@@ -171,28 +170,27 @@ class RecordCodec:
         return decode(batches, first_offset, budget_bytes)
 
     def close(self) -> None:
-        """End the thread after the work it has begun."""
+        """End the thread after its present work."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 class Places:
-    """The order of requests on their streams, from the first with structured records on until none waits.
+    """Order of requests on their streams while an earlier request with structured records is being encoded.
 
-    Records that are encoded in a thread would be overtaken by what comes behind them. All methods are for the event
-    loop's thread.
+    Records encoded on a thread would be overtaken by later requests. Call all methods on the event loop's thread.
     """
 
     def __init__(self) -> None:
         self._last: dict[Any, asyncio.Future[None]] = {}
-        """The place taken last on each stream, while it is taken."""
+        """The last place on each stream, while it is held."""
 
     @contextlib.contextmanager
     def place(self, stream: Any, takes_long: bool) -> Iterator["Place"]:
-        """Hold a place until the block ends, or `Place.leave`.
+        """Hold a place until the end of the block, or `Place.leave`.
 
         Args:
-            stream: what the request came on; None when nothing can come behind it.
-            takes_long: whether it may be overtaken before it is appended.
+            stream: the request's stream; None when no request can follow.
+            takes_long: whether later requests could overtake it before it is appended.
         """
         before = None if stream is None else self._last.get(stream)
         if before is None and (stream is None or not takes_long):
@@ -214,17 +212,17 @@ class Places:
 
 
 class Place:
-    """One request's place."""
+    """A request's place."""
 
     __slots__ = ("_before", "leave")
 
     def __init__(self, before: "asyncio.Future[None] | None", leave: Callable[[], None]) -> None:
         self._before = before
         self.leave = leave
-        """Let the next one append; may be called again."""
+        """Let the next request append; may be called again."""
 
     async def come(self) -> None:
-        """Wait until everything before has been appended or has failed."""
+        """Wait until all earlier requests have been appended or have failed."""
         if self._before is not None:
             await self._before
 

@@ -1,8 +1,8 @@
-"""Limit the bytes of responses that clients have requested and not received yet, over all listeners of a broker.
+"""Limit the memory of responses that clients have requested and not received, for all listeners of a broker.
 
 Without a limit, clients that request 50 MiB and never read would fill the broker's memory. Without shares, a few
-clients would use up the limit for all: a connection may hold only a part of the free memory, so room is left for the
-next connection, and when memory becomes scarce the connection that has taken longest is cut.
+clients would use up the whole limit: a connection may hold only a fraction of the free memory, so that the next
+connection has room, and when memory is scarce the connection with the slowest response is closed.
 """
 
 import asyncio
@@ -14,23 +14,23 @@ from paceline.model.errors import ThrottledError
 from paceline.rpc.connections import cut_connection
 
 LONGEST_DELIVERY_S: Final = 60.0
-"""A client that has not taken its answer by then is cut off: its answer's room is wanted by others."""
+"""Time after which a client that has not received its response is disconnected."""
 CONTESTED_DELIVERY_S: Final = 10.0
-"""The same when there is no room left for somebody else; the longest first."""
+"""The same time while other clients wait for room; the slowest is disconnected first."""
 LEAST_ANSWER_BYTES: Final = 1 << 20
-"""While there is any room, a connection that holds nothing gets at least this much if it asks for it."""
+"""Minimum room for a connection without responses, while there is any room."""
 LARGEST_PART: Final = 16
-"""One answer takes at most this part of the limit: it is copied in one go, and everything else waits meanwhile."""
+"""Maximum fraction of the limit for a response: it is copied at once, which blocks the event loop."""
 CONNECTION_PART: Final = 4
-"""One connection holds at most this part of what is free."""
+"""Maximum fraction of the free room for a connection."""
 _WORTH_COUNTING_BYTES: Final = 4_096
-"""What is smaller costs less than counting it."""
+"""Smaller responses are not counted, because counting costs more."""
 
 LOG = logging.getLogger("paceline.broker")
 
 
 class _Answer:
-    """One that is under way."""
+    """A response in flight."""
 
     __slots__ = ("begin_s", "cancel", "peer", "size_bytes", "timer")
 
@@ -45,13 +45,13 @@ class _Answer:
 
 
 class AnswerBudget:
-    """All methods are for the event loop's thread.
+    """Call all methods on the event loop's thread.
 
     Args:
-        limit_bytes: what all answers under way may take; the last one to be let in may go beyond it.
-        delivery_s: longest time one may be under way.
-        contested_s: the same while others find no room.
-        cut: ends the connections of a peer, on a thread; returns whether there was one.
+        limit_bytes: maximum bytes of all responses in flight; the last admitted response may exceed it.
+        delivery_s: maximum time in flight.
+        contested_s: maximum time in flight while others find no room.
+        cut: closes the connections of a peer, on a thread; returns whether there was a connection.
     """
 
     def __init__(
@@ -72,35 +72,35 @@ class AnswerBudget:
         self.used_bytes = 0
 
     def room_bytes(self, context: Any) -> int:
-        """Return how large the next answer to the connection of this call may be.
+        """Return the maximum size of the next response on the connection of this call.
 
         Raises:
-            ThrottledError: too much is under way already, in all or on this connection.
+            ThrottledError: the limit is reached, in total or on this connection.
         """
         if not self.used_bytes:
             return self._largest_bytes
         free = self._limit_bytes - self.used_bytes
         if free <= 0:
             self._make_room()
-            raise ThrottledError(f"{self.used_bytes} bytes of answers are not taken yet; try again")
+            raise ThrottledError(f"{self.used_bytes} bytes of responses have not been received; try again")
         held = self._held_bytes.get(context.peer(), 0)
         if not held:
             return min(self._largest_bytes, max(free // CONNECTION_PART, LEAST_ANSWER_BYTES))
         if held >= max(free // CONNECTION_PART, LEAST_ANSWER_BYTES):
-            raise ThrottledError(f"{held} bytes of answers on this connection are not taken yet; try again")
+            raise ThrottledError(f"{held} bytes of responses on this connection have not been received; try again")
         return min(self._largest_bytes, max(free // CONNECTION_PART - held, LEAST_ANSWER_BYTES))
 
     def hold(self, size_bytes: int, context: Any) -> None:
-        """Count an answer until its call is over, delivered or not; to be called in the call's own task.
+        """Count a response until its call ends, delivered or not; call this in the call's own task.
 
         Raises:
-            ThrottledError: others were faster, and there is no room any more.
+            ThrottledError: other calls have used the room meanwhile.
         """
         if size_bytes < _WORTH_COUNTING_BYTES:
             return
         if self.used_bytes >= self._limit_bytes:
             self._make_room()
-            raise ThrottledError(f"{self.used_bytes} bytes of answers are not taken yet; try again")
+            raise ThrottledError(f"{self.used_bytes} bytes of responses have not been received; try again")
         loop = asyncio.get_running_loop()
         self._last = number = self._last + 1
         peer = context.peer()
@@ -123,7 +123,7 @@ class AnswerBudget:
             del self._held_bytes[answer.peer]
 
     def _make_room(self) -> None:
-        """Cut off whoever has taken longest, if that is long: those who come next will find room."""
+        """Disconnect the slowest client, if it is slow enough, so that later calls find room."""
         number = next(iter(self._under_way), None)
         if number is not None:
             under_way_s = asyncio.get_running_loop().time() - self._under_way[number].begin_s
@@ -131,14 +131,14 @@ class AnswerBudget:
                 self._give_up(number)
 
     def _give_up(self, number: int) -> None:
-        """End the connection of an answer that nobody takes; its room is free when gRPC has let go of it.
+        """Close the connection of a response that is not received; its room becomes free when gRPC releases it.
 
-        Where no connection is found, the call's end at least gives the room to others, though not the memory.
+        When no connection is found, the end of the call releases the room, though not the memory.
         """
-        # Behind all others: nobody has to be patient with the same one twice, nor is it in the way of the next.
+        # Put it last, so that it is neither checked again soon nor before the next response.
         answer = self._under_way[number] = self._under_way.pop(number)
         answer.begin_s = asyncio.get_running_loop().time()
-        LOG.warning("%s has not taken an answer of %d bytes; its connection is ended", answer.peer, answer.size_bytes)
+        LOG.warning("response not received, closing the connection: peer=%s bytes=%d", answer.peer, answer.size_bytes)
 
         def is_cut(done: "asyncio.Future[bool]") -> None:
             if number in self._under_way and (done.cancelled() or done.exception() is not None or not done.result()):
@@ -148,7 +148,7 @@ class AnswerBudget:
 
 
 def _cancel_of(context: Any) -> Callable[[], Any]:
-    """Return what cancels a call: its task, unless it is an exchange, which has none."""
+    """Return a function that cancels a call: its task, or for a stream, which has no task, the stream."""
     cancel: Callable[[], Any] | None = getattr(context, "cancel", None)
     if cancel is not None:
         return cancel

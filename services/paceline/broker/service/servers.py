@@ -1,4 +1,4 @@
-"""The broker's listeners: which services each one serves, and on what kind of server."""
+"""The broker's listeners, with the services and the kind of server of each."""
 
 import secrets
 from collections.abc import Callable
@@ -24,11 +24,11 @@ from paceline.v1 import group_service_pb2_grpc, metadata_service_pb2_grpc
 
 CONTROL_THREADS = 4
 _FETCHER_STREAMS = 1_000
-"""Streams of replica fetchers: each follower has ``num.replica.fetchers``."""
+"""Maximum streams of replica fetchers: each follower has ``num.replica.fetchers``."""
 
 
 class BrokerServers(NodeServers):
-    """One server per listener: CLIENT, EXTERNAL and REPLICATION on the event loop, CONTROL on threads of its own."""
+    """One server per listener: CLIENT, EXTERNAL and REPLICATION on the event loop, CONTROL on its own threads."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class BrokerServers(NodeServers):
         super().__init__(settings.listeners, settings.advertised, metrics, max_connections)
 
     async def stop(self, grace_s: float) -> None:
-        """Stop every server, CONTROL last, and the threads that encode records."""
+        """Stop every server, CONTROL last, then the threads that encode records."""
         await super().stop(grace_s)
         self._record_codec.close()
 

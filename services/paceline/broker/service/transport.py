@@ -1,7 +1,7 @@
-"""Calls from a broker to leaders and to the controller: one real thread and one connection per replica fetcher.
+"""Calls from a broker to leaders and to the controller: one thread and one connection per replica fetcher.
 
-A fetcher's thread waits for answers on a stream and parses them, so that only finished values cross to the event loop,
-once per answer. Requests go onto the stream from the loop, without a hand-over to the fetcher's thread.
+A fetcher's thread waits for responses on a stream and parses them, so that the event loop gets only finished values,
+once per response. The event loop writes requests to the stream directly, without a switch to the fetcher's thread.
 """
 
 import logging
@@ -43,12 +43,12 @@ _FETCH = "/paceline.internal.v1.ReplicationService/Fetch"
 _FETCH_STREAM = "/paceline.internal.v1.ReplicationService/FetchStream"
 _CLOSE_WAIT_S = 2.0
 _SMALL_FETCH = 64
-"""Partitions of a fetch whose bytes are made on the event loop: a few dozen cost less than a hand-over."""
+"""Number of partitions up to which a fetch is encoded on the event loop, which costs less than a thread switch."""
 _DEADLINE_CHECK_S = 0.5
 
 
 class GrpcBrokerTransport:
-    """Implements `broker.ports.BrokerTransport`; its methods are called on the event loop."""
+    """Implements `broker.interfaces.BrokerTransport`; call its methods on the event loop."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class GrpcBrokerTransport:
         security: TransportSecurity = PLAINTEXT,
         on_controller_lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_controller_lost`` runs on the event loop when the connection that heartbeats use has closed."""
+        """``on_controller_lost`` runs on the event loop when the heartbeat connection has closed."""
         self._post = post
         self._on_controller_lost = on_controller_lost
         self._security = security
@@ -79,7 +79,7 @@ class GrpcBrokerTransport:
             fetcher.fetch(request, timeout_ms / 1000, on_done)
 
     def close_fetcher(self, leader_id: int, fetcher_id: int) -> None:
-        """End the fetcher's thread and connection; a call in flight is cancelled."""
+        """End the fetcher's thread and connection; cancels a call in flight."""
         fetcher = self._fetchers.pop((leader_id, fetcher_id), None)
         if fetcher is not None:
             fetcher.close()
@@ -91,7 +91,7 @@ class GrpcBrokerTransport:
         timeout_ms: int,
         on_done: Callable[[ControlledShutdownResponse | Exception], None],
     ) -> None:
-        """Ask a controller to take leadership away."""
+        """Ask a controller to move this broker's leaders away."""
 
         def call(channel: Any) -> ControlledShutdownResponse:
             stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
@@ -109,7 +109,7 @@ class GrpcBrokerTransport:
         timeout_ms: int,
         on_done: Callable[[Exception | None], None],
     ) -> None:
-        """Ask a controller to create one of the cluster's own topics."""
+        """Ask a controller to create an internal topic."""
 
         def call(channel: Any) -> None:
             stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
@@ -135,7 +135,7 @@ class GrpcBrokerTransport:
         timeout_ms: int,
         on_done: Callable[[BrokerHeartbeatResponse | Exception], None],
     ) -> None:
-        """Renew the lease at a controller, over a connection of its own."""
+        """Renew the lease at a controller, over a separate connection."""
 
         def call(channel: Any) -> BrokerHeartbeatResponse:
             stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
@@ -154,7 +154,7 @@ class GrpcBrokerTransport:
         self._heart.submit(call, on_done)
 
     def close(self) -> None:
-        """End every thread; waits a moment for those that are in a call."""
+        """End every thread; waits briefly for calls in flight."""
         callers: list[_Caller | _Fetcher] = [*self._fetchers.values(), *self._controllers.values()]
         if self._heart is not None:
             callers.append(self._heart)
@@ -173,7 +173,7 @@ class GrpcBrokerTransport:
         return open_channel(controller.address, CONTROL_MAX_MESSAGE_BYTES, own_connection=True, tls=tls)
 
     def _report_end_of(self, channel: Any) -> None:
-        """Tell when an established connection closes; gRPC shows it at once, the next heartbeat only when it is due."""
+        """Report when an established connection closes; gRPC detects it at once, a heartbeat only when it is due."""
         was_ready = False
 
         def changed(state: grpc.ChannelConnectivity) -> None:
@@ -186,7 +186,7 @@ class GrpcBrokerTransport:
         channel.subscribe(changed)
 
     def _fetcher(self, leader: LiveBroker, fetcher_id: int, on_done: Callable[[Any], None]) -> "_Fetcher | None":
-        """Return the fetcher's connection; None, and ``on_done`` is told, when the leader cannot be called at all."""
+        """Return the fetcher's connection; None, after calling ``on_done``, when the leader has no address."""
         endpoint = leader.endpoint(REPLICATION)
         if endpoint is None:
             error = InvalidRequestError(f"broker {leader.broker_id} has no {REPLICATION} listener")
@@ -209,7 +209,7 @@ class GrpcBrokerTransport:
 
 
 class _Fetcher:
-    """A connection of its own with a thread that waits for the answers to fetches."""
+    """A connection with a thread that waits for the responses to fetches."""
 
     def __init__(self, name: str, address: str, post: Post, tls: TlsCredentials | None) -> None:
         self.address = address
@@ -221,7 +221,7 @@ class _Fetcher:
         self._caller: _Caller | None = None
         self._closed = False
         self._streams = True
-        """Whether the leader has not said that it knows no stream of fetches."""
+        """Whether the leader supports fetch streams, as far as known."""
 
     def fetch(
         self,
@@ -229,7 +229,7 @@ class _Fetcher:
         timeout_s: float,
         on_done: Callable[[ReplicaFetchResponse | Exception], None],
     ) -> None:
-        """Fetch; the outcome is posted to the event loop exactly once."""
+        """Fetch; the result is posted to the event loop exactly once."""
 
         def call(channel: Any) -> ReplicaFetchResponse:
             fetch = channel.unary_unary(_FETCH, request_serializer=_fetch_bytes)
@@ -252,14 +252,14 @@ class _Fetcher:
             self._ask_elsewhere(request, timeout_s, fetched)
 
     def submit(self, call: Callable[[Any], T], on_done: Callable[[T | Exception], None]) -> None:
-        """Make another call, on a thread beside the fetcher's; its outcome is posted to the event loop exactly once."""
+        """Make another call, on a second thread; its result is posted to the event loop exactly once."""
         with self._lock:
             self._calls().submit(call, on_done)
 
     def _ask_elsewhere(
         self, request: ReplicaFetchRequest, timeout_s: float, fetched: Callable[[bytes | Exception], None]
     ) -> None:
-        """Make the bytes of a request that names many partitions on that other thread, so that the loop goes on."""
+        """Encode a request with many partitions on the second thread, so that the event loop is not blocked."""
 
         def ask() -> None:
             try:
@@ -280,7 +280,7 @@ class _Fetcher:
         return self._caller
 
     def expire(self) -> None:
-        """Give up what is overdue."""
+        """Fail overdue calls."""
         self._stream.expire()
 
     def close(self) -> None:
@@ -293,13 +293,13 @@ class _Fetcher:
         self._channel.close()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the threads' end."""
+        """Wait for the end of the threads."""
         self._stream.join(timeout_s)
         if self._caller is not None:
             self._caller.join(timeout_s)
 
     def _outcome_of(self, answer: bytes | Exception) -> ReplicaFetchResponse | Exception:
-        """Parse, on the fetcher's thread: the batches are cut out of the answer's bytes rather than parsed."""
+        """Parse on the fetcher's thread: the batches are sliced out of the response instead of parsed."""
         if isinstance(answer, Exception):
             return _error_of(answer, self.address)
         try:
@@ -313,7 +313,7 @@ def _fetch_bytes(request: ReplicaFetchRequest) -> bytes:
 
 
 class _Deadlines:
-    """A thread that looks for overdue fetches: nobody else can end the wait of a fetcher's thread."""
+    """A thread that fails overdue fetches, because a fetcher's own thread is blocked in its wait."""
 
     def __init__(self) -> None:
         self._fetchers: weakref.WeakSet[_Fetcher] = weakref.WeakSet()
@@ -322,7 +322,7 @@ class _Deadlines:
         threading.Thread(target=self._run, name="fetch-deadlines", daemon=True).start()
 
     def add(self, fetcher: _Fetcher) -> None:
-        """Look after a fetcher for as long as somebody holds it."""
+        """Check a fetcher as long as it is referenced."""
         with self._lock:
             self._fetchers.add(fetcher)
 
@@ -339,7 +339,7 @@ class _Deadlines:
 
 
 class _Caller:
-    """A thread that makes calls over a channel one after the other; closes the channel in the end."""
+    """A thread that makes calls over a channel in order; closes the channel at the end."""
 
     def __init__(self, name: str, channel: Any, address: str, post: Post) -> None:
         self.address = address
@@ -351,11 +351,11 @@ class _Caller:
         self._thread.start()
 
     def submit(self, call: Callable[[Any], T], on_done: Callable[[T | Exception], None]) -> None:
-        """Make the call; its outcome is posted to the event loop exactly once."""
+        """Make the call; its result is posted to the event loop exactly once."""
         self._calls.put(lambda: self._make(call, on_done))
 
     def run(self, step: Callable[[], None]) -> None:
-        """Do something else on the thread, in turn; it must not raise."""
+        """Run a function on the thread, in order; it must not raise."""
         self._calls.put(step)
 
     def close(self) -> None:
@@ -365,7 +365,7 @@ class _Caller:
         self._channel.close()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the thread's end."""
+        """Wait for the end of the thread."""
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
@@ -377,7 +377,7 @@ class _Caller:
         try:
             outcome = call(self._channel)
         except Exception as failure:
-            if self._closed and isinstance(failure, ValueError):  # grpc's way to refuse a call on a closed channel
+            if self._closed and isinstance(failure, ValueError):  # gRPC's error for a call on a closed channel
                 outcome = BrokerNotAvailableError(f"the connection to {self.address} was closed")
             else:
                 outcome = _error_of(failure, self.address)
@@ -389,5 +389,5 @@ def _error_of(failure: Exception, address: str) -> PacelineError:
         return from_rpc_error(failure)
     if isinstance(failure, PacelineError):
         return failure
-    LOG.error("unexpected failure of a call to %s", address, exc_info=failure)
+    LOG.error("call failed unexpectedly: address=%s", address, exc_info=failure)
     return BrokerNotAvailableError(f"the call to {address} failed: {failure}")

@@ -1,17 +1,18 @@
-"""What becomes of a replica whose log is damaged: out of service, set aside, rebuilt from the new leader.
+"""Handle replicas with damaged logs: take them offline, set the log aside, rebuild it from the new leader.
 
-A log is damaged when a batch of it is not what was written, when batches were lost though it was stopped cleanly, when
-it knows a leader epoch that there has never been, or when its topic id was lost, so that its records may be another's.
+A log is damaged when a batch differs from the batch that was written, when batches are missing after a clean stop, when
+it has a leader epoch that never existed, or when its topic id was lost, so that its records may belong to another
+topic.
 
-1. With another in-sync replica alive, the replica goes Offline and the controller is told as of a failed log
-   directory. It answers the controller's probe with KAFKA_STORAGE_ERROR, so leadership moves and the replica leaves
-   the ISR; the state node gets a new leader epoch in any case, which fences whatever was under way.
-2. When the metadata shows a later epoch without this replica in the ISR, or without any leader, it comes back, and the
-   controller is told again.
-3. LeaderAndIsr then names it as a follower outside the ISR: only now the log is set aside, renamed and kept, and a new
-   one is filled from the leader. It joins the ISR when it has caught up, as any follower does.
+1. With another live in-sync replica, the replica goes Offline and the controller is notified as for a failed log
+   directory. The broker answers the controller's LeaderAndIsr with KAFKA_STORAGE_ERROR, so that leadership moves and
+   the replica leaves the ISR; the state node gets a new leader epoch in any case, which fences pending ISR writes.
+2. When the metadata shows a later epoch without this replica in the ISR, or without a leader, the replica returns, and
+   the controller is notified again.
+3. A LeaderAndIsr then makes it a follower outside the ISR: only now the log is set aside (renamed and kept), and a new
+   log is filled from the leader. The replica joins the ISR when it has caught up, like every follower.
 
-Without such a peer nothing is given up: what is intact is served, and the damaged range is answered CORRUPT_MESSAGE.
+Without such a peer the log stays in use: intact records are served, and the damaged range is CORRUPT_MESSAGE.
 Source: docs/protocol/log-format.md#damaged-logs, docs/decisions/0011-damaged-and-stray-logs.md.
 """
 
@@ -34,39 +35,43 @@ LOG: Final = logging.getLogger(__name__)
 
 
 class Damage:
-    """What is known of one damaged log."""
+    """State of a damaged log."""
 
     __slots__ = ("is_cut", "is_offline", "leader_epoch", "reason")
 
     def __init__(self, reason: str, leader_epoch: int, is_cut: bool = False) -> None:
         self.reason = reason
         self.leader_epoch = leader_epoch
-        """Only a decision of a later epoch can say that the log is not relied on any more."""
+        """Leader epoch of the damage; only a decision of a later epoch proves that the log is not relied on any
+        more."""
         self.is_cut = is_cut
-        """Whether it only ends too early: what is there is sound."""
+        """Whether the log only ends too early: its records are intact."""
         self.is_offline = False
-        """Whether the replica is out of service for it."""
+        """Whether the replica is Offline because of the damage."""
 
 
 class DamagedLogs:
     """The damaged logs of one broker."""
 
     def __init__(self, manager: "ReplicaManager", tell_controller: Callable[[], None]) -> None:
-        """``tell_controller`` has the controller ask for the state of the replicas here."""
+        """``tell_controller`` makes the controller ask for the state of this broker's replicas."""
         self._manager = manager
         self._tell_controller = tell_controller
         self.damaged: dict[TopicPartition, Damage] = {}
         self.damaged_reads = 0
-        """Reads that met damage so far."""
+        """Number of reads that found damage."""
         for topic_partition, reason in manager.logs.cut_after_clean_stop.items():
             LOG.error("%s is damaged: %s", topic_partition, reason)
             self.damaged[topic_partition] = Damage(reason, NO_EPOCH, is_cut=True)
         for topic_partition, reason in manager.logs.without_owner.items():
-            LOG.error("nobody knows whose the log of %s is: %s", topic_partition, reason)
+            LOG.error("log has no topic id, not loading it: partition=%s reason=%s", topic_partition, reason)
             self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
 
     def found(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
-        """A read has met damage; return what its asker is told: to ask again, when the replica is being replaced."""
+        """Handle damage found by a read.
+
+        Return the error for the request, which is retriable when the replica is replaced.
+        """
         manager = self._manager
         self.damaged_reads += 1
         partition = manager.partitions.get(topic_partition)
@@ -79,7 +84,7 @@ class DamagedLogs:
                 manager.emit(StateChangeKind.LOG_DAMAGED, partition, cause=str(error))
         if partition is None or not self._has_good_peer(partition):
             return error
-        # Not at once: whoever found out is in the middle of a request.
+        # Not immediately, because the caller is handling a request.
         manager.scheduler.call_soon(lambda: self._give_up(topic_partition))
         return KafkaStorageError(f"the replica of {topic_partition} on broker {manager.broker_id} is being replaced")
 
@@ -102,13 +107,13 @@ class DamagedLogs:
         return broker_id >= 0 and self._manager.registered_broker_epoch(broker_id) is not None
 
     def _give_up(self, topic_partition: TopicPartition) -> None:
-        """Leave service, if there still is somebody to take over."""
+        """Take the replica offline, if another replica can still take over."""
         manager = self._manager
         damage = self.damaged.get(topic_partition)
         partition = manager.partitions.get(topic_partition)
         if damage is None or damage.is_offline or partition is None or not self._has_good_peer(partition):
             return
-        LOG.warning("the replica of %s leaves service to be rebuilt: %s", topic_partition, damage.reason)
+        LOG.warning("replica goes offline to be rebuilt: partition=%s reason=%s", topic_partition, damage.reason)
         damage.is_offline = True
         damage.leader_epoch = partition.leader_epoch
         manager.fetchers.stop((topic_partition,))
@@ -117,10 +122,10 @@ class DamagedLogs:
         self._tell_controller()
 
     def maybe_take_offline(self, state: LeaderAndIsrPartition) -> bool:
-        """Take a damaged replica Offline that the ISR of this decision relies on; return whether it is.
+        """Take a damaged replica Offline if this decision's ISR relies on it; return whether it is Offline.
 
-        The caller refuses the role with KAFKA_STORAGE_ERROR. That makes the controller remove the replica from the
-        ISR; so it happens only if another in-sync replica is alive.
+        The caller then refuses the role with KAFKA_STORAGE_ERROR, which makes the controller remove the replica from
+        the ISR; therefore this happens only if another in-sync replica is alive.
         """
         manager = self._manager
         self._compare_epochs(state)
@@ -139,10 +144,10 @@ class DamagedLogs:
         return True
 
     def _compare_epochs(self, state: LeaderAndIsrPartition) -> None:
-        """A log with records of a later leader epoch than the decision's is damaged: there was no such leader yet.
+        """Mark a log as damaged that has records of a later leader epoch than the decision's: no such leader existed.
 
-        No checksum covers a batch's epoch, and recovery lets the batches have the last word about epochs. The
-        leader knows no such epoch, so its answer would never say where to go on.
+        No checksum covers a batch's leader epoch, and recovery trusts the batches' epochs. The leader does not know
+        such an epoch, so that its answers would never contain a truncation offset.
         """
         manager = self._manager
         topic_partition = state.topic_partition
@@ -155,7 +160,7 @@ class DamagedLogs:
             self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
 
     def start_rebuild(self, state: LeaderAndIsrPartition) -> bool:
-        """Set a damaged log aside if this decision allows it; return whether a new log has to be created.
+        """Set a damaged log aside if this decision allows it; return whether a new log must be created.
 
         The caller follows a live leader.
 
@@ -174,30 +179,31 @@ class DamagedLogs:
         if log is None:
             return False
         path = manager.logs.set_log_aside(topic_partition, DAMAGED)
-        LOG.warning("the damaged log of %s is kept in %s and rebuilt from %d", topic_partition, path, state.leader)
+        LOG.warning("damaged log set aside: partition=%s path=%s leader=%d", topic_partition, path, state.leader)
         partition = manager.partitions.get(topic_partition)
         if partition is not None:
             manager.emit(StateChangeKind.LOG_SET_ASIDE, partition, cause=f"damaged, kept in {path}")
         return True
 
     def is_offline(self, topic_partition: TopicPartition) -> bool:
-        """Whether a replica is Offline for its damaged log, not for its directory."""
+        """Whether a replica is Offline because of its damaged log, not its directory."""
         damage = self.damaged.get(topic_partition)
         return damage is not None and damage.is_offline
 
     def left_in_epoch(self, topic_partition: TopicPartition) -> int:
-        """Return the latest leader epoch of a replica that left service for its damaged log, NO_EPOCH for others."""
+        """Return the leader epoch in which a replica went offline for its damaged log, NO_EPOCH for other replicas."""
         damage = self.damaged.get(topic_partition)
         return NO_EPOCH if damage is None else damage.leader_epoch
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """The log is gone."""
+        """Remove a log that was deleted."""
         damage = self.damaged.pop(topic_partition, None)
         if damage is not None and damage.is_offline:
             self._manager.offline.pop(topic_partition, None)
 
     def metadata_changed(self) -> None:
-        """Bring replicas back of which the metadata says that nobody relies on them, or that nobody else is left."""
+        """Return replicas to service when the metadata shows that no ISR relies on them, or that no other replica is
+        left."""
         manager = self._manager
         came_back = False
         for topic_partition, damage in tuple(self.damaged.items()):
@@ -221,7 +227,7 @@ class DamagedLogs:
         return is_later and state.leader != me and (state.leader == NO_LEADER or me not in state.isr)
 
     def look(self) -> None:
-        """Hand over what could not be handed over before, and remind the controller of what waits for it."""
+        """Take waiting replicas offline when possible, and notify the controller again of pending ones."""
         manager = self._manager
         waits = False
         for topic_partition in tuple(self.damaged):

@@ -1,7 +1,7 @@
 """Compact the logs of topics with ``cleanup.policy=compact``, on leaders and followers, the dirtiest log first.
 
-A cleaning is done in slices. Each runs as background work; between two slices the node's scheduler puts written
-segments in place and waits as long as ``log.cleaner.io.max.bytes.per.second`` asks for.
+A cleaning runs in slices. Each slice runs as background work; between two slices the node's scheduler swaps in written
+segments and waits as long as ``log.cleaner.io.max.bytes.per.second`` requires.
 """
 
 import logging
@@ -35,7 +35,7 @@ class _Cleaning:
 
 
 class LogCleaner:
-    """Chooses logs and compacts them, ``log.cleaner.threads`` at a time."""
+    """Selects logs and compacts them, ``log.cleaner.threads`` at a time."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class LogCleaner:
         self._metrics = metrics
         self._cleanings: dict[TopicPartition, _Cleaning] = {}
         self._uncleanable: dict[TopicPartition, PartitionLog] = {}
-        """Logs whose compaction has failed: they would fail again."""
+        """Logs whose compaction has failed and would fail again."""
         self._timer: Cancellable | None = None
         self._in_background = 0
         self._throttled_until_ms = 0.0
@@ -62,12 +62,12 @@ class LogCleaner:
         self._stopped = False
 
     def start(self) -> None:
-        """Begin; logs are looked at for the first time after ``log.cleaner.backoff.ms``."""
+        """Start; logs are first checked after ``log.cleaner.backoff.ms``."""
         if self._config.log_cleaner_enable:
             self._look_later()
 
     def stop(self, on_idle: Callable[[], None]) -> None:
-        """Compact nothing more; call ``on_idle`` when no slice is under way, now or soon."""
+        """Stop compacting; call ``on_idle`` when no slice is running, now or later."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -84,7 +84,7 @@ class LogCleaner:
         self._timer = self._scheduler.call_later(self._config.log_cleaner_backoff_ms, self._look)
 
     def _look(self) -> None:
-        """Begin to clean the dirtiest logs, as many as there are threads for."""
+        """Start to clean the dirtiest logs, as many as there are threads."""
         if self._stopped:
             return
         self._look_later()
@@ -109,7 +109,7 @@ class LogCleaner:
             self._begin(found, log, wall_ms)
 
     def _forget_replaced_logs(self) -> None:
-        """A log that was deleted, or rebuilt from its leader, fails no more."""
+        """Remove logs from the failed ones that were deleted, or rebuilt from their leader."""
         partitions = self._manager.partitions
         for topic_partition, log in list(self._uncleanable.items()):
             if topic_partition not in partitions or partitions[topic_partition].log is not log:
@@ -142,7 +142,7 @@ class LogCleaner:
         self._run(cleaning)
 
     def _run(self, cleaning: _Cleaning) -> None:
-        """Do the next slice, after the pause that the limit on reads and writes asks for."""
+        """Run the next slice, after the pause that the I/O limit requires."""
         if self._stopped:
             return
         wait_ms = self._throttled_until_ms - self._scheduler.now_ms()
@@ -201,7 +201,7 @@ class LogCleaner:
         log.compaction.finish(cleaning.task)
         self._logs.checkpoint_cleaner_offsets()
         self._metrics.log_cleaner_runs += 1
-        LOG.info("compacted a log topic_partition=%s end_offset=%d", log.topic_partition, cleaning.task.end_offset)
+        LOG.info("compacted log: partition=%s end_offset=%d", log.topic_partition, cleaning.task.end_offset)
         self._end(log)
 
     def _end(self, log: PartitionLog) -> None:
@@ -214,7 +214,7 @@ class LogCleaner:
             on_idle()
 
     def _failed(self, log: PartitionLog, error: Exception) -> None:
-        """Leave the log alone from now on, unless its directory has failed or the log is closed."""
+        """Exclude the log from compaction, unless its directory has failed or the log is closed."""
         topic_partition = log.topic_partition
         if isinstance(error, KafkaStorageError) and log.directory.is_offline:
             self._manager.storage_failed(topic_partition)
@@ -223,7 +223,7 @@ class LogCleaner:
             return
         self._uncleanable[topic_partition] = log
         self._metrics.uncleanable_partitions = len(self._uncleanable)
-        LOG.error("a log cannot be compacted any more topic_partition=%s error=%s", topic_partition, error)
+        LOG.error("compaction failed, log is not compacted any more: partition=%s error=%s", topic_partition, error)
         if isinstance(error, CorruptMessageError):
             damage = error if isinstance(error, DamagedLogError) else DamagedLogError(str(error))
             self._manager.log_damaged(topic_partition, damage)

@@ -21,7 +21,7 @@ from paceline.model.log_dirs import LogDirView, LogDirWish, ReplicaOnDisk
 
 
 def describe_log_dirs(manager: ReplicaManager, wanted: Collection[TopicPartition] | None) -> list[LogDirView]:
-    """Return every log directory with those of its replicas that are wanted; None means all."""
+    """Return every log directory with the requested replicas; None means all."""
     logs = manager.logs
     chosen = None if wanted is None else frozenset(wanted)
     found: dict[str, list[ReplicaOnDisk]] = {path: [] for path in logs.live_log_dirs}
@@ -44,7 +44,7 @@ def _lag(manager: ReplicaManager, topic_partition: TopicPartition) -> int:
 
 
 def alter_replica_log_dirs(manager: ReplicaManager, wishes: Sequence[LogDirWish]) -> list[PacelineError | None]:
-    """Return per wish why it is refused, None when the replica lies there."""
+    """Return for each replica why the request is refused, None when it is in the directory."""
     times = Counter(wish.topic_partition for wish in wishes)
     return [
         InvalidRequestError(f"{wish.topic_partition} is listed more than once")

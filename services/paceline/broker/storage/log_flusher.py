@@ -1,7 +1,7 @@
 """Flush logs in the background: rolled segments, ``flush.ms``, leader epochs, the offset checkpoints.
 
-The fsyncs run as `BackgroundWork`, some logs at a time, while the owner continues to append. Idle producers are
-removed here, too.
+The fsyncs run as `BackgroundWork`, several logs at a time, while the owner continues to append. Idle producers are
+also removed here.
 Source: docs/protocol/log-format.md#durability, #offset-checkpoints and #producer-state.
 """
 
@@ -20,11 +20,11 @@ from paceline.model.scheduler import Cancellable, Scheduler
 LOG: Final = logging.getLogger(__name__)
 _FLUSHES_AT_ONCE: Final = 64
 _PRODUCER_CHECK_MS: Final = 600_000
-"""How often idle producers are looked for."""
+"""Interval of the check for idle producers."""
 
 
 class LogFlusher:
-    """Looks at the logs from time to time and flushes those that need it."""
+    """Checks the logs periodically and flushes those that need it."""
 
     def __init__(
         self,
@@ -48,15 +48,15 @@ class LogFlusher:
         self._stopped = False
 
     def start(self) -> None:
-        """Begin; nothing happens before the first interval has passed."""
+        """Start; the first check comes after an interval."""
         self._timers["flush"] = self._scheduler.call_later(self._flush_check_interval_ms, self._check_flushes)
         self._timers["checkpoint"] = self._scheduler.call_later(self._checkpoint_interval_ms, self._checkpoint)
         self._timers["producers"] = self._scheduler.call_later(_PRODUCER_CHECK_MS, self._forget_producers)
 
     def stop(self, on_idle: Callable[[], None]) -> None:
-        """Begin no other flush; ``on_idle`` is called when none is under way, now or soon.
+        """Start no further flush; ``on_idle`` is called when none is running, now or later.
 
-        The logs' own close does the rest.
+        Closing the logs flushes the rest.
         """
         self._stopped = True
         for timer in self._timers.values():
@@ -78,7 +78,7 @@ class LogFlusher:
         self._next()
 
     def _checkpoint(self) -> None:
-        """Write the offset checkpoints now, and queue logs whose leader epochs are known in memory only."""
+        """Write the offset checkpoints now, and queue logs whose leader epochs are only in memory."""
         if self._stopped:
             return
         self._timers["checkpoint"] = self._scheduler.call_later(self._checkpoint_interval_ms, self._checkpoint)
@@ -90,7 +90,7 @@ class LogFlusher:
         self._next()
 
     def _forget_producers(self) -> None:
-        """Forget producers that have long been idle: each client has an id of its own, and would stay for ever."""
+        """Remove producers that have been idle for long: each client has its own id, so they would accumulate."""
         if self._stopped:
             return
         self._timers["producers"] = self._scheduler.call_later(_PRODUCER_CHECK_MS, self._forget_producers)
@@ -108,7 +108,7 @@ class LogFlusher:
             try:
                 task = log.begin_flush()
             except PacelineError:
-                # Deleted meanwhile, or its directory is offline: whoever owns that has been told.
+                # Deleted meanwhile, or its directory is offline: already handled by the owner.
                 continue
             if task is not None:
                 flushes.begun.append((log, task))
@@ -128,10 +128,10 @@ class LogFlusher:
 
 
 class _Flushes:
-    """Flushes that are carried out one after the other, in one piece of background work.
+    """Flushes that run in sequence as one piece of background work.
 
-    A broker that becomes leader of ten thousand partitions has as many leader-epoch files to write; handing over each
-    by itself would cost the owner more than the files do.
+    A broker that becomes leader of ten thousand partitions has as many leader epoch files to write; scheduling each
+    separately would cost the owner more than writing the files.
     """
 
     def __init__(self) -> None:
@@ -139,26 +139,26 @@ class _Flushes:
         self.done: list[tuple[PartitionLog, FlushTask]] = []
 
     def run(self) -> None:
-        """Carry out all that can be; a log that fails has taken its directory offline and does not count as flushed."""
+        """Run all flushes; after a failure the log's directory is offline, and the log does not count as flushed."""
         for log, task in self.begun:
             try:
                 task.run()
             except PacelineError:
                 continue
             except Exception:
-                LOG.exception("the flush of %s failed unexpectedly; its log directory is offline", log.topic_partition)
+                LOG.exception("flush failed, its log directory is offline: partition=%s", log.topic_partition)
                 continue
             self.done.append((log, task))
 
 
 class InlineWork:
-    """Does background work in the foreground, for those who have nowhere else."""
+    """Runs background work in the foreground, for owners without threads."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
 
     def run(self, work: Callable[[], None], on_done: Callable[[Exception | None], None]) -> None:
-        """Do it now, and say so soon."""
+        """Run it now, and call back soon."""
         try:
             work()
         except Exception as error:

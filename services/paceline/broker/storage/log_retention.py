@@ -13,13 +13,13 @@ from paceline.model.scheduler import Cancellable, Scheduler
 
 LOG: Final = logging.getLogger(__name__)
 FIRST_CHECK_MS: Final = 30_000
-"""How long after the start the first check is made, unless the interval is shorter."""
+"""Time from the start to the first check, unless the interval is shorter."""
 _PARTITIONS_AT_ONCE: Final = 200
-"""Requests are served between slices."""
+"""Partitions per slice; requests are served between slices."""
 
 
 class LogRetention:
-    """Lets go of old segments from time to time, leader or not."""
+    """Deletes old segments periodically, as leader and as follower."""
 
     def __init__(self, manager: ReplicaManager, scheduler: Scheduler, interval_ms: int) -> None:
         self._manager = manager
@@ -29,11 +29,11 @@ class LogRetention:
         self._stopped = False
 
     def start(self) -> None:
-        """Begin; the first check comes after half a minute."""
+        """Start; the first check comes after half a minute."""
         self._timer = self._scheduler.call_later(min(FIRST_CHECK_MS, self._interval_ms), self._check)
 
     def stop(self) -> None:
-        """Delete nothing any more."""
+        """Stop deleting."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -65,4 +65,4 @@ class LogRetention:
         except DamagedLogError as error:
             self._manager.log_damaged(topic_partition, error)
         except PacelineError:
-            LOG.exception("retention of %s failed", topic_partition)
+            LOG.exception("retention failed: partition=%s", topic_partition)

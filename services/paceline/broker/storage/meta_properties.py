@@ -1,4 +1,4 @@
-"""Which cluster the log directories belong to: ``meta.properties`` in each of them."""
+"""Cluster id of the log directories: ``meta.properties`` in each of them."""
 
 from datetime import UTC, datetime
 
@@ -7,7 +7,7 @@ from paceline.model.errors import InvalidConfigError
 
 
 def known_cluster_id(logs: LogManager) -> str | None:
-    """Return the cluster that the log directories belong to, None when they are new."""
+    """Return the cluster id of the log directories, None when they are new."""
     known = logs.read_meta_properties()
     return next((meta.cluster_id for _, meta in sorted(known.items()) if meta is not None and meta.cluster_id), None)
 
@@ -24,7 +24,7 @@ def check_cluster_id(logs: LogManager, cluster_id: str) -> None:
 
 
 def write_cluster_id(logs: LogManager, broker_id: int, cluster_id: str, wall_ms: int) -> None:
-    """Write broker and cluster into the directories, unless all of them have both."""
+    """Write broker id and cluster id into the directories, unless all of them have both."""
     if all(meta is not None and meta.cluster_id for meta in logs.read_meta_properties().values()):
         return
     now = datetime.fromtimestamp(wall_ms / 1000, UTC)

@@ -1,13 +1,13 @@
-"""Logs of replicas that were removed while nobody could tell their broker.
+"""Set aside logs of replicas that were removed while their broker could not be notified.
 
 A controller that dies after it has written the end of a reassignment, and before StopReplica has reached the broker
-that loses its replica, leaves a log that no later request names. The first picture of the cluster that a new controller
-gives, or that a broker gets after it has registered, shows it: a partition of this very topic id, assigned to others.
+that loses its replica, leaves a log that no later request names. The first full UpdateMetadata of a new controller, or
+after the broker's registration, reveals it: a partition with this topic id, assigned to other brokers.
 
-Where the topic has been deleted since, nothing shows its log, until a new topic of that name is to be hosted here.
+When the topic was deleted since, the log is found only when a new topic of that name is to be hosted.
 
-A log that the picture does not name stays where it is: a topic whose node cannot be read, or a ZooKeeper that has lost
-everything, is no proof. What is found is renamed, reported and kept; nothing here deletes.
+A log that is not in the metadata stays: a topic whose node cannot be read, or a ZooKeeper that has lost its data,
+proves nothing. Stray logs are renamed, reported and kept; this module deletes nothing.
 Source: docs/decisions/0011-damaged-and-stray-logs.md.
 """
 
@@ -32,10 +32,10 @@ LOG: Final = logging.getLogger(__name__)
 
 
 def set_strays_aside(manager: "ReplicaManager", request: UpdateMetadataRequest) -> None:
-    """Set the logs aside that ``request`` shows to be strays.
+    """Set aside the logs that ``request`` shows to be strays.
 
-    A first picture for this very registration shows whom partitions are assigned to; any picture shows that an earlier
-    controller's topic is not the one that has its name now.
+    The first metadata for this registration shows the assignments; any metadata shows that a topic of an earlier
+    controller was replaced by another topic id.
     """
     _set_replaced_aside(manager, request)
     if not request.is_initial or request.stamp.broker_epoch != manager.broker_epoch:
@@ -48,24 +48,24 @@ def set_strays_aside(manager: "ReplicaManager", request: UpdateMetadataRequest) 
 
 
 def _set_replaced_aside(manager: "ReplicaManager", request: UpdateMetadataRequest) -> None:
-    """Stop what is hosted of a topic that is gone: its leader would write its ISR into the present topic's state."""
+    """Stop hosted partitions of a replaced topic: as leader they would write their ISR into the new topic's state."""
     hosted = manager.partitions
     for state in request.partitions:
         partition = hosted.get(state.topic_partition)
         if partition is None or partition.told_by >= request.stamp.controller_epoch:
             continue
         if None not in (partition.topic_id, state.topic_id) and partition.topic_id != state.topic_id:
-            _set_aside(manager, state.topic_partition, f"topic id {state.topic_id} is its name's now")
+            _set_aside(manager, state.topic_partition, f"the topic was re-created with id {state.topic_id}")
     manager.deliver_news()
 
 
 def set_namesake_aside(manager: "ReplicaManager", state: LeaderAndIsrPartition, stamp: ControllerStamp) -> None:
-    """Set the log of an earlier topic aside that has the name of the topic in ``state``.
+    """Set aside the log of a deleted topic with the same name as the topic in ``state``.
 
-    The earlier replica moved away and its topic was deleted while this broker was out of reach; no request will delete
-    it. A log stays if this registration was told to host it: the request may be late. It does not stay if it was hosted
-    in an earlier registration, of a process that was suspended and has registered again, or if only an earlier
-    controller told of it: a later controller that names another topic has found that topic in its place.
+    The earlier replica was moved away and its topic deleted while this broker was unreachable; no request will delete
+    it. The log stays if this registration was told to host it: the request may be late. It does not stay if it was
+    hosted in an earlier registration, by a process that was suspended and has registered again, or if only an earlier
+    controller told this broker to host it: a later controller with another topic id has read that topic from ZooKeeper.
     """
     if stamp.broker_epoch != manager.broker_epoch:
         return
@@ -78,9 +78,9 @@ def set_namesake_aside(manager: "ReplicaManager", state: LeaderAndIsrPartition, 
     if told[0] >= manager.broker_epoch and told[1] >= stamp.controller_epoch:
         return
     if None not in (log.topic_id, state.topic_id) and log.topic_id != state.topic_id:
-        _set_aside(manager, topic_partition, f"topic id {state.topic_id} is its name's now, not {log.topic_id}")
+        _set_aside(manager, topic_partition, f"the topic has id {state.topic_id}, the log {log.topic_id}")
     elif state.is_new and topic_partition in manager.logs.without_owner and log.topic_id is None:
-        _set_aside(manager, topic_partition, "the replica is new, and its topic id was lost")
+        _set_aside(manager, topic_partition, "the replica is new, and the log's topic id was lost")
 
 
 def _is_stray(manager: "ReplicaManager", state: UpdateMetadataPartition) -> bool:
@@ -91,11 +91,11 @@ def _is_stray(manager: "ReplicaManager", state: UpdateMetadataPartition) -> bool
     if log is None or log.directory.is_offline:
         return False
     if log.topic_id != state.topic_id and (log.topic_id is not None or log.log_end_offset > 0):
-        # Another topic of that name, or nobody knows; an empty log without an id belongs to anybody.
+        # Another topic with that name, or unknown; an empty log without an id fits every topic.
         return False
     hosted = manager.partitions.get(state.topic_partition)
     if hosted is not None:
-        # A request that was overtaken by the replica's return speaks of an earlier epoch.
+        # A request that was overtaken by the replica's return has an earlier epoch.
         return state.leader_epoch > hosted.leader_epoch
     return log.latest_epoch is None or log.latest_epoch <= state.leader_epoch
 
@@ -114,11 +114,11 @@ def _set_aside(manager: "ReplicaManager", topic_partition: TopicPartition, reaso
 
 
 def _take_aside(manager: "ReplicaManager", topic_partition: TopicPartition, reason: str) -> str | None:
-    """Rename the log and return where it is now; None when storage failed."""
+    """Rename the log and return its new path; None when storage failed."""
     try:
         path = manager.logs.set_log_aside(topic_partition, STRAY)
     except KafkaStorageError:
         manager.storage_failed(topic_partition)
         return None
-    LOG.warning("the stray log of %s is kept in %s: %s", topic_partition, path, reason)
+    LOG.warning("stray log set aside: partition=%s path=%s reason=%s", topic_partition, path, reason)
     return path

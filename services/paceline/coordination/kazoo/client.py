@@ -1,9 +1,9 @@
 """Talk to a real ensemble: `KazooZooKeeper`. Only this folder imports kazoo.
 
-kazoo's connection thread hands everything it hears, in order, to one queue, which is drained on the owner's thread.
-Three of kazoo's own comforts are passed by, because each would break a rule of `interface.py`:
+kazoo's connection thread puts everything it receives, in order, into one queue, which is drained on the owner's thread.
+Three features of kazoo are not used, because each would break a rule of `interface.py`:
 
-* its worker threads: watch events and answers go through different ones, so an answer may overtake the event that
+* its worker threads: watch events and responses go through different threads, so a response may overtake the event that
   announces it. Callbacks run on the connection thread here and only put something into the queue.
 * its queue across sessions: requests submitted without a connection wait here, and are answered SESSION_EXPIRED when
   the session ends (docs/protocol/zookeeper.md#requests-end-with-their-session).
@@ -83,10 +83,10 @@ class KazooZooKeeper:
 
     Args:
         hosts: ``host:port[,host:port][/chroot]``; the chroot is created if need be.
-        session_timeout_ms: the server may bound it to 2..20 of its ticks unless configured otherwise; what it grants
-            is what counts then.
+        session_timeout_ms: the server may bound it to 2..20 of its ticks unless configured otherwise; the granted
+            timeout applies.
         post: hands a callback to the owner's thread from another one, like ``loop.call_soon_threadsafe``.
-        close_timeout_ms: how long `close` waits for the server to hear of it; it blocks for at most that.
+        close_timeout_ms: how long `close` waits at most for the server to close the session.
         on_data_lost: called once, on the owner's thread, when the ensemble has lost its data and turns this client away
             (docs/protocol/zookeeper.md#ensemble-that-lost-its-data), within seconds after the session is in doubt.
     """
@@ -123,14 +123,14 @@ class KazooZooKeeper:
         self._warned_of_sasl = False
         self._client.add_listener(self._state_changed)
         self._hear_of_the_grant()
-        # What the owner's thread knows.
+        # State of the owner's thread.
         self._session_id = 0
         self._connected = False
         self._seen_generation = 0
         self._on_session: Callable[[SessionEvent], None] = lambda event: None
         self._on_watch: Callable[[WatchEvent], None] = lambda event: None
         self._started = False
-        # What the connection thread knows; both threads use it under the lock.
+        # State of the connection thread; both threads use it under the lock.
         self._lock = threading.RLock()
         self._wire_session_id = 0
         self._wire_connected = False
@@ -209,7 +209,7 @@ class KazooZooKeeper:
             stopper.join(self._close_timeout_s)
 
     def _hear_of_the_grant(self) -> None:
-        """Have `_granted` told what each connection was granted; kazoo keeps that to itself."""
+        """Have `_granted` called with each connection's granted session timeout, which kazoo does not expose."""
         connection = self._client._connection
         connect = connection._connect
 

@@ -110,7 +110,7 @@ class RequestCodec:
                 return serialization.Transaction([self.encode(operation, on_watch) for operation in request.operations])
 
     def decode(self, request: Request, value: Any) -> Response:
-        """Return the response to a request from what kazoo makes of it."""
+        """Return the response to a request from kazoo's result."""
         match request:
             case GetData():
                 return Response(ZkCode.OK, data=value[0], stat=_stat(value[1]))
@@ -146,7 +146,7 @@ class RequestCodec:
 
 
 def watch_type_of(event: Any) -> WatchType | None:
-    """Return the kind of a watch event, None for one that tells of no node."""
+    """Return the kind of a watch event, None for an event without a node."""
     return _WATCH_TYPES.get(event.type)
 
 

@@ -19,7 +19,7 @@ _ANSWER_BYTES = 65_536
 def lost_data(servers: Sequence[tuple[str, int]], seen_zxid: int, timeout_s: float) -> str | None:
     """Return how a server shows that it has lost transactions we have seen, None when none does.
 
-    Uses the four-letter word ``srvr``, the one that servers answer unless told otherwise.
+    Uses the four-letter word ``srvr``, the only word that servers answer by default.
     """
     for host, port in servers:
         answer = _ask(host, port, timeout_s)

@@ -1,7 +1,7 @@
 """Sockets for the kazoo door: fewer system calls, no blocked wake-ups, and a record of the server's signs of life.
 
 kazoo makes about eight system calls for a request and its answer, most of them to ask whether a socket is ready. The
-sockets here know that themselves: what has been read ahead, what waits to be sent, how many requests are queued. Ten
+sockets here know that themselves: the bytes read ahead, the bytes to send, the number of queued requests. Ten
 thousand reads become a few hundred calls.
 """
 
@@ -16,7 +16,7 @@ _CHUNK_BYTES = 256 * 1024
 
 
 class Contact:
-    """When the server last gave a sign of life, by the time of what it answered rather than of the answer."""
+    """Time of the last contact with the server: the time of the request it answered, not of the response."""
 
     def __init__(self, timeout_s: float) -> None:
         self.allow(timeout_s)
@@ -28,7 +28,7 @@ class Contact:
         self.give_up_s = timeout_s * 2 / 3
 
     def opened(self) -> None:
-        """A connection has been made; what went before is not answered any more."""
+        """A connection was made; requests of the previous connection get no response any more."""
         self._first_unanswered_s = None
 
     def sent(self) -> None:
@@ -95,7 +95,7 @@ class BufferedSocket:
         return len(data)
 
     def flush(self) -> None:
-        """Send what has been taken, waiting for room for as long as the session could bear."""
+        """Send the buffered bytes, waiting for room for at most the session timeout."""
         while self._outgoing:
             try:
                 count = self._sock.send(self._outgoing)
@@ -110,7 +110,7 @@ class BufferedSocket:
 
 
 class WakeUps:
-    """Counts what kazoo says through a socket pair, one byte per request, and sends a byte for the first only.
+    """Counts kazoo's wake-ups through a socket pair, one byte per request, and sends a byte for the first only.
 
     A socket holds a few hundred such bytes. Then kazoo would block, under the door's lock, on the thread that alone
     could make room.
@@ -173,7 +173,7 @@ Readable = BufferedSocket | WakeSocket
 def select_ready(
     readers: Sequence[Readable], writers: Sequence[Readable], timeout_s: float | None
 ) -> tuple[list[Readable], list[Readable], list[Readable]]:
-    """Do what ``select`` does for kazoo, asking the kernel only when nothing is known to be ready.
+    """Replace ``select`` for kazoo, asking the kernel only when nothing is known to be ready.
 
     A `BufferedSocket` can always be written to.
     """

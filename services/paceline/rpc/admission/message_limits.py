@@ -55,7 +55,7 @@ def _after_field(data: bytes, position: int) -> int:
     if wire_type == _FIXED32:
         return position + 4
     if wire_type in (_GROUP_BEGIN, _GROUP_END):
-        return position  # what a group holds is counted as well
+        return position  # fields inside a group are counted as well
     raise ValueError(wire_type)
 
 

@@ -29,7 +29,7 @@ _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4, _GROUP_BEGIN: 0, _GROUP_END: 0}
 _TEXTS: Final = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
 
 _Inside = dict[int, Descriptor | bool]
-"""What fields of a length hold, by number: a message, else whether it is a text of a list, and no packed numbers."""
+"""Length-delimited fields by number: the message type, else whether it is a repeated text and no packed numbers."""
 
 
 def refuse_too_many_elements(data: bytes, message: type[Message], limit: int = MAX_ELEMENTS) -> None:

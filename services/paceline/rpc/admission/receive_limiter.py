@@ -63,7 +63,7 @@ class ReceiveLimiter:
         return len(self._quick) + len(self._slow)
 
     async def receive(self, read: Callable[[], Awaitable[Any]]) -> Any:
-        """Return what ``read`` returns, when this call has a slot.
+        """Return the result of ``read``, which starts when this call has a slot.
 
         Raises:
             ThrottledError: no slot became free in time, or the request took too long to arrive.

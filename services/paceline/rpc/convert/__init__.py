@@ -1,7 +1,7 @@
 """Every conversion between protos and model, under one name; one file for each kind of message.
 
-``*_to_proto`` never fails. ``*_from_proto`` of a *request* raises a typed error for what no caller of good will sends;
-``*_from_proto`` of an *answer* trusts the peer that was called and takes what it finds.
+``*_to_proto`` never fails. ``*_from_proto`` of a *request* raises a typed error for invalid values;
+``*_from_proto`` of an *answer* trusts the called peer and does not validate.
 """
 
 from paceline.rpc.convert.common import *  # noqa: F403

@@ -42,7 +42,7 @@ def bounded(items: Sequence[P], limit: int, what: str) -> Sequence[P]:
         InvalidRequestError: there are too many.
     """
     if len(items) > limit:
-        raise InvalidRequestError(f"{len(items)} {what} in one request, {limit} are allowed")
+        raise InvalidRequestError(f"{len(items)} {what} in one request, the limit is {limit}")
     return items
 
 
@@ -90,7 +90,7 @@ def topic_id_of(text: str) -> str | None:
     if not text:
         return None
     if len(text) != TOPIC_ID_LENGTH:
-        raise InvalidRequestError(f"a topic id has {TOPIC_ID_LENGTH} characters, this one {len(text)}")
+        raise InvalidRequestError(f"a topic id has {TOPIC_ID_LENGTH} characters, not {len(text)}")
     return text
 
 
@@ -101,7 +101,7 @@ def at_least(value: int, least: int, what: str) -> int:
         InvalidRequestError: it is below ``least``.
     """
     if value < least:
-        raise InvalidRequestError(f"{what} is {value}, the least is {least}")
+        raise InvalidRequestError(f"{what} is {value}, the minimum is {least}")
     return value
 
 
@@ -109,7 +109,7 @@ def broker_ids(ids: Sequence[int], what: str) -> tuple[int, ...]:
     """Return distinct broker ids.
 
     Raises:
-        InvalidRequestError: one is negative or there twice, or there are far too many.
+        InvalidRequestError: an id is negative or listed twice, or there are far too many.
     """
     found = tuple(bounded(ids, MAX_REPLICAS, what))
     known = _valid_ids.get(found)
@@ -118,7 +118,7 @@ def broker_ids(ids: Sequence[int], what: str) -> tuple[int, ...]:
     if found and min(found) < 0:
         raise InvalidRequestError(f"{what} has the negative broker id {min(found)}")
     if len(set(found)) != len(found):
-        raise InvalidRequestError(f"{what} names a broker twice: {list(found)}")
+        raise InvalidRequestError(f"{what} lists a broker twice: {list(found)}")
     if len(found) <= _KNOWN_IDS_LENGTH and len(_valid_ids) < _KNOWN_IDS_LIMIT:
         _valid_ids[found] = found
     return found

@@ -208,7 +208,7 @@ _WRITERS: Final[dict[str, Callable[[StateChange], Any]]] = {
 
 
 def event_filter_from_proto(message: EventFilter) -> Callable[[StateChange], bool] | None:
-    """Return what says whether an event is wanted; None when all are.
+    """Return a predicate for the events that pass the filter; None when all do.
 
     Raises:
         InvalidRequestError: a kind is not known here, or there are far too many names.

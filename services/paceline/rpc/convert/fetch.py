@@ -1,6 +1,6 @@
 """Client fetches: `model.client_io` <-> ``paceline.v1``. `rpc/wire.py` has the batches.
 
-A value that is not given means what the protos say; an unknown value is refused, never guessed.
+An absent value has the default of the protos; an unknown value is refused, never guessed.
 """
 
 from typing import Final
@@ -37,7 +37,7 @@ def isolation_from_proto(number: int) -> Isolation:
     """Return the isolation level; unspecified means READ_UNCOMMITTED.
 
     Raises:
-        InvalidRequestError: nobody knows that number.
+        InvalidRequestError: the number is unknown.
     """
     isolation = _ISOLATION.get(number)
     if isolation is None:

@@ -1,6 +1,6 @@
 """Produce: `model.client_io` <-> ``paceline.v1``; `rpc/wire.py` has the batches.
 
-A value that is not given means what the protos say; an unknown value is refused, never guessed.
+An absent value has the default of the protos; an unknown value is refused, never guessed.
 """
 
 from typing import Any, Final
@@ -30,7 +30,7 @@ def acks_from_proto(number: int) -> RequiredAcks:
     """Return the acks asked for; unspecified means ALL.
 
     Raises:
-        InvalidRequiredAcksError: nobody knows that number.
+        InvalidRequiredAcksError: the number is unknown.
     """
     acks = _ACKS.get(number)
     if acks is None:

@@ -1,4 +1,4 @@
 """TLS and identity: credentials that reload, and the one place where every call meets its caller's identity.
 
-Read `guard.py` first: it decides whether a call may go on. `access_rules.py` has the rule of every internal RPC.
+Read `guard.py` first: it allows or denies every call. `access_rules.py` has the rule of every internal RPC.
 """

@@ -15,7 +15,7 @@ INTERNAL_PACKAGE: Final = "/paceline.internal."
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """Who may call one RPC."""
+    """Principals that may call one RPC."""
 
     role: Role
     claimed_id: Callable[[Any], int]

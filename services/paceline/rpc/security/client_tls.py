@@ -1,7 +1,7 @@
 """Certificates of clients: given, or from the environment, one way for every client.
 
-``PACELINE_SSL_CA_FILE``, ``PACELINE_SSL_CERTIFICATE_FILE`` and ``PACELINE_SSL_KEY_FILE`` are what ``paceline certs
-client`` and ``paceline dev up --secure`` print.
+``PACELINE_SSL_CA_FILE``, ``PACELINE_SSL_CERTIFICATE_FILE`` and ``PACELINE_SSL_KEY_FILE`` are printed by
+``paceline certs client`` and ``paceline dev up --secure``.
 """
 
 import os

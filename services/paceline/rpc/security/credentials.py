@@ -43,7 +43,7 @@ class Certificates:
         return grpc.ssl_channel_credentials(self.ca, self.key, self.certificate)
 
     def server_configuration(self, client_auth: bool) -> Any:
-        """Return what a server shows, and what it trusts."""
+        """Return a server's certificate chain and its trusted CAs."""
         return grpc.ssl_server_certificate_configuration(
             [(self.key or b"", self.certificate or b"")], self.ca if client_auth else None
         )
@@ -83,7 +83,7 @@ class TlsCredentials:
             return self._certificates
 
     def server_credentials(self, client_auth: bool) -> Any:
-        """Return credentials of a server; its later handshakes use what the files have by then."""
+        """Return credentials of a server; each handshake uses the content of the files at that time."""
         shown = self.current()
 
         def fetch() -> Any:

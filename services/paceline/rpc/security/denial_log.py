@@ -65,5 +65,5 @@ class DenialLog:
                 return
             budget.lines -= 1
             suppressed, budget.suppressed = budget.suppressed, 0
-        # One argument: a percent sign in what a caller chose is no format.
+        # One argument: a percent sign in a caller's text must not be taken for a format.
         self._write(json.dumps({"event": "denied", **asdict(denial), "suppressed": suppressed}))

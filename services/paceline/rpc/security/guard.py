@@ -1,4 +1,4 @@
-"""The one place that knows the caller of every RPC and decides whether the call may go on.
+"""The only place that determines the caller of every RPC and allows or denies the call.
 
 Both error interceptors ask the guard of their listener: `Guard.admit` when a call begins, `Guard.check` with every
 request. Servicers read the caller with `current_caller`. Access lists, quotas by principal and an audit log belong
@@ -28,7 +28,7 @@ class Caller:
     identity: Identity | None = None
     """From the caller's certificate; None without one."""
     is_super: bool = False
-    """Whether the caller may see what only operators need, such as broker epochs."""
+    """Whether the caller may see details for operators, such as broker epochs."""
 
 
 _caller: ContextVar[Caller] = ContextVar("caller")
@@ -41,7 +41,7 @@ def current_caller() -> Caller:
 
 
 class CallContext(Protocol):
-    """The part of a servicer's context that tells of the connection."""
+    """The part of a servicer's context that describes the connection."""
 
     def auth_context(self) -> Any: ...
 
@@ -81,7 +81,7 @@ class Guard:
         """Return the caller of a call that begins, and make it the current one.
 
         Raises:
-            ClusterAuthorizationError: its certificate is not one of this cluster.
+            ClusterAuthorizationError: its certificate was not issued for this cluster.
         """
         caller = self._anonymous if self._cluster is None else self._caller_of(method, context)
         _caller.set(caller)
@@ -118,7 +118,7 @@ class Guard:
         return caller
 
     def _new_caller(self, method: str, uri: bytes, has_certificate: bool, context: CallContext) -> Caller:
-        """Return a caller that may go on; others are refused each time and not remembered."""
+        """Return an allowed caller; denied callers are not cached."""
         if not uri:
             if self._client_auth or has_certificate:
                 raise self._denied(method, Caller(), context, "the certificate has no identity")

@@ -11,7 +11,7 @@ from typing import Any, Final
 from paceline.rpc.security.credentials import Certificates, TlsCredentials
 
 _KEPT: Final = 8
-"""Earlier connections that are left open for what is under way on them; the oldest beyond these is closed."""
+"""Earlier connections that stay open for their calls in progress; the oldest beyond these is closed."""
 
 
 class ReopeningChannel:
@@ -71,7 +71,7 @@ class ReopeningChannel:
         return _Method(self, "stream_stream", args, kwargs)
 
     def subscribe(self, callback: Any, try_to_connect: bool | None = False) -> None:
-        """See `grpc.Channel`; tells of the present connection only."""
+        """See `grpc.Channel`; reports the state of the present connection only."""
         self.current().subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Any) -> None:

@@ -1,8 +1,8 @@
 """One stream of messages at the asking end, in two forms: over gRPC's core, and over its public interface.
 
 The public interface has a thread take requests from an iterator, a second one wait for the network, and hands each
-message to a third, which reads. On a call like the one behind gRPC's own blocking methods, whoever sends writes to the
-socket itself, and whoever reads waits for the network itself: two hand-overs between threads less for each request
+message to a third, which reads. On a call like the one behind gRPC's own blocking methods, the sending thread writes to
+the socket itself, and the reading thread waits for the network itself: two hand-overs fewer for each request
 (measured: docs/decisions/0008). That call is no public interface; where it is not as expected the public one serves.
 """
 
@@ -41,11 +41,11 @@ class StreamCall(Protocol):
         """
 
     def drain(self) -> None:
-        """Give back what the stream holds; on the thread that reads, after `cancel`."""
+        """Release the resources of the stream; on the thread that reads, after `cancel`."""
 
 
 class StreamEndedError(grpc.RpcError):
-    """A stream has ended with an error; has what `grpc.Call` tells of it."""
+    """A stream has ended with an error; has code, details and metadata like a `grpc.Call`."""
 
     def __init__(
         self, code: grpc.StatusCode, details: str, trailing_metadata: Sequence[tuple[str, str | bytes]]

@@ -19,7 +19,7 @@ from paceline.rpc.errors import ConnectionBrokenError, error_info
 from paceline.rpc.streams.stream_call import StreamCall, open_stream_call
 
 OnDone = Callable[[bytes | Exception], None]
-"""Takes the answer's bytes, or what prevented it: a `grpc.RpcError`, a `PacelineError`, or a surprise."""
+"""Called with the response's bytes, or the failure: a `grpc.RpcError`, a `PacelineError`, or an unexpected error."""
 
 _RESOURCE_EXHAUSTED: Final = grpc.StatusCode.RESOURCE_EXHAUSTED
 _OWN_RECEIPT: Final = "CLIENT: Received"
@@ -30,14 +30,14 @@ _FAREWELL_S: Final = 1.0
 
 
 class _Stream:
-    """One stream: what is sent when it opens, and who waits for its answers, oldest first."""
+    """One stream: the messages to send when it opens, and the requests without a response, oldest first."""
 
     __slots__ = ("call", "early", "failure", "finished", "used_s", "waiting")
 
     def __init__(self) -> None:
         self.early: list[bytes] = []
         self.waiting: deque[tuple[float, OnDone, int]] = deque()
-        """Deadline, who is told, and bytes of each request, oldest first."""
+        """Deadline, callback and bytes of each request, oldest first."""
         self.call: StreamCall | None = None
         self.finished = False
         """Whether no more requests will be put on it."""
@@ -69,7 +69,7 @@ class _Stream:
 class StreamClient:
     """Asks over one stream, which is opened by the first request and again after it has ended.
 
-    Whoever owns the caller calls `expire` about once a second: nobody else enforces deadlines.
+    The owner must call `expire` about once a second, otherwise deadlines are not enforced.
     """
 
     def __init__(self, channel: Any, method: str, name: str, one_at_a_time: bool = False) -> None:
@@ -149,7 +149,7 @@ class StreamClient:
         self._thread.join(timeout_s)
 
     def _give_up(self, stream: _Stream, why: Exception) -> None:
-        """End a stream that is open or will be; the thread tells those who wait. The lock is held."""
+        """End a stream that is open or will be; the thread runs the callbacks with the error. The lock is held."""
         stream.failure = stream.failure or why
         if self._stream is stream:
             self._stream = None
@@ -167,7 +167,7 @@ class StreamClient:
                     self._stream = None
                 waiting, stream.waiting = stream.waiting, deque()
                 failure = stream.failure or failure
-            # What became of the others nobody says.
+            # The outcome of the others is unknown.
             whose = _whose(failure, [size for _, _, size in waiting])
             for index, (_, on_done, _) in enumerate(waiting):
                 on_done(failure if index == whose else ConnectionBrokenError("the stream ended before the answer"))

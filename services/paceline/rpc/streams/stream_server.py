@@ -4,9 +4,9 @@ A unary call makes a stream, headers, trailers and several tasks for every messa
 third of that (measured: docs/decisions/0008). Streams are an optimisation: a unary method serves the same request, too.
 `stream_client` is the client's end. Limits: docs/protocol/limits.md#streams.
 
-A request has no task of its own. Its handler, a coroutine, begins in the callback that brings the request, goes on in
-the callback that brings what it waits for (`StreamServer.wait`), and its answer is written in that very callback: each
-round of the event loop less is a twentieth of a millisecond less for whoever waits.
+A request has no task of its own. Its handler, a coroutine, starts in the callback that brings the request, resumes in
+the callback that brings the awaited value (`StreamServer.wait`), and its response is written in that same callback:
+each avoided round of the event loop saves the caller a twentieth of a millisecond.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from paceline.rpc.connections import cut_connection
 
 Answer = Callable[[bytes, "StreamServer"], Coroutine[Any, Any, bytes]]
 OnAnswered = Callable[[float, str | None], None]
-"""Told how many seconds one exchange took, and the name of the error it was answered with, None for success."""
+"""Called with the seconds that one exchange took and the name of the error in its response, None for success."""
 
 MAX_STREAMS: Final = 128
 """Streams that clients may have open at one listener. `receive_limiter` cannot delay a request on a stream as it delays
@@ -37,7 +37,7 @@ MAX_UNDER_WAY_BYTES: Final = 32 * 1024 * 1024
 """Requests of all streams that are worked on at a time; beyond it a stream gets its next one when it has answered."""
 
 _LOOK_S: Final = 0.5
-"""How often somebody looks for what is overdue."""
+"""Interval of the check for overdue handlers and streams."""
 
 _MARK: Final = "paceline_exchange"
 LOG = logging.getLogger("paceline.rpc")
@@ -48,12 +48,12 @@ def _ignore(seconds: float, reason: str | None) -> None:
 
 
 class Wait:
-    """What the handler of an exchange waits for: a value that a callback brings."""
+    """Awaitable of an exchange's handler: a value that a callback brings."""
 
     __slots__ = ("_failure", "_over", "_resume", "_value", "_waiting", "deadline_s")
 
     def __init__(self, resume: Callable[[], None], deadline_s: float) -> None:
-        """``resume`` goes on with the handler; ``deadline_s`` is on the event loop's clock."""
+        """``resume`` resumes the handler; ``deadline_s`` is on the event loop's clock."""
         self.deadline_s = deadline_s
         self._resume = resume
         self._waiting = False
@@ -107,7 +107,7 @@ class StreamServer:
         self.context = stream.context
         """The stream's."""
         self.reason: str | None = None
-        """Name of the error that the answer tells, for those who count; a handler that answers with one sets it."""
+        """Name of the error in the response, for metrics; a handler that responds with an error sets it."""
         self.begin_s = stream.clock()
         self.response: bytes | None = None
         """The answer, until it is handed to gRPC."""
@@ -125,7 +125,7 @@ class StreamServer:
         return self.response is not None or self.failure is not None
 
     def wait(self, timeout_s: float) -> Wait:
-        """Return what the handler awaits next; after ``timeout_s``, or a bit more, `RequestTimedOutError` ends it."""
+        """Return a `Wait` for the handler to await; after about ``timeout_s`` it raises `RequestTimedOutError`."""
         return Wait(self._go_on, self._stream.clock() + timeout_s)
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
@@ -133,7 +133,7 @@ class StreamServer:
         self._callbacks.append(callback)
 
     def peer(self) -> str:
-        """Return who asks, like a call's context."""
+        """Return the peer of the stream, like a call's context."""
         peer: str = self.context.peer()
         return peer
 
@@ -157,7 +157,7 @@ class StreamServer:
             waits_for.fail(RequestTimedOutError("the broker has not answered in time"))
 
     def over(self) -> None:
-        """Tell those who wanted to know, once."""
+        """Run the done callbacks, once."""
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self)
@@ -190,7 +190,7 @@ class StreamServer:
 
 
 def _called_when_done(waits_for: Any, callback: Callable[[Any], None]) -> "asyncio.Future[Any]":
-    """Do with a future that a coroutine has yielded what a task does with it."""
+    """Handle a future that a coroutine has yielded, as asyncio's Task does."""
     future: asyncio.Future[Any] = waits_for
     future._asyncio_future_blocking = False
     future.add_done_callback(callback)
@@ -245,9 +245,9 @@ class OpenStreams:
         self._count += 1
         try:
             if not await self._serve(answer, context, on_answered):
-                LOG.warning("%s has not taken an answer within %g s", context.peer(), LONGEST_DELIVERY_S)
-                # gRPC cannot end a call whose message nobody takes, and keeps that message: the connection has to go,
-                # which cancels us. Where none is found, the place stays taken until the client goes.
+                LOG.warning("response not received in time: peer=%s timeout_s=%g", context.peer(), LONGEST_DELIVERY_S)
+                # gRPC cannot end a call whose message is not received, and keeps that message: close the connection,
+                # which cancels this task. If it is not found, the slot stays in use until the client disconnects.
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(None, cut_connection, context.peer())
                 await loop.create_future()
@@ -255,7 +255,7 @@ class OpenStreams:
             self._count -= 1
 
     async def _serve(self, answer: Answer, context: Any, on_answered: OnAnswered) -> bool:
-        """Return whether every answer was taken; what requests held is given back either way."""
+        """Return whether every response was received; the memory of the requests is released either way."""
         stream = _Stream(answer, context, on_answered, lambda: self._ending, self.load)
         self._streams[stream] = None
         if self._look is None:
@@ -282,7 +282,7 @@ class OpenStreams:
         self._ending = True
         for stream in tuple(self._streams):
             if not stream.under_way:
-                # Its own AbortError, or whatever gRPC says when the client has gone in the same moment.
+                # Its own AbortError, or gRPC's error for a client that disconnected in the same moment.
                 with contextlib.suppress(Exception):
                     await stream.context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
 
@@ -295,7 +295,7 @@ class Load:
 
 
 class _Stream:
-    """What has come on one stream and is not answered yet."""
+    """The requests of one stream that have no response yet."""
 
     def __init__(
         self,
@@ -311,7 +311,7 @@ class _Stream:
         self.under_way: deque[StreamServer] = deque()
         """Oldest first, each until its answer is delivered."""
         self.end: asyncio.Future[bool] = loop.create_future()
-        """Done when the stream is to be ended: whether its answers were taken, or what went wrong."""
+        """Done when the stream is to be ended: whether its responses were received, or the failure."""
         self._answer = answer
         self._on_answered = on_answered
         self._is_ending = is_ending
@@ -319,7 +319,7 @@ class _Stream:
         self._room = asyncio.Event()
         self._all_read = False
         self._delivery: Coroutine[Any, Any, None] | None = None
-        """What hands the oldest answer to gRPC, while it waits for room on the connection."""
+        """Coroutine that hands the oldest response to gRPC, while it waits for room on the connection."""
         self._delivered: asyncio.Future[Any] | None = None
         self._deliver_until_s = 0.0
         self._closed = False
@@ -358,11 +358,11 @@ class _Stream:
         elif self._delivery is None and exchange is self.under_way[0]:
             try:
                 self._deliver()
-            except Exception as failure:  # not the trouble of who replied
+            except Exception as failure:  # must not reach the caller of `reply`
                 self._fail(failure)
 
     def expire(self, now_s: float) -> None:
-        """End what is overdue: waits of handlers, and the stream when its client takes no answer."""
+        """End overdue waits of handlers, and the stream when its client does not receive a response in time."""
         if self._delivery is not None and now_s > self._deliver_until_s:
             self._end(False)
         for exchange in tuple(self.under_way):
@@ -372,7 +372,7 @@ class _Stream:
         """Drop everything. Each request is over when its handler has ended."""
         self._closed = True
         if not self.end.cancel() and not self.end.cancelled():
-            self.end.exception()  # nobody else may ask for it
+            self.end.exception()  # marks the exception as retrieved
         if self._delivered is not None:
             self._delivered.cancel()
         if self._delivery is not None:
@@ -386,7 +386,7 @@ class _Stream:
                 exchange.cancel()
 
     def _deliver(self) -> None:
-        """Hand answers that are there to gRPC, oldest first, until one has to wait for room on the connection."""
+        """Hand ready responses to gRPC, oldest first, until one has to wait for room on the connection."""
         while self.under_way and self.under_way[0].is_decided and not self.end.done():
             exchange = self.under_way[0]
             if exchange.failure is not None:

@@ -1,7 +1,7 @@
 """Publish the events of a process to the topic ``__cluster_events``, through the ordinary CreateTopics and Produce.
 
 The publisher is a watcher of the process's event ring like any other: it reads at its own speed, one request at a time,
-and what the ring has dropped meanwhile is counted as lost. So it can hold up nothing, whatever state the cluster is in.
+and events that the ring has dropped meanwhile count as lost. So it can block nothing, in any state of the cluster.
 A record's key is the process, its value the ClusterEvent, and its header ``event-id`` is the same for every attempt.
 """
 
@@ -75,7 +75,7 @@ class EventPublisher:
         """Events that left the ring before they could be published."""
 
     async def run(self) -> None:
-        """Publish what the ring has, then what comes; returns when the hub closes."""
+        """Publish the events in the ring, then new events; returns when the hub closes."""
         ring = self._hub.ring
         position = ring.begin
         try:

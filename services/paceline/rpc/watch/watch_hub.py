@@ -1,4 +1,4 @@
-"""Wakes whoever waits for news of this process; one per process, used on its event loop only.
+"""Wakes the watch streams and long polls of this process; one per process, used on its event loop only.
 
 A watcher costs a coroutine and a position. News that comes in bursts wakes it once per burst.
 """
@@ -68,7 +68,7 @@ class WatchHub:
             self.watcher_count -= 1
 
     def check_open(self) -> None:
-        """Refuse to go on when the process stops.
+        """Refuse further watching when the process stops.
 
         Raises:
             ShuttingDownError: it does.

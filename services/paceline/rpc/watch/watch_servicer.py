@@ -37,7 +37,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
 
     @abstractmethod
     def _revisions(self) -> MetadataRevisions:
-        """Return the revisions of the metadata; raises NotControllerError where nobody may watch it."""
+        """Return the revisions of the metadata; raises NotControllerError where it cannot be watched."""
 
     @abstractmethod
     def _cluster(self) -> pb.DescribeClusterResponse:
@@ -94,7 +94,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
     async def WatchMetadata(  # noqa: N802
         self, request: pb.WatchMetadataRequest, context: Any
     ) -> AsyncGenerator[pb.WatchMetadataResponse, None]:
-        """Send the metadata, then what changes, until the caller goes away."""
+        """Send the metadata, then its changes, until the caller ends the stream."""
         topics = _topic_filter(request.topics)
         cursor = request.cursor
         with self._hub.watcher():
@@ -112,7 +112,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
     async def PollMetadata(  # noqa: N802
         self, request: pb.PollMetadataRequest, context: Any
     ) -> pb.PollMetadataResponse:
-        """Answer with what has changed, or after the wait."""
+        """Respond with the changes, or empty after the wait."""
         topics = _topic_filter(request.topics)
         cursor = request.cursor
         deadline = _deadline(request.max_wait_ms, context)
@@ -152,7 +152,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         return changes
 
     def _position_of(self, cursor: str, revisions: MetadataRevisions) -> MetadataPosition | None:
-        """Return the position, None when everything has to be sent anew."""
+        """Return the position, None when a full snapshot has to be sent."""
         if not cursor:
             return None
         _, instance, *numbers = _parts_of(cursor, "m", 5)
@@ -169,7 +169,7 @@ class EventReader:
         """Begin at a cursor, at a moment, or now.
 
         Raises:
-            InvalidRequestError: the cursor is not one.
+            InvalidRequestError: the cursor cannot be parsed.
         """
         self._hub = hub
         self._wanted = wanted
@@ -191,7 +191,7 @@ class EventReader:
         return self._position >= self._hub.ring.end
 
     def read(self, max_events: int) -> pb.EventBatch:
-        """Return the next events that are wanted, maybe none, and where to go on."""
+        """Return the next events that pass the filter, maybe none, and the cursor behind them."""
         shows_epochs = current_caller().is_super
         found = self._hub.ring.read(self._position, max_events, self._wanted)
         self._position = found.next_position
