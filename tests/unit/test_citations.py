@@ -146,6 +146,12 @@ def test_every_file_that_a_protocol_page_names_exists() -> None:
     assert not dead, "\n".join(dead)
 
 
+def test_every_rule_of_replication_names_its_file_and_its_test() -> None:
+    rules = re.split(r"^## ", (ROOT / "docs/protocol/replication.md").read_text("utf-8"), flags=re.MULTILINE)[1:]
+    incomplete = [rule.partition("\n")[0] for rule in rules if "* File: `" not in rule or "`tests/" not in rule]
+    assert rules and not incomplete
+
+
 def test_anchors_follow_the_rule_of_github() -> None:
     page = "# The `acks` rule, KIP-1\n\n## Twice\n\n```\n# no heading\n```\n\n## Twice\n\n## [A link](x.md): a_b\n"
     assert anchors(page) == {"the-acks-rule-kip-1", "twice", "twice-1", "a-link-a_b"}
