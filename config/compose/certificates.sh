@@ -30,22 +30,7 @@ node() {  # node ROLE ID SERVICE: its files, which only the user of its containe
 [ -s "$authority/zookeeper.password" ] ||
   python -c 'import secrets; print(secrets.token_hex(24))' >"$authority/zookeeper.password"
 
-password=$(cat "$authority/zookeeper.password")
-cat >/secrets/zookeeper/jaas.conf <<END
-Server {
-  org.apache.zookeeper.server.auth.DigestLoginModule required
-  user_paceline="$password";
-};
-QuorumServer {
-  org.apache.zookeeper.server.auth.DigestLoginModule required
-  user_quorum="$password";
-};
-QuorumLearner {
-  org.apache.zookeeper.server.auth.DigestLoginModule required
-  username="quorum"
-  password="$password";
-};
-END
+sh /zookeeper_login.sh <"$authority/zookeeper.password" >/secrets/zookeeper/jaas.conf
 chown -R 1000:1000 /secrets/zookeeper
 chmod 700 /secrets/zookeeper
 

@@ -27,22 +27,8 @@ for ((id = 0; id < controllers; id++)); do
 done
 paceline certs client "$directory" admin --out "$directory" >&2
 
-password=$(cat "$directory/zookeeper.password")
-cat >"$directory/jaas.conf" <<END
-Server {
-  org.apache.zookeeper.server.auth.DigestLoginModule required
-  user_paceline="$password";
-};
-QuorumServer {
-  org.apache.zookeeper.server.auth.DigestLoginModule required
-  user_quorum="$password";
-};
-QuorumLearner {
-  org.apache.zookeeper.server.auth.DigestLoginModule required
-  username="quorum"
-  password="$password";
-};
-END
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+sh "$here/../../config/compose/zookeeper_login.sh" <"$directory/zookeeper.password" >"$directory/jaas.conf"
 
 secret() { # secret NAME FILE...: print a Secret with these files
   local name=$1 file
