@@ -14,8 +14,8 @@ from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.append_coalescing import AppendCoalescer
 from paceline.broker.requests.delayed_fetch import DelayedFetch, DelayedSessionFetch, FetchAnswer, FetchRun
 from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
-from paceline.broker.requests.follower_fetch import look_at_follower
 from paceline.broker.requests.produce import PartitionLookup
+from paceline.broker.requests.read_from_follower import look_at_follower
 from paceline.broker.traffic import BrokerTraffic
 from paceline.log.damage import DamagedLogError
 from paceline.model.errors import (
