@@ -78,9 +78,8 @@ def test_a_restart_forgets_and_begins_a_generation() -> None:
 
 
 def test_whoever_lets_people_watch_hears_of_every_change() -> None:
-    revisions = MetadataRevisions()
     heard: list[int] = []
-    revisions.on_change = lambda: heard.append(revisions.revision)
+    revisions = MetadataRevisions(on_change=lambda: heard.append(revisions.revision))
     revisions.changed(["a"], cluster=None)
     revisions.gone("a")
     revisions.restart()

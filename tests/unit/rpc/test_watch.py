@@ -35,8 +35,7 @@ class Served(WatchServicer):
     def __init__(self, capacity: int = 100, max_watchers: int = 10) -> None:
         super().__init__(WatchHub("run1", EventRing(capacity), max_watchers))
         self.hub = self._hub
-        self.revisions = MetadataRevisions()
-        self.revisions.on_change = self.hub.wake
+        self.revisions = MetadataRevisions(on_change=self.hub.wake)
         self.partitions: dict[str, int] = {}
         self.active = True
 
