@@ -1,4 +1,4 @@
-"""What an append to a log did."""
+"""The result of an append to a log."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from paceline.log.record_batch import NO_TIMESTAMP
 
 @dataclass(slots=True)
 class AppendInfo:
-    """What an append did; offsets inclusive, times in milliseconds."""
+    """The result of an append; offsets inclusive, times in milliseconds."""
 
     base_offset: int
     last_offset: int

@@ -59,7 +59,7 @@ class BatchFile:
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: what stands there is no batch.
+            CorruptMessageError: the bytes there are not a batch.
         """
         chunk, start = b"", position
         while position < self.size:
@@ -76,7 +76,7 @@ class BatchFile:
             position = following
 
     def next_base_offset(self, position: int, data: bytes, end: int) -> int:
-        """Return the base offset of the batch behind the first ``end`` bytes of what was read at ``position``.
+        """Return the base offset of the batch behind the first ``end`` bytes read at ``position``.
 
         Beyond every offset when there is none.
 
@@ -92,7 +92,7 @@ class BatchFile:
     def sound_batches(self, on_disk: int) -> Iterator[BatchHeader]:
         """Yield the header of each batch up to the first that is not whole or fails its checksum.
 
-        ``on_disk`` is the size of the file in bytes, whatever is in it.
+        ``on_disk`` is the size of the file in bytes, valid or not.
 
         Raises:
             OSError: storage failed.
@@ -154,8 +154,8 @@ def last_before(headers: Iterator[BatchPosition], end: int, first_offset: int) -
 def cut_whole(data: bytes, limit_offset: int, epoch_of: Callable[[int], int | None]) -> tuple[int, int, int]:
     """Return (bytes of the whole batches below ``limit_offset``, offset that follows them, where the last one begins).
 
-    All checksums are checked. What is sound in front of a bad batch is returned, so that a reader gets all there is
-    before it hears of damage.
+    All checksums are checked. The valid batches in front of a bad batch are returned, so that a reader gets them
+    before the error.
 
     Raises:
         CorruptMessageError: the first batch is none, or fails its checksum.
@@ -174,5 +174,5 @@ def cut_whole(data: bytes, limit_offset: int, epoch_of: Callable[[int], int | No
             break
         last, position, following = position, position + size, last_offset + 1
     if position == 0:
-        raise CorruptMessageError("the batch there is not what was written")
+        raise CorruptMessageError("the bytes there differ from the batch that was written")
     return position, following, last

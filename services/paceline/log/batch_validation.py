@@ -65,13 +65,13 @@ class PreparedBatch:
 
 
 def prepare_client_batch(data: bytes, config: LogConfig, now_ms: int) -> PreparedBatch:
-    """Check a producer's batch and give it what the topic's settings ask for: codec, timestamp type, timestamp.
+    """Check a producer's batch and apply the topic's settings: codec, timestamp type, timestamp.
 
     Raises:
         CorruptMessageError: checksum, lengths, magic or the compressed block are wrong.
         MessageTooLargeError: larger than ``max.message.bytes``, or it expands beyond its limit.
         RecordListTooLargeError: larger than ``segment.bytes``.
-        InvalidRecordError: not exactly one batch, or its fields or records are not what a producer may send.
+        InvalidRecordError: not exactly one batch, or a field or record is not allowed from a producer.
         InvalidTimestampError: a timestamp is negative or too far from ``now_ms``.
         UnsupportedCompressionTypeError: the codec is not known.
     """
@@ -109,7 +109,7 @@ def prepare_client_batch(data: bytes, config: LogConfig, now_ms: int) -> Prepare
 
 
 def check_replicated_batches(data: Buffer, log_end_offset: int, physical_end: int) -> list[BatchHeader]:
-    """Check what a leader sent and return the headers of the complete batches, perhaps none.
+    """Check a leader's fetch response and return the headers of the complete batches, perhaps none.
 
     Batches must follow each other and the log, gaps allowed. The first may begin below ``log_end_offset`` but not
     below ``physical_end``, where the last batch on disk ends: a truncation can leave off inside a batch.
@@ -154,7 +154,7 @@ def _check_size(size: int, max_message_bytes: int) -> None:
 
 
 def check_client_header(header: BatchHeader) -> None:
-    """Check what a producer may not set.
+    """Check the fields that a producer may not set.
 
     Raises:
         InvalidRecordError: base offset set, count and last offset delta disagree, no record, control or unknown

@@ -23,7 +23,7 @@ CLEAN_SHUTDOWN_MARKER = ".kafka_cleanshutdown"
 
 
 class DamagedFileError(KafkaStorageError):
-    """A text file of a log directory cannot be read; what it said has to be rebuilt or done without."""
+    """A text file of a log directory cannot be read; its content has to be rebuilt or left out."""
 
 
 def encode_lines(lines: Iterable[str]) -> bytes:
@@ -73,7 +73,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """Return what an offset checkpoint says, in its order.
+    """Return the partitions and offsets of an offset checkpoint, in its order.
 
     Raises:
         DamagedFileError: the file does not parse.

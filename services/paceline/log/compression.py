@@ -1,4 +1,4 @@
-"""The codecs of record batches: none, gzip, snappy, lz4 and zstd, with a limit on what may come out.
+"""The codecs of record batches: none, gzip, snappy, lz4 and zstd, with a limit on the decompressed size.
 
 A batch of a kilobyte can expand to gigabytes, so every decoder stops at a limit. Snappy comes in two framings: the
 xerial stream of the Java and Python clients, and one bare block from librdkafka.
@@ -31,7 +31,7 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = struct.Struct(">i")
 _GZIP_WINDOW = 31
 _GZIP_STEP_BYTES = 16 * 1024
-"""Input given to zlib at a time; it copies what it leaves over, once for each member."""
+"""Input given to zlib at a time; it copies the unused rest, once for each member."""
 _LZ4_FAST = 0
 _LZ4_INDEPENDENT_BLOCKS = 0x20
 
@@ -116,7 +116,10 @@ def _check_lz4_blocks(data: bytes | memoryview) -> None:
 
 
 def _gunzip(data: bytes | memoryview, limit: int) -> bytes:
-    """Return what all members expand to; each step reads one window, so the cost stays linear in the members."""
+    """Return the decompressed bytes of all members.
+
+    Each step reads one window, so the cost is linear in the members.
+    """
     view = memoryview(data)
     pieces = []
     position = 0

@@ -1,4 +1,4 @@
-"""What a log says when its own bytes are not what was written (docs/decisions/0011-damaged-and-stray-logs.md)."""
+"""Errors of a log whose bytes differ from those written (docs/decisions/0011-damaged-and-stray-logs.md)."""
 
 from paceline.model.errors import CorruptMessageError
 

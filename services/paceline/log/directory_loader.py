@@ -41,7 +41,7 @@ def write_boot_id(files: Files, directory: LogDirectory, boot_id: str) -> None:
 
 
 class DirectoryLoader:
-    """Loads log directories, one after the other, and remembers what it found in them."""
+    """Loads log directories, one after the other, and keeps their logs and checkpoints."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class DirectoryLoader:
         self.set_aside: list[str] = []
         """Directories of damaged and stray logs that are kept for people to look at."""
         self.cut_after_clean_stop: dict[TopicPartition, str] = {}
-        """Logs that were stopped cleanly and have lost batches all the same; the words say what happened."""
+        """Logs that have lost batches although they were stopped cleanly, with a description."""
         self.without_owner: dict[TopicPartition, str] = {}
-        """Logs with records whose topic id was lost with the power; the words say what happened."""
+        """Logs with records whose topic id was lost with the power, with a description."""
         self.stale_checkpoints: dict[str, set[TopicPartition]] = {}
         """Per directory, partitions that its checkpoints name and that have no log there."""
 
@@ -74,11 +74,11 @@ class DirectoryLoader:
         report: DirectoryReport,
         settings: TopicSettings,
     ) -> None:
-        """Load every log of a directory that is locked, and add to ``report`` what is found as it is found.
+        """Load every log of a locked directory, and add each finding to ``report`` at once.
 
         Raises:
             KafkaStorageError: a partition has two current logs.
-            OSError: storage failed; what was loaded before that stays in ``logs``.
+            OSError: storage failed; logs loaded before that stay in ``logs``.
         """
         marker = join(directory.path, CLEAN_SHUTDOWN_MARKER)
         report.clean_shutdown = self._files.exists(marker)

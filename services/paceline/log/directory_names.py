@@ -15,7 +15,7 @@ MAX_NAME_LENGTH = 255
 DELETED = "delete"
 """Suffix of a log whose files are to be removed."""
 DAMAGED = "damaged"
-"""Suffix of a log that was set aside because its bytes are not what was written."""
+"""Suffix of a log that was set aside because its bytes differ from those written."""
 STRAY = "stray"
 """Suffix of a log that was set aside because no controller knows of it."""
 _BEING_DELETED = re.compile(r"(.+)\.[0-9a-f]{32}-delete")

@@ -127,7 +127,7 @@ class Durability:
     def sync_meanwhile(self, segments: SegmentList) -> None:
         """Make the batches durable though a flush is under way; how far the log is durable is left to that one.
 
-        What lies behind the recovery point is checked after a crash, and its epochs and indexes rebuilt.
+        Segments behind the recovery point are checked after a crash, and their epochs and indexes rebuilt.
 
         Raises:
             OSError: storage failed.
@@ -160,7 +160,7 @@ class Durability:
             self._directory.fail(error)
             raise KafkaStorageError(f"{self._path}: {error}") from error
         except Exception as error:
-            # Whatever the cause, it is unknown which records are durable now: take the directory offline.
+            # After any failure it is unknown which records are durable: take the directory offline.
             self._directory.fail(error)
             raise
 
@@ -176,6 +176,6 @@ class Durability:
             if task.directories:
                 self.removals_unsynced = False
             return
-        # It may have ended at a file that is gone: the names and the topic id behind that one are still to be synced.
+        # It may have ended at a deleted file: the names and the topic id behind that file are still to be synced.
         self.names_dirty = self.names_dirty or bool(task.directories)
         self.topic_id_unsynced = self.topic_id_unsynced or join(self._path, PARTITION_METADATA) in task.paths

@@ -14,7 +14,7 @@ NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class FileKind(Enum):
-    """What a name in a directory stands for."""
+    """Kind of a directory entry."""
 
     FILE = "file"
     DIRECTORY = "directory"
@@ -33,7 +33,7 @@ class FileLock(Protocol):
     """An exclusive lock on a file, held until released or until the process ends."""
 
     identity: str
-    """Name of the locked file that no other file of this machine has, whatever its path."""
+    """Identity of the locked file, unique on this machine and independent of its path."""
 
     def release(self) -> None:
         """Give the lock back; a second call does nothing."""

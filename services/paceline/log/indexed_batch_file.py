@@ -43,7 +43,7 @@ class IndexedBatchFile(BatchFile):
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: what stands in the file is no batch.
+            CorruptMessageError: bytes in the file are not a batch.
         """
         known = self._positions.get(offset)
         for found in self.headers(known) if known is not None else self._headers_for(offset):
@@ -54,12 +54,12 @@ class IndexedBatchFile(BatchFile):
     def _locate_checked(self, offset: int) -> BatchPosition | None:
         """`locate`, where a batch that begins elsewhere, or none, is believed only if nothing in front is wrong.
 
-        A base offset that has become too small, which no checksum covers, hides its batch from `locate`: what follows
+        A base offset that has become too small, which no checksum covers, hides its batch from `locate`: the next batch
         looks like the end of a gap. So does a last offset delta; that one has a checksum.
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: what stands in the file is no batch, or hides one.
+            CorruptMessageError: bytes in the file are not a batch, or hide a batch.
         """
         found = self.locate(offset)
         if found is not None and found.header.base_offset == offset:
@@ -95,12 +95,12 @@ class IndexedBatchFile(BatchFile):
     ) -> bytes | None:
         """Return whole batches from the one that holds ``offset``, none that reaches ``limit_offset``.
 
-        ``None`` means that the segment has nothing at or above ``offset``. ``epoch_of`` is what the leader epochs of
-        the log say of an offset; no checksum covers those of the batches.
+        ``None`` means that the segment has nothing at or above ``offset``. ``epoch_of`` looks up an offset
+        in the log's leader epochs; no checksum covers those of the batches.
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: the file or index is not what it was.
+            CorruptMessageError: the file or index has changed.
         """
         positions = self._positions  # a truncation meanwhile replaces the dict, so nothing stale can enter the new one
         found = self._locate_checked(offset)
@@ -134,7 +134,7 @@ class IndexedBatchFile(BatchFile):
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: the file is not what it was.
+            CorruptMessageError: the file has changed.
         """
         entry = self.time_index.lookup(timestamp)
         start = max(entry.offset if self._holds(entry) else self.base_offset, from_offset)

@@ -130,7 +130,7 @@ class LeaderEpochCache:
         return encode_lines(f"{epoch} {start}" for epoch, start in pairs)
 
     def write(self, data: bytes) -> None:
-        """Replace the file durably with what `encode` returned; safe on another thread than the owner's.
+        """Replace the file durably with the result of `encode`; safe on another thread than the owner's.
 
         Raises:
             OSError: storage failed.

@@ -1,4 +1,4 @@
-"""Report what loading the log directories found, and whether acknowledged records may be missing.
+"""Report the findings of loading the log directories, and whether acknowledged records may be missing.
 
 Source: docs/protocol/log-format.md#unclean-restart.
 """
@@ -13,7 +13,7 @@ UNCLEAN_RESTART = "unclean-restart"
 
 @dataclass(slots=True)
 class DirectoryReport:
-    """What loading found in one log directory."""
+    """Findings of loading one log directory."""
 
     path: str
     clean_shutdown: bool = False
@@ -48,7 +48,7 @@ class DirectoryReport:
 
 @dataclass(slots=True)
 class LoadReport:
-    """What loading found."""
+    """Findings of loading all log directories."""
 
     directories: list[DirectoryReport] = field(default_factory=list)
 

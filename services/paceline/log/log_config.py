@@ -21,7 +21,7 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 class TimestampType(Enum):
-    """Who sets a record's timestamp."""
+    """Whether the producer or the broker sets a record's timestamp."""
 
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"

@@ -1,4 +1,4 @@
-"""One configured log directory: where it is, whether it still works, and who hears when it fails."""
+"""One configured log directory: its path, its failure if it is offline, and a callback for the failure."""
 
 from collections.abc import Callable
 
@@ -37,17 +37,17 @@ class LogDirectory:
         return self.failure is not None
 
     def fail(self, error: Exception) -> None:
-        """Take the directory offline; who listens hears of the first error only."""
+        """Take the directory offline; the callback is called for the first error only."""
         if self.failure is None:
             self.failure = error
             self._on_failure(self.path, error)
 
     def checkpoint_recovery_points(self) -> None:
-        """Write the recovery points: a truncation has gone below what the checkpoint says."""
+        """Write the recovery points: a truncation has gone below the one in the checkpoint."""
         self._write_recovery_points(self)
 
     def check_online(self) -> None:
-        """Refuse to go on with an offline directory.
+        """Check that the directory is online.
 
         Raises:
             KafkaStorageError: it is offline.

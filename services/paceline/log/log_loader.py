@@ -32,11 +32,11 @@ _OTHER_FILES = re.compile(r"(leader-epoch-checkpoint|partition\.metadata)(\.tmp)
 
 @dataclass(slots=True)
 class LoadedLog:
-    """What loading one log found."""
+    """Findings of loading one log."""
 
     log: PartitionLog
     recovered: bool = False
-    """Whether batches were checked because the stop was not clean or the files were not what they should be."""
+    """Whether batches were checked because of an unclean stop or inconsistent files."""
     truncated_bytes: int = 0
     """Bytes cut because they were no sound batch."""
     lost_batches: bool = False
@@ -59,7 +59,7 @@ def load_log(
 ) -> LoadedLog:
     """Load ``log`` from its directory, recovering everything after the recovery point unless the stop was clean.
 
-    ``recovery_point`` and ``log_start_offset`` are what the checkpoints say, ``None`` when nothing. ``power_lost``
+    ``recovery_point`` and ``log_start_offset`` come from the checkpoints, ``None`` when not listed. ``power_lost``
     says that the page cache may be gone too: then a gap between segments after the recovery point is taken for the
     lost end of the earlier segment, and the segments after it are dropped; they were not durable. Compaction leaves
     gaps, too: nothing is dropped when the topic is compacted, or when ``settings_known`` says that it may be.
@@ -275,7 +275,7 @@ class _Loader:
         self._recovered_end = segment.base_offset
         removed = segment.recover(self._accept)
         self._result.truncated_bytes += removed
-        # Below the recovery point nothing was being appended: what looks so there is a wrong length.
+        # Below the recovery point no append was in progress: a cut-off batch there has a wrong length.
         was_whole = self._clean or not segment.ended_in_an_append or self._recovered_end < self._recovery_point
         self._result.lost_batches |= removed > 0 and was_whole
         return removed

@@ -37,7 +37,7 @@ class LogManager:
     """All logs of one broker, over one or more log directories."""
 
     log_class: type[PartitionLog] = PartitionLog
-    """What it makes; a subclass may have its logs watched."""
+    """Class of the logs; a subclass may use one that it watches."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class LogManager:
         self.set_aside: list[str] = []
         """Directories of damaged and stray logs that are kept for people to look at."""
         self.cut_after_clean_stop: dict[TopicPartition, str] = {}
-        """Logs that were stopped cleanly and had lost batches when they were loaded; the words say what happened."""
+        """Logs that had lost batches after a clean stop, with a description, found while loading."""
         self.without_owner: dict[TopicPartition, str] = {}
-        """Logs that had records and no topic id any more when they were loaded; the words say what happened."""
+        """Logs that had records but no topic id, with a description, found while loading."""
 
     # -- loading -----------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class LogManager:
                 directory.fail(error)
 
     def _lower_recovery_points(self, directory: LogDirectory) -> None:
-        """Where a log ends below its recovery point now, what is appended next must not pass for durable."""
+        """When a log now ends below its recovery point, lower the point, or the next appends would count as flushed."""
         if any(
             log.log_end_offset < (log.checkpointed_recovery_point or 0) for log in self._checkpoints.logs_in(directory)
         ):
@@ -163,7 +163,7 @@ class LogManager:
     def unclean_restart_noted(self) -> None:
         """The controller knows of the unclean restart: from here on only a new one counts.
 
-        Until then the mark stays, so that no stop before that, not even a clean one, hides what was lost.
+        Until then the mark stays, so that a stop before that, even a clean one, does not hide the loss.
         """
         for directory in self._directories:
             if directory.is_offline:
@@ -294,7 +294,7 @@ class LogManager:
         return directory, target
 
     def sync_deletions(self) -> None:
-        """Make deletions durable; to be called before anybody is told of them. A directory that fails goes offline.
+        """Make deletions durable; call it before a response confirms them. A directory that fails goes offline.
 
         A log that came back after a loss of power would belong to no topic any more, and bar the way to the next one
         of that name.
@@ -343,7 +343,7 @@ class LogManager:
         self._checkpoint_all(self._checkpoints.write_cleaner_offsets)
 
     def read_high_watermarks(self, log_dir: str) -> dict[TopicPartition, int]:
-        """Return what the high watermark checkpoint of a directory says, nothing when it is missing.
+        """Return the high watermarks in the checkpoint of a directory, empty when the file is missing.
 
         Raises:
             DamagedFileError: it does not parse.

@@ -25,7 +25,7 @@ class OffsetCheckpoints:
         self._files = files
         self._logs = logs
         self.stale: dict[str, set[TopicPartition]] = {}
-        """Per directory, partitions that its checkpoints may name though their log is gone."""
+        """Per directory, partitions that its checkpoints may still list although their log was deleted."""
 
     def logs_in(self, directory: LogDirectory) -> list[PartitionLog]:
         """Return the logs that lie in a directory."""

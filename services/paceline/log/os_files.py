@@ -82,7 +82,7 @@ class OsFiles:
     """
 
     def __init__(self, max_open_files: int = 1024, observe_sync: Callable[[float], None] = lambda _: None) -> None:
-        """``observe_sync`` is told how many seconds each flush of a file took, on the thread that flushed."""
+        """``observe_sync`` is called with the seconds of each flush of a file, on the thread that flushed."""
         self._observe_sync = observe_sync
         self._max_open_files = max_open_files
         self._names_gone = 0
@@ -237,7 +237,7 @@ class OsFiles:
                 self._evict(handle)
 
     def _open(self, path: str, flags: int, mode: int = 0o600) -> int:
-        """Open a file; when the process has no descriptor left, free what this cache holds and try again for a second.
+        """Open a file; when the process has no descriptor left, close this cache's files and try again for a second.
 
         Raises:
             OSError: the file cannot be opened.
@@ -249,7 +249,7 @@ class OsFiles:
                 if error.errno not in NO_DESCRIPTOR:
                     raise
                 if not (self._close_idle() or _RESERVE.free()):
-                    time.sleep(_OPEN_RETRY_S)  # whatever holds the others may close some
+                    time.sleep(_OPEN_RETRY_S)  # other holders of descriptors may close some
             else:
                 _RESERVE.fill()
                 return descriptor

@@ -63,7 +63,7 @@ class PartitionLog:
         self.topic_id = topic_id
         self._topic_id_written = topic_id_written
         self.checkpointed_recovery_point: int | None = None
-        """What the recovery point checkpoint of the directory says of this log, ``None`` when it says nothing."""
+        """Recovery point of this log in the directory's checkpoint, ``None`` when it is not listed."""
 
     # -- state -------------------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class PartitionLog:
         return self.local.last_stable_offset
 
     def update_high_watermark(self, high_watermark: int) -> int:
-        """Set the high watermark, kept between log start and log end; return what it became."""
+        """Set the high watermark, bounded by log start and log end; return the new value."""
         local = self.local
         local.high_watermark = max(local.start_offset, min(high_watermark, local.end_offset))
         return local.high_watermark
@@ -205,7 +205,7 @@ class PartitionLog:
         return renamed
 
     def remove_files(self, paths: list[str]) -> None:
-        """Remove files that `remove_segments_below_start` has let go; those of a log that is gone are gone with it."""
+        """Remove files that `remove_segments_below_start` has released; those of a deleted log were removed with it."""
         try:
             for path in paths:
                 if self._files.exists(path):
@@ -346,7 +346,7 @@ class PartitionLog:
 
         Raises:
             OffsetOutOfRangeError: ``offset`` is below the log start or above the log end.
-            DamagedLogError: what stands at ``offset`` is not what was written. Never is anything returned whose
+            DamagedLogError: the bytes at ``offset`` differ from those written. Never is anything returned whose
                 checksum does not match.
             KafkaStorageError: storage failed; the directory is offline.
             ThrottledError: the process has no file descriptor left.
@@ -369,7 +369,7 @@ class PartitionLog:
         """Return (offset, timestamp) of the first record below ``limit_offset`` with a timestamp not below this one.
 
         Raises:
-            DamagedLogError: what stands in the file is no batch.
+            DamagedLogError: bytes in the file are not a batch.
             KafkaStorageError: storage failed; the directory is offline.
             ThrottledError: the process has no file descriptor left.
         """
@@ -388,7 +388,7 @@ class PartitionLog:
         without records go. When the durable recovery point lies higher, it is lowered durably before this returns.
 
         Raises:
-            DamagedLogError: the place to cut at cannot be found, or what is left reaches beyond it; the log may be cut
+            DamagedLogError: the position to truncate at is not found, or the log still ends beyond it; it may be cut
                 partly and has to be rebuilt.
             KafkaStorageError: storage failed; the directory is offline.
         """

@@ -122,7 +122,7 @@ class ProducerStateManager:
             )
 
     def update(self, header: BatchHeader) -> None:
-        """Take in an appended data batch, whatever its epoch and sequence. ``header`` has its final offsets."""
+        """Record an appended data batch without checks of epoch and sequence. ``header`` has its final offsets."""
         entry = self._entry(header.producer_id)
         if entry.epoch != header.producer_epoch:
             entry.epoch = header.producer_epoch
@@ -197,7 +197,7 @@ class ProducerStateManager:
         return struct.pack(">hI", _VERSION, google_crc32c.value(bytes(body))) + bytes(body)
 
     def load(self, data: bytes) -> None:
-        """Replace everything by what a snapshot says.
+        """Replace the whole state by a snapshot.
 
         Raises:
             DamagedFileError: version, checksum or length are wrong; nothing changes then.

@@ -45,7 +45,7 @@ _PADDING = 16
 """Zero bytes behind a buffer given to the compiled codec: its varint reader may look up to ten bytes too far."""
 
 DECODING_ERRORS = (CorruptRecordException, ValueError, OverflowError, MemoryError, IndexError)
-"""What the compiled codec raises for records that are not well formed."""
+"""Exceptions of the compiled codec for malformed records."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -259,7 +259,7 @@ def decode_batch(data: Buffer) -> list[Record]:
 def compiled_records(data: Buffer, header: BatchHeader) -> Iterator[CompiledRecord]:
     """Return the compiled codec's own iterator over the one batch in ``data``, decompressed: the fastest way to read.
 
-    Iterating may raise what `DECODING_ERRORS` lists; the caller turns it into `CorruptMessageError`.
+    Iterating may raise any of `DECODING_ERRORS`; the caller turns it into `CorruptMessageError`.
 
     Raises:
         CorruptMessageError: the compressed block cannot be read.

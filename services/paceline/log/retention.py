@@ -12,7 +12,7 @@ from paceline.log.log_config import LogConfig
 
 @dataclass(frozen=True, slots=True)
 class SegmentExtent:
-    """What retention looks at in a segment."""
+    """The facts of a segment that retention uses."""
 
     end_offset: int
     """Where the next segment begins; the log end for the active one."""

@@ -103,7 +103,7 @@ class Segment(IndexedBatchFile):
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: the file is not what it was; nothing is written.
+            CorruptMessageError: the file has changed; nothing is written.
         """
         if self._largest is None:
             # `note` needs it. Batches that were written and not noted would shift all that follow.
@@ -142,11 +142,11 @@ class Segment(IndexedBatchFile):
         self.time_index.write_pending()
 
     def activate(self) -> None:
-        """Prepare for appends: keep the indexes in memory, rebuilt first when they are not what they should be.
+        """Prepare for appends: keep the indexes in memory, rebuilt first when they are inconsistent.
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: what stands in the file is no batch.
+            CorruptMessageError: bytes in the file are not a batch.
         """
         if not self._indexes_are_sound():
             self.rebuild_indexes()
@@ -166,7 +166,7 @@ class Segment(IndexedBatchFile):
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: what stands in the file is no batch.
+            CorruptMessageError: bytes in the file are not a batch.
         """
         headers = [found.header for found in self.headers(0)]
         self.offset_index.start_empty()
@@ -178,7 +178,7 @@ class Segment(IndexedBatchFile):
         self._bytes_since_index_entry = 0
 
     def _indexes_are_sound(self) -> bool:
-        """Whether the last entries lead to batches that fit them; an append goes on from there."""
+        """Whether the last entries lead to batches that match them; appends continue behind those."""
         if self.offset_index.damaged or self.time_index.damaged:
             return False
         last, last_time = self.offset_index.last, self.time_index.last
@@ -215,7 +215,7 @@ class Segment(IndexedBatchFile):
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: the file is not what it was.
+            CorruptMessageError: the file has changed.
         """
         if self._largest is None:
             self._largest = self._find_largest()
@@ -227,7 +227,7 @@ class Segment(IndexedBatchFile):
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: the file is not what it was.
+            CorruptMessageError: the file has changed.
         """
         timestamp = self.largest.timestamp
         return timestamp if timestamp != NO_TIMESTAMP or not self.size else self._files.modified_ms(self.log_path)
@@ -280,7 +280,7 @@ class Segment(IndexedBatchFile):
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: the file or index is not what it was.
+            CorruptMessageError: the file or index has changed.
         """
         found = self._locate_checked(offset)
         if found is not None:

@@ -46,11 +46,12 @@ class SegmentList:
         return self._segments[max(bisect_right(self.bases, offset) - 1, 0) :]
 
     def extents(self, log_end_offset: int | None) -> Iterator[SegmentExtent]:
-        """Tell what retention looks at in each segment, oldest first; in the active one when the log end is given.
+        """Yield the facts of each segment for retention, oldest first; of the active segment only if the log end is
+        given.
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: what stands in a file is no batch.
+            CorruptMessageError: bytes in a file are not a batch.
         """
         for index, segment in enumerate(self._segments):
             if segment is not self.active:
@@ -117,7 +118,7 @@ class SegmentList:
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: what stands at ``offset`` is not what was written.
+            CorruptMessageError: the bytes at ``offset`` differ from those written.
         """
         for index in range(max(bisect_right(self.bases, offset) - 1, 0), len(self._segments)):
             segment = self._segments[index]
@@ -153,7 +154,7 @@ class SegmentList:
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: what stands in a file is no batch.
+            CorruptMessageError: bytes in a file are not a batch.
         """
         for segment in list(self._segments):
             if segment.base_offset >= limit_offset:

@@ -49,7 +49,7 @@ def decode_session_file(path: str, data: bytes) -> SessionFile:
     """Return the content of a file.
 
     Raises:
-        DamagedFileError: it is not what `SessionFile.encode` writes.
+        DamagedFileError: the format differs from that of `SessionFile.encode`.
     """
     try:
         content = json.loads(data)

@@ -1,4 +1,4 @@
-"""What each topic key means, for those who ask a cluster for its configuration."""
+"""Description of each topic key, for clients that read a cluster's configuration."""
 
 from collections.abc import Mapping
 from typing import Final

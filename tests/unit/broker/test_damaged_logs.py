@@ -1,4 +1,4 @@
-"""A batch that is not what was written: who is told what, when the replica leaves service, and how it comes back."""
+"""A batch whose bytes differ from those written: errors, when the replica goes offline, and how it is rebuilt."""
 
 from dataclasses import replace
 

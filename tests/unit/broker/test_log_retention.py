@@ -133,7 +133,9 @@ def test_partitions_beyond_the_first_slice_are_looked_at_too(monkeypatch: pytest
     assert [cluster[1].log(tp).log_start_offset for tp in partitions] == [1] * 5
 
 
-@pytest.mark.parametrize("error", [CorruptMessageError("not what was written"), OSError("broken")], ids=repr)
+@pytest.mark.parametrize(
+    "error", [CorruptMessageError("differ from the batch that was written"), OSError("broken")], ids=repr
+)
 def test_a_log_that_fails_holds_up_no_other(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     cluster = BrokerCluster((1,), log_config=CONFIG, log_retention_check_interval_ms=CHECK_MS)
     partitions = [TopicPartition(TP.topic, number) for number in range(2)]

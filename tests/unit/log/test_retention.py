@@ -178,7 +178,7 @@ def test_in_a_failed_directory_nothing_goes() -> None:
 
 def test_a_segment_that_cannot_be_read_is_said_to_be_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     def damaged(_segment: Segment) -> int:
-        raise CorruptMessageError("not what was written")
+        raise CorruptMessageError("differ from the batch that was written")
 
     log = log_of(MemoryFiles(), OLD, OLD)
     monkeypatch.setattr(Segment, "newest_ms", property(damaged))

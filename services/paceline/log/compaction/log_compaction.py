@@ -49,7 +49,7 @@ class LogCompaction:
         return True
 
     def find_cleanable(self, wall_ms: int) -> Cleanable | None:
-        """Return what may be compacted: durable, committed, decided and old enough; ``None`` when nothing is dirty.
+        """Return the range to compact: durable, committed, decided and old enough; ``None`` when nothing is dirty.
 
         Raises:
             DamagedLogError: a segment's timestamps cannot be read.
@@ -63,7 +63,7 @@ class LogCompaction:
             return find_cleanable(list(log.segments), first_dirty, limit, log.config, wall_ms)
 
     def begin(self, cleanable: Cleanable, wall_ms: int, buffer_bytes: int, load_factor: float) -> CleaningTask:
-        """Start to compact what `find_cleanable` returned, with a map of ``buffer_bytes``; call `finish` later."""
+        """Start to compact a range from `find_cleanable` with a map of ``buffer_bytes``; call `finish` later."""
         log = self._log
         last_offsets = {one.producer_id: one.batches[-1].last_offset for one in log.producers.entries if one.batches}
         cleaner = Cleaner(

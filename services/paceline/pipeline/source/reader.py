@@ -1,7 +1,7 @@
 """The batch reader: plans on the driver (`planning`), reads in the tasks (`range_fetcher`, `decode`).
 
 Constructors connect to nothing: Spark builds and pickles these objects in processes of their own. Modules that need
-gRPC or numpy are imported where they are used, because every Python process of Spark that looks for data sources
+gRPC or numpy are imported where they are used, because every Python process in which Spark looks up data sources
 imports this module.
 """
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class OffsetRangesPartition(InputPartition):  # type: ignore[misc]
-    """What one task reads."""
+    """The offset ranges of one task."""
 
     def __init__(self, ranges: "list[OffsetRange]", servers: tuple[str, ...] = ()) -> None:
         super().__init__(None)
         self.ranges = ranges
         self.servers = servers
-        """Brokers that planning heard of, beside the bootstrap servers."""
+        """Broker addresses from the metadata that the planner read, in addition to the bootstrap servers."""
 
 
 class PacelineReader(DataSourceReader):  # type: ignore[misc]
@@ -39,7 +39,7 @@ class PacelineReader(DataSourceReader):  # type: ignore[misc]
         self._pushed: PushedFilters | None = None
 
     def partitions(self) -> list[InputPartition]:
-        """Return one input partition per task; Spark wants a list, also an empty one."""
+        """Return one input partition per task; Spark needs a list, even if it is empty."""
         from paceline.pipeline.cluster import Cluster
         from paceline.pipeline.source.planning import plan_tasks
 
@@ -48,14 +48,17 @@ class PacelineReader(DataSourceReader):  # type: ignore[misc]
         return [OffsetRangesPartition(ranges, cluster.some_servers()) for ranges in tasks]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """Yield the task's records as Arrow record batches; nothing for the partition Spark makes of an empty plan."""
+        """Yield the task's records as Arrow record batches.
+
+        None for the partition that Spark makes for an empty plan.
+        """
         return read_ranges(self._options, partition)
 
 
 def read_ranges(options: ReadOptions, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-    """Yield the records of a task, the next answer being fetched while the last one is decoded.
+    """Yield the records of a task; the next response is fetched while the previous response is decoded.
 
-    Spark makes an input partition of its own of an empty plan; that one holds nothing.
+    For an empty plan Spark makes an input partition itself; it has no records.
     """
     if not isinstance(partition, OffsetRangesPartition):
         return
@@ -77,7 +80,7 @@ class PushdownReader(PacelineReader):
     """The reader that takes filters; needs ``spark.sql.python.filterPushdown.enabled``."""
 
     def pushFilters(self, filters: list[Filter]) -> Any:  # noqa: N802
-        """Turn what can be turned into seek positions; return the filters left to Spark."""
+        """Turn filters into seek positions where possible; return the other filters, which Spark applies."""
         from paceline.pipeline.source.pushdown import PushedFilters
 
         self._pushed = PushedFilters()

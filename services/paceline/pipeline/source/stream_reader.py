@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from paceline.pipeline.source.stream_planner import StreamPlanner
 
 KEPT_FORMS: Final = 4
-"""Start and end of a batch, the end of the topics, and one before."""
+"""Number of offsets kept: start and end of a batch, the end of the topics, and the previous end."""
 
 
 class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -40,7 +40,7 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._forms: list[tuple[dict[str, Any], StreamOffset]] = []
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a new query starts, the same on every call."""
+        """Return the start offsets of a new query, the same on every call."""
         if self._initial is None:
             self._initial = self._driver().initial().to_json()
         return self._initial
@@ -57,7 +57,7 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the next batch ends."""
+        """Return the end offsets of the next batch."""
         options = self._options
         limits: tuple[int | None, int | None, int | None] = (None, None, None)
         if not isinstance(limit, ReadAllAvailable):
@@ -71,12 +71,12 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end is begin else self._form_of(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the end of what is there, which Spark shows in the query's progress."""
+        """Return the end offsets of the topics, which Spark shows in the query's progress."""
         latest = self._driver().report_latest()
         return None if latest is None else self._form_of(latest)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of the query at what is there now."""
+        """Fix the end of the query at the present end offsets."""
         self._driver().prepare_available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -101,7 +101,7 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             close_channels()
 
     def _offset_of(self, form: dict[str, Any]) -> "StreamOffset":
-        """Return the offset of this form. Spark gives back the forms of the last batches, which are kept."""
+        """Return the offsets of this JSON form. Spark passes back the forms of the last batches, which are kept."""
         from paceline.pipeline.source.stream_offset import StreamOffset
 
         known = next((offset for kept, offset in self._forms if kept == form), None)
@@ -127,5 +127,5 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what belongs to the driver: tasks get the options alone."""
+        """Leave out the driver's state: tasks get only the options."""
         return {"_options": self._options, "_planner": None, "_initial": None, "_forms": []}
