@@ -48,6 +48,8 @@ def spark_session() -> Any:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.session.timeZone", "UTC")
+        # Spark gives a Python worker 15 seconds to start and repeats the task; a busy machine needs longer.
+        .config("spark.python.authenticate.socketTimeout", "120s")
         .config("spark.sql.warehouse.dir", "warehouse")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
