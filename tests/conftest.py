@@ -9,11 +9,16 @@ from collections.abc import Iterator
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import pytest
+from hypothesis import settings
 
 from paceline.coordination.errors import JavaNotFoundError, ZooKeeperJarsNotFoundError
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper, jars_path, java_path
 
 _chroots = itertools.count(1)
+
+# An example that takes longer than 200 ms on a busy machine is no fault.
+settings.register_profile("paceline", deadline=None)
+settings.load_profile("paceline")
 
 
 @pytest.fixture(scope="session")

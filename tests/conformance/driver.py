@@ -17,6 +17,8 @@ PROTOCOL: Final = 1
 TOOLCHAIN_MISSING: Final = 77
 """Exit code of a build that cannot run on this machine, as in Automake's test suites."""
 END_OF_STDERR_S: Final = 5.0
+_END_TIMEOUT_S: Final = 30.0
+"""Three times the ten seconds that drivers are asked for: a busy machine may stop them for a while."""
 
 Message = dict[str, Any]
 
@@ -127,10 +129,12 @@ class Driver:
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()
-            code = self._process.wait(10.0)
+            code = self._process.wait(_END_TIMEOUT_S)
         except (OSError, subprocess.TimeoutExpired):
             self.kill()
-            raise DriverError(f"the driver did not end within ten seconds after stdin{self._stderr()}") from None
+            raise DriverError(
+                f"the driver did not end within {_END_TIMEOUT_S:g} s after stdin{self._stderr()}"
+            ) from None
         if code:
             raise DriverError(f"the driver ended with code {code}{self._stderr()}")
 

@@ -113,7 +113,7 @@ def _while_running(program: subprocess.Popen[str], condition: Callable[[], int],
             raise AssertionError(f"the program has ended with {program.returncode}: {program.communicate()}")
         return condition()
 
-    return eventually(look, 240.0, what)
+    return eventually(look, 240.0, what, pause_s=1.0)
 
 
 def _leader(client: StubClient, topic: str) -> int:
@@ -174,6 +174,9 @@ def _spark(cluster: ComposeCluster) -> Iterator[None]:
     cluster.compose("--profile", "pipeline", "up", "-d", "--no-build", "--no-deps", *services, timeout_s=300.0)
     try:
         yield
+    except BaseException:
+        print(*(cluster.log(service, 40) for service in services), sep="\n")
+        raise
     finally:
         cluster.compose("--profile", "pipeline", "rm", "-f", "-s", "-v", *services, timeout_s=300.0)
 
@@ -193,13 +196,17 @@ def _driver(cluster: ComposeCluster, *command: str) -> Iterator[subprocess.Popen
     with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         try:
             yield running
+        except BaseException:
+            print(run(["docker", "logs", "--tail", "40", name]))
+            raise
         finally:
             subprocess.run(["docker", "rm", "-f", name], capture_output=True, timeout=120.0)
             running.kill()
 
 
 def _commits(cluster: ComposeCluster, table: str) -> int:
-    """Return how many manifests the table has."""
-    look = f"ls {table}/_paceline 2>/dev/null | grep -c json || true"
-    command = ["docker", "run", "--rm", "-v", f"{cluster.project}_lake:{LAKE}:ro", "--entrypoint", "", "paceline:dev"]
-    return int(run([*command, "sh", "-c", look]))
+    """Return how many manifests the table has; 0 before the driver's container runs."""
+    look = f"ls {table}/_paceline 2>/dev/null | grep -c json"
+    command = ["docker", "exec", f"{cluster.project}-driver", "sh", "-c", look]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=180.0)
+    return int(found.stdout) if found.returncode == 0 else 0
