@@ -10,7 +10,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from paceline.cli.commands import cli
-from paceline.dev.detached_cluster import stop_detached
+from paceline.dev.detached_cluster import alive, stop_detached
+from tests.support.waiting import eventually
 
 
 def test_a_cluster_in_another_directory_is_stopped_by_the_command_that_is_shown(tmp_path: Path) -> None:
@@ -20,6 +21,8 @@ def test_a_cluster_in_another_directory_is_stopped_by_the_command_that_is_shown(
     command = [sys.executable, "-c", "import time; time.sleep(600)", str(directory)]
     with subprocess.Popen(command) as process:
         try:
+            # The kernel shows the new command line a moment after exec.
+            eventually(lambda: alive(process.pid, directory), 60.0, "the command line names the directory")
             state = {"zookeeper": {"connect": "127.0.0.1:2181", "pid": process.pid}, "nodes": []}
             (directory / "cluster.json").write_text(json.dumps(state))
             refused = CliRunner().invoke(cli, ["dev", "up", "--directory", str(directory)])
