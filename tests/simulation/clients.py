@@ -61,6 +61,8 @@ class Client:
         self.leaders: dict[TopicPartition, tuple[int, int]] = {}
         """Leader and leader epoch by partition."""
         self.topic_ids: dict[str, str] = {}
+        self.partition_counts: dict[str, int] = {}
+        """Partitions of each topic, with or without a leader."""
         self.followed: dict[TopicPartition, None] = {}
         """Partitions that are sent to or read from."""
         self.stopped = False
@@ -111,6 +113,7 @@ class Client:
                     continue
                 self._forget(topic)
                 self.topic_ids[topic] = topic_id
+            self.partition_counts[topic] = len(partitions)
             for index, state in partitions.items():
                 topic_partition = TopicPartition(topic, index)
                 self.learn(topic_partition, state.leader, state.leader_epoch)
@@ -120,6 +123,7 @@ class Client:
 
     def _forget(self, topic: str) -> None:
         self.topic_ids.pop(topic, None)
+        self.partition_counts.pop(topic, None)
         for topic_partition in [tp for tp in self.leaders if tp.topic == topic]:
             del self.leaders[topic_partition]
 

@@ -241,7 +241,7 @@ class Member(Client):
         }
 
     def _known_partitions(self) -> int:
-        return sum(1 for one in self.leaders if one.topic == TOPIC)
+        return self.partition_counts.get(TOPIC, 0)
 
     def _take(self, generation: int, assigned: tuple[TopicPartition, ...]) -> None:
         self._is_joining = False
