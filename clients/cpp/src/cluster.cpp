@@ -70,6 +70,8 @@ void Cluster::ask_any(const Context& context, Ask&& ask) {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, address] : brokers_) addresses.push_back(address);
   }
+  std::ranges::sort(addresses);
+  addresses.erase(std::unique(addresses.begin(), addresses.end()), addresses.end());
   shuffle(addresses);
   std::optional<Error> last;
   for (const auto& address : addresses) {
@@ -84,16 +86,23 @@ void Cluster::ask_any(const Context& context, Ask&& ask) {
 }
 
 v1::DescribeClusterResponse Cluster::describe(const Context& context) {
+  v1::DescribeClusterResponse found;
+  ask_any(context, [&](const Context& attempt, const std::string& address) { found = describe_at(attempt, address); });
+  return found;
+}
+
+/// Learns the brokers and the controller from one process.
+v1::DescribeClusterResponse Cluster::describe_at(const Context& context, const std::string& address) {
   const std::string operation = "describing the cluster";
   v1::DescribeClusterResponse found;
-  const auto ask = [&](const Context& attempt, const std::string& address) {
-    const auto stub = v1::MetadataService::NewStub(channel(address));
+  const auto ask = [&](const Context& attempt, const std::string& process) {
+    const auto stub = v1::MetadataService::NewStub(channel(process));
     found.Clear();
     invoke(attempt, operation, [&](grpc::ClientContext* call) { return stub->DescribeCluster(call, {}, &found); });
     if (found.brokers().empty() && found.controller_host().empty())
       throw Error(make_failure(operation, v1::ERROR_CODE_NOT_CONTROLLER, "the process knows no cluster yet"));
   };
-  ask_any(context, ask);
+  ask(context, address);
   const auto controller = join_address(found.controller_host(), found.controller_port());
   // A standby controller names the active one only.
   if (found.brokers().empty()) ask(context.within(ask_timeout), controller);
@@ -108,19 +117,24 @@ v1::DescribeClusterResponse Cluster::describe(const Context& context) {
 }
 
 v1::TopicDescription Cluster::describe_topic(const Context& context, const std::string& topic) {
+  v1::TopicDescription description;
+  ask_any(context, [&](const Context& attempt, const std::string& address) {
+    description = describe_topic_at(attempt, address, topic);
+  });
+  return description;
+}
+
+v1::TopicDescription Cluster::describe_topic_at(const Context& context, const std::string& address,
+                                                const std::string& topic) {
   const std::string operation = "describing topic " + topic;
   v1::DescribeTopicsRequest request;
   request.add_topics(topic);
   v1::DescribeTopicsResponse response;
-  ask_any(context, [&](const Context& attempt, const std::string& address) {
-    const auto stub = v1::MetadataService::NewStub(channel(address));
-    response.Clear();
-    invoke(attempt, operation,
-           [&](grpc::ClientContext* call) { return stub->DescribeTopics(call, request, &response); });
-    if (response.topics_size() != 1)
-      throw Error(make_failure(operation, v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer has not one topic"));
-    if (response.topics(0).has_error()) throw Error(topic_failure(operation, response.topics(0).error()));
-  });
+  const auto stub = v1::MetadataService::NewStub(channel(address));
+  invoke(context, operation, [&](grpc::ClientContext* call) { return stub->DescribeTopics(call, request, &response); });
+  if (response.topics_size() != 1)
+    throw Error(make_failure(operation, v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer has not one topic"));
+  if (response.topics(0).has_error()) throw Error(topic_failure(operation, response.topics(0).error()));
   return response.topics(0);
 }
 
@@ -158,8 +172,12 @@ std::map<std::string, std::int32_t> Cluster::partition_counts(const Context& con
 }
 
 void Cluster::refresh(const Context& context, const std::string& topic) {
-  describe(context);
-  const auto description = describe_topic(context, topic);
+  v1::TopicDescription description;
+  // One process answers for both: a broker that is cut off keeps answers which contradict those of the others.
+  ask_any(context, [&](const Context& attempt, const std::string& address) {
+    describe_at(attempt, address);
+    description = describe_topic_at(attempt, address, topic);
+  });
   const std::lock_guard lock(mutex_);
   Topic state{description.topic_id(), description.partitions_size(), {}, Clock::now()};
   for (const auto& partition : description.partitions()) {

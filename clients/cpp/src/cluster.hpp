@@ -78,6 +78,8 @@ private:
 
   template <class Ask>
   void ask_any(const Context& context, Ask&& ask);
+  v1::DescribeClusterResponse describe_at(const Context& context, const std::string& address);
+  v1::TopicDescription describe_topic_at(const Context& context, const std::string& address, const std::string& topic);
 
   const ClientConfig config_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;

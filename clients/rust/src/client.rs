@@ -142,6 +142,11 @@ impl Client {
     }
 
     async fn describe_cluster_once(&self, limit: Duration) -> Result<v1::DescribeClusterResponse> {
+        self.ask_any(limit, async |channel, limit| self.describe_cluster_at(channel, limit).await).await
+    }
+
+    /// Learns the brokers and the controller from one process.
+    async fn describe_cluster_at(&self, channel: Channel, limit: Duration) -> Result<v1::DescribeClusterResponse> {
         const OPERATION: &str = "describing the cluster";
         let ask = async |channel: Channel, limit: Duration| {
             let call = request(v1::DescribeClusterRequest {}, limit);
@@ -151,10 +156,10 @@ impl Client {
             }
             Ok(found)
         };
-        let mut found = self.ask_any(limit, ask).await?;
+        let mut found = ask(channel, limit).await?;
         if let Some(controller) = controller_address(&found).filter(|_| found.brokers.is_empty()) {
             // A standby controller names the active one only.
-            found = ask(self.channel(&controller)?, limit.min(ASK_TIMEOUT))
+            found = ask(self.channel(&controller)?, limit)
                 .await
                 .inspect_err(|failure| self.note_failure(&controller, failure))?;
         }
@@ -184,11 +189,12 @@ impl Client {
 
     /// Learns the brokers and the leaders of a topic again.
     async fn refresh(&self, topic: &str, limit: Duration) -> Result<v1::TopicDescription> {
-        let begin = Instant::now();
-        self.describe_cluster_once(limit).await?;
-        let limit = limit.saturating_sub(begin.elapsed());
-        let description =
-            self.ask_any(limit, async |channel, limit| describe_topic_at(channel, topic, limit).await).await?;
+        // One process answers for both: a broker that is cut off keeps answers which contradict those of the others.
+        let ask = async |channel: Channel, limit: Duration| {
+            self.describe_cluster_at(channel.clone(), limit).await?;
+            describe_topic_at(channel, topic, limit).await
+        };
+        let description = self.ask_any(limit, ask).await?;
         self.metadata(|metadata| metadata.set_topic(&description));
         Ok(description)
     }
