@@ -49,15 +49,28 @@ def lag(cluster: BrokerCluster, *broker_ids: int) -> int:
     return found
 
 
-def fetch_by_hand(cluster: BrokerCluster, replica_id: int, offset: int, max_wait_ms: int = 0) -> list[object]:
+def fetch_by_hand(
+    cluster: BrokerCluster, replica_id: int, offset: int, max_wait_ms: int = 0, session_epoch: int = -1
+) -> list[object]:
     """Send the leader a fetch as if it came from this replica; the list stays empty until the answer comes."""
     epoch = leader(cluster).leader_epoch
     named = ReplicaFetchPartition(TP, None, epoch, offset, None, 0, 1_000)
     broker_epoch = cluster[replica_id].node.broker_epoch if replica_id in cluster.brokers else 1
     answers: list[object] = []
-    request = ReplicaFetchRequest(replica_id, broker_epoch, max_wait_ms, 1, 1_000, 0, -1, [named], [])
+    request = ReplicaFetchRequest(replica_id, broker_epoch, max_wait_ms, 1, 1_000, 0, session_epoch, [named], [])
     cluster[1].node.handle_replica_fetch(request, answers.append)
     return answers
+
+
+def test_an_idle_follower_stays_in_the_isr_after_a_late_copy_of_its_first_fetch() -> None:
+    cluster = make()
+    end = leader(cluster).log.log_end_offset
+    cluster.time.run_for(LAG_MAX_MS)
+    # The copy opens a session that follower 3 never uses; the follower keeps fetching in the session it has.
+    fetch_by_hand(cluster, 3, end, session_epoch=0)
+    cluster.time.run_for(4 * LAG_MAX_MS)
+    assert not cluster[1].said(StateChangeKind.ISR_SHRUNK)
+    assert leader(cluster).followers[3].caught_up_ms(end) > cluster.time.now_ms() - LAG_MAX_MS
 
 
 def test_s2_8_a_lagging_follower_leaves_between_one_and_one_and_a_half_times_the_limit() -> None:

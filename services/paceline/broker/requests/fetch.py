@@ -353,13 +353,28 @@ class FetchHandler:
         reader, session = run.reader, run.session
         assert reader.replica_id is not None
         clock = None if session is None else session.clock
+        follower = partition.followers.get(reader.replica_id)
+        previous = None if follower is None else follower.clock
         known = partition.record_follower_fetch(reader.replica_id, reader.broker_epoch, position, now_ms, clock)
+        if known and previous is not None and previous is not clock:
+            self._close_other_sessions(reader.replica_id, partition, session)
         if not known:
             read.batches = b""
             read.available = False
         elif partition.log is not None:
             # The follower may immediately learn of records that this fetch has committed.
             read.high_watermark = partition.log.high_watermark
+
+    def _close_other_sessions(self, owner: int, partition: Partition, session: FetchSession | None) -> None:
+        """Close a follower's other sessions with this partition.
+
+        A late copy of an earlier full fetch opens a session that the follower never uses, and takes the partition's
+        clock away from the session in use. The follower's next fetch then gets FETCH_SESSION_ID_NOT_FOUND and opens a
+        session again. Without this an idle follower would seem silent, and its leader could not prove its leadership.
+        """
+        others = [one for one in partition.sessions if one.owner == owner and one is not session]
+        for other in others:
+            self.sessions.close(other.session_id, owner)
 
     def would_answer(self, run: FetchRun, position: FetchPosition) -> bool | int:
         """Return True when this position requires an immediate response, otherwise its available bytes.
