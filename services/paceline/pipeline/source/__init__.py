@@ -1,1 +1,1 @@
-"""The source of the data source: options, planning and reading of offset ranges. Read `reader.py` first."""
+"""The readers of the data source: options, planning, and reading of offset ranges. Read `reader.py` first."""

@@ -1,7 +1,8 @@
-"""How much of what is there goes into the next batch of a streaming query.
+"""Limit the next batch of a streaming query to a part of the available records.
 
-The rules are those of Spark's Kafka source: a limit is shared among the partitions in proportion to what each has, at
-least one record per partition that has any; a minimum holds a batch back until enough is there or the delay is over.
+The rules are those of Spark's Kafka source: a limit is shared among the partitions in proportion to their available
+records, with at least one record per partition that has any; a minimum holds a batch back until enough records are
+available or the delay has passed.
 """
 
 import math
@@ -14,11 +15,11 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def limit_ends(begins: Offsets, ends: Offsets, most: int, weights: Mapping[str, float] | None = None) -> Offsets:
-    """Return where the next batch ends in each partition.
+    """Return the end offset of the next batch in each partition.
 
     Args:
         begins: first offset not yet read.
-        ends: end of what is there, exclusive; an end before its begin counts as nothing new.
+        ends: end of the available records, exclusive; an end before its begin means that there are no new records.
         most: limit of the batch, in records, or in bytes with ``weights``.
         weights: bytes per record by topic; absent topics count 1.
     """
@@ -30,7 +31,7 @@ def limit_ends(begins: Offsets, ends: Offsets, most: int, weights: Mapping[str, 
     limited = dict(ends)
     for tp, size in sizes.items():
         share = most * (size / total) / weights.get(tp.topic, 1.0)
-        # Rounding down could give a small partition nothing for ever.
+        # Round a share below one record up: rounded down, a small partition might never be read.
         taken = math.ceil(share) if share < 1 else math.floor(share)
         limited[tp] = min(ends[tp], begins[tp] + taken)
     return limited
@@ -38,15 +39,15 @@ def limit_ends(begins: Offsets, ends: Offsets, most: int, weights: Mapping[str, 
 
 @dataclass(slots=True)
 class MinimumHold:
-    """Holds a batch back while fewer records than a minimum are there, at most for a time."""
+    """Holds a batch back while fewer than ``min_records`` are available, for at most ``max_delay_ms``."""
 
     min_records: int
     max_delay_ms: int
     last_released_ms: int | None = None
-    """None lets the first batch pass, as in Spark's Kafka source."""
+    """None before the first batch, which is never held back, as in Spark's Kafka source."""
 
     def should_hold(self, new_records: int, now_ms: int) -> bool:
-        """Return whether the records that are there have to wait for more."""
+        """Return whether a batch of ``new_records`` has to wait for more records."""
         if self.last_released_ms is None or now_ms - self.last_released_ms >= self.max_delay_ms:
             return False
         return new_records < self.min_records

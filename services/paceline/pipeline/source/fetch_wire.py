@@ -1,8 +1,7 @@
-"""Read a FetchResponse without copying the record bytes: the payload stays where it is in the received message.
+"""Parse a FetchResponse without copying the record batches, which stay in the received message.
 
-The wire format is protobuf's, unchanged; only field 8 of a partition's result (``batches``) is left in place and
-described by its position, everything else goes through the generated class. Parsing 8 MB the ordinary way
-copies it twice.
+The wire format is that of protobuf. For field 8 of a partition's result (``batches``) the parser returns only the
+position; the generated class parses the other fields. The generated class alone would copy 8 MB of batches twice.
 Source: https://protobuf.dev/programming-guides/encoding/.
 """
 
@@ -22,29 +21,29 @@ _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 @dataclass(frozen=True, slots=True)
 class PartitionAnswer:
-    """What a broker answered about one partition."""
+    """Result of one partition in a fetch response."""
 
     result: log_service_pb2.FetchPartitionResult
-    """Everything but the batches."""
+    """All fields except the batches."""
     begin: int
-    """Position of the batches in the answer's buffer."""
+    """Position of the batches in `FetchAnswer.buffer`."""
     stop: int
-    """Position behind them."""
+    """Position after the batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """A whole answer: the received message and where each partition's batches lie in it."""
+    """A fetch response: the received message and the positions of each partition's batches in it."""
 
     buffer: bytes
     partitions: list[PartitionAnswer]
 
 
 def parse_fetch_answer(message: bytes) -> FetchAnswer:
-    """Return the answer in a serialized ``paceline.v1.FetchResponse``.
+    """Parse a serialized ``paceline.v1.FetchResponse``.
 
     Raises:
-        InvalidRequestError: it is not a protobuf message.
+        InvalidRequestError: ``message`` is not a valid protobuf message.
     """
     partitions = []
     position, end = 0, len(message)
@@ -71,7 +70,7 @@ def _parse_result(message: bytes, position: int, end: int) -> PartitionAnswer:
 
 
 def _next_field(message: bytes, position: int, end: int) -> tuple[int, int, int]:
-    """Return field number, where its content begins and where the field ends."""
+    """Return the number of a field, the position of its content and the position after the field."""
     tag, position = _varint(message, position, end)
     begin = position
     kind = tag & 7

@@ -1,8 +1,8 @@
-"""How far a streaming query is behind the end of its topics, from the query's own progress.
+"""Lag of a streaming query behind the end of its topics, from the offsets in the query's progress.
 
 Spark shows the metrics ``minOffsetsBehindLatest``, ``avgOffsetsBehindLatest`` and ``maxOffsetsBehindLatest`` only for
-sources of the JVM. `offsets_behind_latest` computes them from the offsets in a progress, `LagListener` for every
-progress of every query of a session.
+sources that run in the JVM. `offsets_behind_latest` computes them from the offsets of a progress event; `LagListener`
+does so for every progress event of every query of a session.
 """
 
 import json
@@ -47,7 +47,7 @@ class Lag:
         return self.total / len(self.by_partition) if self.by_partition else 0.0
 
     def metrics(self) -> dict[str, str]:
-        """Return the metrics under the names of Spark's Kafka source, as text like there."""
+        """Return the metrics with the names of Spark's Kafka source, and as text, as that source returns them."""
         return {
             "minOffsetsBehindLatest": str(self.smallest),
             "maxOffsetsBehindLatest": str(self.largest),
@@ -56,11 +56,11 @@ class Lag:
 
 
 def offsets_behind_latest(end_offset: Any, latest_offset: Any) -> Lag | None:
-    """Return the lag between two offsets of a progress, None when they are not those of the paceline source.
+    """Return the lag between two offsets of a progress event; None when they are not offsets of the paceline source.
 
     Args:
-        end_offset: ``endOffset`` of a source in a progress, as text or parsed.
-        latest_offset: its ``latestOffset``.
+        end_offset: ``endOffset`` of a source in a progress event, as JSON text or parsed.
+        latest_offset: ``latestOffset`` of the same source.
     """
     try:
         ends, latest = _parse(end_offset), _parse(latest_offset)
@@ -104,7 +104,7 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Keep the lag of the query and report it."""
+        """Store the lag of the query's sources and pass it to ``on_lag``."""
         found = [
             lag
             for source in event.progress.sources
@@ -120,6 +120,6 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
         """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Forget the query."""
+        """Remove the lag of the query."""
         with self._lock:
             self._lags.pop(str(event.id), None)

@@ -1,7 +1,7 @@
 """Pack ranges of offsets into Spark tasks.
 
 A Python task costs 11 to 28 ms before it reads a record, so many small partitions share one task, and one large
-partition is spread over several (docs/spark.md#sizing).
+partition is split over several tasks (docs/spark.md#sizing).
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Final
 from paceline.model.identifiers import TopicPartition
 
 SLACK: Final = 0.1
-"""A cut closer than this part of a task to the edge of a partition moves to the edge."""
+"""A cut that is closer to the edge of a partition than this fraction of a task moves to the edge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class OffsetRange:
     start: int
     end: int
     topic_id: str = ""
-    """Id of the topic when the read was planned; empty skips the check that it is still the same topic."""
+    """Topic id when the read was planned; empty skips the check that the topic has not been re-created."""
     leader: str = ""
     """``host:port`` of the leader when the read was planned; empty when not known."""
     bytes_per_record: float = 1024.0
-    """Estimate of the stored size."""
+    """Estimated mean stored size of a record."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -36,7 +36,7 @@ class OffsetRange:
 
     @property
     def records(self) -> int:
-        """Offsets in the range; compaction may have removed some of their records."""
+        """Number of offsets in the range; compaction may have removed some of the records."""
         return self.end - self.start
 
     @property
@@ -53,8 +53,9 @@ def pack(
 ) -> list[list[OffsetRange]]:
     """Return the ranges of each task; empty ranges are left out.
 
-    Without further wishes there are as many tasks as the bytes ask for, at most ``max_tasks``. ``min_partitions`` asks
-    for more, and no task may have more offsets than ``max_records_per_partition``; both beat ``max_tasks``.
+    By default the number of tasks is the total size divided by ``target_task_bytes``, at most ``max_tasks``.
+    ``min_partitions`` raises that number, and ``max_records_per_partition`` splits tasks that have more offsets; both
+    override ``max_tasks``.
     """
     wanted = sorted((r for r in ranges if r.records > 0), key=lambda r: (r.leader, r.topic, r.partition, r.start))
     if not wanted:

@@ -1,4 +1,4 @@
-"""Parse where a read starts and ends, as the user wrote it: earliest, latest, JSON of offsets, or times.
+"""Parse the options for the start and end of a read: earliest, latest, offsets in JSON, or timestamps.
 
 Source: Spark's Kafka source (JsonUtils, KafkaOffsetRangeLimit); docs/spark.md#options.
 """
@@ -13,22 +13,22 @@ from paceline.pipeline.errors import InvalidOptionError
 from paceline.pipeline.given_options import MAX_INT64
 
 EARLIEST_MARK: Final = -2
-"""Stands for the earliest offset in JSON."""
+"""Offset in JSON that means earliest."""
 LATEST_MARK: Final = -1
-"""Stands for the latest offset in JSON."""
+"""Offset in JSON that means latest."""
 TOPIC_ID_KEY: Final = "topicId"
-"""Beside the partitions in the offsets of a streaming query, so that those can be given as starting offsets."""
+"""Key of the topic id in the offsets of a streaming query; skipped here, so those offsets are valid option values."""
 _PARTITION_DIGITS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """The first offset still in each log."""
+    """The first offset in the log of each partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """The end of what is committed in each partition, exclusive."""
+    """The end of the committed records of each partition, exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class AtOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
-    """The first record at or after one time in milliseconds, for all partitions."""
+    """In every partition, the first record at or after the same timestamp in milliseconds."""
 
     option: str
     timestamp_ms: int
@@ -49,7 +49,7 @@ class AtTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamps:
-    """The first record at or after a time in milliseconds per partition; every partition must be named."""
+    """The first record at or after a timestamp in milliseconds per partition; every partition must be named."""
 
     option: str
     timestamps_ms: Mapping[TopicPartition, int]
@@ -59,16 +59,16 @@ OffsetSpec = Earliest | Latest | AtOffsets | AtTimestamp | AtTimestamps
 
 
 def parse_offsets(option: str, text: str, refused: str | None, refused_mark: int) -> OffsetSpec:
-    """Return the meaning of ``startingOffsets`` or ``endingOffsets``.
+    """Parse ``startingOffsets`` or ``endingOffsets``.
 
     Args:
         option: name of the option, for messages.
         text: ``earliest``, ``latest`` or ``{"topic": {"0": 23, "1": -2}}``.
-        refused: the word a batch query may not use here; None in a streaming query, which may use both.
-        refused_mark: the same as a number in JSON.
+        refused: the word that a batch query may not use here; None in a streaming query, which may use both words.
+        refused_mark: the JSON number with the meaning of ``refused``.
 
     Raises:
-        InvalidOptionError: it is none of these.
+        InvalidOptionError: ``text`` has none of these forms, or it contains the refused word or number.
     """
     word = text.strip().lower()
     if word == refused:
@@ -85,10 +85,10 @@ def parse_offsets(option: str, text: str, refused: str | None, refused_mark: int
 
 
 def parse_timestamp(option: str, text: str) -> AtTimestamp:
-    """Return the meaning of ``startingTimestamp`` or ``endingTimestamp``, milliseconds since the Unix epoch.
+    """Parse ``startingTimestamp`` or ``endingTimestamp``, milliseconds since the Unix epoch.
 
     Raises:
-        InvalidOptionError: it is not a number of at least 0 in 64 bits.
+        InvalidOptionError: ``text`` is not a number, negative, or larger than a signed 64-bit number.
     """
     try:
         timestamp_ms = int(text.strip())
@@ -100,10 +100,10 @@ def parse_timestamp(option: str, text: str) -> AtTimestamp:
 
 
 def parse_timestamps(option: str, text: str) -> AtTimestamps:
-    """Return the meaning of ``startingOffsetsByTimestamp`` or its twin: ``{"topic": {"0": 1700000000000}}``.
+    """Parse ``startingOffsetsByTimestamp`` or ``endingOffsetsByTimestamp``: ``{"topic": {"0": 1700000000000}}``.
 
     Raises:
-        InvalidOptionError: it is not such JSON.
+        InvalidOptionError: ``text`` is not JSON of this form.
     """
     return AtTimestamps(option, _parse_partitions(option, text, lowest=0))
 
@@ -112,7 +112,7 @@ def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
     """Return the partitions of ``assign``, sorted: ``{"topic": [0, 1]}``.
 
     Raises:
-        InvalidOptionError: it is not such JSON, or names nothing.
+        InvalidOptionError: ``text`` is not JSON of this form, or it names no partition.
     """
     example = '{"topic-a": [0, 1], "topic-b": [2]}'
     found: set[TopicPartition] = set()

@@ -1,7 +1,7 @@
-"""Options of the source: the names of Spark's Kafka source, checked before anything connects.
+"""Options of the source, named as in Spark's Kafka source and checked before any connection is opened.
 
-`parse_batch_options` and `parse_stream_options` are the entries; a streaming query has limits per trigger, a batch
-query has an end.
+`parse_batch_options` and `parse_stream_options` are the entry points: only a streaming query has limits per trigger,
+only a batch query has an end.
 """
 
 import re
@@ -31,7 +31,7 @@ ALL_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp
 DEFAULT_COLUMNS: Final = ALL_COLUMNS[:-1]
 
 MAX_FETCH_BYTES: Final = 32 * 1024 * 1024
-"""Half of what our channels accept in one message."""
+"""Half of the largest message that our gRPC channels accept."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "paceline.auto.offset.reset": "use startingOffsets instead; what happens to lost records is failOnDataLoss",
@@ -44,7 +44,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "paceline.group.id": "a read joins no consumer group; name it with groupIdPrefix",
     "path": "load() takes no path; name topics with subscribe",
 }
-"""Options that are understood and refused, lower case, with advice."""
+"""Known options that the source refuses, in lower case, each with advice."""
 
 STREAM_ONLY: Final = (
     "maxOffsetsPerTrigger",
@@ -91,12 +91,12 @@ KNOWN: Final = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
-"""Every option, as documented; names are compared without case, as Spark does."""
+"""Every option in its documented spelling; names are compared without case, as in Spark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which partitions to read: exactly one of three ways."""
+    """The partitions to read; the user sets exactly one of the three fields."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -105,14 +105,14 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options of one query, checked. Picklable: it travels to the executors."""
+    """Checked options of a query. Picklable, because Spark sends them to the executors."""
 
     bootstrap_servers: tuple[str, ...]
     subscription: Subscription
     starting: OffsetSpec = field(default_factory=Earliest)
     ending: OffsetSpec = field(default_factory=Latest)
     timestamp_strategy_latest: bool = False
-    """With a starting time after the last record: True starts at the end, False is an error."""
+    """For a starting time after the last record: True starts at the end, False raises an error."""
     fail_on_data_loss: bool = True
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     pushdown: bool = False
@@ -121,24 +121,27 @@ class ReadOptions:
     max_tasks: int = 8
     target_task_bytes: int = 64 * 1024 * 1024
     fetch_max_bytes: int = 4 * 1024 * 1024
-    """Size of one answer. Not settled: a single answer of 4 MiB travels faster than one of 8, yet fetch and decode of a
-    whole log took 0.69 s of client CPU at 8 MiB and 0.80 s at 4. To be measured on a quiet machine."""
+    """Requested maximum size of a fetch response. Not settled: a single response of 4 MiB arrives faster than a
+    response of 8 MiB, but fetch and decode of a whole log took 0.69 s of client CPU at 8 MiB and 0.80 s at 4 MiB. To be
+    measured on a quiet machine."""
     client_id: str = "spark-paceline-source"
     poll_timeout_ms: int = 120_000
-    """Longest time without progress in one task."""
+    """Maximum time without progress in a task."""
     metadata_retries: int | None = None
-    """Further attempts of a metadata call; None: as many as fit its deadline, so that an election is waited out."""
+    """Retries of a metadata call; None: as many as fit its deadline, so that the call can outlast an election."""
     metadata_retry_interval_ms: int = 100
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60_000
-    """Longest time that fewer than ``min_offsets_per_trigger`` records are held back."""
+    """Maximum time for which fewer than ``min_offsets_per_trigger`` records are held back."""
     max_bytes_per_trigger: int | None = None
     metadata_refresh_ms: int | None = None
-    """None: once a second, more seldom where that would take more than a tenth of the time."""
-    """How long a streaming query takes the topics and partitions for known."""
+    """How long a streaming query uses its list of topics and partitions before it describes the topics again.
+
+    None: one second, or ten times the duration of the last description if that is longer.
+    """
     tls: TlsFiles | None = None
-    """Certificate files, at the same path wherever tasks run; None for plaintext."""
+    """Certificate files, at the same path on every machine that runs tasks; None for plaintext."""
     wants_partitions: bool = False
     """Read the state of the partitions instead of their records (option ``metadata``)."""
 
@@ -196,7 +199,7 @@ def parse_stream_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def parse_schema_options(options: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a query of which Spark does not say yet whether it is a batch or a stream.
+    """Return the options when Spark has not said yet whether the query is a batch or a stream.
 
     Raises:
         InvalidOptionError: neither kind of query can have these options.
@@ -325,7 +328,10 @@ def _named_partitions(spec: OffsetSpec) -> set[TopicPartition] | None:
 
 
 def _check_same_partitions(starting: OffsetSpec, ending: OffsetSpec, subscription: Subscription) -> None:
-    """JSON must name the same partitions at both ends, and those of ``assign``; planning checks those of a topic."""
+    """Check that start and end in JSON name the same partitions, and those of ``assign``.
+
+    Planning compares them with the partitions of the topics.
+    """
     start, end = _named_partitions(starting), _named_partitions(ending)
     if start is not None and end is not None and start != end:
         odd = ", ".join(str(tp) for tp in sorted(start ^ end))

@@ -42,9 +42,10 @@ def plan_tasks(options: ReadOptions, cluster: Cluster, pushed: PushedFilters | N
 
     Raises:
         UnknownTopicOrPartitionError: a named topic or partition does not exist.
-        InvalidOptionError: offsets do not name the partitions of the topics, or no record is as young as asked.
-        DataLossError: asked offsets are not in the log any more and ``failOnDataLoss`` is true.
-        PacelineError: the cluster could not be asked in time.
+        InvalidOptionError: offsets do not name the partitions of the topics, or a partition has no record at or after
+            the starting time.
+        DataLossError: requested offsets are not in the log and ``failOnDataLoss`` is true.
+        PacelineError: the cluster did not answer in time.
     """
     pushed = pushed or PushedFilters()
     topics, partitions = resolve_partitions(options, cluster)
@@ -75,16 +76,17 @@ def plan_tasks(options: ReadOptions, cluster: Cluster, pushed: PushedFilters | N
 def resolve_partitions(
     options: ReadOptions, cluster: Cluster, must_exist: bool = True
 ) -> tuple[dict[str, TopicView], list[TopicPartition]]:
-    """Return the topics and the sorted partitions that the subscription means.
+    """Return the topics and the sorted partitions of the subscription.
 
     Raises:
-        UnknownTopicOrPartitionError: a named topic or partition does not exist; left out unless ``must_exist``.
-        PacelineError: the cluster could not be asked in time.
+        UnknownTopicOrPartitionError: a named topic or partition does not exist and ``must_exist`` is true; otherwise
+            it is left out.
+        PacelineError: the cluster did not answer in time.
     """
     subscription = options.subscription
     if subscription.pattern is not None:
         pattern = re.compile(subscription.pattern)
-        # Topics of the system itself take part only when the pattern asks for them, as in Kafka.
+        # Internal topics match only a pattern that itself starts with the prefix of internal topics.
         asks_internal = subscription.pattern.lstrip("^(").startswith("__")
         found = {
             name: topic
@@ -119,7 +121,7 @@ def all_found(offsets: Mapping[TopicPartition, int | None]) -> dict[TopicPartiti
 def resolve_starts(
     options: ReadOptions, cluster: Cluster, partitions: Sequence[TopicPartition], earliest: _Offsets, latest: _Offsets
 ) -> dict[TopicPartition, int]:
-    """Return the first offset to read of each partition, as the options say, whether the log has it or not."""
+    """Return the first offset to read of each partition from the options; it may be outside the log."""
     spec = options.starting
     if isinstance(spec, Earliest):
         return dict(earliest)
@@ -148,7 +150,7 @@ def _ends(
         _check_names(spec.option, spec.offsets, partitions)
         return {tp: latest[tp] if at == LATEST_MARK else at for tp, at in spec.offsets.items()}
     if isinstance(spec, AtTimestamp | AtTimestamps):
-        # No record that young: everything is older, so read to the end.
+        # Every record is older than the ending time, so read to the end.
         return {tp: latest[tp] if at is None else at for tp, at in _at_times(cluster, spec, partitions, latest).items()}
     return dict(latest)
 
@@ -156,9 +158,10 @@ def _ends(
 def _at_times(
     cluster: Cluster, spec: OffsetSpec, partitions: Sequence[TopicPartition], latest: _Offsets
 ) -> dict[TopicPartition, int | None]:
-    """Return where each time begins, None after the last record.
+    """Return the offset of the first record at or after each timestamp, None when every record is older.
 
-    A record written since ``latest`` was asked counts as the end: the read ends before it, and nothing is lost.
+    An offset after ``latest`` belongs to a record written since ``latest`` was read; it becomes ``latest``: the read
+    ends before that record and loses nothing.
     """
     if isinstance(spec, AtTimestamps):
         _check_names(spec.option, spec.timestamps_ms, partitions)
@@ -182,7 +185,10 @@ def _check_names(option: str, named: Mapping[TopicPartition, int], partitions: S
 
 
 def _check_order(options: ReadOptions, starts: _Offsets, ends: _Offsets) -> None:
-    """Refuse numbers the wrong way round; a mark or a time may come out behind the other end and reads nothing."""
+    """Refuse an end before the start when the user gave both as numbers.
+
+    When a mark or a timestamp resolves to an end before the start, the partition has nothing to read.
+    """
     if not (isinstance(options.starting, AtOffsets) and isinstance(options.ending, AtOffsets)):
         return
     for tp, start in starts.items():
@@ -194,7 +200,11 @@ def _check_order(options: ReadOptions, starts: _Offsets, ends: _Offsets) -> None
 def _within_log(
     options: ReadOptions, tp: TopicPartition, asked: tuple[int, int], there: tuple[int, int]
 ) -> tuple[int, int]:
-    """Return the asked range as far as the log has it; what is missing is an error unless data loss is allowed."""
+    """Return the part of the requested range that is in the log.
+
+    Raises:
+        DataLossError: a part of the range is not in the log and ``failOnDataLoss`` is true.
+    """
     (start, end), (earliest, latest) = asked, there
     lost = ""
     if start < earliest:
@@ -250,9 +260,9 @@ def _with_sizes(cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[OffsetR
 
 
 def bytes_per_record(cluster: Cluster, ranges: Mapping[str, OffsetRange]) -> dict[str, float]:
-    """Return the mean stored size of a record by topic, from a small fetch at the start of a range of each.
+    """Return the mean stored size of a record by topic, from a small fetch at the start of each topic's range.
 
-    Only the first few topics are sampled; the others get the mean of those.
+    Only the first `SAMPLED_TOPICS` topics are sampled; the other topics get the mean of the samples.
     """
     sizes = {topic: _sample_record_bytes(cluster, each) for topic, each in list(ranges.items())[:SAMPLED_TOPICS]}
     usual = sum(sizes.values()) / len(sizes) if sizes else DEFAULT_RECORD_BYTES
@@ -260,7 +270,7 @@ def bytes_per_record(cluster: Cluster, ranges: Mapping[str, OffsetRange]) -> dic
 
 
 def _sample_record_bytes(cluster: Cluster, each: OffsetRange) -> float:
-    """Return stored bytes per offset at the start of a range; a default when the sample fails, which is no error."""
+    """Return stored bytes per offset at the start of a range; return a default when the fetch fails."""
     request = log_service_pb2.FetchRequest(max_bytes=SAMPLE_BYTES, format=log_service_pb2.FETCH_FORMAT_BATCHES)
     request.partitions.add(topic=each.topic, partition=each.partition, fetch_offset=each.start, max_bytes=SAMPLE_BYTES)
     if not each.leader:

@@ -1,8 +1,8 @@
 """Filters that become seek positions: ``topic``, ``partition``, ``offset`` and the lower bound of ``timestamp``.
 
-The first three are exact, so Spark does not filter by them again. A time only moves the start: all records before the
-first record at or after it are older, but older records may follow that one. Spark therefore filters by time again, and
-an upper bound cannot end a read (docs/spark.md#options, ``pushdown``).
+The first three are exact, so Spark does not filter by them again. A timestamp only moves the start: all records before
+the first record at or after the timestamp are older, but older records may follow that record. Spark therefore filters
+by timestamp again, and an upper bound cannot end a read (docs/spark.md#options, ``pushdown``).
 """
 
 from collections.abc import Iterable
@@ -45,7 +45,7 @@ class Interval:
 
 @dataclass(slots=True)
 class PushedFilters:
-    """What the accepted filters leave to be read."""
+    """The records that pass the accepted filters, as bounds on topic, partition, offset and time."""
 
     topics: set[str] | None = None
     partitions: set[int] | None = None
@@ -54,7 +54,7 @@ class PushedFilters:
     since_ms: int | None = None
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Whether any record of the partition can pass."""
+        """Return whether a record of the partition can pass the filters."""
         return (
             (self.topics is None or topic in self.topics)
             and (self.partitions is None or partition in self.partitions)
@@ -62,7 +62,7 @@ class PushedFilters:
         )
 
     def push(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Take in what can be used; return the filters that Spark has to apply itself."""
+        """Narrow the bounds by the filters; return the filters that Spark has to apply itself."""
         return [each for each in filters if not self._accept(each)]
 
     def _accept(self, each: Filter) -> bool:
@@ -97,7 +97,7 @@ class PushedFilters:
         is_lower_bound = isinstance(each, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual)
         if not is_lower_bound or not isinstance(value, datetime) or value.tzinfo is None:
             return
-        # Rounded down: a record of that millisecond may lie before or behind the microsecond asked for.
+        # Round down: a record of that millisecond may be before or after the microsecond in the filter.
         since_ms = (value - _EPOCH) // timedelta(milliseconds=1)
         self.since_ms = since_ms if self.since_ms is None else max(self.since_ms, since_ms)
 

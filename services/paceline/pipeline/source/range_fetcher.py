@@ -1,8 +1,9 @@
-"""Fetch offset ranges from their leaders, one answer at a time, each with its batches already indexed.
+"""Fetch offset ranges from their leaders, one response at a time, and index the batches of each response.
 
-Many ranges share one request while together they fit one answer. When a leader moves, the request goes to the new
-leader; when a broker fails, it is repeated with fresh metadata, until a deadline since the last progress. Records that
-are no longer in the log raise an error or are skipped, depending on ``failOnDataLoss`` (docs/spark.md#options).
+A request lists as many ranges of a leader as fit one response. When a leader moves, the request goes to the new leader;
+when a broker fails, the request is retried with fresh metadata until ``kafkaConsumer.pollTimeoutMs`` have passed
+without progress. Records that are no longer in the log raise an error or are skipped, depending on ``failOnDataLoss``
+(docs/spark.md#options).
 """
 
 import threading
@@ -35,14 +36,14 @@ FETCH_TIMEOUT_S: Final = 30.0
 MAX_WAIT_MS: Final = 500
 MAX_RANGES_PER_FETCH: Final = 2_000
 SMALLEST_PARTITION_BYTES: Final = 64 * 1024
-"""An estimate may be low; asking for less than this saves nothing."""
+"""Minimum ``max_bytes`` of a range: its estimate may be too low, and a smaller limit saves nothing."""
 SURPLUS: Final = 1.25
-"""How much more than the estimate is asked for."""
+"""Factor between the estimated size of a range and its ``max_bytes``."""
 
 
 @dataclass(slots=True)
 class _Cursor:
-    """How far one range has been read."""
+    """Read position in a range, and the leader to fetch from."""
 
     range: OffsetRange
     position: int
@@ -67,12 +68,12 @@ class RangeFetcher:
         self._call: Any = None
 
     def next_index(self) -> BatchIndex | None:
-        """Return the next answer's batches, None when every range has been read to its end.
+        """Return the batches of the next response; None after the end of every range, or after `stop`.
 
         Raises:
-            DataLossError: offsets are gone and ``failOnDataLoss`` is true.
-            CorruptMessageError: an answer's batches make no sense.
-            PacelineError: no progress within the poll timeout; the last cause.
+            DataLossError: offsets are not in the log any more and ``failOnDataLoss`` is true.
+            CorruptMessageError: the batches of a response are malformed.
+            PacelineError: there was no progress within the poll timeout; the error of the last attempt.
         """
         if not self._cursors or self._stopped.is_set():
             return None
@@ -84,14 +85,14 @@ class RangeFetcher:
         )
 
     def stop(self) -> None:
-        """End a fetch in flight; `next_index` fails or returns soon after."""
+        """Cancel the fetch in flight; `next_index` raises or returns soon after."""
         self._stopped.set()
         call = self._call
         if call is not None:
             call.cancel()
 
     def _attempt(self, seconds: float | None) -> BatchIndex | None:
-        """Fetch once; return None when losses that are allowed left nothing to read."""
+        """Fetch once; return None when all remaining ranges were lost and ``failOnDataLoss`` is false."""
         until = time.monotonic() + (FETCH_TIMEOUT_S if seconds is None else seconds)
         if self._stale_metadata or any(not cursor.address for cursor in self._cursors):
             self._refresh(seconds)
@@ -112,7 +113,7 @@ class RangeFetcher:
         return f"{first.range.topic_partition} at offset {first.position}{more}"
 
     def _next_request(self) -> tuple[str, list[_Cursor]]:
-        """Choose the leader of the first range left, and further ranges there as long as one answer can hold them."""
+        """Choose the leader of the first remaining range, and more ranges of that leader while they fit a response."""
         address = next((cursor.address for cursor in self._cursors if cursor.address), "")
         if not address:
             self._stale_metadata = True
@@ -160,7 +161,7 @@ class RangeFetcher:
             self._call = None
 
     def _take_in(self, asked: Sequence[_Cursor], answer: FetchAnswer) -> tuple[BatchIndex, PacelineError | None]:
-        """Index the answer, advance the cursors, and return a retriable failure of some partition, if any."""
+        """Index the response and advance the cursors; return the index and a partition's retriable error, if any."""
         failure: PacelineError | None = None
         owners: list[_Cursor] = []
         slices: list[FetchedSlice] = []
@@ -184,13 +185,13 @@ class RangeFetcher:
         return index, failure
 
     def _handle_error(self, cursor: _Cursor, part: PartitionAnswer) -> PacelineError | None:
-        """Deal with a partition's error; return it when another attempt may help."""
+        """Raise a partition's error, or return it when a retry may help; return None when lost offsets were skipped."""
         error, tp, code = part.result.error, cursor.range.topic_partition, int(part.result.error.code)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._skip_lost(cursor, part)
             return None
         failure = error_for(code, f"{tp} at offset {cursor.position}: {error.message}")
-        # Which topic of the name is the present one is for the metadata to say; the broker may be behind.
+        # Retry: the broker may have old metadata, and only fresh metadata shows which topic of this name exists now.
         behind = code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INCONSISTENT_TOPIC_ID)
         if not failure.retriable and not behind:
             raise failure
@@ -204,7 +205,11 @@ class RangeFetcher:
         return LeaderNotAvailableError(str(failure)) if behind else failure
 
     def _skip_lost(self, cursor: _Cursor, part: PartitionAnswer) -> None:
-        """Move on to what the log still has, or fail."""
+        """Move to the log start offset, or end the range when the log ends before the position.
+
+        Raises:
+            DataLossError: ``failOnDataLoss`` is true.
+        """
         error = part.result.error
         first = error.log_start_offset if error.HasField("log_start_offset") else part.result.log_start_offset
         if cursor.position >= first:
@@ -221,7 +226,7 @@ class RangeFetcher:
         cursor.position = cursor.range.end
 
     def _refresh(self, seconds: float | None) -> None:
-        """Ask for the leaders again; a topic that stays away, or has another id, is lost."""
+        """Refresh the leaders; give up ranges of a topic that stays missing or has another topic id."""
         names = sorted({cursor.range.topic for cursor in self._cursors})
         found = self._cluster.refresh(names, seconds)
         for name in names:
@@ -244,10 +249,10 @@ def _data_loss(cursor: _Cursor, why: str) -> DataLossError:
 
 
 def prefetched(fetcher: RangeFetcher) -> Iterator[BatchIndex]:
-    """Yield the fetcher's answers, the next one being fetched while the caller works on the last.
+    """Yield the batches of each response; the next response is fetched while the caller decodes the previous response.
 
-    gRPC, numpy and Arrow release the interpreter lock, so the two overlap. Closing the iterator ends the fetch in
-    flight.
+    gRPC, numpy and Arrow release the interpreter lock, so fetching and decoding overlap. Closing the iterator cancels
+    the fetch in flight.
     """
     pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="paceline-fetch")
     try:

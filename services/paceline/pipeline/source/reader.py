@@ -1,7 +1,7 @@
 """The batch reader: plans on the driver (`planning`), reads in the tasks (`range_fetcher`, `decode`).
 
-Constructors connect to nothing: Spark builds and pickles these objects in processes of their own. Modules that need
-gRPC or numpy are imported where they are used, because every Python process in which Spark looks up data sources
+Constructors open no connections, because Spark builds and pickles these objects in separate processes. Modules that
+need gRPC or numpy are imported where they are used, because every Python process in which Spark looks up data sources
 imports this module.
 """
 
@@ -50,7 +50,7 @@ class PacelineReader(DataSourceReader):  # type: ignore[misc]
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the task's records as Arrow record batches.
 
-        None for the partition that Spark makes for an empty plan.
+        Yield nothing for the input partition that Spark creates for an empty plan.
         """
         return read_ranges(self._options, partition)
 
@@ -58,7 +58,7 @@ class PacelineReader(DataSourceReader):  # type: ignore[misc]
 def read_ranges(options: ReadOptions, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
     """Yield the records of a task; the next response is fetched while the previous response is decoded.
 
-    For an empty plan Spark makes an input partition itself; it has no records.
+    For an empty plan Spark creates an input partition itself; that partition has no records.
     """
     if not isinstance(partition, OffsetRangesPartition):
         return
@@ -77,7 +77,7 @@ def read_ranges(options: ReadOptions, partition: InputPartition) -> "Iterator[pa
 
 
 class PushdownReader(PacelineReader):
-    """The reader that takes filters; needs ``spark.sql.python.filterPushdown.enabled``."""
+    """The batch reader with filter pushdown; needs ``spark.sql.python.filterPushdown.enabled``."""
 
     def pushFilters(self, filters: list[Filter]) -> Any:  # noqa: N802
         """Turn filters into seek positions where possible; return the other filters, which Spark applies."""

@@ -1,8 +1,8 @@
-"""How far a streaming query has read, in the form that Spark keeps in its checkpoint.
+"""Offsets of a streaming query, in the JSON form that Spark stores in its checkpoint.
 
-The form is that of Spark's Kafka source, plus the topic's id, by which a topic that was deleted and created again is
-told from the one read before: ``{"rides": {"0": 23, "1": 7, "topicId": "..."}}``. Spark compares offsets as text, so
-topics and partitions are sorted.
+The form is that of Spark's Kafka source plus the topic id, which distinguishes a re-created topic from the deleted
+topic of the same name: ``{"rides": {"0": 23, "1": 7, "topicId": "..."}}``. Spark compares offsets as text, so topics
+and partitions are sorted.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class StreamOffset:
     topic_ids: Mapping[str, str]
 
     def to_json(self) -> dict[str, dict[str, int | str]]:
-        """Return the sorted form for Spark."""
+        """Return the sorted JSON form for Spark."""
         found: dict[str, dict[str, int | str]] = {}
         for (topic, partition), offset in sorted(self.offsets.items()):
             found.setdefault(topic, {})[str(partition)] = offset
@@ -32,10 +32,10 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Mapping[str, Any]]) -> "StreamOffset":
-        """Return the offset in Spark's checkpoint.
+        """Parse the JSON form in Spark's checkpoint.
 
         Raises:
-            InvalidOptionError: the checkpoint belongs to another source.
+            InvalidOptionError: the checkpoint does not hold offsets of the paceline source.
         """
         offsets: dict[TopicPartition, int] = {}
         topic_ids: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""The driver's part of a streaming query: where it begins, how far the next batch reaches, and the ranges of its tasks.
+"""Plan a streaming query on the driver: start offsets, end offsets of the next batch, and the ranges of its tasks.
 
-One planner lives as long as the query and remembers topics, sizes and what it answered. Everything Spark needs after a
-restart is in the offsets that it keeps, see `stream_offset`.
+A planner lives as long as the query and keeps topics, record sizes and the latest offsets. The offsets in Spark's
+checkpoint hold all state that a restarted query needs, see `stream_offset`.
 """
 
 import time
@@ -24,12 +24,12 @@ from paceline.pipeline.source.planning import (
 from paceline.pipeline.source.stream_offset import StreamOffset
 
 IDLE_POLL_MS: Final = 100
-"""An idle query without a trigger interval would ask for the latest offsets 30 times a second; it asks this often."""
+"""Pause between two ListOffsets calls of an idle query, which without a trigger interval would send 30 a second."""
 SIZES_VALID_MS: Final = 30_000
 REFRESH_MS: Final = 1_000
 DESCRIBE_INTERVAL: Final = 10
-"""Unless an option says otherwise, describing topics takes at most a tenth of the time: for thousands of partitions it
-takes too long for every batch."""
+"""Without the option, the planner waits this many times the duration of the last description before it describes the
+topics again: describing thousands of partitions takes too long for every batch."""
 
 
 class StreamPlanner:
@@ -61,12 +61,13 @@ class StreamPlanner:
         self._hold = None if minimum is None else MinimumHold(minimum, options.max_trigger_delay_ms)
 
     def initial(self) -> StreamOffset:
-        """Return where a new query starts.
+        """Return the start offsets of a new query.
 
         Raises:
             UnknownTopicOrPartitionError: a named topic or partition does not exist.
             InvalidOptionError: the starting offsets do not name the partitions of the topics.
-            PacelineError: the cluster could not be asked in time.
+            DataLossError: a starting offset is outside the log and ``failOnDataLoss`` is true.
+            PacelineError: the cluster did not answer in time.
         """
         self._describe(must_exist=True)
         earliest = all_found(self._cluster.list_offsets(self._partitions, EARLIEST))
@@ -85,17 +86,17 @@ class StreamPlanner:
     def latest(
         self, start: StreamOffset, max_records: int | None, max_bytes: int | None, min_records: int | None
     ) -> StreamOffset:
-        """Return where the next batch ends; ``start`` itself when nothing is to be read yet.
+        """Return the end offsets of the next batch; ``start`` itself when there is nothing to read yet.
 
         Args:
-            start: end of the batch before.
+            start: end offsets of the previous batch.
             max_records: limit of the batch, None for no limit.
-            max_bytes: the same in bytes, by the mean size of a topic's records.
-            min_records: hold the batch back while fewer are there; the option's delay counts.
+            max_bytes: limit of the batch in bytes, computed from the mean record size of each topic.
+            min_records: hold the batch back while fewer records are available, for at most ``maxTriggerDelay``.
 
         Raises:
-            DataLossError: a partition read before is gone or has become shorter, and ``failOnDataLoss`` is true.
-            PacelineError: the cluster could not be asked in time.
+            DataLossError: a partition was deleted, or its log ends before ``start``, and ``failOnDataLoss`` is true.
+            PacelineError: the cluster did not answer in time.
         """
         ends = self._keep_missing(start, self._ask_latest(start))
         begins = self._begins(start, ends)
@@ -124,28 +125,28 @@ class StreamPlanner:
         return self._released
 
     def prepare_available_now(self) -> None:
-        """Fix the end of the query at what is there now."""
+        """Fix the end of the query at the current end offsets."""
         self._target = None
         self._target = self._ask_latest(None)
 
     def report_latest(self) -> StreamOffset | None:
-        """Return the end of what was there when the query last looked."""
+        """Return the end offsets of the topics when the planner last listed them; None before that."""
         return self._latest
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[list[OffsetRange]]:
         """Return the ranges of each task of the batch from ``start`` to ``end``.
 
         Raises:
-            DataLossError: a partition that is new to the query has lost its first records already, or the log ends
-                before ``end``, and ``failOnDataLoss`` is true.
-            PacelineError: the cluster could not be asked in time.
+            DataLossError: a partition that is new to the query starts after offset 0, or the log ends before ``end``,
+                and ``failOnDataLoss`` is true.
+            PacelineError: the cluster did not answer in time.
         """
         if any(self._cluster.topic(topic) is None for topic in {tp.topic for tp in end.offsets}):
             self._cluster.describe_topics(sorted({tp.topic for tp in end.offsets}))
         begins = self._begins(start, end)
         ends = dict(end.offsets)
         if end is not self._released and end != self._released:
-            # A batch of the run before this one: the log may have become shorter since.
+            # The batch was planned before the query restarted: the log may have become shorter since then.
             self._clip_to_log(begins, ends, end.topic_ids)
         changed = [tp for tp, begin in begins.items() if begin < ends[tp]]
         sizes = self._bytes_per_record({tp: begins[tp] for tp in changed}, ends)
@@ -170,11 +171,11 @@ class StreamPlanner:
         )
 
     def some_servers(self) -> tuple[str, ...]:
-        """Return brokers that tasks may ask beside the bootstrap servers."""
+        """Return broker addresses that tasks may use in addition to the bootstrap servers."""
         return self._cluster.some_servers()
 
     def _ask_latest(self, start: StreamOffset | None) -> StreamOffset:
-        """Return the end of every partition, of the fixed target if there is one."""
+        """Return the end offset of every partition, or the end that `prepare_available_now` has fixed."""
         if self._target is not None:
             return self._target
         now_ms = self._now_ms()
@@ -186,11 +187,11 @@ class StreamPlanner:
         try:
             offsets = all_found(self._cluster.list_offsets(self._partitions, LATEST))
         except UnknownTopicOrPartitionError:
-            # Deleted since it was last described.
+            # A topic was deleted after the last description.
             self._describe(must_exist=False)
             offsets = all_found(self._cluster.list_offsets(self._partitions, LATEST))
         if start is not None and any(offsets.get(tp, 0) < offset for tp, offset in start.offsets.items()):
-            # Shorter than what was read: the topic may be another one since it was last described.
+            # The log ends before the query's position: the topic may have been re-created after the last description.
             self._describe(must_exist=False)
             offsets = all_found(self._cluster.list_offsets(self._partitions, LATEST))
         self._asked_ms = self._now_ms()
@@ -198,10 +199,13 @@ class StreamPlanner:
         return self._latest
 
     def _keep_missing(self, start: StreamOffset, end: StreamOffset) -> StreamOffset:
-        """Keep the place of partitions that are not described any more, when losing them is allowed.
+        """Keep the offsets of partitions that are missing from the metadata, unless ``failOnDataLoss`` is true.
 
-        A broker that has just started may not know a topic for a moment; were its place forgotten, the query would read
+        A broker that has just started may not know a topic for a moment; without the kept offsets the query would read
         the topic from its beginning again.
+
+        Raises:
+            DataLossError: a partition is missing and ``failOnDataLoss`` is true.
         """
         gone = sorted(
             tp
@@ -229,8 +233,7 @@ class StreamPlanner:
     def _begins(self, start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, int]:
         """Return the first offset to read of every partition in ``end``.
 
-        A partition that ``start`` does not have is new and read from its beginning, so is that of another topic of the
-        same name.
+        A partition that is not in ``start``, or that belongs to a re-created topic, is read from its beginning.
         """
         recreated = {
             topic
@@ -250,7 +253,7 @@ class StreamPlanner:
         return begins
 
     def _first_offsets_of(self, new: Iterable[TopicPartition], topic_ids: Mapping[str, str]) -> Offsets:
-        """Return where new partitions begin: at 0, or where their log starts when losing records is allowed."""
+        """Return the start offsets of new partitions: 0, or the log start offset when ``failOnDataLoss`` is false."""
         keys = {tp: (topic_ids.get(tp.topic, ""), tp) for tp in new}
         unknown = [tp for tp, key in keys.items() if key not in self._first_offsets]
         if unknown:
@@ -263,7 +266,7 @@ class StreamPlanner:
     def _clip_to_log(
         self, begins: Mapping[TopicPartition, int], ends: dict[TopicPartition, int], topic_ids: Mapping[str, str]
     ) -> None:
-        """Move ends back to the end of the log; a topic that is gone is left to the tasks, which report it."""
+        """Lower ends to the end of the log; leave those of a deleted topic, because the tasks report its loss."""
         there = [
             tp
             for tp in begins
@@ -278,7 +281,7 @@ class StreamPlanner:
                 ends[tp] = last
 
     def _bytes_per_record(self, begins: Offsets, ends: Offsets) -> dict[str, float]:
-        """Return the mean stored size of a record by topic, sampled once in a while from the largest partition."""
+        """Return the mean stored size of a record by topic, sampled from its largest range every `SIZES_VALID_MS`."""
         now_ms = self._now_ms()
         largest: dict[str, OffsetRange] = {}
         for tp, begin in begins.items():
@@ -296,6 +299,6 @@ class StreamPlanner:
         return {topic: self._sizes[topic][1] for topic in largest}
 
     def _lose(self, lost: str, first: int = 0, last: int = 0) -> None:
-        """Fail for lost records unless the query may lose them."""
+        """Raise DataLossError if ``failOnDataLoss`` is true."""
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{lost}; set failOnDataLoss to false to read what is left", first, last)

@@ -1,7 +1,7 @@
-"""The streaming reader that Spark calls: one on the driver for the life of the query, and copies in the tasks.
+"""The streaming reader that Spark calls: an instance on the driver for the life of the query, and copies in the tasks.
 
-Spark calls `initialOffset` twice before the first batch, so the answer is kept. It has no limit that combines a minimum
-with a maximum or with a delay, so Spark is given one limit and the planner applies the others.
+Spark calls `initialOffset` twice before the first batch, so the reader keeps the result. Spark has no read limit that
+combines a minimum with a maximum or with a delay, so Spark receives one limit and the planner applies the others.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ KEPT_FORMS: Final = 4
 
 
 class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Reads topics batch after batch."""
+    """Reads the subscribed topics in micro-batches."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -46,7 +46,7 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit that Spark hands back to `latestOffset` unless the trigger asks for everything."""
+        """Return the limit that Spark passes to `latestOffset` unless the trigger asks for all available records."""
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -76,7 +76,7 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if latest is None else self._form_of(latest)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of the query at the present end offsets."""
+        """Fix the end of the query at the current end offsets."""
         self._driver().prepare_available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -101,7 +101,7 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             close_channels()
 
     def _offset_of(self, form: dict[str, Any]) -> "StreamOffset":
-        """Return the offsets of this JSON form. Spark passes back the forms of the last batches, which are kept."""
+        """Return the offsets of a JSON form; the offsets of the last forms are kept, because Spark passes them back."""
         from paceline.pipeline.source.stream_offset import StreamOffset
 
         known = next((offset for kept, offset in self._forms if kept == form), None)
