@@ -1,1 +1,1 @@
-"""The sink: rows to record batches to partitions, at least once or exactly once. Read `writer.py` first."""
+"""The sink: writes rows as record batches, with at-least-once or exactly-once delivery. Read `writer.py` first."""

@@ -1,7 +1,7 @@
-"""Appends finished record batches to partitions, in order, each partition one batch at a time.
+"""Append finished record batches to partitions, in order, with one batch in flight per partition.
 
-A batch is sent again until its leader has acknowledged it, so it may be appended twice; the order of a partition's
-batches never changes. Sending runs on a thread of its own while the caller prepares the next batches.
+A batch is retried until its leader acknowledges it, so it may be appended twice; the order of a partition's batches
+never changes. A separate thread sends batches while the caller prepares the next batches.
 """
 
 import time
@@ -21,7 +21,7 @@ from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1 import log_service_pb2
 
 ROUND_BYTES: Final = 4 * 1024 * 1024
-"""The caller hands over a round of this size; one more may wait while it is sent."""
+"""Size at which the queued batches go to the sending thread; `append` then waits for the previous round."""
 MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 
 T = TypeVar("T")
@@ -29,12 +29,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Appended(Generic[T]):
-    """Where a batch went."""
+    """Partition and base offset of an appended batch."""
 
     topic_partition: TopicPartition
     base_offset: int
     tag: T
-    """As handed to `BatchAppender.append`."""
+    """The ``tag`` that was passed to `BatchAppender.append`."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _Queued(Generic[T]):
 
 
 class BatchAppender(Generic[T]):
-    """Appends batches; `append` may block while earlier ones are sent, `flush` waits for all."""
+    """Appends batches; `append` may block while earlier batches are sent, `flush` waits for all batches."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class BatchAppender(Generic[T]):
         on_appended: Callable[[Appended[T]], None] = lambda _: None,
         accepts: Callable[[PacelineError], bool] = lambda _: False,
     ) -> None:
-        """``on_appended`` runs on the sending thread. ``accepts`` says which refusals mean that a batch is there."""
+        """``on_appended`` runs on the sending thread. ``accepts`` is true for errors of batches already in the log."""
         self._cluster = cluster
         self._options = options
         self._on_appended = on_appended
@@ -65,7 +65,7 @@ class BatchAppender(Generic[T]):
         self._sending: Future[None] | None = None
 
     def append(self, topic_partition: TopicPartition, batch: bytes | bytearray, tag: T) -> None:
-        """Queue a batch behind the earlier ones of its partition.
+        """Queue a batch after the earlier batches of its partition.
 
         Raises:
             PacelineError: an earlier batch could not be appended.
@@ -79,7 +79,7 @@ class BatchAppender(Generic[T]):
         """Wait until every queued batch is acknowledged.
 
         Raises:
-            PacelineError: a batch was refused, or the delivery timeout passed without progress; the last cause.
+            PacelineError: a batch was refused, or the delivery timeout passed without progress; the last error.
         """
         self._send_pending()
         self._wait()
@@ -108,7 +108,7 @@ class BatchAppender(Generic[T]):
         """Send the first batch of each partition, all leaders at the same time.
 
         Raises:
-            PacelineError: nothing was appended; why.
+            PacelineError: no batch was appended, or the error of a batch is not retriable.
         """
         until = time.monotonic() + (seconds if seconds is not None else self._options.delivery_timeout_ms / 1000)
         if any(self._cluster.leader_address(tp) is None for tp in queues):
@@ -167,10 +167,11 @@ class BatchAppender(Generic[T]):
     def _take_answer(
         self, address: str, chunk: list[TopicPartition], call: Any, queues: dict[TopicPartition, deque[_Queued[T]]]
     ) -> bool:
-        """Drop what was acknowledged from the queues; return whether anything was.
+        """Remove acknowledged batches from the queues; return whether there were any.
 
         Raises:
-            PacelineError: a batch was not appended, after all others of the answer have been looked at.
+            PacelineError: no batch was acknowledged, or the error of a batch is not retriable; raised after all results
+                of the response were processed.
         """
         try:
             answer = call.result()

@@ -1,6 +1,6 @@
-"""The columns a row is written from, their types checked as Spark's Kafka sink checks them.
+"""Check the columns that the sink writes, with the type rules of Spark's Kafka sink.
 
-Columns with other names are ignored, so that a DataFrame which the source has read can be written as it is.
+Columns with other names are ignored, so a DataFrame from the source can be written unchanged.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ _ALLOWED: Final[Mapping[str, tuple[str, tuple[type[DataType], ...]]]] = {
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> tuple[str, ...]:
-    """Return the columns of ``schema`` that are written.
+    """Return the columns of ``schema`` that the sink writes.
 
     Raises:
         InvalidOptionError: ``value`` or a topic is missing, or a column has a type that cannot be written.

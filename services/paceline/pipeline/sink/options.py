@@ -1,4 +1,4 @@
-"""Options of the sink, with the names of Spark's Kafka sink, checked before anything connects."""
+"""Options of the sink, named as in Spark's Kafka sink and checked before any connection is opened."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ KNOWN: Final = (
     "stagingRetentionMs",
     "checkpointLocation",
 )
-"""Every option, as documented; names are compared without case, as Spark does."""
+"""Every option in its documented spelling; names are compared without case, as in Spark."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "paceline.key.serializer": "keys are strings or binary; cast the column in the query",
@@ -41,18 +41,18 @@ REFUSED: Final[Mapping[str, str]] = {
     "subscribe": "it names topics to read; name the one to write to with the option topic or in a column topic",
     "path": "save() takes no path; name the topic with the option topic or in a column topic",
 }
-"""Options that are understood and refused, lower case, with advice."""
+"""Known options that the sink refuses, in lower case, each with advice."""
 
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Options of one write, checked. Picklable: it travels to the executors."""
+    """Checked options of a write. Picklable, because Spark sends them to the executors."""
 
     bootstrap_servers: tuple[str, ...]
     topic: str | None = None
-    """Beats the column ``topic``."""
+    """Topic of all rows; overrides the column ``topic``."""
     include_headers: bool = True
     exactly_once: bool = False
     partitioner: str = "default"
@@ -61,7 +61,7 @@ class WriteOptions:
     batch_bytes: int = 512 * 1024
     request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
-    """Longest time without progress."""
+    """Maximum time without progress."""
     client_id: str = "spark-paceline-sink"
     staging_topic: str = "__paceline_staging"
     staging_partitions: int = 8
@@ -69,7 +69,7 @@ class WriteOptions:
     metadata_retries: int | None = None
     metadata_retry_interval_ms: int = 100
     tls: TlsFiles | None = None
-    """Certificate files, at the same path wherever tasks run; None for plaintext."""
+    """Certificate files, at the same path on every machine that runs tasks; None for plaintext."""
 
 
 _DEFAULTS: Final = WriteOptions(())

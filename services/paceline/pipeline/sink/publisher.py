@@ -1,6 +1,6 @@
-"""The driver's commit of a micro-batch: decide for the staged batches once, then append what is not there yet.
+"""Commit a micro-batch on the driver: record one decision for its staged batches, then append the missing batches.
 
-See docs/decisions/0013-exactly-once-sink.md for the procedure and the reason why it is exact.
+See docs/decisions/0013-exactly-once-sink.md for the procedure and the reason why it is exactly-once.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ from paceline.v1 import log_service_pb2
 from paceline_client.codec import finish, new_encoder
 
 EPOCHS: Final = 1 << 15
-"""A producer epoch has 15 bits; the producer id changes when a query's batch id leaves them."""
+"""Number of producer epochs, which have 15 bits; after this many micro-batches a query changes its producer id."""
 FETCH_BYTES: Final = 1024 * 1024
 FETCH_TIMEOUT_S: Final = 30.0
 MAX_WAIT_MS: Final = 500
@@ -50,16 +50,16 @@ _PRODUCER_AT, _CRC_AT, _CRC_FROM = 43, 17, 21
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The staged batches that make up a micro-batch, decided once."""
+    """The staged batches that make up a micro-batch; only the first decision for a micro-batch counts."""
 
     token: str
-    """Tells whose decision it is: every call of `Publisher.publish` has its own."""
+    """Identifies the call of `Publisher.publish` that made the decision."""
     batches: Mapping[TopicPartition, Sequence[StagedBatch]]
     from_offsets: Mapping[TopicPartition, int]
-    """Ends of the target partitions before anything of the micro-batch was published."""
+    """End offsets of the target partitions before any batch of the micro-batch was published."""
 
     def encode(self) -> bytes:
-        """Return the value of the decision's record."""
+        """Return the decision as the value of a record."""
         content = {
             "token": self.token,
             "targets": [
@@ -70,7 +70,7 @@ class Decision:
 
     @classmethod
     def decode(cls, value: bytes) -> "Decision":
-        """Return the decision in a record's value."""
+        """Parse the decision in the value of a record."""
         content = json.loads(zlib.decompress(value))
         batches: dict[TopicPartition, list[StagedBatch]] = {}
         from_offsets: dict[TopicPartition, int] = {}
@@ -83,27 +83,27 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a publish did."""
+    """Result of a publish."""
 
     records: int
-    """Records of the micro-batch."""
+    """Number of records in the micro-batch."""
     appended: int
-    """Those that this call appended; the others were there already."""
+    """Number of records that this call appended; the other records were already in their partitions."""
     repeated: bool
-    """Whether an earlier call had decided."""
+    """Whether the decision is that of an earlier call."""
 
 
 def producer_of(query_id: str, batch_id: int) -> tuple[int, int]:
     """Return the producer id and epoch of a query's micro-batch.
 
-    Ids that brokers hand out count up from 0, so the upper half is free for ids made from a hash.
+    Brokers assign producer ids from 0 upwards, so the upper half is free for ids made from a hash.
     """
     digest = hashlib.sha256(f"{query_id}/{batch_id // EPOCHS}".encode()).digest()
     return (1 << 62) | int.from_bytes(digest[:8], "big") >> 2, batch_id % EPOCHS
 
 
 class Publisher:
-    """Publishes micro-batches; each call stands alone, all state is in the cluster."""
+    """Publishes micro-batches; all state between calls is in the cluster."""
 
     def __init__(
         self, cluster: Cluster, options: WriteOptions, at_step: Callable[[str], None] = lambda _: None
@@ -115,12 +115,12 @@ class Publisher:
         self._policy = RetryPolicy(deadline_ms=options.delivery_timeout_ms)
 
     def publish(self, query_id: str, batch_id: int, staged: Staged) -> Published:
-        """Decide for the staged batches unless the micro-batch is decided, and append what is missing.
+        """Record a decision for the staged batches, unless the micro-batch has a decision; append the missing batches.
 
         Raises:
-            PublishFencedError: a later micro-batch of the query is decided.
-            StagedDataLostError: decided batches were deleted before they were published.
-            PacelineError: the publish is not complete; calling this again continues it.
+            PublishFencedError: a later micro-batch of the query has a decision.
+            StagedDataLostError: staged batches of the decision were deleted before they were published.
+            PacelineError: the publish is incomplete; another call continues it.
         """
         producer_id, epoch = producer_of(query_id, batch_id)
         count = ensure_staging_topic(self._cluster, self._options)
@@ -151,7 +151,7 @@ class Publisher:
         return Published(total, appended, repeated)
 
     def _decide(self, control: TopicPartition, decision: Decision, producer_id: int, epoch: int) -> int:
-        """Append the decision and return the offset of the first decision about the micro-batch."""
+        """Append the decision; return the offset of the micro-batch's first decision, perhaps of an earlier call."""
         encoder = new_encoder(self._options.batch_bytes)
         encoder.append(0, time.time_ns() // 1_000_000, None, decision.encode(), [])
         batch = finish(encoder, Codec.NONE, producer_id, epoch, 0)
@@ -169,7 +169,7 @@ class Publisher:
         return offsets[0]
 
     def _append(self, decision: Decision, there: Mapping[TopicPartition, int], producer_id: int, epoch: int) -> int:
-        """Append the decided batches that are not there, in order; return the number of their records."""
+        """Append the missing batches of the decision, in order; return the number of their records."""
         appended = 0
 
         def count(done: Appended[int]) -> None:
@@ -178,7 +178,7 @@ class Publisher:
 
         appender: BatchAppender[int] = BatchAppender(self._cluster, self._options, count)
         try:
-            # Partition after partition would leave the other leaders idle.
+            # Alternate between the partitions: finishing a partition first would leave the other leaders idle.
             for turn in range(max(len(places) for places in decision.batches.values())):
                 for tp, places in decision.batches.items():
                     if turn >= len(places):
@@ -199,7 +199,7 @@ class Publisher:
         return appended
 
     def _published_records(self, tp: TopicPartition, offset: int, producer_id: int, epoch: int) -> int:
-        """Return how many records of the micro-batch the partition has, from the headers of its batches."""
+        """Return the number of the micro-batch's records in the partition, from the headers of its batches."""
         end = self._cluster.list_offsets([tp], LATEST)[tp] or 0
         published = 0
         while offset < end:
@@ -218,11 +218,11 @@ class Publisher:
         return record.value or b""
 
     def _read_batch(self, tp: TopicPartition, place: StagedBatch) -> bytearray:
-        """Return the whole batch at a place.
+        """Return the complete batch at the offset of ``place``.
 
         Raises:
-            StagedDataLostError: it is not there any more.
-            CorruptMessageError: another batch is there, or its checksum is wrong.
+            StagedDataLostError: the batch was deleted.
+            CorruptMessageError: the offset holds a different batch, or the checksum is wrong.
         """
         data = self._fetch(tp, place.base_offset, FETCH_BYTES)
         position, header = next(iter(_headers_of(data)))
@@ -235,7 +235,13 @@ class Publisher:
         return batch
 
     def _fetch(self, tp: TopicPartition, offset: int, max_bytes: int, skip_deleted: bool = False) -> bytes:
-        """Return stored batches from an offset on, at least one whole batch."""
+        """Return stored batches from ``offset`` on, at least one complete batch.
+
+        ``skip_deleted`` starts at the log start offset when ``offset`` was deleted.
+
+        Raises:
+            StagedDataLostError: ``offset`` was deleted and ``skip_deleted`` is false.
+        """
         at = offset
 
         def attempt(seconds: float | None) -> bytes:
@@ -277,7 +283,7 @@ class Publisher:
                 if part.result.error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     if offset < first:
                         raise _DeletedError(first)
-                    # A leader just elected may not know yet that the batch is committed.
+                    # A newly elected leader may not know yet that the batch is committed.
                     raise OffsetNotAvailableError(f"{tp} does not have offset {offset} yet")
                 raise error_for(part.result.error.code, f"{tp}: {part.result.error.message}")
             if part.stop > part.begin:
@@ -304,7 +310,7 @@ class _Header:
 
 
 def _headers_of(data: bytes) -> Any:
-    """Yield position and header of every whole batch in fetched bytes; the last one may be cut."""
+    """Yield position and header of every complete batch in the fetched bytes; the last batch may be incomplete."""
     position = 0
     while position + _HEADER.size <= len(data):
         base, length, _, _, _, _, delta, _, _, producer_id, epoch, sequence, count = _HEADER.unpack_from(data, position)
@@ -316,7 +322,7 @@ def _headers_of(data: bytes) -> Any:
 
 
 def restamp(batch: bytearray, producer_id: int, epoch: int, base_sequence: int) -> None:
-    """Turn a stored batch into one that a producer appends: offsets from 0, its id, epoch, sequence and checksum."""
+    """Turn a stored batch into a producer's batch: base offset 0, producer id, epoch, base sequence and checksum."""
     batch[0:8] = bytes(8)
     _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, epoch, base_sequence)
     batch[_CRC_AT:_CRC_FROM] = google_crc32c.value(bytes(batch[_CRC_FROM:])).to_bytes(4, "big")

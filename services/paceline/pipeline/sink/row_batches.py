@@ -1,7 +1,7 @@
-"""Rows to record batches: one open batch per partition, handed over when it is full.
+"""Encode rows into record batches: one open batch per partition, passed on when it is full.
 
-A row goes to the partition in its column ``partition``, else to that of its key as Kafka's clients compute it, else
-wherever the partitioner says.
+A row goes to the partition in its column ``partition``. Without it, the ``default`` partitioner takes the partition of
+the key, as Kafka's clients compute it. All other rows go to a partition that the partitioner chooses.
 """
 
 import random
@@ -19,14 +19,14 @@ from paceline_client.codec import BatchEncoder, finish, new_encoder
 from paceline_client.partitioner import StickyPartitioner, partition_for_key
 
 MAX_OPEN_BYTES: Final = 32 * 1024 * 1024
-"""All open batches are handed over when together they reach this size, however many partitions there are."""
+"""Total size of the open batches, over all partitions, at which all of them are passed on."""
 
 PartitionCount = Callable[[str], int | None]
-"""Number of partitions of a topic, None when there is no such topic."""
+"""Returns the number of partitions of a topic, None when the topic does not exist."""
 
 
 class _Topic:
-    """Chooses partitions of one topic for rows that name none and have no key."""
+    """Chooses partitions of a topic for rows whose partition does not follow from their columns."""
 
     def __init__(self, name: str, count: int, partitioner: str, rng: random.Random) -> None:
         self.partitions = [TopicPartition(name, number) for number in range(count)]
@@ -64,7 +64,7 @@ class RowBatches:
         on_batch: Callable[[TopicPartition, bytes | bytearray, int], None],
         rng: random.Random | None = None,
     ) -> None:
-        """``on_batch`` gets the partition, the batch and its number of records."""
+        """``on_batch`` receives the partition, the batch and its number of records."""
         self._options = options
         self._partition_count = partition_count
         self._on_batch = on_batch
@@ -75,7 +75,7 @@ class RowBatches:
         self.records = 0
 
     def add(self, rows: pa.RecordBatch, columns: tuple[str, ...]) -> None:
-        """Encode rows.
+        """Encode rows and pass full batches to ``on_batch``.
 
         Raises:
             InvalidRowError: a row has no topic, a partition that does not exist, or a header without a key.
@@ -91,7 +91,7 @@ class RowBatches:
                 self._hand_over(tp)
                 batch = self._open[tp] = _OpenBatch(new_encoder(self._options.batch_bytes))
                 before = batch.encoder.size()
-                # The first row of a batch is taken whatever its size; the leader refuses what is too large.
+                # A new batch accepts its first row at any size; the leader refuses a batch that is too large.
                 batch.encoder.append(0, timestamp_ms, key, value, headers)
             batch.count += 1
             self.records += 1
@@ -100,7 +100,7 @@ class RowBatches:
                 self.finish()
 
     def finish(self) -> None:
-        """Hand over every open batch."""
+        """Pass every open batch to ``on_batch``."""
         for tp in list(self._open):
             self._hand_over(tp)
 
@@ -167,7 +167,7 @@ def _headers(pairs: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None
 
 
 def as_binary(rows: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
-    """Return the rows with the named text columns as the bytes of their UTF-8."""
+    """Return the rows with the named text columns converted to UTF-8 bytes."""
     columns, fields = [], []
     for field, column in zip(rows.schema, rows.columns, strict=True):
         is_text = field.name in names and (pa.types.is_string(field.type) or pa.types.is_large_string(field.type))

@@ -1,4 +1,4 @@
-"""The topic where tasks put batches that the driver publishes later, and the commit messages that say where they are.
+"""The staging topic, to which tasks append batches that the driver publishes later, and the places of those batches.
 
 See docs/decisions/0013-exactly-once-sink.md for the whole procedure.
 """
@@ -15,17 +15,17 @@ from paceline.pipeline.sink.options import WriteOptions
 
 
 class StagedBatch(NamedTuple):
-    """Where a record batch is staged, and the number of its records."""
+    """Place and number of records of a staged record batch."""
 
     partition: int
-    """Of the staging topic."""
+    """Partition of the staging topic."""
     base_offset: int
     records: int
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The batches of one task or of one micro-batch by target partition, in the order of their rows."""
+    """The staged batches of a task or of a micro-batch by target partition, in the order of their rows."""
 
     batches: Mapping[TopicPartition, list[StagedBatch]]
 
@@ -34,7 +34,7 @@ def ensure_staging_topic(cluster: Cluster, options: WriteOptions) -> int:
     """Create the staging topic unless it exists; return its number of partitions.
 
     Raises:
-        PacelineError: the cluster could not be asked, or refused the topic.
+        PacelineError: the cluster did not answer, or refused to create the topic.
     """
     from paceline_client import Admin, NewTopic
 

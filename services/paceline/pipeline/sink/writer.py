@@ -1,10 +1,11 @@
-"""The writers that Spark calls: rows in the tasks, `commit` and `abort` on the driver, each in a process of its own.
+"""The writers that Spark calls: `write` in the tasks, `commit` and `abort` on the driver, each in a separate process.
 
-At least once, a task appends to the partitions and the commit has nothing left to do. Exactly once, tasks append to a
-staging topic and the commit publishes what the winning tasks have staged, see docs/decisions/0013-exactly-once-sink.md.
+With at-least-once delivery, tasks append to the target partitions and the commit has nothing to do. With exactly-once
+delivery, tasks append to a staging topic and the commit publishes the batches that the winning tasks staged, see
+docs/decisions/0013-exactly-once-sink.md.
 
-Spark calls `abort` for failed tasks, for a query that is stopped in the middle of a batch, and after a `commit` that
-failed; in the last case the batch may be in the partitions. So `abort` undoes nothing.
+Spark calls `abort` for failed tasks, for a query that is stopped in the middle of a batch, and after a failed
+`commit`, which may already have appended the batch to the partitions. So `abort` undoes nothing.
 """
 
 import uuid
@@ -28,14 +29,14 @@ QUERY_ID = "sql.streaming.queryId"
 
 @dataclass
 class TaskWritten(WriterCommitMessage):  # type: ignore[misc]
-    """Tells the driver of one task's rows."""
+    """Commit message that a task sends to the driver."""
 
     records: int
     query_id: str = ""
     staged: "Staged | None" = None
-    """None when the rows are in their partitions already."""
+    """None when the task appended the rows to their partitions."""
     servers: tuple[str, ...] = field(default_factory=tuple)
-    """Brokers that the task heard of, beside the bootstrap servers."""
+    """Broker addresses from the task's metadata, in addition to the bootstrap servers."""
 
 
 class PacelineWriter(DataSourceArrowWriter):  # type: ignore[misc]
@@ -44,7 +45,7 @@ class PacelineWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def __init__(self, options: WriteOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
-        # A batch query has no id that survives a restart; its commit is repeated under this one at most.
+        # A batch query has no id that survives a restart; only a repeated commit of this writer uses the id again.
         self._write_id = str(uuid.uuid4())
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
@@ -52,11 +53,11 @@ class PacelineWriter(DataSourceArrowWriter):  # type: ignore[misc]
         return write_task(self._options, self._columns, iterator, self._write_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish what was staged."""
+        """Publish the staged batches."""
         publish(self._options, messages, 0)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Leave everything as it is: staged batches that no commit names are never published."""
+        """Do nothing: staged batches that are in no decision are never published."""
 
 
 class PacelineStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
@@ -75,11 +76,11 @@ class PacelineStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return write_task(self._options, self._columns, iterator, query_id or "")
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish what was staged, once however often this is called for a batch."""
+        """Publish the staged batches; repeated calls for a micro-batch publish each record once."""
         publish(self._options, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Leave everything as it is: staged batches that no commit names are never published."""
+        """Do nothing: staged batches that are in no decision are never published."""
 
 
 def write_task(
@@ -133,10 +134,10 @@ def publish(
     batch_id: int,
     at_step: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Publish what the winning tasks have staged; ``at_step`` is called before each step with its name.
+    """Publish the batches that the winning tasks staged; ``at_step`` is called before each step with its name.
 
     Raises:
-        PacelineError: the publish is not complete; calling this again for the batch continues it.
+        PacelineError: the publish is incomplete; another call for the batch continues it.
     """
     written = [each for each in messages if isinstance(each, TaskWritten) and each.staged is not None]
     if not options.exactly_once or not any(each.staged and each.staged.batches for each in written):
