@@ -1,7 +1,7 @@
 """Find the record batches of a fetched buffer and read their headers.
 
-A fetch answer holds batches of one or more partitions in one buffer. `index_batches` reads only headers: they name the
-next offset to fetch, so the next fetch starts while the records are still being decoded. Source: Kafka 2.8
+A fetch response holds batches of one or more partitions in one buffer. `index_batches` reads only headers: they contain
+the next offset to fetch, so the next fetch starts while the records are still being decoded. Source: Kafka 2.8
 DefaultRecordBatch.
 """
 
@@ -59,11 +59,11 @@ class FetchedSlice:
     begin: int
     """Position of the first batch in the buffer."""
     stop: int
-    """Position behind the last byte; the last batch may be cut."""
+    """Position after the last byte; the last batch may be incomplete."""
     start_offset: int
     """First offset wanted; earlier records of the first batch are dropped."""
     end_offset: int
-    """First offset not wanted any more."""
+    """First offset after the wanted offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,17 @@ class BatchIndex:
     max_timestamp: Int64s
     count: Int64s
     next_offsets: Sequence[int]
-    """Per slice: where to fetch next. The start offset again when the slice holds no complete batch."""
+    """Next offset to fetch, per slice; its start offset when the slice holds no complete batch."""
 
     def __len__(self) -> int:
         return len(self.position)
 
 
 def index_batches(buffer: bytes, slices: Sequence[FetchedSlice]) -> BatchIndex:
-    """Return the complete batches of each slice up to its end offset; a batch cut by the slice's stop is left out.
+    """Return the complete batches of each slice up to its end offset; an incomplete last batch is left out.
 
     Raises:
-        CorruptMessageError: a batch has an impossible length, offset, count or another magic number than 2.
+        CorruptMessageError: a batch has an impossible length, offset or count, or a magic number other than 2.
     """
     positions: list[int] = []
     owners: list[int] = []

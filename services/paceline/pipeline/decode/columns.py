@@ -19,7 +19,7 @@ ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "partition": pa.int32(),
     "offset": pa.int64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
-    # Any 64-bit number, for jobs that sort out times which Spark cannot hold; no column of the data source.
+    # Not a column of the data source: for jobs that handle timestamps outside Spark's range, as 64-bit milliseconds.
     "timestampMs": pa.int64(),
     "timestampType": pa.int32(),
     "headers": HEADERS_TYPE,
@@ -27,5 +27,5 @@ ARROW_TYPES: Final[dict[str, pa.DataType]] = {
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """Return the schema of the record batches that carry ``columns``, in that order."""
+    """Return the schema of record batches with ``columns``, in that order."""
     return pa.schema([(name, ARROW_TYPES[name]) for name in columns])

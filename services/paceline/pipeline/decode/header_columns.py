@@ -1,4 +1,4 @@
-"""The headers column: a list of (key, value) per record, found in lock-step over the records that have headers.
+"""Decode the headers column, a list of (key, value) per record, in lock-step over the records that have headers.
 
 Source: Kafka 2.8 DefaultRecord; column type of Spark's Kafka source.
 """

@@ -26,7 +26,7 @@ RECORD_MIN_BYTES: Final = 7
 def _advances() -> NDArray[np.int16]:
     """For every pair of bytes, little-endian: size of the record that starts with them; 0 for a longer length field.
 
-    A length of one or two bytes covers records of up to 8 KiB; longer and negative ones give 0.
+    A length of one or two bytes covers records of up to 8 KiB; longer and negative lengths give 0.
     """
     pairs = np.arange(1 << 16, dtype=np.int32)
     low, high = pairs & 0xFF, pairs >> 8
@@ -41,7 +41,7 @@ _ADVANCES: Final = _advances()
 
 @dataclass(frozen=True, slots=True)
 class RecordPlaces:
-    """Where the records lie, batch after batch in the order of the batches."""
+    """Positions of the records, in the order of the batches."""
 
     body: Int64s
     """Position of each record's attributes byte, after the length."""

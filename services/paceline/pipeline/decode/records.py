@@ -212,7 +212,7 @@ def gather_binary(
     """Return every fourth slice of ``payload`` from slice ``first`` on, null where ``is_null``.
 
     ``offsets`` bound consecutive slices, four per record: key, gap, value, gap. The source array shares the payload's
-    memory; ``take`` makes the one copy.
+    memory; only ``take`` copies the bytes.
     """
     count = len(is_null)
     if is_null.all():

@@ -1,7 +1,7 @@
 """Zig-zag varints of many records at once, with numpy: one gather per byte position instead of one loop per record.
 
 Reads are clipped to the buffer, so a corrupt payload yields a wrong number, never a read out of bounds; the callers
-then compare each number with the bounds they know. Source: Kafka 2.8 ByteUtils.readVarint.
+then check each number against the bounds of its record. Source: Kafka 2.8 ByteUtils.readVarint.
 """
 
 from typing import Final
@@ -60,7 +60,7 @@ def read_varint(buffer: bytes | bytearray | memoryview, position: int, end: int)
     """Return the 32-bit varint at ``position`` and the position after it; faster than numpy for few records.
 
     Raises:
-        CorruptMessageError: it is cut by ``end`` or has more than five bytes.
+        CorruptMessageError: the varint does not end before ``end``, or it has more than five bytes.
     """
     raw = shift = 0
     while position < end and shift < 7 * VARINT_MAX_BYTES:
