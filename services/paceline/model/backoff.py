@@ -1,4 +1,4 @@
-"""Pauses between attempts: one rule for the services, their clients, and the pure cores that schedule the next try."""
+"""Pauses between attempts: the same rule for services, clients, and the cores that schedule retries."""
 
 import random
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class Backoff:
     max_backoff_ms: float = 1_000
     multiplier: float = 2.0
     jitter: float = 0.2
-    """Part of the pause that is random: 0.2 gives 80 % to 120 %, so callers do not come back in step."""
+    """Random part of the pause: 0.2 gives 80 % to 120 %, so that callers do not retry at the same moment."""
 
     def __post_init__(self) -> None:
         if self.initial_backoff_ms < 0 or self.max_backoff_ms < self.initial_backoff_ms or self.multiplier < 1:
@@ -21,7 +21,7 @@ class Backoff:
             raise ValueError("jitter is a fraction")
 
     def backoff_ms(self, attempt: int, rng: random.Random | None = None) -> float:
-        """Return the pause after the failed attempt number ``attempt``, counted from 1; without ``rng`` exactly."""
+        """Return the pause after failed attempt ``attempt``, counted from 1; without ``rng`` there is no jitter."""
         exponent = min(attempt - 1, 62)
         pause = min(self.initial_backoff_ms * self.multiplier**exponent, float(self.max_backoff_ms))
         return pause if rng is None else pause * (1 + self.jitter * (2 * rng.random() - 1))

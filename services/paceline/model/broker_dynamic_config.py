@@ -1,4 +1,4 @@
-"""Settings of a running broker: ``/config/brokers/<id>``, else ``/config/brokers/<default>``.
+"""Settings of a running broker: ``/config/brokers/<id>``, otherwise ``/config/brokers/<default>``.
 
 Source: docs/protocol/controller.md#dynamic-broker-settings; KIP-226.
 """

@@ -43,7 +43,7 @@ class LeaderHint:
 
 @dataclass(slots=True)
 class PartitionFailure:
-    """Why one partition of a request failed."""
+    """Error of one partition of a request."""
 
     code: ErrorCode
     message: str = ""
@@ -124,7 +124,7 @@ class FetchResponse:
     results: list[FetchResult]
     session_id: int = 0
     failure: PartitionFailure | None = None
-    """Why the whole request failed (fetch session errors)."""
+    """Error of the whole request, for example of its fetch session; None without such an error."""
 
 
 @dataclass(slots=True)
@@ -189,7 +189,7 @@ class EpochAnswer:
 
 @dataclass(slots=True)
 class ReplicaProgressView:
-    """A leader's knowledge of a replica, itself included; None for unknown values."""
+    """Progress of a replica as its leader knows it, the leader's own included; None for unknown values."""
 
     broker_id: int
     log_end_offset: int | None

@@ -1,6 +1,6 @@
 """Control requests from the controller to brokers and their answers, as plain values.
 
-The wire form is `paceline.internal.v1`; `paceline.rpc.convert` maps one to the other.
+The wire form is `paceline.internal.v1`; `paceline.rpc.convert` converts between the two.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class LiveBroker:
     broker_epoch: int = -1
     """czxid of its registration node."""
     unclean_restart: bool = False
-    """Whether it reported at its registration that it may have lost records; only controllers know this."""
+    """Whether the broker registered with the report that it may have lost records; only controllers know this."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Return the address on a listener, None when the broker does not have that listener."""
@@ -125,8 +125,8 @@ class UpdateMetadataRequest:
     partitions: tuple[UpdateMetadataPartition, ...]
     controller_endpoints: tuple[Endpoint, ...] = ()
     is_initial: bool = False
-    """Whether this is the controller's first full metadata: no StopReplica of an earlier controller is still to
-    come."""
+    """Whether this is the controller's first full metadata: a StopReplica of an earlier controller cannot arrive after
+    it."""
     sequence: int = 0
     """Number of the request within the controller's epoch, rising; 0 when the requests are not numbered."""
 
@@ -172,7 +172,7 @@ class BrokerHeartbeatRequest:
     broker_id: int
     broker_epoch: int
     broken_leaders: tuple[int, ...] = ()
-    """Leaders to which its fetch connection broke and has not worked since."""
+    """Leaders to which the broker's fetch connection broke and has not worked since."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The errors of Paceline; every class has Kafka's error number and tells how a caller may react.
+"""The errors of Paceline; every class has Kafka's error number and attributes that decide the caller's reaction.
 
 `code` is the number in the protocol (`paceline.v1.ErrorCode` has the same values), `retriable` whether the same request
 may succeed later, `definite` whether the operation was definitely not carried out, for any request. A leader answers
@@ -336,7 +336,7 @@ class FetchSessionIdNotFoundError(PacelineError):
 
 
 class InvalidFetchSessionEpochError(PacelineError):
-    """The fetch session epoch is not the expected one."""
+    """The fetch session epoch is not the epoch that the broker expects."""
 
     code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
     retriable = True
@@ -455,7 +455,7 @@ class NotCoordinatorError(PacelineError):
 
 
 class IllegalGenerationError(PacelineError):
-    """The generation is not the group's present generation."""
+    """The generation is not the group's current generation."""
 
     code = ErrorCode.ILLEGAL_GENERATION
 

@@ -18,9 +18,9 @@ class MetadataPosition(NamedTuple):
     """Position of a reader."""
 
     revision: int
-    """Revision of the latest change that it has read."""
+    """Revision of the latest change that the reader has read."""
     began: int
-    """Revision at which it started with a snapshot: it does not know topics deleted earlier."""
+    """Revision of the reader's snapshot; the reader does not know topics that were deleted before it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class ReplicaFetchRequest:
     partitions: list[ReplicaFetchPartition]
     forgotten: list[TopicPartition]
     wants_high_watermark: bool = False
-    """Whether to answer as soon as a high watermark advances, because consumers read from this follower."""
+    """Whether the leader responds as soon as a high watermark advances, because consumers read from this follower."""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ class StateUpdate:
     """Number of the message in its stream, from 1; a gap or a duplicate ends the stream."""
     controller_epoch: int
     in_snapshot: bool = False
-    """True for every message of the snapshot but the last."""
+    """True for every message of the snapshot except the last."""
     sequence: int | None = None
     """Sequence of ``/controller_journal`` that the state includes after this message; None within the snapshot."""
     topics: Mapping[str, TopicStates] = field(default_factory=dict)

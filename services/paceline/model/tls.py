@@ -12,12 +12,12 @@ KEY_FILE: Final = "PACELINE_SSL_KEY_FILE"
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files of an end of a connection; they may be replaced while the process runs."""
+    """PEM files of a client or server; the files may be replaced while the process runs."""
 
     ca: Path
     """Authorities trusted to sign the peer's certificate."""
     certificate: Path | None = None
-    """This end's certificate, None for a client without a certificate."""
+    """The owner's certificate; None for a client without a certificate."""
     key: Path | None = None
     """Private key of the certificate."""
 
