@@ -191,7 +191,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name on first use, so that a command that only describes does not load the record codec."""
+    """Import a name on first use, so that a program without producer or consumer does not load the record codec."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,9 +6,9 @@ Rules that keep order and exactly-once delivery for an idempotent producer, per 
 
 * A batch gets its sequence number when it is first drained and keeps it, and its bytes, in every retry
   (docs/protocol/clients.md#sequences-survive-retries).
-* From the oldest batch without a result, at most five batches have a sequence number, including answered batches
-  (answers may arrive out of order). The broker remembers five batches, so it always recognises a retry of a batch that
-  is in the log, and OUT_OF_ORDER_SEQUENCE_NUMBER always means "not in the log".
+* From the oldest batch without a result, at most five batches have a sequence number, including batches with a result
+  (responses may arrive out of order). The broker remembers five batches, so it always recognises a retry of a batch
+  that is in the log, and OUT_OF_ORDER_SEQUENCE_NUMBER always means "not in the log".
 * Until the leader has acknowledged a first batch of this producer id, only one batch is in flight: a broker that does
   not know the producer id accepts any sequence number, and would append the second batch before the first
   (docs/protocol/clients.md#first-batch-alone).
@@ -16,13 +16,12 @@ Rules that keep order and exactly-once delivery for an idempotent producer, per 
   topic refuses it, so the batch is not in that log. When the metadata shows the re-created topic, whose log lacks the
   acknowledged batches of the deleted topic, this counts as a gap in the sequence, too.
 * After a retriable failure only the oldest batch without a result is sent, and then the next, until all have been
-  resent. Later batches that were already on the wire are answered OUT_OF_ORDER and wait until they are the oldest.
+  resent. Later batches that were already on the wire fail with OUT_OF_ORDER and wait until they are the oldest.
 * A batch that fails finally leaves a gap in the sequence. Later batches that are definitely not in the log are
   renumbered under a new producer id. A batch whose result is unknown is first resent with its old number, and fails
   when the broker does not have it. A batch that might be in the log is never sent under another number.
 * OUT_OF_ORDER for a batch that was sent with no earlier batch in flight, and without a gap made by this producer, is
   fatal: acknowledged data was lost.
-  be cured: acknowledged data was lost. That is fatal.
 """
 
 from collections import deque
@@ -139,7 +138,7 @@ class Accumulator(RecordBuffer):
         return queue.acknowledged or not queue.unresolved
 
     def locate(self, topic_partition: TopicPartition, topic_id: str) -> None:
-        """Set the present topic id of a topic name; empty when it is not known."""
+        """Set the current topic id of a topic name; empty when it is not known."""
         queue = self._queues[topic_partition]
         if topic_id and queue.topic_id != topic_id:
             queue.belong_to(topic_id)
@@ -209,7 +208,7 @@ class Accumulator(RecordBuffer):
             batch: the batch.
             error: the failure, naming the broker.
             now_ms: the time.
-            answered: False when no broker answered (a lost connection), so that the batch may be in the log.
+            answered: False when no broker responded (a lost connection), so that the batch may be in the log.
         """
         queue = self._queues[batch.topic_partition]
         batch.on_wire = False
@@ -242,7 +241,7 @@ class Accumulator(RecordBuffer):
             queue.retry_at_ms = 0
 
     def note_obstacle(self, topic_partition: TopicPartition, error: PacelineError) -> None:
-        """Remember why a partition cannot be sent to, for the error of batches that expire meanwhile."""
+        """Store why no batch can be sent to a partition, for the error of batches that expire before an attempt."""
         queue = self._queues.get(topic_partition)
         if queue is not None:
             queue.last_error = error
@@ -266,7 +265,8 @@ class Accumulator(RecordBuffer):
             self._give_up(queue, batch, error)
             return False
         if not batch.was_oldest:
-            # It overtook an earlier batch, which may have arrived since; the result of sending it alone is definite.
+            # The batch overtook an earlier batch, which may have arrived since; when it is sent alone, the result is
+            # definite.
             return True
         return self._fail_fatally(batch, error)
 
@@ -306,7 +306,7 @@ class Accumulator(RecordBuffer):
                 if not batch.on_wire:
                     self._give_up(queue, batch, delivery_failed(queue, batch, self.config.delivery_timeout_ms))
                 else:
-                    # The attempt is still in flight; its answer decides whether the sequence has a gap.
+                    # The attempt is still in flight; its response decides whether the sequence has a gap.
                     batch.maybe_appended = True
                     self._resolve(batch, None, None, delivery_failed(queue, batch, self.config.delivery_timeout_ms))
             while queue.pending and queue.pending[0].created_ms <= limit:

@@ -80,7 +80,7 @@ class ClusterDescription:
     """``host:port`` of the active controller, empty when not known."""
     server_version: str
     node_id: int
-    """Who answered."""
+    """Id of the process that answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,10 @@ class PartitionReplicasDescription:
 class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, WatchAdmin):
     """Administration client. Thread-safe; close it, or use it with ``with``.
 
-    A call that is not answered within two seconds logs what it waits for, from a thread that ends with the call.
+    A call without a response after two seconds logs the cause of the wait, from a thread that ends with the call.
     ``bootstrap`` may list brokers or controllers. Calls that change something find the active controller and follow it
     after a failover. A change whose result is unknown is not sent again: the error has ``definite`` False, and a
-    describe call shows the present state.
+    describe call shows the current state.
     """
 
     # Changing ----------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, W
         else:
             answer = self._anywhere(call, timeout_ms, lambda found: bool(found.topics))
             if any(int(wire.error.code) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for wire in answer.topics):
-                # Brokers may learn of a new topic a moment after its creation was answered; the controller knows it.
+                # A new topic may reach the brokers a moment after CreateTopics returned; the controller knows it.
                 with contextlib.suppress(PacelineError):
                     answer = self._on_controller(call, limit_ms, only_reads=True)
         found = []

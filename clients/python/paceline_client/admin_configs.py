@@ -75,7 +75,7 @@ class ConfigAdmin(AdminConnection):
         """Return the effective configuration of topics, each value with its source.
 
         Args:
-            topics: one name or several.
+            topics: a topic name, or several names.
             keys: keys to return; empty means all keys.
             timeout_ms: longest wait.
 

@@ -52,7 +52,7 @@ class AdminConnection:
         """Create an admin client; it connects on the first call.
 
         Args:
-            bootstrap: ``"host:port,host:port"`` or a list, brokers or controllers; dead ones are skipped.
+            bootstrap: ``"host:port,host:port"`` or a list, brokers or controllers; dead servers are skipped.
             default_timeout_ms: longest wait of calls that change something.
             describe_timeout_ms: longest wait of read-only calls.
             tls: certificate files; default: the files in ``PACELINE_SSL_CA_FILE`` etc., otherwise plaintext.
@@ -74,7 +74,9 @@ class AdminConnection:
         timeout_ms: int | None,
         knows: Callable[[T], bool] = lambda _answer: True,
     ) -> T:
-        """Send a read-only call to each address in turn; return the first answer for which ``knows``, else the first.
+        """Send a read-only call to each address in turn; return the first response for which ``knows`` is true.
+
+        Without such a response, return the first response.
 
         A broker that is starting, or that no controller has reached, has no brokers and no topics in its metadata.
         """
@@ -188,7 +190,7 @@ def describe_cluster_once(channel: Any, timeout_s: float) -> DescribeClusterResp
 
 
 def names_anybody(answer: DescribeClusterResponse) -> bool:
-    """Return whether an answer has a broker or the active controller."""
+    """Return whether a response lists a broker or the active controller."""
     return bool(answer.brokers) or _names_controller(answer)
 
 
@@ -205,7 +207,7 @@ def named(who: str, failure: grpc.RpcError) -> PacelineError:
 
 
 class Result(Protocol):
-    """An entry of an answer."""
+    """An entry of a response."""
 
     @property
     def error(self) -> PacelineError | None:

@@ -205,7 +205,7 @@ class GroupAdmin(AdminConnection):
     def remove_members(
         self, group_id: str, *, member_ids: Iterable[str] = (), instance_ids: Iterable[str] = ()
     ) -> None:
-        """Remove members from a group: dynamic ones by member id, static ones by group instance id.
+        """Remove members from a group: dynamic members by member id, static members by group instance id.
 
         Raises:
             UnknownMemberIdError: the group has no such member; the other members were removed.

@@ -34,7 +34,7 @@ class LogDirDescription:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the replicas listed."""
+        """Total size of the listed replicas."""
         return sum(replica.size_bytes for replica in self.replicas)
 
 

@@ -24,7 +24,7 @@ class NewPartitions:
 
     topic: str
     count: int
-    """New total, including the present partitions."""
+    """New total, including the existing partitions."""
     assignments: Sequence[Sequence[int]] = ()
     """Manual placement of the new partitions: broker ids, the preferred leader first. Empty: automatic."""
 
@@ -235,9 +235,8 @@ class PartitionAdmin(AdminConnection):
         """Elect leaders; returns when each leader has acknowledged.
 
         Args:
-            election: ``"preferred"``: the first assigned replica; no record is lost. ``"unclean"``: an online replica
-            even
-                outside the ISR; records that it has not copied are lost permanently.
+            election: ``"preferred"``: the first assigned replica; no record is lost. ``"unclean"``: an online replica,
+                even outside the ISR; records that it has not copied are lost permanently.
             partitions: ``(topic, partition)`` pairs; None means every partition that needs the election.
             validate_only: return the leaders that would be elected, without electing them.
             timeout_ms: longest wait; a leader that has not acknowledged by then is elected nevertheless.

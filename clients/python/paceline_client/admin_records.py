@@ -57,7 +57,7 @@ class RecordAdmin(AdminConnection):
         """Permanently delete the records before an offset; returns when every live replica has deleted them.
 
         Args:
-            before: first offset to keep per ``(topic, partition)``; None deletes all records committed at present.
+            before: first offset to keep per ``(topic, partition)``; None deletes all records committed now.
             timeout_ms: longest wait. After a timeout the records may nevertheless be deleted.
             raise_errors: raise the first partition's error; False returns errors in the results.
 

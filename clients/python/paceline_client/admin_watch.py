@@ -84,9 +84,9 @@ class WatchAdmin(AdminConnection):
         broker_id: int | None = None,
         patience_ms: int = PATIENCE_MS,
     ) -> Iterator[WatchedEvents]:
-        """Yield events live: those of the active controller, following failovers, or those of one broker.
+        """Yield events live, either of the active controller, following failovers, or of one broker.
 
-        The first item comes with the connection and may be empty; later ones have events, or a gap.
+        The first item comes with the connection and may be empty; later items have events, or a gap.
 
         Args:
             since_ms: start with retained events of this time or later, milliseconds since the epoch; None starts with

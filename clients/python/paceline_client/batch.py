@@ -1,6 +1,6 @@
 """A batch of records for one partition, and the futures of its records.
 
-A record has no future object until the application asks for it: `RecordFuture` is a pair (batch, index), and the batch
+A record has no future object until the application requests it: `RecordFuture` is a pair (batch, index), and the batch
 is delivered or fails as a whole.
 """
 
@@ -26,7 +26,7 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int | None
     timestamp_ms: int | None
-    """The broker's append time on topics with LogAppendTime, else None: the record has the producer's timestamp."""
+    """The broker's append time on topics with LogAppendTime; None when the record has the producer's timestamp."""
 
 
 class ProducerBatch:
@@ -69,7 +69,7 @@ class ProducerBatch:
         self.charged_bytes = 0
         self.callbacks: list[tuple[int, DeliveryCallback]] | None = None
         self.sealed = False
-        """No more records may be added."""
+        """Whether no more records may be added."""
         self.data: bytes | bytearray | None = None
         """The finished batch, kept so that every retry sends the same bytes."""
         self.base_sequence: int | None = None
@@ -84,7 +84,7 @@ class ProducerBatch:
         self.maybe_appended = False
         """Whether an attempt ended without a definite answer."""
         self.renumber = False
-        """Definitely not in the log, and its sequence cannot be continued: waits for a new producer id."""
+        """Whether the batch is definitely not in the log and waits for a new producer id, because of a sequence gap."""
         self.last_error: PacelineError | None = None
         self.done = False
         self.error: PacelineError | None = None

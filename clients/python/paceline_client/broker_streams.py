@@ -48,7 +48,7 @@ class BrokerStreams:
         self._closed = False
 
     def get(self, address: str) -> StreamClient | None:
-        """Return the stream to a broker; None when it cannot have a stream at present."""
+        """Return the stream to a broker; None while the broker cannot serve a stream."""
         caller = self._callers.get(address)
         if caller is not None and address not in self._unknown:
             return caller

@@ -15,8 +15,7 @@ def named_error(broker: Broker, failure: BaseException) -> PacelineError:
     """Return the error of a failed call, or of a failed request on a stream, with the broker's name.
 
     Statuses that gRPC sets itself when a connection breaks (CANCELLED, INTERNAL, UNKNOWN) count as connection errors
-    and
-    are retried; statuses that would only repeat are not.
+    and are retried; statuses that every retry would get again are not.
     """
     if not isinstance(failure, grpc.RpcError):
         if isinstance(failure, PacelineError):

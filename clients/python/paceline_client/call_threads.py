@@ -39,7 +39,7 @@ class CallThreads:
         self._work.put(work)
 
     def close(self) -> None:
-        """End every thread after its present work; closing the channel aborts a call in flight."""
+        """End every thread after its current work; closing the channel aborts a call in flight."""
         with self._lock:
             self._closed = True
             count = len(self._threads)

@@ -83,9 +83,8 @@ class Consumer(GroupPartitions):
         Args:
             bootstrap: ``"host:port,host:port"`` or a list; addresses that do not answer are skipped.
             auto_offset_reset: "earliest", "latest" or "error": start position of a partition without a position, and
-            after
-                the position was out of range or the topic was deleted and re-created.
-            fetch_min_bytes: a broker answers when it has this many bytes, or after ``fetch_max_wait_ms``.
+                after the position was out of range or the topic was deleted and re-created.
+            fetch_min_bytes: a broker responds when it has this many bytes, or after ``fetch_max_wait_ms``.
             fetch_max_wait_ms: longest wait of a fetch at the broker.
             fetch_max_bytes: maximum bytes of a response.
             max_partition_fetch_bytes: maximum bytes per partition of a response; a larger batch is returned alone.
@@ -105,13 +104,11 @@ class Consumer(GroupPartitions):
             heartbeat_interval_ms: pause between heartbeats; at most a third of the session timeout.
             max_poll_interval_ms: the member leaves the group when `poll` is not called for this long.
             partition_assignment_strategy: "range", "roundrobin", "sticky", "cooperative-sticky" or own assignors, in
-            order
-                of preference; all members must have an assignor in common.
-            metadata_max_age_ms: interval of looking for new topics that match the pattern of `subscribe`.
+                order of preference; all members must have an assignor in common.
+            metadata_max_age_ms: interval between searches for new topics that match the pattern of `subscribe`.
             request_timeout_ms: longest wait for a response, in addition to the broker's own wait.
             default_api_timeout_ms: longest wait of calls without a timeout argument; also the time for which a
-            partition
-                may be unreachable before `poll` raises an error.
+                partition may be unreachable before `poll` raises an error.
             client_id: prefix of thread names.
             tls: certificate files; default: the files in ``PACELINE_SSL_CA_FILE`` etc., otherwise plaintext.
 
@@ -196,7 +193,7 @@ class Consumer(GroupPartitions):
         )
         self._fetcher.start()
 
-    # What to read ------------------------------------------------------------------------------------------------
+    # Assignment ---------------------------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read exactly these partitions; partitions that were assigned before keep their position.
@@ -228,12 +225,12 @@ class Consumer(GroupPartitions):
     ) -> None:
         """Read every partition of these topics; with a ``group_id``, share them with the other members of the group.
 
-        With a group, `poll` takes part in the assignment. ``pattern`` subscribes to all present and future topics whose
+        With a group, `poll` takes part in rebalances. ``pattern`` subscribes to all existing and future topics whose
         whole name matches the regular expression; it replaces ``topics`` and needs a group. ``listener`` is called in
         `poll` when partitions are assigned or revoked.
 
-        Partitions that are added to a topic later are read too, from their beginning. Partitions that a re-created
-        topic lacks are not waited for.
+        The consumer also reads partitions that are added to a topic later, from their beginning. It does not wait for
+        partitions that a re-created topic lacks.
 
         Raises:
             UnknownTopicOrPartitionError: the topic does not exist.
@@ -359,8 +356,7 @@ class Consumer(GroupPartitions):
 
         Raises:
             LogTruncatedError: records that were returned earlier have been truncated; the next poll continues at the
-            end of
-                the common log.
+                end of the common log.
             NoOffsetError: the position is out of range, or belongs to a deleted topic of the same name, and
                 ``auto_offset_reset`` is "error".
             CorruptMessageError: a batch cannot be read.

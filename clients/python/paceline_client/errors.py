@@ -27,7 +27,7 @@ class BufferExhaustedError(RequestTimedOutError):
 
 
 class BootstrapError(PacelineError):
-    """No bootstrap address answered, or an address cannot be parsed; the message has the cause of each address."""
+    """No bootstrap address answered, or an address cannot be parsed; the message has the cause for each address."""
 
     code = ErrorCode.BROKER_NOT_AVAILABLE
     retriable = True

@@ -10,7 +10,7 @@ _MAX_EPOCH = 2**31 - 1
 
 
 class WantedPartition(NamedTuple):
-    """Fetch parameters of one partition; sent again only when they differ from those in the session."""
+    """Fetch parameters of one partition; sent again only when they differ from the parameters in the session."""
 
     topic_id: str
     fetch_offset: int

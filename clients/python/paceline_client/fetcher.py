@@ -47,7 +47,7 @@ _DEADLINE_CHECK_MS: Final = 500
 
 
 class Fetcher:
-    """Owns the thread. `lock` is the consumer's; `on_news` is called with the lock held after every response."""
+    """Owns the fetcher thread. `lock` is the consumer's; `on_news` is called with the lock held after each response."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Fetcher:
     # For the consumer --------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self.thread.start()
 
     def wake(self) -> None:
@@ -104,8 +104,8 @@ class Fetcher:
     def polling(self) -> Iterator[None]:
         """Mark that a thread waits for records in `poll`; the lock is held except during the wait.
 
-        When a few records arrive meanwhile, this thread takes them before the fetcher sends the next fetches, so that
-        the two do not compete for the CPU. A poller that gets no records calls `go_on`.
+        When a few records arrive during the wait, the polling thread takes them before the fetcher sends the next
+        fetches, so that the two threads do not compete for the CPU. A poller without records calls `go_on`.
         """
         self._polling += 1
         try:
@@ -186,7 +186,7 @@ class Fetcher:
         return True
 
     def _leave_addresses(self) -> None:
-        """Forget addresses that belong to no broker any more and have no call in flight."""
+        """Remove addresses that no longer belong to a broker and have no call in flight."""
         known = {broker.address for broker in self._metadata.brokers()}
         if not known:
             return

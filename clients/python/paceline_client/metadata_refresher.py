@@ -38,7 +38,7 @@ MISSING_PARTITION_MAX_MS: Final = 1_000
 BACKOFF: Final = RetryPolicy(initial_backoff_ms=50, max_backoff_ms=1_000, deadline_ms=None, max_attempts=1)
 
 NO_NEWS_BACKOFF_MS: Final = 250
-"""Longest pause between refreshes while responses have nothing new: short enough that a client learns of a new leader
+"""Longest pause between refreshes while responses have no changes: short enough that a client finds a new leader
 quickly, long enough that hundreds of clients do not overload the brokers."""
 _CALM_S: Final = 2.0
 """Idle time after which the back-off starts at its shortest pause again."""
@@ -151,7 +151,7 @@ class MetadataRefresher:
             UnknownTopicOrPartitionError: brokers reported for some seconds that the topic does not exist.
             InvalidTopicError: the name is not valid.
             BootstrapError: no broker answered in time; the message has the last cause.
-            ClientClosedError: closed meanwhile.
+            ClientClosedError: the client was closed during the wait.
         """
         began = time.monotonic()
         with self._changed:
@@ -197,7 +197,7 @@ class MetadataRefresher:
 
         Raises:
             BootstrapError: no address answered in time.
-            ClientClosedError: closed meanwhile.
+            ClientClosedError: the client was closed during the wait.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -320,9 +320,9 @@ class MetadataRefresher:
     def _candidates(self, bootstrap_first: bool) -> list[str]:
         """Return addresses to ask: the known brokers, then the bootstrap addresses, or the reverse.
 
-        A broker that is cut off from the cluster keeps answering with what it knew, and may know no broker but itself.
-        So after a response without news the bootstrap addresses come first, and the address that gave it comes after
-        them. Addresses that gave no answer come last.
+        A broker that is cut off from the cluster keeps returning its old metadata, which may list only that broker. So
+        after a response without changes the bootstrap addresses come first, and the address that returned it comes
+        after them. Addresses that did not respond come last.
         """
         with self._changed:
             known = [broker.address for broker in self._cluster.brokers.values()]

@@ -55,7 +55,7 @@ def query_time(topic_partition: TopicPartition, timestamp_ms: int) -> ListOffset
 
 
 def fence(query: ListOffsetsPartition, known: PartitionDescription | None) -> ListOffsetsPartition:
-    """Set the known leader epoch in the query, so that a leader of another epoch refuses it; return the epoch."""
+    """Set the known leader epoch in the query, so that a leader of another epoch refuses it; return the query."""
     query.ClearField("current_leader_epoch")
     if known is not None and known.leader_epoch >= 0:
         query.current_leader_epoch = known.leader_epoch
@@ -93,7 +93,7 @@ class OffsetLookup:
 
         Raises:
             UnknownTopicOrPartitionError: the topic or partition does not exist.
-            PacelineError: the last cause when not all leaders answered within ``timeout_ms``.
+            PacelineError: a leader did not answer within ``timeout_ms``; the last cause.
         """
         deadline = time.monotonic() + timeout_ms / 1000
         open_queries = {TopicPartition(query.topic, query.partition): query for query in queries}

@@ -48,7 +48,7 @@ class PartitionAnswers:
             state.take_fetched(fetched.batches, fetched.high_watermark, fetched.log_start_offset)
 
     def _made_anew(self, state: PartitionState) -> None:
-        """Reset a position of a deleted topic of the same name, after its prefetched records are consumed."""
+        """Reset the position when the topic was re-created, after the prefetched records have been returned."""
         if state.chunks:
             self._obstacles.try_later(state)
             return
@@ -59,7 +59,7 @@ class PartitionAnswers:
         tp = state.topic_partition
         error = error_for(wire.code, f"{broker}: {tp}: {wire.message}")
         if state.read_replica == broker.broker_id:
-            # After an error from a follower ask the leader, whose log range is authoritative.
+            # After an error from a follower fetch from the leader, whose log range is authoritative.
             state.back_to_leader(monotonic_ms() + LEADER_ONLY_MS)
             if not (wire.HasField("current_leader") and self._metadata.apply_hint(tp, wire.current_leader)):
                 self._metadata.request()
@@ -77,7 +77,7 @@ class PartitionAnswers:
             self._metadata.request()
 
     def _out_of_range(self, state: PartitionState, wire: PartitionError) -> None:
-        """Reset an out-of-range position by policy; prefetched records are returned first, they were read in time."""
+        """Reset an out-of-range position by ``auto_offset_reset``, after the prefetched records have been returned."""
         if state.chunks:
             state.retry_at_ms = monotonic_ms() + BACKOFF_MS
             return

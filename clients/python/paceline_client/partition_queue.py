@@ -48,7 +48,7 @@ class PartitionQueue:
         """Whether a sequence number was assigned that will never be in the log."""
         self.retry_at_ms = 0
         self.last_error: PacelineError | None = None
-        """Why the partition could not be sent to, for batches that expire without an attempt."""
+        """Why no batch could be sent to the partition, for batches that expire without an attempt."""
 
     def belong_to(self, topic_id: str) -> None:
         """Set the topic id; the log of a re-created topic lacks acknowledged batches, which makes a gap."""

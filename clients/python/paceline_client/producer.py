@@ -65,12 +65,9 @@ class Producer:
     """Writes records. Thread-safe; close it, or use it with ``with``.
 
     Every record is delivered once and in order per partition (with ``acks="all"`` and idempotence), or its future has
-    an
-    error within ``delivery_timeout_ms``. A batch is sent when it has ``batch_size`` bytes or is ``linger_ms`` old.
-    Larger
-    batches give more throughput (the default is 512 KiB instead of Kafka's 16 KiB, because a gRPC call costs more than
-    a
-    socket write; 256 KiB gave three quarters of the rate), ``linger_ms=0`` gives the lowest latency.
+    an error within ``delivery_timeout_ms``. A batch is sent when it has ``batch_size`` bytes or is ``linger_ms`` old.
+    Larger batches give more throughput (the default is 512 KiB instead of Kafka's 16 KiB, because a gRPC call costs
+    more than a socket write; 256 KiB gave three quarters of the rate), ``linger_ms=0`` gives the lowest latency.
 
     Creating a producer does not wait for the cluster; the first `send` waits at most ``max_block_ms``. The background
     threads are daemons; at interpreter exit open producers are closed, waiting up to ten seconds for undelivered
@@ -259,7 +256,7 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> BulkFuture:
-        """Send (key, value) pairs, faster than `send`. Records of a chunk share the timestamp of its reading.
+        """Send (key, value) pairs, faster than `send`. Records of a chunk share the time at which the chunk was read.
 
         Blocks while memory is used up, and raises the errors of `send`; records before the failed record are sent. The
         iterable is consumed without holding a lock, so it may be slow.

@@ -21,7 +21,7 @@ def source_of(state: PartitionState, leader: Broker, metadata: MetadataRefresher
     known = metadata.partition(state.topic_partition)
     replica = next((one for one in metadata.brokers() if one.broker_id == state.read_replica), None)
     if replica is None:
-        # Omit the partition for a moment, so that the leader's fetch session evaluates the replica choice again.
+        # Omit the partition from the fetch session for a moment, so that the leader chooses a read replica again.
         state.retry_at_ms = now_ms + BACKOFF_MS
         state.back_to_leader(now_ms + _NEWS_MS)
         metadata.request()
@@ -43,7 +43,7 @@ def rack_to_tell(rack: str, broker: Broker, states: list[PartitionState]) -> str
 
 
 def read_from(state: PartitionState, replica: int, metadata: MetadataRefresher, max_age_ms: int) -> None:
-    """Read from the follower named by the leader, which knows the ISR before the metadata does."""
+    """Read from the follower named by the leader, which knows ISR changes before the metadata has them."""
     known = metadata.partition(state.topic_partition)
     version = None
     if known is None or replica not in known.isr:

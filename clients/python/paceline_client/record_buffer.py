@@ -37,7 +37,7 @@ class RecordBuffer:
     """Collects records into batches and resolves batches. Callers must hold a lock."""
 
     def __init__(self, config: AccumulatorConfig) -> None:
-        """Begin empty."""
+        """Create an empty buffer."""
         self.config = config
         self._checks_each = config.max_record_bytes < config.batch_size
         """Whether a record that fits into a batch may still exceed max_record_bytes."""

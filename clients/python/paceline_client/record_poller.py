@@ -1,4 +1,4 @@
-"""`RecordPoller`: wait for records that the fetcher has fetched, and hand them to the thread that polls."""
+"""`RecordPoller`: wait for fetched records and return them to the polling thread."""
 
 import threading
 import time
@@ -29,16 +29,16 @@ class RecordPoller:
         check_crcs: bool,
         raise_if_closed: Callable[[], None],
     ) -> None:
-        """Make it.
+        """Create the poller of a consumer.
 
         Args:
             assignment: the partitions, guarded by ``lock``.
-            fetcher: fills them.
-            group: the group that assigns them, None for a consumer without one.
-            lock: the consumer's.
-            news: notified when records or errors have come, or the consumer was closed.
+            fetcher: fetches the records of the partitions.
+            group: the group that assigns the partitions, None for a consumer without a group.
+            lock: the lock of the consumer.
+            news: notified when records or errors have arrived, or the consumer was closed.
             check_crcs: verify every batch before it is decoded.
-            raise_if_closed: raises when the consumer was closed.
+            raise_if_closed: raises an error when the consumer was closed.
         """
         self._assignment = assignment
         self._fetcher = fetcher
@@ -134,10 +134,10 @@ class RecordPoller:
                 raise error
 
     def raise_if_failed(self) -> None:
-        """Refuse to go on after the fetcher's thread has failed.
+        """Raise an error when the fetcher's thread has failed.
 
         Raises:
-            UnknownServerError: it has.
+            UnknownServerError: the thread ended with an exception.
         """
         if self._fetcher.failed is not None:
             raise UnknownServerError(f"the consumer's fetcher failed: {self._fetcher.failed!r}")

@@ -2,8 +2,8 @@
 
 A request carries a batch of every ready partition of one leader. Several requests per broker are in flight, on one
 stream, or as unary calls when the broker has no streams. Responses arrive on the streams' threads, which process
-successful responses under the producer's lock and queue all others for this thread. User callbacks run only on this
-thread, without the lock.
+successful responses under the producer's lock and queue all other responses for this thread. User callbacks run only on
+this thread, without the lock.
 """
 
 import logging
@@ -49,7 +49,7 @@ _DEADLINE_CHECK_MS: Final = 250
 
 
 class Sender:
-    """Owns the thread. `lock` is the producer's: `Producer` holds it to append, the sender to update batches."""
+    """Owns the sender thread. `lock` is the producer's: `Producer` holds it to append, the sender to update batches."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Sender:
     # For the producer --------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self.thread.start()
 
     def wake(self) -> None:
@@ -272,7 +272,7 @@ class Sender:
         return int(_LONGEST_SLEEP_S * 1000)
 
     def _leave_addresses(self) -> None:
-        """Forget addresses that belong to no broker any more and have no request in flight."""
+        """Remove addresses that no longer belong to a broker and have no request in flight."""
         known = {broker.address for broker in self._metadata.brokers()}
         if known:
             self._in_flight = {address: count for address, count in self._in_flight.items() if count}

@@ -16,7 +16,7 @@ MAX_OFFSET: Final = 2**63 - 1
 
 
 class OffsetReset(Enum):
-    """Where to start without a position, or when the position is out of range."""
+    """Start offset of a partition without a position, or with a position out of range."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -86,7 +86,7 @@ class PartitionState:
         self.log_start_offset: int | None = None
         self.paused = False
         self.absent = False
-        """Whether the topic lacks the partition at present; this is not reported as an error."""
+        """Whether the topic currently lacks the partition; `poll` does not report this as an error."""
         self.awaits_committed = False
         """Whether to fetch the group's committed offset first."""
         self.error: PacelineError | None = None
@@ -264,7 +264,7 @@ class PartitionState:
 
 
 class Assignment:
-    """The partitions of a consumer, served in turn."""
+    """The partitions of a consumer, from which records are returned in turn."""
 
     def __init__(self) -> None:
         self._states: dict[TopicPartition, PartitionState] = {}
@@ -305,7 +305,7 @@ class Assignment:
         """Return one partition's state.
 
         Raises:
-            InvalidRequestError: it is not assigned.
+            InvalidRequestError: the partition is not assigned.
         """
         state = self._states.get(topic_partition)
         if state is None:

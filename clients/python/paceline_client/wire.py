@@ -52,7 +52,7 @@ class FetchedPartition:
 
 @dataclass(slots=True)
 class FetchAnswer:
-    """A fetch answer."""
+    """A fetch response."""
 
     session_id: int
     partitions: list[FetchedPartition]
@@ -98,7 +98,7 @@ def decode_fetch_answer(data: bytes) -> FetchAnswer:
     """Return the fields of an encoded FetchResponse.
 
     Raises:
-        CorruptMessageError: they are not a protobuf message.
+        CorruptMessageError: the bytes are not a protobuf message.
     """
     try:
         answer = FetchAnswer(0, [])

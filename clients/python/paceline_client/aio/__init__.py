@@ -1,7 +1,7 @@
 """`AsyncProducer`, `AsyncConsumer` and `AsyncAdmin`: the clients for asyncio.
 
 They wrap the synchronous clients, with the same settings, in coroutines. `send` passes records to the producer's sender
-thread and returns an `asyncio.Future`; each client runs its blocking calls on a thread of its own, so that they never
+thread and returns an `asyncio.Future`; each client runs its blocking calls on a separate thread, so that they never
 block the event loop and keep their order.
 """
 

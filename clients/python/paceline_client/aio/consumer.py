@@ -79,7 +79,7 @@ class AsyncConsumer:
         await self._calls.run(self._started().commit, offsets)
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """Return the group's committed offset, None without one."""
+        """Return the group's committed offset, None without a committed offset."""
         found = (await self._calls.run(self._started().committed, [partition]))[partition]
         return None if found is None else found.offset
 
@@ -123,7 +123,7 @@ class AsyncConsumer:
         self._calls.close()
 
     def _give_back(self) -> None:
-        """Give records that were fetched for `getone` and not returned back to the consumer, to be read again."""
+        """Return records to the consumer that were polled for `getone` but not returned by it; they are read again."""
         self._ready.clear()
         self._started().give_back()
 
@@ -149,6 +149,6 @@ class AsyncConsumer:
 
 
 def _hold(consumer: Consumer, timeout_ms: int, max_records: int | None) -> dict[TopicPartition, list[ConsumerRecord]]:
-    """Poll; first returns records of an earlier poll whose coroutine was cancelled."""
+    """Poll, but first return the records of an earlier poll whose coroutine was cancelled."""
     consumer.give_back()
     return consumer.poll_held(timeout_ms, max_records)

@@ -1,7 +1,7 @@
 """Partition assignors of consumer groups. Pure; each has the name and the rules of Kafka's assignor.
 
 Read `base.py` first. `range` and `roundrobin` assign partitions in order, `sticky` and `cooperative-sticky` keep the
-present owners as far as the balance allows; with `cooperative-sticky` members continue reading during a rebalance.
+current owners as far as the balance allows; with `cooperative-sticky` members continue reading during a rebalance.
 """
 
 from collections.abc import Iterable
@@ -30,8 +30,7 @@ def assignors_of(wanted: Iterable[str | Assignor]) -> tuple[Assignor, ...]:
 
     Raises:
         InvalidRequestError: a name is unknown or occurs twice, the list is empty, or eager and cooperative assignors
-        are
-            mixed.
+            are mixed.
     """
     found: list[Assignor] = []
     for one in wanted:

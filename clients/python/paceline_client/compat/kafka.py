@@ -59,7 +59,7 @@ class KafkaConsumer:
         self.consumer.commit(offsets)
 
     def committed(self, partition: TopicPartition) -> int | None:
-        """Return the group's committed offset, None without one."""
+        """Return the group's committed offset, None without a committed offset."""
         found = self.consumer.committed([partition])[partition]
         return None if found is None else found.offset
 

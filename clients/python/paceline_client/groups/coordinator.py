@@ -50,10 +50,12 @@ class GroupCoordinator:
         return GroupServiceStub(self._channels.get(address))
 
     def call(self, method: str, request: Any, timeout_ms: float, sends_again: bool = True) -> Any:
-        """Call the coordinator and return its response; follows it when it moves.
+        """Call the coordinator and return its response; retry unless ``sends_again`` is False.
+
+        A retry looks the coordinator up again when the group has moved.
 
         Raises:
-            PacelineError: it refused, or the deadline expired; the message has the last cause.
+            PacelineError: the coordinator refused, or the deadline expired; the message has the last cause.
         """
 
         def attempt(left_s: float | None) -> Any:

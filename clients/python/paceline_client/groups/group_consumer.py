@@ -65,7 +65,7 @@ class ConsumerGroup:
 
     @property
     def generation(self) -> int:
-        """Present generation, -1 when not a member."""
+        """Current generation, -1 when not a member."""
         return self._membership.generation
 
     @property
@@ -183,5 +183,5 @@ class ConsumerGroup:
 
 def _log_failure(_offsets: Offsets, error: PacelineError | None) -> None:
     if error is not None:
-        # A commit that failed because the coordinator moved is made up for by the next automatic commit.
+        # After a retriable failure, such as a moved coordinator, the next automatic commit includes these offsets.
         LOG.log(logging.DEBUG if error.retriable else logging.WARNING, "automatic commit failed: error=%s", error)

@@ -3,7 +3,7 @@
 The polling thread joins, assigns partitions when it leads the group, and calls the listener; `heartbeats.py` keeps the
 session alive between polls. A JoinGroup or SyncGroup in flight at the end of a poll is continued by the next poll.
 
-    UNJOINED --JoinGroup--> JOINING --answer--> SYNCING --SyncGroup--> STABLE --REBALANCE_IN_PROGRESS--> UNJOINED
+    UNJOINED --JoinGroup--> JOINING --response--> SYNCING --SyncGroup--> STABLE --REBALANCE_IN_PROGRESS--> UNJOINED
 
 Source: Kafka's AbstractCoordinator and ConsumerCoordinator, KIP-429 (cooperative rebalance), KIP-345 (static members).
 """
@@ -61,7 +61,7 @@ class AssignedPartitions(Protocol):
         """Return the assigned partitions."""
 
     def take_assignment(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read exactly these partitions; new ones wait for their committed offsets."""
+        """Read exactly these partitions; new partitions wait for their committed offsets."""
 
     def consumed(self) -> Offsets:
         """Return the positions after the records returned by `poll`."""
@@ -98,7 +98,7 @@ class GroupMembership:
         """JoinGroup or SyncGroup in flight."""
         self._join_in_flight = False
         self._wanted: frozenset[str] = frozenset()
-        """Topics in the subscription of the present generation."""
+        """Topics in the subscription of the current generation."""
         self._previous: list[TopicPartition] = []
         self._previous_generation = -1
         self._counts: dict[str, int] = {}
@@ -325,7 +325,7 @@ class GroupMembership:
         self._on_news()
 
     def _joined(self, answer: JoinGroupResponse) -> None:
-        """Assign the partitions when this member leads the group, and request the own assignment."""
+        """Assign the partitions when this member leads the group, and request this member's assignment."""
         assignments: list[MemberAssignment] = []
         self._counts = {}
         if answer.leader == answer.member_id and not answer.skip_assignment:
@@ -417,7 +417,7 @@ class GroupMembership:
             self._prepared = False
 
     def send_leave(self, timeout_ms: float) -> None:
-        """Tell the coordinator that a dynamic member leaves; a failure is only logged."""
+        """Send LeaveGroup for a dynamic member; a failure is only logged."""
         with self.changed:
             member_id, self.member_id = self.member_id, ""
             self.generation, self._needs_join = -1, True

@@ -84,7 +84,7 @@ class GroupPartitions:
 
     @property
     def generation(self) -> int:
-        """Present generation of the group, -1 while this consumer is not in one."""
+        """Current generation of the group, -1 while this consumer is not a member."""
         return -1 if self._group is None else self._group.generation
 
     def _with_group(self) -> ConsumerGroup:
@@ -164,7 +164,7 @@ class GroupPartitions:
             return [state.topic_partition for state in self._assignment.states() if not state.absent]
 
     def take_assignment(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read exactly these partitions; new ones wait for their committed offsets."""
+        """Read exactly these partitions; new partitions wait for their committed offsets."""
         self._metadata.want({one.topic for one in partitions})
         with self._lock:
             self._assignment.assign_from_group(partitions, self._reset)

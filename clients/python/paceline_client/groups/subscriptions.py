@@ -40,7 +40,7 @@ class GroupSubscription:
         self.topics = frozenset(topics)
 
     def set_pattern(self, pattern: str | re.Pattern[str]) -> None:
-        """Subscribe to all present and future topics whose whole name matches; internal topics are excluded."""
+        """Subscribe to all existing and future topics whose whole name matches; internal topics are excluded."""
         self._pattern = re.compile(pattern)
         self._matched_at = 0.0
         self.topics = frozenset()
