@@ -100,7 +100,7 @@ class ControllerComponents:
         self.log.note(StateChangeKind.TOPIC_DELETED, topic=topic)
         self.topic_gone(topic)
         if was_being_reassigned:
-            # A reassignment in the admin node that can never complete would block later ones (KAFKA-9478).
+            # A reassignment in the admin node that can never complete would block later reassignments (KAFKA-9478).
             self.enqueue(PartitionReassignmentFromNode())
 
     def topic_gone(self, topic: str) -> None:

@@ -142,9 +142,9 @@ class ControllerContext:
         self.brokers.pop(broker_id, None)
 
     def has_asked(self, broker_id: int, stamp: ControllerStamp) -> bool:
-        """Whether a request with this stamp was sent in this controller epoch and to the present registration.
+        """Whether a request with this stamp was sent in this controller epoch and to the current registration.
 
-        Answers to other requests must be ignored: the work has been started again since.
+        The caller must ignore responses to other requests: their work has been started again since then.
         """
         broker = self.brokers.get(broker_id)
         return broker is not None and (broker.broker_epoch, self.epoch) == (stamp.broker_epoch, stamp.controller_epoch)

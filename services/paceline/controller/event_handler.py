@@ -339,7 +339,7 @@ class ControllerEventHandler:
         active_epoch = components.context.epoch
         yield from self._look_at_office()
         if not self.is_active or components.context.epoch != active_epoch:
-            return  # A new term has just read everything.
+            return  # A new term has just read all nodes.
         yield from on_broker_change(components)
         yield from on_topic_change(components)
         yield from on_partition_modifications(components, list(components.context.topics))

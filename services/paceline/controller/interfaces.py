@@ -11,7 +11,7 @@ class ControlTransport(Protocol):
     """Carries control requests to brokers, one in flight per broker.
 
     Each `send` ends in exactly one callback on the controller's scheduler; only after `close` for that broker the
-    callback may be dropped. The transport does not retry; the channel does.
+    callback may be dropped. The transport does not retry; the channel manager retries.
     """
 
     def send(

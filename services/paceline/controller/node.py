@@ -93,9 +93,10 @@ class TopicDescription:
 
 
 def _is_imbalanced(known: LeaderAndIsr, assignment: ReplicaAssignment) -> bool:
-    """Whether the leader is not the preferred replica; a preferred replica that is still being added does not count
-    before
-    it is in the ISR."""
+    """Whether the leader is not the preferred replica.
+
+    A preferred replica that is still being added does not count before it is in the ISR.
+    """
     preferred = assignment.replicas[0] if assignment.replicas else None
     if preferred in assignment.adding and preferred not in known.isr:
         return False
@@ -264,8 +265,8 @@ class ControllerNode:
         if request.broker_epoch < broker.broker_epoch:
             return BrokerHeartbeatResponse(ErrorCode.STALE_BROKER_EPOCH, context.epoch)
         if request.broker_epoch > broker.broker_epoch:
-            # The heartbeat is from a newer registration, whose event is still queued: it proves that the old one is
-            # dead.
+            # The heartbeat is from a newer registration, whose event is still queued: it proves that the known
+            # registration has ended.
             return BrokerHeartbeatResponse(ErrorCode.NONE, context.epoch)
         self._components.suspicions.heartbeat_received(request.broker_id, request.broken_leaders)
         self._components.leases.renew(request.broker_id)

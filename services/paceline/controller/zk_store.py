@@ -177,7 +177,7 @@ class Storage:
         return response.ok
 
     def brokers(self) -> Flow[dict[int, LiveBroker]]:
-        """Read all registrations, with watches on children and data; omits a node that is deleted meanwhile."""
+        """Read all registrations, with watches on children and data; omits a node that is deleted during the read."""
         names = yield from self.children(znodes.BROKER_IDS, watch=True)
         broker_ids = sorted(broker_id for name in names if (broker_id := znodes.parse_id(name)) is not None)
         responses = yield from self.read_all([znodes.broker_path(broker_id) for broker_id in broker_ids], watch=True)

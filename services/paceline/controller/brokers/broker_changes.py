@@ -153,7 +153,7 @@ def on_replicas_become_offline(
 ) -> Flow[None]:
     """Elect leaders, then remove the replicas from the ISRs; the opposite order costs an extra write per partition.
 
-    With ``fence`` each partition gets a new leader epoch even if nothing else changes.
+    With ``fence`` each partition gets a new leader epoch even if leader and ISR stay the same.
 
     Source: docs/protocol/controller.md#elect-before-isr-removal.
     """

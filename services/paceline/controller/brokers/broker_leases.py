@@ -94,7 +94,7 @@ class BrokerLeases:
         self._timer = None
         now_ms = self._scheduler.now_ms()
         if now_ms - self._due_ms > self._lease_ms // 3:
-            # This process was suspended, and heartbeats received meanwhile are still queued: check again later.
+            # This process was suspended, and heartbeats received during that time are still queued: check again later.
             self.grant(sorted(self._deadlines_ms))
             return
         expired = sorted(broker_id for broker_id, deadline in self._deadlines_ms.items() if deadline <= now_ms)

@@ -129,8 +129,7 @@ class BrokerSuspicions:
         """Suspect a broker, unless it is shutting down or the evidence is probably wrong.
 
         Evidence about more brokers than max(1, a third of the registered brokers) is ignored: a controller that finds
-        most of
-        its brokers dead is probably cut off itself. This limit does not apply when a process answered.
+        most of its brokers dead is probably cut off itself. This limit does not apply when a process answered.
         """
         if broker_id in self._context.retiring or broker_id in self._suspected:
             return

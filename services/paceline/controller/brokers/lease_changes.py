@@ -37,8 +37,8 @@ def _lost(components: ControllerComponents, broker_id: int) -> Flow[None]:
     """Move leaders away from the broker, which stays registered and receives every request; it may continue as
     follower.
 
-    A follower that fetches is a valid replica even if it does not reach the controller; removing a follower that does
-    not fetch is up to its leader. But the broker joins no ISR meanwhile, because the metadata lists it as offline.
+    A follower that fetches is a valid replica even if it does not reach the controller; its leader removes a follower
+    that does not fetch. But the broker joins no ISR during that time, because the metadata lists it as offline.
     """
     context = components.context
     suspected = components.suspicions.is_suspected(broker_id)
@@ -91,7 +91,7 @@ def _leave_isrs(components: ControllerComponents, broker_id: int) -> Flow[None]:
 
 
 def _regained(components: ControllerComponents, broker_id: int) -> Flow[None]:
-    """Let the broker lead again; its channel has kept the requests sent meanwhile."""
+    """Let the broker lead again; its channel has kept the requests of the time without a lease."""
     context = components.context
     LOG.info("heartbeats of broker resumed: broker=%d", broker_id)
     context.without_lease.discard(broker_id)

@@ -49,10 +49,10 @@ def elect_offline(
     unclean_members: Container[int] = (),
     complete: Container[int] = (),
 ) -> Election:
-    """Elect a leader for a partition without leader: the first online ISR member, else, if allowed, the first online.
+    """Elect the first online ISR member as leader; without such a member, if allowed, the first online replica.
 
     Args:
-        current: the present state.
+        current: the current state.
         assigned: the partition's replicas.
         online: replicas that may lead.
         unclean_allowed: whether to lose records rather than wait.

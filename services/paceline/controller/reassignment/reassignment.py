@@ -383,9 +383,9 @@ def _finish(
 def _target_has_left_isr(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
 ) -> Flow[bool]:
-    """Whether the old leader has meanwhile removed the whole target from the ISR: then no replica may be removed.
+    """Whether the old leader has since removed all target replicas from the ISR: then no replica may be removed.
 
-    It stayed leader because no target replica could be elected; its later writes fail.
+    The old leader stayed leader because no target replica could be elected; its later ISR writes fail.
     """
     known = components.context.leadership.get(topic_partition)
     if known is None or not known.has_leader or known.leader in assignment.target:

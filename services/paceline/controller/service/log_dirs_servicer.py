@@ -77,9 +77,9 @@ async def describe_log_dirs(
 def _part(
     answer: pb.BrokerLogDirs, after: tuple[Any, ...], limit: PageLimit
 ) -> tuple[pb.BrokerLogDirs, tuple[Any, ...]]:
-    """Return the part of a broker's answer after a position that fits the page.
+    """Return the part of a broker's response after a position that fits the page.
 
-    Also the last position if incomplete.
+    Also return the last position if the part is incomplete.
     """
     part = pb.BrokerLogDirs(broker_id=answer.broker_id)
     if answer.HasField("error"):

@@ -71,15 +71,17 @@ class NodeHandle:
 
 
 def active_address(node: ControllerNode, listener: str) -> Endpoint | None:
-    """Return the active controller's address on a listener, or else on CLIENT; None when not known."""
+    """Return the active controller's address on a listener, otherwise on CLIENT; None when not known."""
     active = node.active_controller
     by_listener = {} if active is None else {endpoint.listener: endpoint for endpoint in active.endpoints}
     return by_listener.get(listener) or by_listener.get("CLIENT")
 
 
 def not_controller(node: ControllerNode, listener: str) -> NotControllerError:
-    """Return the error that redirects a caller to the active controller, or asks for a retry if that is this
-    process."""
+    """Return the error that redirects a caller to the active controller.
+
+    If this process is the active controller, the error requests a retry instead.
+    """
     active, endpoint = node.active_controller, active_address(node, listener)
     error = NotControllerError(
         "this controller is loading the cluster" if node.is_active else "this controller is not active"
@@ -92,7 +94,7 @@ def not_controller(node: ControllerNode, listener: str) -> NotControllerError:
 
 
 def short_message(error: PacelineError) -> str:
-    """Return the error's message, cut to the maximum length of a gRPC status: it may repeat the whole request."""
+    """Return the error's message, cut to the maximum length of a gRPC status, because it may repeat the request."""
     return str(error)[:MAX_MESSAGE_CHARACTERS]
 
 
@@ -103,7 +105,7 @@ def topic_error(error: PacelineError | None) -> errors_pb2.TopicError | None:
 
 
 class MetadataServicer(WatchServicer):
-    """The cluster in the knowledge of a controller; serves one listener."""
+    """The cluster metadata of a controller; serves one listener."""
 
     def __init__(self, handle: NodeHandle, listener: str, node_id: int, hub: WatchHub) -> None:
         super().__init__(hub)

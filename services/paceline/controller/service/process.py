@@ -199,9 +199,9 @@ class ControllerProcess:
             raise self._no_zookeeper()
 
     async def _until_one_rules(self) -> None:
-        """Wait for the first election, as long as for the connection.
+        """Wait until there is an active controller, at most as long as for the ZooKeeper connection.
 
-        Without an active controller the start is not ready.
+        The process becomes ready only after that.
         """
         node = self._node
         assert node is not None
@@ -209,7 +209,7 @@ class ControllerProcess:
         await wait_until(lambda: node.active_controller is not None or self._over.done(), timeout_s)
 
     async def _tell_readiness(self) -> None:
-        """Ready if this controller is active or knows the active controller."""
+        """Report ready if this controller is active or knows the active controller."""
         ready = self._node is not None and self._node.active_controller is not None
         if ready != self._serving:
             self._serving = ready
@@ -240,14 +240,17 @@ class ControllerProcess:
             self._over.set_result(failure)
 
     def _check_cluster_id(self, known: str) -> str:
-        """Return the cluster's id; another one than before means that ZooKeeper was wiped or replaced."""
+        """Return the cluster id; a cluster id that differs from ``known`` ends the process.
+
+        It means that ZooKeeper was wiped or replaced.
+        """
         found = self._node.describe_cluster().cluster_id if self._node is not None else ""
         if known and found != known:
             self._fatal(ZooKeeperDataLostError(f"ZooKeeper belonged to cluster {known}, and now to {found or 'none'}"))
         return known or found
 
     def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback of the core has failed: a bug. Say so and go on."""
+        """Log an exception of a core callback, which is a bug; the process continues."""
         LOG.error("unexpected: %s", context.get("message"), exc_info=context.get("exception"))
 
     def _event_publisher(self) -> EventPublisher:
@@ -258,7 +261,7 @@ class ControllerProcess:
         )
 
     def _client_addresses(self) -> list[str]:
-        """Return where live brokers listen for clients, as far as this process knows."""
+        """Return the client addresses of the live brokers that this process knows."""
         brokers = () if self._node is None else self._node.describe_cluster().brokers
         endpoints = (broker.endpoint("CLIENT") for broker in brokers)
         return [endpoint.address for endpoint in endpoints if endpoint is not None]
@@ -279,7 +282,7 @@ class ControllerProcess:
         self._metrics.controller_takeover_seconds.labels(takeover.states.kind.value).observe(takeover.elapsed_ms / 1000)
 
     async def _refresh(self) -> None:
-        """Carry the core's figures to where others look, once a second."""
+        """Check the cluster id and update readiness and metrics, once a second."""
         assert self._node is not None
         counted = dict.fromkeys(self._node.elections, 0)
         cluster_id = ""

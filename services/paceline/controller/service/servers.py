@@ -1,4 +1,4 @@
-"""The controller's listeners: which services each one serves, and on what kind of server."""
+"""The controller's listeners: the services of each listener, and the kind of its gRPC server."""
 
 import secrets
 from typing import Final

@@ -204,7 +204,7 @@ class _Reader:
         except grpc.RpcError as failure:
             return from_rpc_error(failure)
         except Exception as failure:
-            # Also raised when the channel is closed. The standby opens another stream unless it has closed this one.
+            # Also raised when the channel is closed. The standby opens another stream unless it closed this stream.
             if not self._closed:
                 LOG.exception("following the active controller failed: address=%s", self._controller.address)
             return failure

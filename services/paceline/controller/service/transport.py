@@ -1,7 +1,7 @@
 """Control requests to brokers: one thread and one connection per broker.
 
 A broker that hangs, or a request of ten thousand partitions, then does not delay other brokers; the event loop gets the
-answer as a finished value.
+response as a finished value.
 """
 
 import logging

@@ -5,8 +5,8 @@ lacks. The operation needs no version check: it follows the check of ``/controll
 the controller of this epoch can apply it. With a version check every multi after a failed multi in the pipeline would
 fail as well, for a conflict that concerned one partition.
 
-The list covers several multis, newest last, so that a standby may be several multis behind. Multis that failed do no
-harm: their partitions are read unnecessarily. The list is limited in bytes; dropping entries raises ``since``.
+The list covers several multis, newest last, so that a standby may lag by several multis. Multis that failed do no harm:
+their partitions are read unnecessarily. The list is limited in bytes; dropping entries raises ``since``.
 
 Source: docs/protocol/zookeeper.md#controller-journal; docs/decisions/0009-warm-standbys.md.
 """
@@ -61,7 +61,7 @@ class ControllerJournal:
         return SetData(znodes.CONTROLLER_JOURNAL, self._data())
 
     def forget(self) -> Create:
-        """Return the operation that creates the deleted node: a standby that is behind then reads all states."""
+        """Return the operation that creates the deleted node: a standby that lags then reads all states."""
         self._sequence += 1
         self._window.clear()
         self._window_bytes = 0

@@ -123,7 +123,7 @@ class Standby:
         return self._stream is not None and self._stream.mirror is not None and self._stream.mirror is self.mirror
 
     def follow(self, active: ActiveController | None) -> None:
-        """Follow this controller, or None; does nothing when it is already followed."""
+        """Follow the active controller, or stop following when None; do nothing when it is already followed."""
         if active is not None and active.controller_id == self._controller_id:
             active = None
         by_listener = {} if active is None else {endpoint.listener: endpoint for endpoint in active.endpoints}

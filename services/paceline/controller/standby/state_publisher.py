@@ -2,7 +2,7 @@
 
 States are sent as soon as the context holds them; broker epochs only between events, when every state is at least as
 new as the registration of its leader (docs/decisions/0009-warm-standbys.md needs that). A standby that is too slow is
-disconnected and reconnects for a snapshot. Nothing in this module waits for a standby.
+disconnected and reconnects for a snapshot. This module never waits for a standby.
 """
 
 import logging

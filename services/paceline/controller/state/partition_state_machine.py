@@ -337,7 +337,7 @@ class PartitionStateMachine:
     def _with_complete_former_members(self, topic_partitions: Sequence[TopicPartition]) -> Flow[set[TopicPartition]]:
         """Return the partitions whose last ISR member lost data while former members lack no committed record.
 
-        No record is committed below ``min.insync.replicas``: where that is more than one, a member that left before the
+        No record is committed below ``min.insync.replicas``: where that is at least two, a member that left before the
         ISR had a single member has all committed records.
         """
         asked = []

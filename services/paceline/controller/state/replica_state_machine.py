@@ -1,4 +1,4 @@
-"""States of replicas, from New to NonExistent, and the removal of dead ones from the ISR.
+"""States of replicas, from New to NonExistent, and the removal of dead replicas from the ISR.
 
 Source: docs/protocol/controller.md#replica-states; Kafka 2.8 ReplicaStateMachine.scala.
 """
@@ -254,7 +254,7 @@ class ReplicaStateMachine:
                     # fences a write by which the leader would add the replica, whose log may be empty from now on.
                     writes.append(StateWrite(topic_partition, without_member(known, broker_id, context.epoch)))
                 else:
-                    # Nothing to write, but record this controller's decision that the replica is out of the ISR.
+                    # The ISR lacks the replica already, but record that this controller decided it.
                     decided = known.controller_epoch == context.epoch
                     removed[topic_partition] = known if decided else replace(known, controller_epoch=context.epoch)
                     context.remember(topic_partition, removed[topic_partition])
@@ -290,7 +290,7 @@ class ReplicaStateMachine:
         return failed and broker_id in self._context.isr_history(topic_partition).former
 
     def _refresh_absentees(self, broker_id: int, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
-        """Read the partitions whose cached ISR lacks the broker: its leader may have added it meanwhile."""
+        """Read the partitions whose cached ISR lacks the broker: the leader may have added the broker since then."""
         context = self._context
         doubtful = [
             topic_partition

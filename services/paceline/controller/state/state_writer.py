@@ -93,7 +93,7 @@ class StateWriter:
         """Write states, each on condition of its version, at most ``limit`` per multi.
 
         Raises:
-            ControllerMovedError: the fence failed; nothing of the failing chunk was applied.
+            ControllerMovedError: the fence failed; no write of the failing chunk was applied.
         """
         outcome = CommitOutcome()
         extras = {write.topic_partition: self._extra(write) for write in writes}
@@ -134,8 +134,9 @@ class StateWriter:
         return responses
 
     def touch(self, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
-        """Add partitions to the journal whose new states reach standbys in no other way; does nothing for an empty
-        list.
+        """Add partitions to the journal whose new states reach standbys in no other way.
+
+        An empty list is not written.
 
         Raises:
             ControllerMovedError: the fence failed.

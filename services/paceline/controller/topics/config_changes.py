@@ -20,15 +20,15 @@ ALL_BROKERS = "brokers/<default>"
 NOTICES_KEPT = 1_000
 """Number of notifications above which those older than `NOTICE_KEPT_MS` are deleted."""
 NOTICE_KEPT_MS = 15 * 60 * 1_000
-"""As in Kafka. One request may change thousands of resources: without this time its first notifications would be
-deleted
-before a broker has read them. A broker that was disconnected for so long has a new session and reads everything."""
+"""As in Kafka. A request may change thousands of resources: without this time its first notifications would be deleted
+before a broker has read them. A broker that was disconnected for so long has a new session and reads all settings."""
 NOTICES_AT_MOST = 20_000
-"""Number of notifications above which even young ones are deleted: their names must fit ``jute.maxbuffer`` of 1 MiB."""
+"""Number of notifications above which even young notifications are deleted: their names must fit ``jute.maxbuffer`` of
+1 MiB."""
 
 
 def watch_config_changes(components: ControllerComponents) -> Flow[None]:
-    """Watch for future changes; every election reads the present configuration anyway."""
+    """Watch for future changes; every election reads the current configuration anyway."""
     names = yield from components.storage.children(znodes.CONFIG_CHANGES, watch=True)
     components.context.config_changes_seen.update(dict.fromkeys(names, components.scheduler.now_ms()))
 
@@ -59,7 +59,7 @@ def on_config_change(components: ControllerComponents) -> Flow[None]:
 
 
 def _report(components: ControllerComponents, entities: Sequence[str]) -> None:
-    """Report what was written, of topics and live brokers; a name that is neither is left out."""
+    """Record the changed configurations of known topics and live brokers; skip other names."""
     for entity in entities:
         kind, _, name = entity.partition("/")
         if kind == "topics" and name in components.context.topics:

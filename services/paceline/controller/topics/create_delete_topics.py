@@ -94,7 +94,7 @@ class TopicRequests:
     # creation
 
     def create(self, event: CreateTopics) -> Flow[None]:
-        """Validate, write topic and configuration nodes; the topic watch triggers everything else."""
+        """Validate, and write topic and configuration nodes; the topic watch triggers the remaining steps."""
         placed = self._validator.place_all(event.topics, self._unheard)
         by_name = {topic.name: topic for topic in event.topics}
         created: dict[str, tuple[str, dict[int, ReplicaAssignment]]] = {}
@@ -196,7 +196,7 @@ class TopicRequests:
     # deletion
 
     def delete(self, event: DeleteTopics) -> Flow[None]:
-        """Write deletion markers; the marker watch triggers everything else."""
+        """Write deletion markers; the marker watch triggers the remaining steps."""
         names = list(dict.fromkeys(event.topics))
         errors: dict[str, PacelineError] = {}
         for name in names:

@@ -65,7 +65,7 @@ def agreed_topic_id(context: ControllerContext, topic: str) -> str | None:
 
 
 def _write(components: ControllerComponents, topic: str, topic_id: str) -> Flow[bool]:
-    """Write the id into the topic's node, unless the node has changed meanwhile; return whether it was written."""
+    """Write the id into the topic's node, unless the node has changed; return whether the id was written."""
     context = components.context
     if context.is_queued_for_deletion(topic):
         return False  # Answers to StopReplica are compared with the id in their requests.

@@ -1,4 +1,4 @@
-"""Place the replicas of a new topic: round robin, or alternating over racks when every broker has one.
+"""Place the replicas of a new topic: round robin, or alternating over racks when every broker has a rack.
 
 Source: docs/protocol/controller.md#replica-placement; Kafka 2.8 AdminUtils.assignReplicasToBrokers; KIP-36.
 """

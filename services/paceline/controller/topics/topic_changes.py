@@ -111,7 +111,7 @@ def _give_id(components: ControllerComponents, topic: str, topic_id: str, node: 
     try:
         yield from components.storage.write_topic(topic, topic_id, dict(node.partitions))
     except UnexpectedResponseError as error:
-        # Deleted meanwhile, or too large for an id: do not block the other topics.
+        # The topic was deleted, or its node has no room for the id: do not block the other topics.
         LOG.warning("topic cannot be given an id: topic=%s id=%s cause=%s", topic, topic_id, error)
         return False
     return True
