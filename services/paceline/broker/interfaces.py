@@ -19,9 +19,8 @@ class BrokerTransport(Protocol):
     """Calls from a broker to leaders and to the controller.
 
     Each call ends in exactly one callback on the broker's scheduler: the response, or an exception (unreachable,
-    deadline
-    expired). A response may arrive after the caller has stopped waiting; the caller must check whether it still
-    applies.
+    deadline expired). A response may arrive after the caller has stopped waiting; the caller must check whether the
+    response still applies.
     """
 
     def replica_fetch(

@@ -414,7 +414,7 @@ class BrokerNode:
     # Groups
 
     def _leadership_changed(self, leaders: Sequence[Partition], others: Sequence[TopicPartition]) -> None:
-        """Load the groups of offsets partitions that this broker now leads, drop those of the others."""
+        """Load the groups of offsets partitions that this broker now leads, drop the groups of other partitions."""
         for partition in leaders:
             if partition.topic_partition.topic == OFFSETS_TOPIC:
                 self.groups.become_leader(partition.topic_partition.partition, partition.leader_epoch)
@@ -474,7 +474,7 @@ class BrokerNode:
     ) -> Cancel | None:
         """Append batches and reply once, with one result per batch in their order.
 
-        Returns a function that cancels the wait, for a caller that has disconnected; None when nothing waits.
+        Returns a function that cancels the wait, for a caller that has disconnected; None without a wait.
         ``from_client`` is False for the broker's own writes to internal topics.
         """
         topics = (item.topic_partition.topic for item in data)
@@ -510,7 +510,7 @@ class BrokerNode:
         return self._refuse(queries, OffsetAnswer) or list_offsets(self.replica_manager, queries)
 
     def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
-        """Return the progress of the replicas that this broker leads; no partitions means all led ones of the topic."""
+        """Return replica progress of partitions that this broker leads; without ``partitions``, of all in the topic."""
         manager = self.replica_manager
         led = (one.topic_partition for one in manager.hosted.led() if one.topic_partition.topic == topic)
         indexes = partitions or sorted(topic_partition.partition for topic_partition in led)

@@ -15,10 +15,10 @@ READS_AT_ONCE: Final = 500
 
 
 def read_controller_epoch() -> Flow[int | None]:
-    """Return the present value of ``/controller_epoch``, None when it cannot be read.
+    """Return the current value of ``/controller_epoch``, None when it cannot be read.
 
-    A read may be answered by a server that is behind, and an old value would let a deposed controller send requests.
-    The check is a write to ZooKeeper: it fails unless the version read is the present version.
+    A read may reach a ZooKeeper server that lags, and an old value would let a deposed controller send requests. The
+    check is a write to ZooKeeper: it fails unless the version read is the current version.
     """
     (read,) = yield Zk([GetData(znodes.CONTROLLER_EPOCH)])
     if not read.ok:
@@ -30,10 +30,10 @@ def read_controller_epoch() -> Flow[int | None]:
 
 
 def read_leader_epochs(topic_partitions: Sequence[TopicPartition]) -> Flow[dict[TopicPartition, int] | None]:
-    """Return the present leader epoch of each state node, None when they cannot be read.
+    """Return the current leader epoch of each state node, None when they cannot be read.
 
     A partition without a readable state node has `NO_EPOCH`. As in `read_controller_epoch` a check ensures that the
-    server is not behind.
+    server does not lag.
     """
     epochs: dict[TopicPartition, int] = {}
     for begin in range(0, len(topic_partitions), READS_AT_ONCE):

@@ -54,7 +54,8 @@ class LeaderAndIsrAdmission:
         Steps for each partition; the first refusal decides:
 
         1. UNKNOWN_LEADER_EPOCH: an improbably high leader epoch is not in ZooKeeper.
-        2. A log of a deleted topic with the same name is set aside, unless this registration was told to host it.
+        2. A log of a deleted topic with the same name is set aside, unless a controller has made this registration host
+           it.
         3. INCONSISTENT_TOPIC_ID or STALE_CONTROLLER_EPOCH: the replica was deleted after the request was sent.
         4. KAFKA_STORAGE_ERROR: the replica is Offline.
         5. INCONSISTENT_TOPIC_ID, STALE_CONTROLLER_EPOCH or UNKNOWN_TOPIC_OR_PARTITION: see `_check`. A retried decision
@@ -103,7 +104,7 @@ class LeaderAndIsrAdmission:
         is_offline = topic_partition in manager.offline
         log = manager.logs.get(topic_partition)
         deleted = self._deleted.refusal(state, controller_epoch)
-        # A replica that could not be deleted yet still exists: the controller asks for its state.
+        # A replica whose deletion has failed still exists: the controller requests its state.
         if deleted is not ErrorCode.NONE and not is_offline and (log is None or log.topic_id != state.topic_id):
             return deleted
         if is_offline:

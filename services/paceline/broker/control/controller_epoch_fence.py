@@ -65,7 +65,7 @@ class ControllerEpochFence:
         return ErrorCode.NONE
 
     def when_read(self, on_read: Callable[[], None]) -> None:
-        """Call ``on_read`` when ZooKeeper has answered, at once when nothing is being asked."""
+        """Call ``on_read`` when ZooKeeper has answered the read in flight, at once without a read in flight."""
         if self._is_reading:
             self._waiting.append(on_read)
         else:

@@ -1,6 +1,6 @@
 """`LeaderAndIsrHandler`: become leader or follower, in the order of Kafka's becomeLeaderOrFollower.
 
-1. Admit partitions (`admission.py`); all others are answered with an error.
+1. Admit partitions (`admission.py`); each refused partition gets an error in the response.
 2. Make leaders.
 3. Make followers.
 4. Complete waiting operations, and answer.
@@ -80,8 +80,7 @@ class LeaderAndIsrHandler:
         """Follow, in this order: stop fetchers, change roles, fail waiting operations, start fetchers.
 
         A partition whose leader has no known address keeps its role and its old epoch, so that a retry of the request
-        is
-        request is applied; only its log is created, for the checkpoint.
+        is applied; only its log is created, for the checkpoint.
         """
         manager = self._manager
         known = {broker.broker_id: broker for broker in live_leaders} | dict(manager.metadata.snapshot.brokers)

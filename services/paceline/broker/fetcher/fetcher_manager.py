@@ -128,7 +128,7 @@ class FetcherManager:
         return tuple(sorted({fetcher.leader.broker_id for fetcher in self._fetchers.values() if fetcher.is_broken}))
 
     def max_lag(self) -> int:
-        """Return the largest known lag in records, 0 when nothing is fetched."""
+        """Return the largest known lag in records, 0 when no partition is fetched."""
         lags = (state.lag or 0 for fetcher in self._fetchers.values() for state in fetcher.states.values())
         return max(lags, default=0)
 

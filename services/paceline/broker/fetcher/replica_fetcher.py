@@ -107,7 +107,7 @@ class ReplicaFetcher:
         return self._states
 
     def add(self, partition: Partition) -> None:
-        """Fetch a partition in its present leader epoch; does nothing when it is already fetched in that epoch.
+        """Fetch a partition in its current leader epoch; does nothing when it is already fetched in that epoch.
 
         A log without leader epochs is first truncated to its high watermark, because only its committed part is
         certain.
@@ -434,7 +434,7 @@ class ReplicaFetcher:
         self._held_back.update(held)
 
     def _let_go(self) -> None:
-        """Continue with replicas that need not wait any more, and check the others again later."""
+        """Continue with replicas that need not wait any more, and check the remaining replicas again later."""
         if self._closed:
             return
         quota = self._host.quotas.follower

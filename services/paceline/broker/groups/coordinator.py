@@ -298,7 +298,7 @@ class GroupCoordinator:
     # Operators
 
     def list_groups(self, states: frozenset[str]) -> tuple[list[GroupListing], bool]:
-        """Return the groups in one of these states, or all, and whether some groups are still being loaded."""
+        """Return the groups with a state in ``states``, or all, and whether some groups are still being loaded."""
         listings = [
             group.listing() for group in self.storage.loaded_groups() if not states or group.state.name in states
         ]

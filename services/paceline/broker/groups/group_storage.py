@@ -160,7 +160,7 @@ class GroupStorage:
             self._on_loaded(group)
 
     def _load_failed(self, partition: int, owned: OwnedPartition, error: PacelineError) -> None:
-        """Retry while this broker leads; a partition lost meanwhile is dropped by become-follower."""
+        """Retry while this broker leads; become-follower drops a partition that this broker no longer leads."""
         LOG.warning("loading groups failed, retrying: partition=%d error=%s", partition, error)
         self._scheduler.call_later(_LOAD_RETRY_MS, lambda: self._begin_load(partition, owned))
 

@@ -53,7 +53,7 @@ class HostedOffsetsTopic:
         return len(partitions) if partitions else None
 
     def leader_of(self, partition: int) -> int | None:
-        """Return the live broker that leads a partition, None without one."""
+        """Return the live broker that leads a partition, None without a live leader."""
         snapshot = self._manager.metadata.snapshot
         state = snapshot.partition(TopicPartition(OFFSETS_TOPIC, partition))
         if state is None or state.leader == NO_LEADER or state.leader not in snapshot.brokers:

@@ -15,7 +15,7 @@ class OffsetsTopic(Protocol):
         """Return the number of partitions of the topic, None when it does not exist."""
 
     def leader_of(self, partition: int) -> int | None:
-        """Return the live broker that leads a partition, None without one."""
+        """Return the live broker that leads a partition, None without a live leader."""
 
     def leads(self, partition: int, leader_epoch: int) -> bool:
         """Whether this broker leads the partition in that epoch."""

@@ -1,9 +1,9 @@
 """Rebalances: collect the members of a group, track their sessions, and remove members without heartbeats.
 
-1. A member joins, leaves or dies: PREPARING_REBALANCE. Heartbeats are answered with REBALANCE_IN_PROGRESS.
+1. A member joins, leaves or dies: PREPARING_REBALANCE. The response to a heartbeat is REBALANCE_IN_PROGRESS.
 2. Every member has joined again, or the longest rebalance timeout is over: members that have not joined are removed,
    the generation rises, every join is answered: COMPLETING_REBALANCE. A group that was empty first waits for
-   ``group.initial.rebalance.delay.ms``, and again whenever a member joined meanwhile.
+   ``group.initial.rebalance.delay.ms``, and again whenever a member has joined during the wait.
 3. The leader's assignments are written: STABLE, every sync is answered.
 
 A static member that does not join again in step 2 stays until its session timeout. Source: Kafka's GroupCoordinator,
@@ -118,7 +118,7 @@ class Rebalances:
         self.maybe_complete_join(group)
 
     def _wait_initially(self, group: Group, delay_ms: int, remaining_ms: int) -> None:
-        """Wait for members that start together with the first; wait again when members joined meanwhile (KIP-134)."""
+        """Wait for members that start together with the first; wait again when members joined in the wait (KIP-134)."""
 
         def over() -> None:
             if group.new_member_added and remaining_ms > 0:

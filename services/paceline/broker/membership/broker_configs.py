@@ -1,7 +1,7 @@
 """Read this broker's dynamic settings from ZooKeeper.
 
 The broker's own node overrides the node of all brokers. Both are read in every new session, and whenever
-``/config/changes`` announces one of them. Source: KIP-226; Kafka 2.8 ZkNodeChangeNotificationListener.
+``/config/changes`` announces a change of either. Source: KIP-226; Kafka 2.8 ZkNodeChangeNotificationListener.
 """
 
 from collections.abc import Callable, Mapping
@@ -53,7 +53,7 @@ class BrokerConfigs:
             self.read()
 
     def stop(self) -> None:
-        """Read nothing more."""
+        """Stop reading."""
         self._stopped = True
 
     def _have_read(self, config: BrokerDynamicConfig) -> None:

@@ -51,8 +51,7 @@ class ControlledShutdown:
     """Makes up to ``controlled.shutdown.max.retries`` attempts, then gives up.
 
     Each attempt looks up the controller again. The pause before the next attempt also limits the look-up, so that a
-    stop
-    ends even without ZooKeeper (KAFKA-9189).
+    stop ends even without ZooKeeper (KAFKA-9189).
     """
 
     def __init__(

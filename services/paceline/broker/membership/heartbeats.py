@@ -1,7 +1,7 @@
 """Heartbeats to the active controller, three per lease, and immediately when a connection breaks.
 
-They renew the lease, end a false suspicion, and report leaders to which a fetch connection broke. Their answers are one
-of the two proofs that this broker was not deposed (`replication.leadership_proof`).
+They renew the lease, end a false suspicion, and report leaders to which a fetch connection broke. A response is one of
+the two proofs that this broker was not deposed (`replication.leadership_proof`).
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ class ControllerHeartbeats:
     """Sends a heartbeat per third of a lease to the controller in the metadata, otherwise to the controller in
     ZooKeeper.
 
-    After a failed heartbeat the next one looks the controller up in ZooKeeper; after a look-up without answer the next
-    heartbeat uses the metadata again.
+    After a failed heartbeat the next heartbeat looks the controller up in ZooKeeper; after a look-up without response
+    the next heartbeat uses the metadata again.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class ControllerHeartbeats:
         on_contact: Callable[[int], None],
         broken_leaders: Callable[[], tuple[int, ...]] = lambda: (),
     ) -> None:
-        """Sends nothing while ``broker_epoch`` is negative, before the first registration.
+        """Send no heartbeat while ``broker_epoch`` is negative, before the first registration.
 
-        ``on_contact`` gets the sending time of a heartbeat that the active controller answered, or of a look-up to
-        which ZooKeeper answered that no controller is active.
+        ``on_contact`` receives the sending time of a heartbeat that the active controller answered, or of a look-up by
+        which ZooKeeper showed that no controller is active.
         """
         self._broker_id = config.broker_id
         self._period_ms = max(config.controller_broker_lease_ms // 3, 1)

@@ -54,10 +54,10 @@ class Registration:
     Every registration reports an unclean restart until a controller has handled it: `acknowledged`. A broker that has
     registered before and finds its log directories empty has lost all records, which also counts as an unclean restart.
 
-    A registration of a session in ``sessions_of_dead_processes``, which an earlier process of this broker left behind,
-    is replaced at once. Another owner of the broker id, or of an address, may also be a predecessor, without proof; its
-    node disappears when its session times out, so that only an owner that outlives a session timeout is fatal.
-    ``remember_session`` gets each session before the broker registers in it.
+    A registration of a session in ``sessions_of_dead_processes``, which are sessions of earlier processes of this
+    broker, is replaced at once. Another owner of the broker id, or of an address, may also be a predecessor, without
+    proof; its node disappears when its session times out, so that only an owner that outlives a session timeout is
+    fatal. ``remember_session`` receives each session before the broker registers in it.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Registration:
         ).start()
 
     def _flow(self, session_id: int) -> Flow[BrokerRegistered]:
-        # Read before the epoch that it is compared with: a controller elected meanwhile is newer than both.
+        # Read before the epoch that it is compared with: a controller elected between the reads is newer than both.
         known_controller_epoch = self._highest_controller_epoch()
         if self._cluster_id is not None:
             yield from _check_cluster_id(self._cluster_id)
@@ -195,7 +195,7 @@ class Registration:
         (epoch,) = yield Zk([GetData(znodes.CONTROLLER_EPOCH)])
         expect(epoch, znodes.CONTROLLER_EPOCH, ZkCode.NO_NODE)
         controller_epoch = _controller_epoch(epoch.data)
-        # Without a write of its own this session may have read from a server that is behind.
+        # A session without a write may have read from a ZooKeeper server that lags behind the leader.
         if controller_epoch < known_controller_epoch and not registered.adopted:
             raise ForeignZooKeeperError(
                 f"the controller epoch in ZooKeeper is {controller_epoch}, it was {known_controller_epoch} before"

@@ -2,11 +2,11 @@
 
 A partition whose topic's settings are unknown commits no record (its ``min.insync.replicas`` is unknown), and produce
 requests to it wait; both last for the duration of a read. Changes are announced under ``/config/changes``; a new
-session may have missed some, so it reads all settings again.
+session may have missed changes, so it reads all settings again.
 
-A topic without a node has the broker's defaults. A node that cannot be parsed changes nothing: the previous settings
-stay, or the broker's defaults before the first read. Meanwhile no record of the topic is deleted, and the node is read
-again every ten seconds.
+A topic without a node has the broker's defaults. When a node cannot be parsed, the previous settings stay, or the
+broker's defaults before the first read. Until the node can be parsed, no record of the topic is deleted, and the node
+is read again every ten seconds.
 """
 
 import logging
@@ -129,7 +129,7 @@ class TopicConfigs:
         """Call ``then`` once the settings of these topics are known, at the latest after ``timeout_ms``.
 
         Only newly hosted topics have unknown settings; usually ``then`` is called at once. Returns a function that
-        cancels this wait, or the wait started by ``then``; None when nothing waits.
+        cancels this wait, or the wait started by ``then``; None without a wait.
         """
         unknown = self.unknown_among(topics)
         if not unknown:
@@ -228,7 +228,7 @@ class TopicConfigs:
             LOG.info("topic settings are known again: topic=%s", topic)
 
     def _report_unknown(self) -> None:
-        """Log each topic once whose settings have been unknown for a minute, and check the others again."""
+        """Log each topic once whose settings have been unknown for a minute, and check the remaining topics later."""
         self._report = None
         for topic in self.long_unknown():
             if topic not in self._reported:
@@ -303,7 +303,7 @@ _Settings = Mapping[str, str] | MalformedZnodeError
 def parsed_settings(settings: _Settings, defaults: LogConfig) -> tuple[LogConfig | None, str | None]:
     """Return the settings in a topic's node, and why settings that control deletion are missing, if they are.
 
-    An invalid key or value keeps its default, the others apply. A node that cannot be parsed has no settings.
+    An invalid key or value keeps its default, valid values apply. A node that cannot be parsed has no settings.
     """
     if isinstance(settings, MalformedZnodeError):
         return None, str(settings)
@@ -356,7 +356,8 @@ def _read_configs(topics: list[str]) -> Flow[dict[str, _Settings]]:
     responses: list[Response] = yield Zk([GetData(path) for path in paths])
     missing = [index for index, response in enumerate(responses) if response.code is ZkCode.NO_NODE]
     if missing:
-        # Created with the topic, so the server may be behind; a check, which is a write, makes it catch up.
+        # The node is created with the topic, so the ZooKeeper server may lag; a check, which is a write, makes it
+        # catch up.
         (checked,) = yield Zk([Multi((Check(paths[missing[0]], 0),))])
         expect(checked, paths[missing[0]], ZkCode.NO_NODE, ZkCode.BAD_VERSION)
         again: list[Response] = yield Zk([GetData(paths[index]) for index in missing])

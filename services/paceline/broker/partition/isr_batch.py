@@ -1,7 +1,7 @@
 """Write many ISRs in one transaction, for the thousands of expansions after a broker's return.
 
 A write that cannot be applied in the batch is repeated alone by `coordination.isr_write`, which resolves conflicts and
-lost answers. Source: docs/protocol/replication.md#isr-batches.
+lost responses. Source: docs/protocol/replication.md#isr-batches.
 """
 
 from collections.abc import Sequence

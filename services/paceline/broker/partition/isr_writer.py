@@ -24,12 +24,11 @@ _Pair = tuple[Partition, IsrProposal]
 
 
 class IsrWriter:
-    """Writes proposals: a single one by its own flow, several together in one transaction.
+    """Writes proposals: a single proposal by its own flow, several proposals together in one transaction.
 
     A write with unknown result is repeated unchanged, in the next session. That is safe: the write is conditional on
     the version of its proposal, so that it is applied at most once, and an applied write is recognised by its content.
-    It ends
-    with the proposal: a newer leader epoch makes it obsolete.
+    The repetition ends with the proposal: a newer leader epoch makes it obsolete.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class IsrWriter:
         self._stopped = False
 
     def write(self, partition: Partition, proposal: IsrProposal) -> None:
-        """Write a proposal soon, together with other present proposals; the result is reported to the partition."""
+        """Write a proposal soon, together with other queued proposals; the result is reported to the partition."""
         self._queue.append((partition, proposal))
         self._flush_soon()
 
@@ -65,8 +64,8 @@ class IsrWriter:
     def connected(self) -> None:
         """Write the proposals that waited for the connection and are still current.
 
-        A request queued in the client cannot be withdrawn: the replica may be deleted and the topic re-created
-        meanwhile, with a state of the same version.
+        A request queued in the client cannot be withdrawn: before it is sent, the replica may be deleted and the topic
+        re-created, with a state of the same version.
         """
         self._flush_soon()
 

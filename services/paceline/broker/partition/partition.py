@@ -4,7 +4,7 @@ Invariants (docs/protocol/replication.md):
 
 * `leader_epoch` starts at -1 and only rises; it is stored after everything in a role change that can fail.
 * While leading, the *maximal* ISR is the committed ISR plus the pending proposal, and the high watermark waits for all
-  of it. At most one proposal is pending; a result counts only for the present proposal.
+  of it. At most one proposal is pending; a result counts only for the pending proposal.
 * All methods run on the node's scheduler. They do not answer requests: changes are reported to the host, which
   completes waiting operations after the whole request was handled.
 """
@@ -94,9 +94,9 @@ class Partition:
         self.sessions: dict[FetchSession, None] = {}
         """Fetch sessions that include this partition."""
         self.registration = -1
-        """Broker epoch of this broker when a controller last told it to host the partition."""
+        """Broker epoch of this broker in the last LeaderAndIsr that made it host the partition."""
         self.told_by = -1
-        """Epoch of that controller."""
+        """Controller epoch of that LeaderAndIsr."""
         self.is_deposed = False
         """Whether an ISR write found another leader, or a newer epoch, in ZooKeeper; a LeaderAndIsr will follow."""
         self.told_ms = NEVER
@@ -267,7 +267,8 @@ class Partition:
     def confirm_leadership(self) -> None:
         """Record that the controller names this broker as leader in this epoch.
 
-        Without contact it proves nothing: the request may have waited in a buffer while a successor was elected.
+        Without contact to the controller the request is no proof: it may have waited in a buffer while a successor was
+        elected.
         """
         if self._host.in_contact():
             self.told_ms = self._host.now_ms()
@@ -328,10 +329,10 @@ class Partition:
         """Append a producer's batch.
 
         Raises:
-            FencedLeaderEpochError: the producer's epoch, if given, is older; nothing was appended.
-            UnknownLeaderEpochError: it is newer; nothing was appended.
+            FencedLeaderEpochError: the producer's leader epoch, if given, is older; the batch was not appended.
+            UnknownLeaderEpochError: the producer's leader epoch is newer; the batch was not appended.
             NotLeaderOrFollowerError: another broker leads, or this broker cannot prove its leadership.
-            NotEnoughReplicasError: ``wait_for_all`` and the ISR is too small; nothing was appended.
+            NotEnoughReplicasError: ``wait_for_all`` and the ISR is too small; the batch was not appended.
             PacelineError: the log refused the batch.
         """
         log = self.serving_log(current_leader_epoch)
@@ -368,7 +369,7 @@ class Partition:
     def apply_retention(self, wall_ms: int) -> None:
         """Delete the segments that are too old or exceed the size; followers do so on their own, and follow the leader.
 
-        Nothing is deleted while the topic's settings are unknown: the broker's defaults may retain less.
+        No segment is deleted while the topic's settings are unknown: the broker's defaults may retain less.
 
         Raises:
             PacelineError: an error of the log.
@@ -386,7 +387,7 @@ class Partition:
             self._host.log_start_moved(self)
 
     def low_watermark(self) -> int | None:
-        """Return the smallest log start offset of this leader and the live replicas, None while one is unknown."""
+        """Return the smallest log start offset of leader and live replicas, None while an offset is unknown."""
         assert self.log is not None
         lowest = self.log.log_start_offset
         for follower in self.followers.values():

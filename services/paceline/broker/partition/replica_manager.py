@@ -86,7 +86,7 @@ class ReplicaManager:
             proof: whether this broker is in contact with the controller, which may have elected another leader.
             session_may_be_over: whether ZooKeeper may have ended the session.
             on_topic_left: called with each topic that is no longer hosted.
-            on_replicas_changed: makes the controller ask for the state of the replicas.
+            on_replicas_changed: makes the controller request the state of the replicas.
             on_fetch_connection_broke: called when a fetcher has lost the connection to its leader.
         """
         self._on_fetch_connection_broke = on_fetch_connection_broke
@@ -159,9 +159,9 @@ class ReplicaManager:
         """Return an Online partition.
 
         Raises:
-            KafkaStorageError: it is Offline.
-            NotLeaderOrFollowerError: it exists on other brokers.
-            UnknownTopicOrPartitionError: it is not in this broker's metadata.
+            KafkaStorageError: the partition is Offline.
+            NotLeaderOrFollowerError: the partition exists only on other brokers.
+            UnknownTopicOrPartitionError: the partition is not in this broker's metadata.
         """
         partition = self.partitions.get(topic_partition)
         if partition is not None:
@@ -179,7 +179,7 @@ class ReplicaManager:
     def nearest_replica(self, partition: Partition, rack: str, fetch_offset: int) -> int | None:
         """Return the follower that a client in that rack should read from, None for this leader (KIP-392).
 
-        Only live members of the committed ISR are returned, so that the follower's high watermark is never far behind.
+        Only live members of the committed ISR are returned, so that the follower's high watermark lags only a little.
         """
         if not self._rack_aware:
             return None

@@ -6,7 +6,7 @@ time: when the high watermark advances. The first of these requests would end th
 request would need another fetch. Therefore the fetch waits until as many appends have arrived as producers were
 answered, but at most 1 ms and half the replication time of the last of them. This wait is part of the replication time,
 so that it at most doubles the latency when producers do not return. A single producer is never delayed, because its own
-append is the expected one.
+append is the append that the fetch waits for.
 """
 
 from typing import Final

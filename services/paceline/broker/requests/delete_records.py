@@ -39,7 +39,7 @@ class DeleteRecordsHandler:
     ) -> Cancel | None:
         """Delete the records below the offsets and reply once, with one result per query.
 
-        Returns a function that cancels the wait for the replicas, None when nothing waits.
+        Returns a function that cancels the wait for the replicas, None without a wait.
         """
         results: list[DeleteRecordsResult] = []
         pending: list[_Pending] = []

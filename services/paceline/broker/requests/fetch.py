@@ -100,7 +100,7 @@ class FetchHandler:
     ) -> Cancel | None:
         """Read, and call ``answer`` once, now or when there is enough data or ``max_wait_ms`` has passed.
 
-        Returns a function that cancels the wait, None when nothing waits.
+        Returns a function that cancels the wait, None without a wait.
 
         Raises:
             FetchSessionIdNotFoundError: see `FetchSessionCache.resume`; ``answer`` is not called.

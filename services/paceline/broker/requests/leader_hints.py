@@ -35,7 +35,7 @@ class LeaderHints:
     def refusal(
         self, error: PacelineError, topic_partition: TopicPartition, topic_id: str | None = None
     ) -> PartitionFailure:
-        """Return the failure of a request that changed nothing, with a leader hint.
+        """Return the failure of a request that was not applied, with a leader hint.
 
         A partition without a leader is LEADER_NOT_AVAILABLE: other brokers would answer the same.
         """

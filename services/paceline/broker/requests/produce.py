@@ -83,7 +83,7 @@ class ProduceHandler:
     ) -> Cancel | None:
         """Append each batch and call ``reply`` once, with one result per batch in their order.
 
-        Returns a function that cancels the wait for replication, None when nothing waits; appended batches stay.
+        Returns a function that cancels the wait for replication, None without a wait; appended batches stay.
         """
         self.request_count += 1
         if acks not in (RequiredAcks.ALL, RequiredAcks.NONE, RequiredAcks.LEADER):

@@ -76,7 +76,7 @@ class ByteBudget:
         """Reserve ``size_bytes`` while the request is handled; a single request always fits.
 
         Raises:
-            ThrottledError: too much is in flight; nothing was appended.
+            ThrottledError: the limit of bytes in flight is reached; no batch was appended.
         """
         if self.used_bytes and self.used_bytes + size_bytes > self._limit_bytes:
             raise ThrottledError(f"{self.used_bytes} bytes of produce requests are in flight; try again")
@@ -292,7 +292,7 @@ class LogServicer:
         for result in response.results:
             message = convert.fetch_result_to_proto(replace(result, batches=b""), self._listener.address_of)
             if result.batches:
-                # Return at least one record of the first partition with records; the others only while space is left.
+                # Return at least one record of the first partition with records, more only while space is left.
                 budget -= await self._fill(message, result.batches, offsets[result.topic_partition], budget)
             answer.partitions.append(message)
         return answer

@@ -33,7 +33,7 @@ WORTH_A_THREAD_BYTES: Final = 256 * 1024
 
 _RECORD_OVERHEAD_BYTES = 16
 _RECORD_EFFORT_BYTES = 64
-"""Cost of a record in bytes of a large record, whatever its size."""
+"""Fixed cost of a record, expressed in bytes of a large record."""
 _EXPANSION = 256
 """Assumed expansion of a compressed batch; the batch's own size field cannot be trusted."""
 
@@ -67,7 +67,7 @@ def _producer(records: record_pb2.RecordList) -> tuple[int, int, int]:
     """Return producer id, epoch and base sequence, or the values for none of them.
 
     Raises:
-        InvalidRequestError: only some of the three are set, or one is out of range.
+        InvalidRequestError: only some of the three fields are set, or a field is out of range.
     """
     given = {name: getattr(records, name) for name in _PRODUCER_LIMITS if records.HasField(name)}  # type: ignore[arg-type]
     if not given:
@@ -156,7 +156,7 @@ class RecordCodec:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="record-codec")
 
     async def encode(self, records: record_pb2.RecordList, wall_ms: int) -> bytes:
-        """Return one batch, as `encode` does."""
+        """Return a batch, as `encode` does."""
         if records.ByteSize() > WORTH_A_THREAD_BYTES:
             return await asyncio.get_running_loop().run_in_executor(self._thread, encode, records, wall_ms)
         return encode(records, wall_ms)

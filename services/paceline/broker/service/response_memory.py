@@ -16,7 +16,7 @@ from paceline.rpc.connections import cut_connection
 LONGEST_DELIVERY_S: Final = 60.0
 """Time after which a client that has not received its response is disconnected."""
 CONTESTED_DELIVERY_S: Final = 10.0
-"""The same time while other clients wait for room; the slowest is disconnected first."""
+"""Like `LONGEST_DELIVERY_S`, while other clients wait for room; the slowest client is disconnected first."""
 LEAST_ANSWER_BYTES: Final = 1 << 20
 """Minimum room for a connection without responses, while there is any room."""
 LARGEST_PART: Final = 16
@@ -50,7 +50,7 @@ class AnswerBudget:
     Args:
         limit_bytes: maximum bytes of all responses in flight; the last admitted response may exceed it.
         delivery_s: maximum time in flight.
-        contested_s: maximum time in flight while others find no room.
+        contested_s: maximum time in flight while other responses find no room.
         cut: closes the connections of a peer, on a thread; returns whether there was a connection.
     """
 
@@ -94,7 +94,7 @@ class AnswerBudget:
         """Count a response until its call ends, delivered or not; call this in the call's own task.
 
         Raises:
-            ThrottledError: other calls have used the room meanwhile.
+            ThrottledError: other calls have used the room since it was checked.
         """
         if size_bytes < _WORTH_COUNTING_BYTES:
             return

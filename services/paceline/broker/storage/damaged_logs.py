@@ -54,7 +54,7 @@ class DamagedLogs:
     """The damaged logs of one broker."""
 
     def __init__(self, manager: "ReplicaManager", tell_controller: Callable[[], None]) -> None:
-        """``tell_controller`` makes the controller ask for the state of this broker's replicas."""
+        """``tell_controller`` makes the controller request the state of this broker's replicas."""
         self._manager = manager
         self._tell_controller = tell_controller
         self.damaged: dict[TopicPartition, Damage] = {}
@@ -202,8 +202,7 @@ class DamagedLogs:
             self._manager.offline.pop(topic_partition, None)
 
     def metadata_changed(self) -> None:
-        """Return replicas to service when the metadata shows that no ISR relies on them, or that no other replica is
-        left."""
+        """Return replicas to service when the metadata shows that no ISR relies on them, or that no leader is left."""
         manager = self._manager
         came_back = False
         for topic_partition, damage in tuple(self.damaged.items()):
@@ -227,7 +226,7 @@ class DamagedLogs:
         return is_later and state.leader != me and (state.leader == NO_LEADER or me not in state.isr)
 
     def look(self) -> None:
-        """Take waiting replicas offline when possible, and notify the controller again of pending ones."""
+        """Take waiting replicas offline when possible, and notify the controller again of pending replicas."""
         manager = self._manager
         waits = False
         for topic_partition in tuple(self.damaged):

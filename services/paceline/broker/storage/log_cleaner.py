@@ -109,7 +109,7 @@ class LogCleaner:
             self._begin(found, log, wall_ms)
 
     def _forget_replaced_logs(self) -> None:
-        """Remove logs from the failed ones that were deleted, or rebuilt from their leader."""
+        """Remove logs that were deleted, or rebuilt from their leader, from the logs whose compaction failed."""
         partitions = self._manager.partitions
         for topic_partition, log in list(self._uncleanable.items()):
             if topic_partition not in partitions or partitions[topic_partition].log is not log:

@@ -108,7 +108,7 @@ class LogFlusher:
             try:
                 task = log.begin_flush()
             except PacelineError:
-                # Deleted meanwhile, or its directory is offline: already handled by the owner.
+                # The log was deleted, or its directory is offline: the owner has handled both already.
                 continue
             if task is not None:
                 flushes.begun.append((log, task))

@@ -6,8 +6,8 @@ after the broker's registration, reveals it: a partition with this topic id, ass
 
 When the topic was deleted since, the log is found only when a new topic of that name is to be hosted.
 
-A log that is not in the metadata stays: a topic whose node cannot be read, or a ZooKeeper that has lost its data,
-proves nothing. Stray logs are renamed, reported and kept; this module deletes nothing.
+A log that is not in the metadata stays: the node of its topic may be unreadable, or ZooKeeper may have lost its data.
+Stray logs are renamed, reported and kept; this module deletes no log.
 Source: docs/decisions/0011-damaged-and-stray-logs.md.
 """
 
