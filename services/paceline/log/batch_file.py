@@ -1,7 +1,7 @@
 """A file of batches, one after the other.
 
-Only whole batches are ever visible: ``size`` moves after the write, reads never go beyond it, and recovery cuts the
-bytes that a failed write may have left after it. Source: docs/protocol/log-format.md#partition-files and #recovery.
+Readers see only whole batches: ``size`` advances after the write, reads stop at ``size``, and recovery cuts the bytes
+that a failed write may have left after it. Source: docs/protocol/log-format.md#partition-files and #recovery.
 """
 
 import struct
@@ -25,11 +25,11 @@ from paceline.model.errors import CorruptMessageError
 _SCAN_BYTES = 8 * 1024
 _RECOVERY_BYTES = 1 << 20
 _SHORT_HEADER = struct.Struct(">qiibI2xi")
-"""Base offset, length, leader epoch, magic, checksum, last offset delta: all that checking and cutting needs."""
+"""Base offset, length, leader epoch, magic, checksum and last offset delta: the fields that `cut_whole` checks."""
 
 
 class BatchPosition(NamedTuple):
-    """Where a batch lies in its segment."""
+    """A batch header and the byte position of the batch in its segment."""
 
     position: int
     header: BatchHeader
@@ -47,7 +47,7 @@ class BatchFile:
         """Bytes of whole batches."""
 
     def append(self, data: Buffer) -> None:
-        """Write whole batches at the end in one go; they are visible when ``size`` moves.
+        """Write whole batches at the end with one write; readers see them when ``size`` advances.
 
         Raises:
             OSError: storage failed.
@@ -76,9 +76,9 @@ class BatchFile:
             position = following
 
     def next_base_offset(self, position: int, data: bytes, end: int) -> int:
-        """Return the base offset of the batch behind the first ``end`` bytes read at ``position``.
+        """Return the base offset of the batch that follows the first ``end`` bytes read at ``position``.
 
-        Beyond every offset when there is none.
+        If no batch follows, return `MAX_INT64`.
 
         Raises:
             OSError: storage failed.
@@ -90,7 +90,7 @@ class BatchFile:
         return int.from_bytes(found, "big", signed=True)
 
     def sound_batches(self, on_disk: int) -> Iterator[BatchHeader]:
-        """Yield the header of each batch up to the first that is not whole or fails its checksum.
+        """Yield the header of each batch, up to the first batch that is incomplete or fails its checksum.
 
         ``on_disk`` is the size of the file in bytes, valid or not.
 
@@ -116,9 +116,10 @@ class BatchFile:
             position += header.size
 
     def is_interrupted_append(self, on_disk: int, next_offset: int) -> bool:
-        """Whether the bytes behind the sound batches begin another batch, which then was never acknowledged.
+        """Whether the bytes after the sound batches are the beginning of one batch.
 
-        ``next_offset`` is the offset behind the last sound batch.
+        Such a batch was never acknowledged: its append was interrupted. ``next_offset`` is the offset after the last
+        sound batch.
 
         Raises:
             OSError: storage failed.
@@ -132,12 +133,13 @@ class BatchFile:
 
 
 def last_before(headers: Iterator[BatchPosition], end: int, first_offset: int) -> BatchPosition | None:
-    """Return the last batch that begins in front of byte ``end``, ``None`` when there is none.
+    """Return the last batch that begins before byte ``end``, ``None`` when there is none.
 
-    The batches up to there, and the one at ``end``, have to begin behind each other, and not below ``first_offset``.
+    Also check the base offsets of the batches up to ``end`` and of the batch at ``end``: each must be above the last
+    offset of the batch before it, and the first must not be below ``first_offset``. No checksum covers base offsets.
 
     Raises:
-        CorruptMessageError: one does not; no checksum covers base offsets.
+        CorruptMessageError: a base offset is too small.
     """
     last, following = None, first_offset
     for found in headers:
@@ -152,13 +154,14 @@ def last_before(headers: Iterator[BatchPosition], end: int, first_offset: int) -
 
 
 def cut_whole(data: bytes, limit_offset: int, epoch_of: Callable[[int], int | None]) -> tuple[int, int, int]:
-    """Return (bytes of the whole batches below ``limit_offset``, offset that follows them, where the last one begins).
+    """Return (size of the whole batches below ``limit_offset``, offset after them, position of the last batch).
 
-    All checksums are checked. The valid batches in front of a bad batch are returned, so that a reader gets them
-    before the error.
+    Checksums and leader epochs are checked. The valid batches before a bad batch are returned, so that a reader gets
+    them first and the error at its next read.
 
     Raises:
-        CorruptMessageError: the first batch is none, or fails its checksum.
+        CorruptMessageError: the first bytes are not a batch, or the first batch is bad, incomplete or not below
+            ``limit_offset``.
     """
     position, following, last, end = 0, -1, 0, len(data)
     unpack = _SHORT_HEADER.unpack_from

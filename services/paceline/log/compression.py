@@ -17,10 +17,10 @@ MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 """No batch may expand to more than this."""
 
 MAX_EXPANSION: Final = 1024
-"""Nor to more than this many times its compressed size, once it is above a mebibyte."""
+"""A batch that expands to more than a mebibyte may not expand to more than this many times its compressed size."""
 
 MAX_PARTS: Final = 4_096
-"""A block may consist of at most this many gzip members or xerial blocks: each costs microseconds, even when empty.
+"""Most gzip members or xerial blocks in one batch; each costs microseconds to decode, even when it is empty.
 
 Clients write one gzip member, and xerial blocks of 32 KiB, of which `MAX_DECOMPRESSED_BYTES` holds 2,048.
 """
@@ -31,7 +31,7 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = struct.Struct(">i")
 _GZIP_WINDOW = 31
 _GZIP_STEP_BYTES = 16 * 1024
-"""Input given to zlib at a time; it copies the unused rest, once for each member."""
+"""Input bytes per call of zlib, which copies the unused rest of the input at the end of each gzip member."""
 _LZ4_FAST = 0
 _LZ4_INDEPENDENT_BLOCKS = 0x20
 
@@ -50,7 +50,7 @@ def codec_of(attributes: int) -> Codec:
     """Return the codec named by the attributes of a batch.
 
     Raises:
-        UnsupportedCompressionTypeError: the three bits name no codec we know.
+        UnsupportedCompressionTypeError: the three codec bits have no known value.
     """
     try:
         return Codec(attributes & 7)
@@ -59,7 +59,7 @@ def codec_of(attributes: int) -> Codec:
 
 
 def compress(codec: Codec, data: bytes) -> bytes:
-    """Return ``data`` compressed the way Kafka's Java client frames it."""
+    """Return ``data`` compressed, in the framing of Kafka's Java client."""
     if codec is Codec.GZIP:
         return bytes(cramjam.gzip.compress(data))
     if codec is Codec.SNAPPY:
@@ -74,7 +74,7 @@ def compress(codec: Codec, data: bytes) -> bytes:
 
 
 def expansion_limit(size: int) -> int:
-    """Return the bytes that ``size`` compressed bytes may expand to."""
+    """Return the most bytes to which ``size`` compressed bytes may expand."""
     return min(MAX_DECOMPRESSED_BYTES, max(1 << 20, MAX_EXPANSION * size))
 
 
@@ -82,7 +82,7 @@ def decompress(codec: Codec, data: bytes | memoryview, prefix: bytes = b"", padd
     """Return ``prefix``, then ``data`` decompressed, then ``padding`` zero bytes, in one buffer.
 
     Raises:
-        CorruptMessageError: the stream is cut, damaged or followed by something else.
+        CorruptMessageError: the stream is incomplete, damaged or followed by other bytes.
         MessageTooLargeError: it expands beyond `MAX_DECOMPRESSED_BYTES` or `MAX_EXPANSION`, or has more than
             `MAX_PARTS` parts.
     """
@@ -116,9 +116,9 @@ def _check_lz4_blocks(data: bytes | memoryview) -> None:
 
 
 def _gunzip(data: bytes | memoryview, limit: int) -> bytes:
-    """Return the decompressed bytes of all members.
+    """Return the decompressed bytes of all gzip members.
 
-    Each step reads one window, so the cost is linear in the members.
+    Each step gives zlib at most `_GZIP_STEP_BYTES`, so the cost grows linearly with the number of members.
     """
     view = memoryview(data)
     pieces = []

@@ -1,4 +1,4 @@
-"""Load all logs of a log directory: the clean-stop marker, the kernel's boot id, the checkpoints, then log by log.
+"""Load a log directory: read the clean-stop marker, the kernel's boot id and the checkpoints, then load each log.
 
 Source: docs/protocol/log-format.md#log-directory-names, #clean-shutdown-marker and #unclean-restart.
 """
@@ -32,7 +32,7 @@ TopicSettings = Callable[[str], LogConfig | None]
 
 
 def write_boot_id(files: Files, directory: LogDirectory, boot_id: str) -> None:
-    """Say, durably, since which start of the kernel the directory is known to be whole.
+    """Write durably the kernel's boot id, or `UNCLEAN_RESTART` if acknowledged records may be missing.
 
     Raises:
         OSError: storage failed.
@@ -41,7 +41,7 @@ def write_boot_id(files: Files, directory: LogDirectory, boot_id: str) -> None:
 
 
 class DirectoryLoader:
-    """Loads log directories, one after the other, and keeps their logs and checkpoints."""
+    """Loads log directories in turn and collects their logs and findings."""
 
     def __init__(
         self,
@@ -56,17 +56,17 @@ class DirectoryLoader:
         self._log_class = log_class
         self._default_config = default_config
         self.logs = logs
-        """Where loaded logs go; no two directories may have the same one."""
+        """The loaded logs of all directories; a partition may have a current log in one directory only."""
         self.deleted: list[tuple[LogDirectory, str]] = []
-        """Directories of deleted logs whose files are still there."""
+        """Directories of deleted logs whose files still exist."""
         self.set_aside: list[str] = []
-        """Directories of damaged and stray logs that are kept for people to look at."""
+        """Directories of damaged and stray logs that are kept until an operator has examined them."""
         self.cut_after_clean_stop: dict[TopicPartition, str] = {}
-        """Logs that have lost batches although they were stopped cleanly, with a description."""
+        """Logs that lack batches although the stop was clean, with a description."""
         self.without_owner: dict[TopicPartition, str] = {}
-        """Logs with records whose topic id was lost with the power, with a description."""
+        """Logs with records whose topic id is missing after a power loss or cannot be read, with a description."""
         self.stale_checkpoints: dict[str, set[TopicPartition]] = {}
-        """Per directory, partitions that its checkpoints name and that have no log there."""
+        """Partitions per directory that its checkpoints list but that were not loaded."""
 
     def load(
         self,
@@ -74,7 +74,7 @@ class DirectoryLoader:
         report: DirectoryReport,
         settings: TopicSettings,
     ) -> None:
-        """Load every log of a locked directory, and add each finding to ``report`` at once.
+        """Load every log of a locked directory; add each finding to ``report`` at once, so an error loses none.
 
         Raises:
             KafkaStorageError: a partition has two current logs.
@@ -83,7 +83,7 @@ class DirectoryLoader:
         marker = join(directory.path, CLEAN_SHUTDOWN_MARKER)
         report.clean_shutdown = self._files.exists(marker)
         if report.clean_shutdown:
-            # First of all: a crash during the load must count as unclean.
+            # Remove the marker before anything else: a crash during the load must count as an unclean stop.
             self._files.remove(marker)
             self._files.sync_directory(directory.path)
         self._read_boot_id(directory, report)
@@ -151,7 +151,7 @@ class DirectoryLoader:
         )
 
     def _partition_names(self, directory: LogDirectory, report: DirectoryReport) -> list[tuple[str, TopicPartition]]:
-        """Return the current logs of a directory; queue those being deleted; report names that mean nothing."""
+        """Return the current logs of a directory; collect deleted logs and logs set aside, report unknown names."""
         found = []
         for name, kind in self._files.list_directory(directory.path):
             path = join(directory.path, name)
@@ -185,7 +185,11 @@ class DirectoryLoader:
     def _read_checkpoint(
         self, directory: LogDirectory, name: str, report: DirectoryReport
     ) -> dict[TopicPartition, int]:
-        """A damaged checkpoint counts as missing: HW 0, recovery of everything, log start at the first segment."""
+        """Return the offsets of a checkpoint; a damaged checkpoint is reported and counts as missing.
+
+        Without its entries a log has high watermark 0, is recovered from its start after an unclean stop, and starts at
+        its first segment.
+        """
         path = join(directory.path, name)
         try:
             return {tp: offset for tp, offset in read_offsets(self._files, path).items() if offset >= 0}

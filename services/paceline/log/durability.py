@@ -1,8 +1,8 @@
-"""Track how far one log is durable, and flush the rest.
+"""Track up to which offset one log is durable, and flush the rest.
 
-Epochs and index entries are durable before the recovery point passes the offsets they describe. The log's owner begins
-and finishes a flush; the fsyncs between may run on another thread. A truncation or removal in the meantime raises the
-generation, and a flush of an earlier generation does not move the recovery point.
+Epochs and index entries are durable before the recovery point passes the offsets that they describe. The log's owner
+begins and finishes a flush; the fsyncs in between may run on another thread. Truncating the log or removing segments
+increments the generation, and a flush that began in an earlier generation does not advance the recovery point.
 
 Source: docs/protocol/log-format.md#durability.
 """
@@ -32,16 +32,16 @@ class FlushTask:
     epochs_version: int
 
     def run(self) -> None:
-        """Make the data durable.
+        """Write the epoch file and fsync all files of this flush.
 
         Raises:
-            KafkaStorageError: storage failed; the directory is offline from now on.
+            KafkaStorageError: storage failed; the directory is offline.
         """
         self.durability.perform(self)
 
 
 class Durability:
-    """How far a log is durable."""
+    """The recovery point of one log, and the files and names that still have to be synced."""
 
     __slots__ = (
         "_directory",
@@ -69,17 +69,17 @@ class Durability:
         self.recovery_point = 0
         """First offset that may not be durable."""
         self.generation = 0
-        """Raised by truncations and removals."""
+        """Incremented when the log is truncated or segments are removed or replaced."""
         self.rolled = False
         """Whether a segment was rolled since the last flush."""
         self.names_dirty = True
-        """Whether files were created, renamed or removed since the last flush, or are about to be created."""
+        """Whether files were created, renamed or removed since the last flush, or the next append creates files."""
         self.removals_unsynced = False
-        """Whether segments that were let go may come back after a loss of power."""
+        """Whether removed segments may come back after a power loss."""
         self.topic_id_unsynced = False
-        """Whether the topic id was written and may be in the page cache alone."""
+        """Whether the topic id was written but may be in the page cache only."""
         self.is_over = False
-        """Whether the log was closed or is being deleted."""
+        """Whether the log was closed, deleted or set aside."""
 
     def is_due(self, end_offset: int, config: LogConfig, now_ms: int | None) -> bool:
         """Whether to flush up to ``end_offset``: after a roll, or by ``flush.messages`` or ``flush.ms``."""
@@ -95,7 +95,7 @@ class Durability:
         return now_ms - self._last_flush_ms >= config.flush_ms
 
     def begin(self, end_offset: int, segments: SegmentList) -> FlushTask | None:
-        """Start a flush up to ``end_offset``; ``None`` when nothing is to be done or one is running.
+        """Start a flush up to ``end_offset``; ``None`` when all is durable or another flush is in progress.
 
         Raises:
             OSError: storage failed.
@@ -111,7 +111,7 @@ class Durability:
         if self.topic_id_unsynced:
             paths.append(join(self._path, PARTITION_METADATA))
         directories = [self._path, self._directory.path] if self.names_dirty else []
-        # A segment has no file before its first batch; that name is still to come.
+        # An active segment without a batch has no file yet: the next flush must sync its name.
         self.names_dirty = not segments.active.size
         self.rolled = self.topic_id_unsynced = False
         self._flushing = True
@@ -121,13 +121,13 @@ class Durability:
 
     @property
     def is_flushing(self) -> bool:
-        """Whether a flush was begun that is not finished."""
+        """Whether a flush was begun and is not finished."""
         return self._flushing
 
     def sync_meanwhile(self, segments: SegmentList) -> None:
-        """Make the batches durable though a flush is under way; how far the log is durable is left to that one.
+        """Make the batches durable while another flush is in progress, and leave the recovery point to that flush.
 
-        Segments behind the recovery point are checked after a crash, and their epochs and indexes rebuilt.
+        Indexes and epochs are not synced: recovery rebuilds them from the batches after the recovery point.
 
         Raises:
             OSError: storage failed.
@@ -137,14 +137,14 @@ class Durability:
         for path in paths:
             if self._files.exists(path):
                 self._files.sync(path)
-        # The other flush has taken the names over, and may not have come to them yet.
+        # The other flush has cleared `names_dirty`, but may not have synced the names yet.
         self._files.sync_directory(self._path)
         self._files.sync_directory(self._directory.path)
 
     def perform(self, task: FlushTask) -> None:
         """Do the slow part of a flush, see `FlushTask.run`."""
         if self.is_over:
-            # The path may be another log's by now, whose epochs are not these.
+            # A new log of the same partition may use this path now: do not overwrite its epochs.
             return
         try:
             if task.epochs is not None:
@@ -155,17 +155,17 @@ class Durability:
                 self._files.sync_directory(path)
         except OSError as error:
             if isinstance(error, FileNotFoundError) and (self.is_over or task.generation != self.generation):
-                # The log was deleted, or truncated below the file, while this ran: nothing is left to be durable.
+                # The log was deleted, or the segment was removed, during the flush: nothing is left to sync.
                 return
             self._directory.fail(error)
             raise KafkaStorageError(f"{self._path}: {error}") from error
         except Exception as error:
-            # After any failure it is unknown which records are durable: take the directory offline.
+            # After any failure it is unknown which records are durable.
             self._directory.fail(error)
             raise
 
     def finish(self, task: FlushTask, now_ms: int | None) -> None:
-        """Advance the recovery point after `FlushTask.run` came back without an error."""
+        """Advance the recovery point after `FlushTask.run` has returned without an error."""
         self._flushing = False
         if now_ms is not None:
             self._last_flush_ms = now_ms
@@ -176,6 +176,6 @@ class Durability:
             if task.directories:
                 self.removals_unsynced = False
             return
-        # It may have ended at a deleted file: the names and the topic id behind that file are still to be synced.
+        # The flush may have stopped at a deleted file, so the names and the topic id may still have to be synced.
         self.names_dirty = self.names_dirty or bool(task.directories)
         self.topic_id_unsynced = self.topic_id_unsynced or join(self._path, PARTITION_METADATA) in task.paths

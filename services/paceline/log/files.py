@@ -1,8 +1,8 @@
-"""The only way the log touches storage: a small file interface that a test disk can implement.
+"""The interface through which the log accesses storage, small enough for a test disk to implement.
 
-Paths are strings with ``/``. A file is named by its path in every call; implementations may keep descriptors open
-behind the scenes. Every method raises ``OSError`` (``FileNotFoundError`` where a file is missing) when storage
-fails; the caller turns that into a failed log directory. No method follows a symbolic link.
+Paths are strings with ``/``. Every call names a file by its path; an implementation may cache open descriptors. Every
+method raises ``OSError`` when storage fails (``FileNotFoundError`` when a file is missing); the caller then takes the
+log directory offline. No method follows a symbolic link.
 """
 
 import errno
@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
-"""Errors of a process, or a machine, that has too many files and connections open: its storage is well."""
+"""Error numbers of a process or machine that has too many descriptors open; they do not indicate a storage failure."""
 
 
 class FileKind(Enum):
@@ -19,7 +19,7 @@ class FileKind(Enum):
     FILE = "file"
     DIRECTORY = "directory"
     OTHER = "other"
-    """Symbolic links, sockets, devices: never opened by the log."""
+    """Symbolic links, sockets and devices, which the log never opens."""
 
 
 class DirectoryEntry(NamedTuple):
@@ -30,17 +30,17 @@ class DirectoryEntry(NamedTuple):
 
 
 class FileLock(Protocol):
-    """An exclusive lock on a file, held until released or until the process ends."""
+    """An exclusive lock on a file, held until `release` or the end of the process."""
 
     identity: str
     """Identity of the locked file, unique on this machine and independent of its path."""
 
     def release(self) -> None:
-        """Give the lock back; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
 
 
 class Files(Protocol):
-    """Storage as the log sees it. Written bytes are durable only after `sync`, names only after `sync_directory`."""
+    """The storage of the log. Written bytes are durable only after `sync`, names only after `sync_directory`."""
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory has this name."""
@@ -55,13 +55,13 @@ class Files(Protocol):
         """Names in a directory, sorted."""
 
     def make_directory(self, path: str) -> None:
-        """Create a directory and missing parents; an existing one is fine."""
+        """Create a directory and missing parents; an existing directory is not an error."""
 
     def create(self, path: str) -> None:
         """Create an empty file, or empty an existing one."""
 
     def append(self, path: str, data: bytes | bytearray | memoryview) -> None:
-        """Write all of ``data`` at the end of a file, creating it when missing."""
+        """Write all of ``data`` at the end of a file; create the file when it is missing."""
 
     def read_at(self, path: str, position: int, length: int) -> bytes:
         """Read up to ``length`` bytes from ``position``; fewer at the end of the file."""
@@ -70,22 +70,22 @@ class Files(Protocol):
         """Cut a file to ``size`` bytes."""
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file or directory; a file at ``target`` is replaced in one step."""
+        """Rename a file or directory; a file at ``target`` is replaced atomically."""
 
     def remove(self, path: str) -> None:
         """Remove a file."""
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory with all it contains."""
+        """Remove a directory and its content."""
 
     def sync(self, path: str) -> None:
-        """Make the content of a file durable (fsync). After a failure the content is unknown: do not try again."""
+        """Make the content of a file durable (fsync). Do not retry after a failure: the content on disk is unknown."""
 
     def sync_directory(self, path: str) -> None:
-        """Make names created, renamed or removed in a directory durable."""
+        """Make the creation, renaming and removal of names in a directory durable."""
 
     def lock(self, path: str) -> FileLock | None:
-        """Take the exclusive lock on a file, creating it when missing; ``None`` when another process holds it."""
+        """Acquire the exclusive lock on a file, created when missing; ``None`` when another process holds the lock."""
 
 
 def join(directory: str, name: str) -> str:
@@ -104,9 +104,10 @@ def read_all(files: Files, path: str) -> bytes:
 
 
 def write_atomically(files: Files, path: str, data: bytes, *, durable: bool = True) -> None:
-    """Replace a file so that a crash leaves the old content or the new one: write aside, fsync, rename, fsync names.
+    """Replace a file so that a crash leaves either the old or the new content.
 
-    Without ``durable`` this holds for a crash of the process only.
+    Write a temporary file, fsync it, rename it and fsync the directory. Without ``durable`` the fsyncs are left out,
+    and the guarantee covers a crash of the process but not a power loss.
     Source: docs/protocol/log-format.md#text-checkpoints; KAFKA-16541 for the order.
     """
     temporary = path + ".tmp"

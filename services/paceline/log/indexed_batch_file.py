@@ -1,6 +1,6 @@
 """Find batches of a file by offset or by timestamp, with the help of an offset index and a time index.
 
-A damaged index costs time and never changes a result: an index entry is used only if it leads to a batch that fits it.
+A damaged index costs time but never changes a result: an index entry is used only if it points to a batch that fits it.
 Source: docs/protocol/log-format.md#reading-a-log, #offset-index and #time-index.
 """
 
@@ -30,7 +30,7 @@ class IndexedBatchFile(BatchFile):
         self.offset_index = offset_index
         self.time_index = time_index
         self._positions: dict[int, int] = {}
-        """Positions of some batches by first offset: the next read mostly begins where the last one ended."""
+        """Positions of some batches by first offset, because most reads begin where the previous read ended."""
 
     def _remember(self, first_offset: int, position: int) -> None:
         positions = self._positions
@@ -39,7 +39,7 @@ class IndexedBatchFile(BatchFile):
         positions[first_offset] = position
 
     def locate(self, offset: int) -> BatchPosition | None:
-        """Return the first batch whose last offset is not below ``offset``, ``None`` past the end.
+        """Return the first batch whose last offset is at least ``offset``, ``None`` if there is no such batch.
 
         Raises:
             OSError: storage failed.
@@ -52,19 +52,20 @@ class IndexedBatchFile(BatchFile):
         return None
 
     def _locate_checked(self, offset: int) -> BatchPosition | None:
-        """`locate`, where a batch that begins elsewhere, or none, is believed only if nothing in front is wrong.
+        """Call `locate`, and if it finds no batch with base offset ``offset``, check the batches before the result.
 
-        A base offset that has become too small, which no checksum covers, hides its batch from `locate`: the next batch
-        looks like the end of a gap. So does a last offset delta; that one has a checksum.
+        A damaged base offset that is too small hides its batch from `locate`, and the next batch then looks as if it
+        followed a gap; no checksum covers base offsets. A damaged last offset delta has the same effect, but the
+        checksum covers it.
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: bytes in the file are not a batch, or hide a batch.
+            CorruptMessageError: bytes in the file are not a batch, or a damaged batch may hide ``offset``.
         """
         found = self.locate(offset)
         if found is not None and found.header.base_offset == offset:
             return found
-        # From the index entry in front of the one for ``offset``, so that the batch before is not the first one seen.
+        # Start one index entry earlier than the entry for ``offset``, to see batches before the preceding one, too.
         headers = self._headers_for(self.offset_index.lookup(offset).offset - 1)
         before = last_before(headers, self.size if found is None else found.position, self.base_offset)
         if before is not None and (found is None or found.header.base_offset > offset):
@@ -72,11 +73,13 @@ class IndexedBatchFile(BatchFile):
         return found
 
     def _check_next(self, found: BatchPosition) -> None:
-        """A batch whose offset has become too large passes for one that may be reached only later.
+        """Check that the batch after ``found`` begins above the last offset of ``found``.
+
+        Otherwise the base offset of ``found`` may be damaged and too large; no checksum covers base offsets.
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: the batch behind it begins below its end; no checksum covers base offsets.
+            CorruptMessageError: the next batch begins at or below the last offset of ``found``.
         """
         position, header = found
         following = self.next_base_offset(position, b"", header.size)
@@ -93,16 +96,16 @@ class IndexedBatchFile(BatchFile):
         at_least_one: bool,
         epoch_of: Callable[[int], int | None] = lambda _offset: None,
     ) -> bytes | None:
-        """Return whole batches from the one that holds ``offset``, none that reaches ``limit_offset``.
+        """Return whole batches that end below ``limit_offset``, starting with the batch that holds ``offset``.
 
-        ``None`` means that the segment has nothing at or above ``offset``. ``epoch_of`` looks up an offset
-        in the log's leader epochs; no checksum covers those of the batches.
+        Return ``None`` when the segment has no batch at or above ``offset``. ``epoch_of`` returns the log's leader
+        epoch at an offset, to check the epochs of the batches, which no checksum covers.
 
         Raises:
             OSError: storage failed.
             CorruptMessageError: the file or index has changed.
         """
-        positions = self._positions  # a truncation meanwhile replaces the dict, so nothing stale can enter the new one
+        positions = self._positions  # a concurrent truncation replaces the dict, so no stale entry reaches the new dict
         found = self._locate_checked(offset)
         if found is None:
             return None
@@ -117,7 +120,7 @@ class IndexedBatchFile(BatchFile):
         try:
             end, following, last = cut_whole(data, limit_offset, epoch_of)
             if self.next_base_offset(position, data, end) < following:
-                # One of the two has a wrong offset, which no checksum covers.
+                # This batch or the next one has a damaged base offset, which no checksum covers.
                 end, following = last, -1
         except CorruptMessageError as error:
             raise CorruptMessageError(f"{self.log_path} from byte {position}: {error}") from error
@@ -130,7 +133,7 @@ class IndexedBatchFile(BatchFile):
         return data if end == len(data) else data[:end]
 
     def find_timestamp(self, timestamp: int, from_offset: int) -> TimestampOffset | None:
-        """Return the first record with a timestamp not below ``timestamp`` and an offset not below ``from_offset``.
+        """Return the first record with at least the timestamp ``timestamp`` and at least the offset ``from_offset``.
 
         Raises:
             OSError: storage failed.
@@ -155,9 +158,9 @@ class IndexedBatchFile(BatchFile):
         return None
 
     def end_offset(self, check_last: bool = False) -> int:
-        """Return the last offset of the last batch plus one, the base offset when empty, by scanning the tail.
+        """Scan the tail and return the last offset of the last batch plus one, or the base offset when empty.
 
-        With ``check_last`` the last batch's checksum is checked: it says where the log ends.
+        With ``check_last`` the checksum of the last batch is checked, because that batch determines the log end.
 
         Raises:
             OSError: storage failed.
@@ -173,10 +176,10 @@ class IndexedBatchFile(BatchFile):
         return last.header.last_offset + 1
 
     def _headers_for(self, offset: int) -> Iterator[BatchPosition]:
-        """Yield the batches from where the index leads for ``offset``, from the start when its entry is wrong.
+        """Yield the batches from the position in the index for ``offset``, or from the start if that entry is wrong.
 
-        An entry is right when it leads to a batch that ends at or before the entry's offset. So a damaged index
-        costs time and never an answer.
+        An entry is right if a batch begins at its position and ends at or below its offset. A damaged index therefore
+        costs time but never changes a result.
         """
         entry = self.offset_index.lookup(offset)
         if 0 < entry.position < self.size:
@@ -190,9 +193,9 @@ class IndexedBatchFile(BatchFile):
         return self.headers(0)
 
     def _holds(self, entry: TimestampOffset) -> bool:
-        """Whether the batch at a time index entry's offset has the entry's timestamp as its largest.
+        """Whether the timestamp of a time index entry is the largest one of the batch at the entry's offset.
 
-        An entry without a time leads to the beginning, unless foreign bytes stand in the index.
+        An entry without a timestamp must point to the base offset; otherwise the index is damaged.
         """
         if entry.timestamp < 0:
             return entry.offset == self.base_offset

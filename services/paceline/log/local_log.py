@@ -1,7 +1,7 @@
 """The files of one log and their state: segments, leader epochs, producers, and the offsets of its start and end.
 
-`LocalLog` writes, rolls and cuts without asking whether a caller may; `PartitionLog` decides that. Its methods raise
-OSError when storage fails and CorruptMessageError when the log holds bytes that are no batch.
+`LocalLog` writes, rolls and truncates without validating the request; `PartitionLog` does the validation. Its methods
+raise OSError when storage fails and CorruptMessageError when the log contains bytes that are not a batch.
 
 Source: docs/protocol/log-format.md#rolling-a-segment and #truncating-a-log.
 """
@@ -25,7 +25,7 @@ from paceline.model.identifiers import TopicPartition
 
 
 class LocalLog:
-    """One log on disk. One owner changes it; reads may come from other threads."""
+    """One log on disk. Only its owner changes it; reads may run on other threads."""
 
     __slots__ = (
         "config",
@@ -63,13 +63,13 @@ class LocalLog:
         self.end_offset = 0
         """Offset of the next record."""
         self.physical_end = 0
-        """Offset behind the last batch on disk. Below `end_offset` after a cut inside a batch."""
+        """Offset after the last batch on disk; below `end_offset` after a cut inside a batch."""
         self.high_watermark = 0
         self.truncation_count = 0
-        """Raised when segments are cut or removed, but not by compaction: a cleaning in progress is void then."""
+        """Incremented when segments are truncated or removed, which cancels a cleaning; not by compaction itself."""
 
     def new_segment(self, base_offset: int, suffix: str = "") -> Segment:
-        """Return a segment of this log; it still has to be opened or started."""
+        """Return a segment object of this log; the caller opens or starts it."""
         return Segment(
             self.files,
             self.path,
@@ -100,7 +100,7 @@ class LocalLog:
     # -- appending ---------------------------------------------------------------------------------------------
 
     def write_leader_batch(self, prepared: PreparedBatch, header: BatchHeader, now_ms: int) -> None:
-        """Write one batch, and make it visible."""
+        """Write one batch and advance the log end offset."""
         segment = self._active_for(header, prepared.size, now_ms)
         segment.append(memoryview(prepared.buffer)[: prepared.size])
         segment.note(
@@ -113,7 +113,7 @@ class LocalLog:
         self.end_offset = self.physical_end = header.last_offset + 1
 
     def write_follower_batches(self, view: memoryview, headers: list[BatchHeader], now_ms: int | None) -> None:
-        """Write runs of batches, one write each; a new run begins where the segment is rolled."""
+        """Write batches with one write per segment, rolling segments as needed."""
         position = 0
         index = 0
         while index < len(headers):
@@ -147,7 +147,9 @@ class LocalLog:
         *,
         index_aborts: bool = True,
     ) -> None:
-        """Add a batch to the producer state, and an aborted transaction to the segment's transaction index.
+        """Add a batch to the producer state.
+
+        If the batch is an abort marker and ``index_aborts`` is true, also append to the segment's transaction index.
 
         Raises:
             CorruptMessageError: a transaction marker cannot be read.
@@ -171,7 +173,8 @@ class LocalLog:
         if too_far or (
             segment.size and must_roll(self.config, segment, segment.size, first_timestamp, header, size, now_ms)
         ):
-            # Below the log end after a cut inside a batch: a segment never begins above its first batch.
+            # After a cut inside a batch this base offset may lie below the log end, but a segment must not begin above
+            # its first batch.
             segment = self._roll(header.base_offset)
         if segment.created_ms is None:
             segment.created_ms = now_ms
@@ -190,9 +193,9 @@ class LocalLog:
         return segment
 
     def roll_durably(self, base_offset: int) -> None:
-        """Begin a new segment whose name survives a power loss.
+        """Roll to a new segment and make its file name durable.
 
-        Once the segments before it are removed, only its name tells where the log continues.
+        After the removal of all earlier segments only this name says at which offset the log continues.
         """
         self.files.create(self._roll(base_offset).log_path)
         self.files.sync_directory(self.path)
@@ -200,15 +203,15 @@ class LocalLog:
     # -- truncation --------------------------------------------------------------------------------------------
 
     def cut_at(self, offset: int) -> None:
-        """Cut the active segment at the batch that holds ``offset`` and remove the segments after it."""
+        """Remove the segments above ``offset`` and cut the remaining last one at the batch that holds ``offset``."""
         self.durability.generation += 1
         self.truncation_count += 1
         self.segments.remove_above(offset)
         active = self.segments.active
         active.activate()
         if active.truncate_to(offset) and offset <= self.durability.recovery_point:
-            # Durable bytes could come back after a power loss, before the batches appended from now on. The leader
-            # epochs would not show that, and a clean stop does not flush when there is nothing to flush.
+            # Sync the cut: after a power loss durable bytes could come back in place of later appends. The leader
+            # epochs would not reveal that, and a clean stop skips the flush when no offset is to be flushed.
             self.files.sync(active.log_path)
         truncate_rows(self.files, active.txn_index_path, offset)
         self.epochs.truncate_from_end(offset)
@@ -218,7 +221,7 @@ class LocalLog:
         self.reload_producers(offset)
 
     def reset_at(self, offset: int) -> None:
-        """Remove all segments and continue, empty, at ``offset``."""
+        """Remove all segments; the empty log starts and ends at ``offset``."""
         self.durability.generation += 1
         self.truncation_count += 1
         self.segments.remove_all()
@@ -232,7 +235,10 @@ class LocalLog:
         self.start_offset = self.end_offset = self.physical_end = offset
 
     def rebase(self, base_offset: int) -> None:
-        """Let an empty log begin where the batch begins that holds its start offset."""
+        """Move an empty log's first segment to ``base_offset``, below the log start offset, which does not change.
+
+        The first batch from the leader may begin below the log start offset that it contains.
+        """
         start = self.start_offset
         self.reset_at(base_offset)
         self.start_offset = self.end_offset = self.high_watermark = start
@@ -240,13 +246,14 @@ class LocalLog:
     def reload_producers(self, limit: int, snapshot_offsets: list[int] | None = None) -> None:
         """Rebuild the producer state below ``limit`` from the newest snapshot and the batches after it.
 
-        A snapshot is used only if every batch after it can be read. The last batch of a producer may be deleted; if an
-        older sequence were taken for the last one, the producer would be refused for ever. So reading starts at the
-        beginning of the segment that holds the log start, deleted batches included, and no older snapshot is used.
+        A snapshot is used only if every batch after it is still on disk: without the last batch of a producer, an older
+        sequence would count as its last, and the broker would refuse all its later batches. So snapshots below the
+        segment that holds the log start are not used, and without a snapshot reading starts at the beginning of that
+        segment, which includes deleted records.
 
         Args:
             limit: exclusive.
-            snapshot_offsets: the snapshots that exist, if the caller knows them.
+            snapshot_offsets: offsets of the existing snapshots; listed from the directory when ``None``.
 
         Raises:
             OSError: storage failed.
@@ -268,11 +275,11 @@ class LocalLog:
     # -- loading and closing -----------------------------------------------------------------------------------
 
     def begin_with(self, segments: list[Segment], log_start_offset: int, recovery_point: int) -> None:
-        """Use loaded segments, ascending and activated; a log always has one.
+        """Use loaded segments, in ascending order, the last one activated; start a new segment if there is none.
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: the last segment's tail is no batch.
+            CorruptMessageError: the last segment ends in bytes that are not a batch.
         """
         if not segments:
             segments = [self.new_segment(log_start_offset)]
@@ -286,7 +293,7 @@ class LocalLog:
         self.durability.recovery_point = min(recovery_point, self.end_offset)
 
     def seal(self) -> None:
-        """Finish the indexes of the active segment, for a stop.
+        """Write the indexes of the active segment for a clean stop.
 
         Raises:
             OSError: storage failed.
@@ -295,5 +302,5 @@ class LocalLog:
         try:
             active.seal()
         except CorruptMessageError:
-            # A reader of the damaged part gets the error. The stop of the other logs must stay clean.
+            # Reads of the damaged part report the error; it must not make the stop of the other logs unclean.
             active.write_indexes()

@@ -1,7 +1,7 @@
 """Manage all logs of a broker: loading and recovery, creation and deletion, checkpoints, the clean-stop marker.
 
-Each log directory has a lock file while the broker runs, the clean-stop marker, the offset checkpoints, and the
-kernel's boot id of the last start, which differs after a loss of power and not after a crash of the process.
+Each log directory holds a lock file while the broker runs, the clean-stop marker, the offset checkpoints, and the boot
+id that the kernel had at the last start. The boot id changes with a power loss, not with a crash of the process.
 Source: docs/protocol/log-format.md#clean-shutdown-marker, #unclean-restart and #offset-checkpoints.
 """
 
@@ -37,7 +37,7 @@ class LogManager:
     """All logs of one broker, over one or more log directories."""
 
     log_class: type[PartitionLog] = PartitionLog
-    """Class of the logs; a subclass may use one that it watches."""
+    """Class of the logs to create and load; a subclass may set its own."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class LogManager:
         ]
         self._locks: dict[str, FileLock] = {}
         self.sessions_of_dead_processes: frozenset[int] = frozenset()
-        """ZooKeeper sessions of earlier processes that held the same locks, which proves that they are dead."""
+        """ZooKeeper sessions of earlier processes that held the same locks and are therefore dead."""
         self._sessions: tuple[int, ...] = ()
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._deleted: list[tuple[LogDirectory, str]] = []
@@ -65,16 +65,16 @@ class LogManager:
         self._name_counter = count(1)
         self._checkpoints = OffsetCheckpoints(files, self._logs)
         self.set_aside: list[str] = []
-        """Directories of damaged and stray logs that are kept for people to look at."""
+        """Directories of damaged and stray logs that are kept until an operator has examined them."""
         self.cut_after_clean_stop: dict[TopicPartition, str] = {}
-        """Logs that had lost batches after a clean stop, with a description, found while loading."""
+        """Logs that were found at load to lack batches although the stop was clean, with a description."""
         self.without_owner: dict[TopicPartition, str] = {}
-        """Logs that had records but no topic id, with a description, found while loading."""
+        """Logs that were found at load to have records but no topic id, with a description."""
 
     # -- loading -----------------------------------------------------------------------------------------------
 
     def topics_on_disk(self) -> set[str]:
-        """Return the topics of which a log lies in a directory that can be read; before `load`, which reports more."""
+        """Return the topics that have a log in a readable directory, without loading any; call it before `load`."""
         topics = set()
         for directory in self._directories:
             try:
@@ -88,11 +88,11 @@ class LogManager:
         return topics
 
     def load(self, now_ms: int, settings: TopicSettings | None = None) -> LoadReport:
-        """Lock every directory, load and where needed recover every log.
+        """Lock every directory, load every log and recover those that need it.
 
-        ``settings`` gives the settings of a topic, ``None`` while they are not known: nothing is dropped then that a
-        compacted topic would keep. Without it every topic has the defaults. A directory that fails goes offline and is
-        reported; the others are loaded.
+        ``settings`` returns the settings of a topic, or ``None`` while they are not known; the load then assumes that
+        the topic may be compacted and keeps all that a compacted topic would keep. Without ``settings`` every topic has
+        the defaults. A directory with a storage error is taken offline and reported; the other directories are loaded.
 
         Raises:
             KafkaStorageError: another process uses a directory, or a partition has two current logs.
@@ -125,15 +125,16 @@ class LogManager:
             try:
                 found = decode_session_file(path, read_all(self._files, path)) if self._files.exists(path) else None
             except (OSError, DamagedFileError):
-                continue  # Without the proof the broker waits until the old session has ended.
+                continue  # Without this proof the broker waits until ZooKeeper has expired the old session.
             if found is not None and found.proves_death(self._boot_id, held):
                 self.sessions_of_dead_processes |= set(found.sessions)
                 self._sessions = (*self._sessions, *(one for one in found.sessions if one not in self._sessions))
 
     def remember_session(self, session_id: int) -> None:
-        """Note a session of this process before it registers, so that its successor knows the registration.
+        """Write a session id of this process to disk before the broker registers with that session.
 
-        Not synced: the note counts only until the kernel starts again.
+        The next process on these directories then knows that the registration is left over. The file is not synced,
+        because it proves nothing after the kernel has restarted.
         """
         self._sessions = (*(one for one in self._sessions if one != session_id), session_id)
         locks = tuple(sorted(lock.identity for lock in self._locks.values()))
@@ -147,7 +148,10 @@ class LogManager:
                 directory.fail(error)
 
     def _lower_recovery_points(self, directory: LogDirectory) -> None:
-        """When a log now ends below its recovery point, lower the point, or the next appends would count as flushed."""
+        """Write lower recovery points for logs that now end below theirs.
+
+        With the old recovery point a later recovery would take the next appends for flushed.
+        """
         if any(
             log.log_end_offset < (log.checkpointed_recovery_point or 0) for log in self._checkpoints.logs_in(directory)
         ):
@@ -161,9 +165,9 @@ class LogManager:
         self._locks[directory.path] = lock
 
     def unclean_restart_noted(self) -> None:
-        """The controller knows of the unclean restart: from here on only a new one counts.
+        """Replace the unclean-restart mark by the boot id, once the controller knows of the unclean restart.
 
-        Until then the mark stays, so that a stop before that, even a clean one, does not hide the loss.
+        Until then the mark stays on disk: a stop in between, even a clean stop, must not hide the loss.
         """
         for directory in self._directories:
             if directory.is_offline:
@@ -180,7 +184,7 @@ class LogManager:
         return self._logs.get(tp)
 
     def all_logs(self) -> list[PartitionLog]:
-        """Return every log, those of offline directories included."""
+        """Return every log, including the logs of offline directories."""
         return list(self._logs.values())
 
     @property
@@ -190,7 +194,7 @@ class LogManager:
 
     @property
     def live_log_dirs(self) -> list[str]:
-        """Paths of the directories that work."""
+        """Paths of the directories that are online."""
         return [directory.path for directory in self._directories if not directory.is_offline]
 
     def is_offline(self, log_dir: str) -> bool:
@@ -200,14 +204,16 @@ class LogManager:
     def get_or_create(
         self, tp: TopicPartition, topic_id: str | None, is_new: bool, config: LogConfig | None = None
     ) -> PartitionLog:
-        """Return the partition's log, made in the live directory with the fewest logs when there is none.
+        """Return the partition's log; create it in the online directory with the fewest logs if it does not exist.
 
-        ``is_new`` says that the replica cannot exist anywhere yet; without it a missing log is refused while a
-        directory is offline, for the data may lie there. Costs one directory; files come with the first append.
+        ``is_new`` says that the controller has just created the replica, so no directory can hold it yet. Without it a
+        missing log is not created while a directory is offline, because that directory may hold the log. Creating a log
+        makes one directory; the first append creates its files.
 
         Raises:
             InconsistentTopicIdError: the log belongs to another topic of the same name.
-            KafkaStorageError: its directory is offline, no directory works, or the refusal above.
+            KafkaStorageError: the log's directory is offline, every directory is offline, or the missing log may lie in
+                an offline directory.
         """
         log = self._logs.get(tp)
         if log is not None:
@@ -232,7 +238,7 @@ class LogManager:
         path = join(directory.path, str(tp))
         try:
             if tp in self._checkpoints.stale.get(directory.path, ()):
-                # Offsets of an earlier log of this name must not meet the new one after a crash.
+                # After a crash the new log must not be loaded with the checkpointed offsets of the deleted log.
                 self._checkpoints.write_all(directory)
             self._files.make_directory(path)
         except OSError as error:
@@ -244,9 +250,10 @@ class LogManager:
         return log
 
     def delete(self, tp: TopicPartition) -> None:
-        """Rename the partition's directory away and forget it; `purge_deleted` removes the files.
+        """Rename the partition's directory to one ending in ``-delete`` and drop the log from memory.
 
-        Durable only after `sync_deletions`, so that many deletions cost one fsync.
+        `purge_deleted` removes the files. The rename is durable only after `sync_deletions`, so that many deletions
+        share one fsync.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such log.
@@ -257,9 +264,9 @@ class LogManager:
         self._unsynced_deletions[directory.path] = directory
 
     def set_log_aside(self, tp: TopicPartition, why: str) -> str:
-        """Rename the partition's directory to one ending in ``-why``, durably, and forget it; return where it is now.
+        """Rename the partition's directory durably to one ending in ``-why`` and drop the log; return the new path.
 
-        Nothing ever removes it but a person. ``why`` is `DAMAGED` or `STRAY`.
+        Only an operator removes the directory. ``why`` is `DAMAGED` or `STRAY`.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such log.
@@ -294,10 +301,10 @@ class LogManager:
         return directory, target
 
     def sync_deletions(self) -> None:
-        """Make deletions durable; call it before a response confirms them. A directory that fails goes offline.
+        """Make deletions durable; call it before a response confirms them. A directory that fails is taken offline.
 
-        A log that came back after a loss of power would belong to no topic any more, and bar the way to the next one
-        of that name.
+        Otherwise a power loss could bring a deleted log back. It would belong to no topic, and a new topic of the same
+        name could not create its log.
         """
         unsynced, self._unsynced_deletions = self._unsynced_deletions, {}
         for directory in unsynced.values():
@@ -309,7 +316,10 @@ class LogManager:
                 directory.fail(error)
 
     def purge_deleted(self) -> int:
-        """Remove the files of deleted logs, now; return how many logs. Call ``file.delete.delay.ms`` after `delete`."""
+        """Remove the files of deleted logs and return the number of logs.
+
+        Call it ``file.delete.delay.ms`` after `delete`.
+        """
         waiting, self._deleted = self._deleted, []
         removed = 0
         for directory, path in waiting:
@@ -327,7 +337,7 @@ class LogManager:
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def checkpoint_high_watermarks(self) -> None:
-        """Write every log's high watermark, logs without a role included, so that no entry is ever lost."""
+        """Write the high watermarks of all logs, also of logs that are neither leader nor follower at the moment."""
         self._checkpoint_all(self._checkpoints.write_high_watermarks)
 
     def checkpoint_recovery_points(self) -> None:
@@ -335,11 +345,11 @@ class LogManager:
         self._checkpoint_all(self._checkpoints.write_recovery_points)
 
     def checkpoint_log_start_offsets(self) -> None:
-        """Write the log start offset of logs whose first segment does not tell it: beyond its base, or not for good."""
+        """Write the log start offset of every log whose first segment's name does not durably say it."""
         self._checkpoint_all(self._checkpoints.write_log_starts)
 
     def checkpoint_cleaner_offsets(self) -> None:
-        """Write up to where each log is compacted."""
+        """Write the first dirty offset of each compacted log."""
         self._checkpoint_all(self._checkpoints.write_cleaner_offsets)
 
     def read_high_watermarks(self, log_dir: str) -> dict[TopicPartition, int]:
@@ -365,10 +375,10 @@ class LogManager:
     # -- identity ----------------------------------------------------------------------------------------------
 
     def read_meta_properties(self) -> dict[str, MetaProperties | None]:
-        """Return ``meta.properties`` of every working directory, ``None`` where there is none.
+        """Return the ``meta.properties`` of every online directory, ``None`` where the file is missing.
 
         Raises:
-            DamagedFileError: one does not parse.
+            DamagedFileError: a file does not parse.
             OSError: storage failed.
         """
         found: dict[str, MetaProperties | None] = {}
@@ -378,7 +388,7 @@ class LogManager:
         return found
 
     def write_meta_properties(self, broker_id: int, cluster_id: str, date: str) -> None:
-        """Write ``meta.properties`` into every working directory; ``date`` becomes its comment line."""
+        """Write ``meta.properties`` into every online directory; ``date`` becomes its comment line."""
         data = encode_meta_properties(MetaProperties(broker_id, cluster_id), date)
         for directory in self._directories:
             if not directory.is_offline:
@@ -390,9 +400,9 @@ class LogManager:
     # -- stopping ----------------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Flush and close every log, write all checkpoints, then the clean-stop marker, last.
+        """Flush and close every log, write all checkpoints, and create the clean-stop marker last.
 
-        A directory that is offline, or whose load did not complete, gets no marker.
+        A directory that is offline or was not loaded completely gets no marker.
         """
         for directory in self._directories:
             if directory.load_completed and not directory.is_offline:

@@ -1,6 +1,6 @@
 """Write the offset checkpoints: high watermarks, recovery points, log starts, first dirty offsets.
 
-Source: docs/protocol/log-format.md#offset-checkpoints. The files' form is in `checkpoint.py`.
+Source: docs/protocol/log-format.md#offset-checkpoints. `checkpoint.py` defines the format of the files.
 """
 
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ class OffsetCheckpoints:
         self._files = files
         self._logs = logs
         self.stale: dict[str, set[TopicPartition]] = {}
-        """Per directory, partitions that its checkpoints may still list although their log was deleted."""
+        """Partitions per directory that its checkpoints may still list although their log was deleted."""
 
     def logs_in(self, directory: LogDirectory) -> list[PartitionLog]:
         """Return the logs that lie in a directory."""
         return [log for log in self._logs.values() if log.directory is directory]
 
     def write_high_watermarks(self, directory: LogDirectory) -> None:
-        """Write every log's high watermark, logs without a role included, so that no entry is ever lost.
+        """Write the high watermarks of all logs, also of logs that are neither leader nor follower at the moment.
 
         Raises:
             OSError: storage failed.
@@ -52,7 +52,9 @@ class OffsetCheckpoints:
             log.checkpointed_recovery_point = points.get(log.topic_partition)
 
     def write_log_starts(self, directory: LogDirectory) -> None:
-        """Write the log start offset of logs whose first segment does not tell it: beyond its base, or not for good.
+        """Write the log start offset of every log whose first segment's name does not durably say it.
+
+        See `PartitionLog.names_its_start`.
 
         Raises:
             OSError: storage failed.
@@ -63,7 +65,7 @@ class OffsetCheckpoints:
         write_offsets(self._files, join(directory.path, LOG_START_CHECKPOINT), offsets)
 
     def write_cleaner_offsets(self, directory: LogDirectory) -> None:
-        """Write up to where each log is compacted; no file comes to be where none ever was.
+        """Write the first dirty offset of each compacted log; create the file only when there is an offset to write.
 
         Raises:
             OSError: storage failed.
@@ -78,7 +80,7 @@ class OffsetCheckpoints:
             write_offsets(self._files, path, offsets)
 
     def write_all(self, directory: LogDirectory) -> None:
-        """Write all four; nothing in them speaks of a log that is not there any more.
+        """Write all four checkpoints, which drops the entries of deleted logs.
 
         Raises:
             OSError: storage failed.

@@ -1,6 +1,6 @@
-"""The door to real files: the `Files` interface on the operating system, with a bounded cache of descriptors."""
+"""Implement the `Files` interface with files of the operating system and a bounded cache of descriptors."""
 
-# Paths are plain strings here, and descriptors are the point.
+# Paths are strings and files are descriptors here, so pathlib does not fit.
 # ruff: noqa: PTH102, PTH103, PTH104, PTH108
 import contextlib
 import fcntl
@@ -32,7 +32,7 @@ class _Handle:
 
 
 class _Reserve:
-    """Descriptors of this process that are given up when a file cannot be opened without them."""
+    """Descriptors that this process holds open, to close them when it cannot open a file otherwise."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -40,14 +40,14 @@ class _Reserve:
         self._mutex = threading.Lock()
 
     def fill(self) -> None:
-        """Hold as many as there are to be, or as can be had."""
+        """Open descriptors until the reserve is full or the process has none left."""
         if len(self._held) < self._size:
             with self._mutex, contextlib.suppress(OSError):
                 while len(self._held) < self._size:
                     self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def free(self) -> bool:
-        """Give up all; return whether there were any."""
+        """Close all reserved descriptors; return whether there were any."""
         with self._mutex:
             held, self._held = self._held, []
         for descriptor in held:
@@ -67,44 +67,47 @@ class OsFileLock(FileLock):
         self.identity = f"{stat.st_dev:x}:{stat.st_ino:x}"
 
     def release(self) -> None:
-        """Close the descriptor, which gives the lock back."""
+        """Close the descriptor, which releases the lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 class OsFiles:
-    """Files of the operating system. Safe to use from several threads.
+    """Files of the operating system; thread-safe.
 
-    At most ``max_open_files`` descriptors stay open while idle, so ten thousand partitions do not need ten thousand
-    descriptors; those in use at the same moment may go beyond it. A process that has run out of descriptors is no
-    failure of its storage: some are held in reserve, and idle ones are closed, before opening a file fails.
+    The cache keeps at most ``max_open_files`` idle descriptors, so ten thousand partitions do not need ten thousand
+    descriptors; descriptors in use may exceed this limit. Running out of descriptors is not a storage failure: before
+    opening a file fails, idle descriptors and then reserved descriptors are closed.
     """
 
     def __init__(self, max_open_files: int = 1024, observe_sync: Callable[[float], None] = lambda _: None) -> None:
-        """``observe_sync`` is called with the seconds of each flush of a file, on the thread that flushed."""
+        """``observe_sync`` is called with the duration of each file's fsync in seconds, on the thread that synced."""
         self._observe_sync = observe_sync
         self._max_open_files = max_open_files
         self._names_gone = 0
-        """How often names were taken away: a file opened meanwhile may be one that its path means no more."""
+        """Number of times that paths were renamed, removed or re-created.
+
+        If it changes while a file is being opened, the path may now belong to another file.
+        """
         self._handles: OrderedDict[str, _Handle] = OrderedDict()
         self._mutex = threading.Lock()
         _RESERVE.fill()
 
     def exists(self, path: str) -> bool:
-        """Whether the name exists; a dangling link counts as existing."""
+        """Whether the path exists; a dangling symbolic link counts as existing."""
         return os.path.lexists(path)
 
     def size(self, path: str) -> int:
-        """Size in bytes."""
+        """Return the size of a file in bytes."""
         return os.lstat(path).st_size
 
     def modified_ms(self, path: str) -> int:
-        """Time of the last change in milliseconds."""
+        """Return the time of the last change, wall clock, in milliseconds."""
         return os.lstat(path).st_mtime_ns // 1_000_000
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
-        """Names with their kind, sorted by name; links count as neither file nor directory."""
+        """Return names with their kind, sorted by name; symbolic links count as `FileKind.OTHER`."""
         found = []
         with os.scandir(path) as entries:
             for entry in entries:
@@ -119,7 +122,7 @@ class OsFiles:
         return found
 
     def make_directory(self, path: str) -> None:
-        """Create a directory and its parents."""
+        """Create a directory and missing parents; an existing directory is not an error."""
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:
@@ -135,7 +138,7 @@ class OsFiles:
         self._remember(path, descriptor)
 
     def append(self, path: str, data: bytes | bytearray | memoryview) -> None:
-        """Write everything at the end; one system call unless the kernel takes less."""
+        """Write all of ``data`` at the end, with one system call unless the kernel writes only a part."""
         handle = self._acquire(path, create=True)
         try:
             written = os.write(handle.descriptor, data)
@@ -147,7 +150,7 @@ class OsFiles:
             self._release(handle)
 
     def read_at(self, path: str, position: int, length: int) -> bytes:
-        """Positioned read; does not move anything shared."""
+        """Read up to ``length`` bytes from ``position`` with pread, so concurrent reads share no file position."""
         handle = self._acquire(path, create=False)
         try:
             data = os.pread(handle.descriptor, length, position)
@@ -176,7 +179,7 @@ class OsFiles:
             self._release(handle)
 
     def rename(self, source: str, target: str) -> None:
-        """Rename; descriptors below either name are closed, for their paths mean something else from now on."""
+        """Rename a file or directory and close cached descriptors of both paths, which are now those of other files."""
         is_directory = stat.S_ISDIR(os.lstat(source).st_mode)
         try:
             os.rename(source, target)
@@ -194,14 +197,14 @@ class OsFiles:
             self._forget(path)
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory; links inside it are removed, not followed."""
+        """Remove a directory and its content; symbolic links in it are removed, not followed."""
         try:
             shutil.rmtree(path)
         finally:
             self._forget_below(path)
 
     def sync(self, path: str) -> None:
-        """Flush a file's content to the device."""
+        """Write a file's content to the device (fsync)."""
         handle = self._acquire(path, create=False)
         begin = time.perf_counter()
         try:
@@ -211,7 +214,7 @@ class OsFiles:
         self._observe_sync(time.perf_counter() - begin)
 
     def sync_directory(self, path: str) -> None:
-        """Flush a directory's names to the device."""
+        """Write a directory's names to the device (fsync)."""
         descriptor = self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -219,7 +222,7 @@ class OsFiles:
             os.close(descriptor)
 
     def lock(self, path: str) -> FileLock | None:
-        """Take the lock without waiting."""
+        """Acquire the lock without waiting; return ``None`` when another process holds it."""
         descriptor = self._open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -237,7 +240,7 @@ class OsFiles:
                 self._evict(handle)
 
     def _open(self, path: str, flags: int, mode: int = 0o600) -> int:
-        """Open a file; when the process has no descriptor left, close this cache's files and try again for a second.
+        """Open a file; while the process has no descriptor left, close idle or reserved ones and retry for a second.
 
         Raises:
             OSError: the file cannot be opened.
@@ -249,14 +252,14 @@ class OsFiles:
                 if error.errno not in NO_DESCRIPTOR:
                     raise
                 if not (self._close_idle() or _RESERVE.free()):
-                    time.sleep(_OPEN_RETRY_S)  # other holders of descriptors may close some
+                    time.sleep(_OPEN_RETRY_S)  # other threads may close descriptors in the meantime
             else:
                 _RESERVE.fill()
                 return descriptor
         return os.open(path, flags, mode)
 
     def _close_idle(self) -> bool:
-        """Close the cached descriptors that are not in use; return whether there were any."""
+        """Close the cached descriptors that no call uses; return whether there were any."""
         with self._mutex:
             idle = [path for path, handle in self._handles.items() if handle.users == 0]
             for path in idle:
@@ -279,7 +282,7 @@ class OsFiles:
         handle.users = users
         with self._mutex:
             if names_gone not in (None, self._names_gone):
-                # Perhaps this name was among them; another file of that name must not be taken for this one.
+                # This path may now belong to another file, so do not cache the descriptor under it.
                 handle.evicted = True
                 return handle
             other = self._handles.pop(path, None)

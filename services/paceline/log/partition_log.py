@@ -4,9 +4,9 @@ Offsets: ``log_start_offset`` <= ``high_watermark`` <= ``log_end_offset``; the l
 owner at a time and holds no locks; reads and the fsync part of a flush may run on other threads.
 
 Invariants:
- * nothing is visible before it is written whole; nothing changes when an append is refused;
- * after the first storage error the directory is offline: every later call raises, nothing is retried;
- * epochs and index entries are durable before the recovery point passes the offsets they speak of.
+ * a reader sees a batch only after the whole batch was written; a refused append changes nothing;
+ * after the first storage error the directory is offline: every later call raises, and no operation is retried;
+ * epochs and index entries are durable before the recovery point passes the offsets that they describe.
 
 Source: docs/protocol/log-format.md. Read `PartitionLog.append_as_leader` first.
 """
@@ -34,7 +34,7 @@ from paceline.model.identifiers import TopicPartition
 
 
 class PartitionLog:
-    """One replica's log in its directory. `LogManager` makes and loads them."""
+    """One replica's log in its directory. `LogManager` creates and loads the logs."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class PartitionLog:
     ) -> None:
         self._files = files
         self.local = LocalLog(files, directory, path, topic_partition, config)
-        """Its files; outside this class only the loader changes them."""
+        """The log's files and their state; apart from this class only the loader changes them."""
         self._storage = StorageErrors(directory, topic_partition)
         self._reads = StorageErrors(directory, topic_partition, only_reads=True)
         self.compaction = LogCompaction(self.local, self._storage)
@@ -63,13 +63,13 @@ class PartitionLog:
         self.topic_id = topic_id
         self._topic_id_written = topic_id_written
         self.checkpointed_recovery_point: int | None = None
-        """Recovery point of this log in the directory's checkpoint, ``None`` when it is not listed."""
+        """Recovery point of this log in the directory's checkpoint, ``None`` when the checkpoint does not list it."""
 
     # -- state -------------------------------------------------------------------------------------------------
 
     @property
     def config(self) -> LogConfig:
-        """Present settings; new ones hold for the active segment's indexes, too, while it is empty."""
+        """Current settings; new index settings apply to the active segment only while it is empty."""
         return self.local.config
 
     @config.setter
@@ -86,10 +86,10 @@ class PartitionLog:
 
     @property
     def names_its_start(self) -> bool:
-        """Whether the first segment's name says where the log starts, even after a loss of power.
+        """Whether the first segment's name would still give the log start offset after a power loss.
 
-        It does not while segments below may come back, for their removal is not durable yet, nor before its first
-        batch is durable: until then the segment has no file, or one that may be lost.
+        It would not while the removal of earlier segments is not durable, because they could come back; nor before the
+        first segment's first batch is durable, because its file may be missing or be lost.
         """
         local = self.local
         if not local.start_offset:
@@ -114,7 +114,7 @@ class PartitionLog:
 
     @property
     def segment_count(self) -> int:
-        """How many segments there are."""
+        """Number of segments, the active one included."""
         return len(self.local.segments)
 
     @property
@@ -146,7 +146,7 @@ class PartitionLog:
     def increment_log_start_offset(self, offset: int) -> bool:
         """Raise the log start offset (delete-records, or following the leader); return whether it moved.
 
-        Segments stay until `remove_segments_below_start`. A high watermark below is lifted along.
+        `remove_segments_below_start` removes the segments. A high watermark below ``offset`` is raised to it.
 
         Raises:
             OffsetOutOfRangeError: ``offset`` is beyond the log end.
@@ -162,9 +162,9 @@ class PartitionLog:
         return True
 
     def retained_from(self, wall_ms: int) -> int | None:
-        """Return the first offset that the topic's settings retain, None when they retain all records.
+        """Return the first offset that the topic's settings retain, ``None`` when they retain all records.
 
-        If the active segment goes, too, a new segment is begun before that, durably: a log always has one.
+        A log always has a segment: if retention covers the active segment too, it is first rolled durably.
 
         Raises:
             KafkaStorageError: storage failed; the directory is offline.
@@ -173,7 +173,7 @@ class PartitionLog:
         local = self.local
         local.check_online()
         with self._storage:
-            # Behind a cut inside a batch the next append may begin below the log end: the active segment stays for it.
+            # After a cut inside a batch the next append may begin below the log end and needs the active segment.
             end = local.end_offset if local.physical_end == local.end_offset else None
             segments = local.segments.extents(end)
             offset = retained_from(segments, self.config, self.size_bytes, local.high_watermark, wall_ms)
@@ -182,10 +182,10 @@ class PartitionLog:
         return offset
 
     def remove_segments_below_start(self) -> list[str]:
-        """Let go of the segments that lie below the log start offset as a whole; return their files, now ``.deleted``.
+        """Remove the segments that lie wholly below the log start offset; return their files, renamed to ``.deleted``.
 
-        A reader that is under way may still finish: `remove_files` is called after ``file.delete.delay.ms``, or the
-        next load does it.
+        The caller removes the files with `remove_files` after ``file.delete.delay.ms``, so that reads in progress can
+        finish. Files that are left over are removed by the next load.
 
         Raises:
             KafkaStorageError: storage failed; the directory is offline.
@@ -198,14 +198,17 @@ class PartitionLog:
                 renamed.extend(segment.rename_deleted())
                 self.snapshots.remove(segment.base_offset)
         if renamed:
-            # A flush that is under way may miss them: it has to say nothing of how far the log is durable.
+            # A flush in progress may fail to find these files, so it must not advance the recovery point.
             local.durability.generation += 1
             local.truncation_count += 1
             local.durability.names_dirty = local.durability.removals_unsynced = True
         return renamed
 
     def remove_files(self, paths: list[str]) -> None:
-        """Remove files that `remove_segments_below_start` has released; those of a deleted log were removed with it."""
+        """Remove files that `remove_segments_below_start` returned.
+
+        Missing files are not an error: they were removed together with a deleted log.
+        """
         try:
             for path in paths:
                 if self._files.exists(path):
@@ -216,7 +219,7 @@ class PartitionLog:
             self.directory.fail(error)
 
     def assign_topic_id(self, topic_id: str) -> None:
-        """Adopt a topic id; it is written before the first append, at once where there are records.
+        """Set the topic id, and write it at once if the log has records, otherwise before the first append.
 
         Raises:
             InconsistentTopicIdError: the log belongs to another topic of the same name.
@@ -226,14 +229,14 @@ class PartitionLog:
             self.topic_id = topic_id
             self._topic_id_written = False
             if self.size_bytes:
-                # They are led or followed from here on: the next process has to know whose they are.
+                # This replica now becomes leader or follower; the next process must know which topic has the records.
                 with self._storage:
                     self._write_topic_id(durable=True)
         elif self.topic_id != topic_id:
             raise InconsistentTopicIdError(f"{self.topic_partition} has topic id {self.topic_id}, not {topic_id}")
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
-        """Note that ``epoch`` starts at ``start_offset``; in memory, made durable by the next flush."""
+        """Add ``epoch`` with its ``start_offset`` to the leader epoch cache; the next flush makes it durable."""
         self.epochs.assign(epoch, start_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int] | None:
@@ -243,14 +246,15 @@ class PartitionLog:
     # -- appending ---------------------------------------------------------------------------------------------
 
     def append_as_leader(self, data: bytes, leader_epoch: int, now_ms: int) -> AppendInfo:
-        """Check a producer's one batch, give it offsets and the leader epoch, and write it.
+        """Check a producer's single batch, assign offsets and the leader epoch, and write it.
 
-        ``now_ms`` is wall clock. A repetition of one of the producer's last five batches is answered with its
-        original offsets and not written again.
+        ``now_ms`` is wall clock. A duplicate of one of the producer's last five batches is not written again; the
+        result has the offsets of the first append.
 
         Raises:
-            PacelineError: one of those of `prepare_client_batch`; nothing is written.
-            InvalidProducerEpochError, OutOfOrderSequenceNumberError: idempotent producer; nothing is written.
+            PacelineError: an error of `prepare_client_batch`; nothing is written.
+            InvalidProducerEpochError, OutOfOrderSequenceNumberError: the batch of an idempotent producer has an old
+                epoch or a sequence gap; nothing is written.
             KafkaStorageError: storage failed; the directory is offline.
         """
         local = self.local
@@ -292,9 +296,9 @@ class PartitionLog:
         )
 
     def append_as_follower(self, data: bytes | memoryview, now_ms: int | None = None) -> AppendInfo | None:
-        """Write the leader's batches as they are; an incomplete one at the end is ignored.
+        """Write the leader's batches unchanged; ignore an incomplete batch at the end.
 
-        Returns ``None`` when there is no complete batch. ``now_ms``, wall clock, only serves rolling by time when
+        Return ``None`` when there is no complete batch. ``now_ms``, wall clock, is used only to roll by time when the
         records have no timestamps.
 
         Raises:
@@ -329,7 +333,7 @@ class PartitionLog:
         return timestamp if is_append_time else NO_TIMESTAMP
 
     def _write_topic_id(self, *, durable: bool = False) -> None:
-        """Write the topic id before the first batch; the next flush makes it durable, no append waits for that."""
+        """Write the topic id unless it is written; without ``durable`` the next flush syncs it and no append waits."""
         if self.topic_id is not None and not self._topic_id_written:
             data = encode_partition_metadata(self.topic_id)
             write_atomically(self._files, join(self.path, PARTITION_METADATA), data, durable=durable)
@@ -339,15 +343,15 @@ class PartitionLog:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, limit_offset: int, at_least_one: bool = True) -> bytes:
-        """Return whole batches, from the one that holds ``offset``, none that reaches ``limit_offset`` (exclusive).
+        """Return whole batches that end below ``limit_offset``, starting with the batch that holds ``offset``.
 
-        At most ``max_bytes``, except that the first batch comes whole when ``at_least_one``. Never crosses a
-        segment boundary, so less than ``max_bytes`` does not mean that there is no more.
+        At most ``max_bytes`` are returned; with ``at_least_one`` the first batch is returned even if it is larger. A
+        read never crosses a segment boundary, so a result shorter than ``max_bytes`` may have batches after it.
 
         Raises:
             OffsetOutOfRangeError: ``offset`` is below the log start or above the log end.
-            DamagedLogError: the bytes at ``offset`` differ from those written. Never is anything returned whose
-                checksum does not match.
+            DamagedLogError: the bytes at ``offset`` differ from those written. A batch whose checksum does not match is
+                never returned.
             KafkaStorageError: storage failed; the directory is offline.
             ThrottledError: the process has no file descriptor left.
         """
@@ -366,7 +370,9 @@ class PartitionLog:
             return data
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record below ``limit_offset`` with a timestamp not below this one.
+        """Return (offset, timestamp) of the first record with a timestamp of at least ``timestamp_ms``.
+
+        Return ``None`` when there is no such record below ``limit_offset``.
 
         Raises:
             DamagedLogError: bytes in the file are not a batch.
@@ -382,14 +388,15 @@ class PartitionLog:
     # -- truncation --------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the records from ``offset`` on; the next append starts exactly there.
+        """Remove the records from ``offset`` on; the log end offset becomes ``offset``.
 
-        The file is cut at the start of the batch that holds ``offset``. At or beyond the log end only leader epochs
-        without records go. When the durable recovery point lies higher, it is lowered durably before this returns.
+        The file is cut at the start of the batch that holds ``offset``. If ``offset`` is at or above the log end, only
+        leader epochs without records are removed. A recovery point in the checkpoint above ``offset`` is lowered
+        durably before this method returns.
 
         Raises:
-            DamagedLogError: the position to truncate at is not found, or the log still ends beyond it; it may be cut
-                partly and has to be rebuilt.
+            DamagedLogError: the batch to cut at was not found, or the log still ends above ``offset``; the log may be
+                partly cut and must be rebuilt.
             KafkaStorageError: storage failed; the directory is offline.
         """
         local = self.local
@@ -407,7 +414,7 @@ class PartitionLog:
                 raise CorruptMessageError(f"the last batch below {offset} ends at {local.physical_end}")
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop all records and continue, empty, at ``offset``.
+        """Remove all records; the empty log starts and ends at ``offset``.
 
         Raises:
             KafkaStorageError: storage failed; the directory is offline.
@@ -433,7 +440,7 @@ class PartitionLog:
         return self.local.durability.is_due(self.local.end_offset, self.config, now_ms)
 
     def begin_flush(self) -> FlushTask | None:
-        """Start a flush up to the present log end; ``None`` when nothing is to be done or one is running.
+        """Start a flush up to the current log end; ``None`` when all is durable or another flush is in progress.
 
         The owner calls this and `finish_flush`; `FlushTask.run` between them may run on another thread.
 
@@ -446,11 +453,11 @@ class PartitionLog:
             return local.durability.begin(local.end_offset, local.segments)
 
     def finish_flush(self, task: FlushTask, now_ms: int | None = None) -> None:
-        """Advance the recovery point after `FlushTask.run` came back without an error."""
+        """Advance the recovery point after `FlushTask.run` has returned without an error."""
         self.local.durability.finish(task, now_ms)
 
     def flush(self, now_ms: int | None = None) -> None:
-        """Make everything durable and advance the recovery point to the log end.
+        """Make the log durable up to its end and advance the recovery point to the log end.
 
         Raises:
             KafkaStorageError: storage failed; the directory is offline.
@@ -461,7 +468,7 @@ class PartitionLog:
             self.finish_flush(task, now_ms)
 
     def close(self) -> None:
-        """Finish the files as for a clean stop, durably: indexes, producer snapshot, epochs. The log ends here.
+        """Write indexes, producer snapshot and epochs for a clean stop, flush, and refuse every later call.
 
         Raises:
             KafkaStorageError: storage failed; the directory is offline.
@@ -472,36 +479,36 @@ class PartitionLog:
         local.check_online()
         with self._storage:
             self._files.make_directory(self.path)
-            # With records there may be nothing left to flush, and the next process takes the id for durable.
+            # The flush below may find nothing to do, and the next process assumes that the topic id is durable.
             self._write_topic_id(durable=self.size_bytes > 0)
             local.seal()
             self.snapshots.write(local.end_offset, self.producers)
             if not self.size_bytes:
-                # Epochs of a log without records are dropped by the next load: not worth an fsync per empty log.
+                # The next load drops the epochs of a log without records, so they are not worth an fsync.
                 self.epochs.flush(durable=False)
         if self.size_bytes:
             self.flush()
         self.retire()
 
     def retire(self) -> None:
-        """Refuse everything from now on: the directory is being renamed for deletion."""
+        """Refuse every later call: the log is closed, or its directory is about to be renamed."""
         self.local.durability.is_over = True
 
     def remove_expired_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Remove producers idle for longer than ``expiration_ms``; return how many. ``now_ms`` is wall clock."""
+        """Remove producers idle for longer than ``expiration_ms``; return their number. ``now_ms`` is wall clock."""
         return self.producers.remove_expired(now_ms, expiration_ms)
 
     # -- loading -----------------------------------------------------------------------------------------------
 
     def begin_with(self, segments: list[Segment], log_start_offset: int, recovery_point: int) -> None:
-        """Take over loaded segments, ascending and activated; used by the loader only.
+        """Use loaded segments, in ascending order, the last one activated; only the loader calls this.
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: the last segment's tail is no batch.
+            CorruptMessageError: the last segment ends in bytes that are not a batch.
         """
         self.local.begin_with(segments, log_start_offset, recovery_point)
-        # A log without records was stopped without an fsync, even cleanly.
+        # Even a clean stop does not sync the files of a log without records.
         self.local.durability.topic_id_unsynced = self._topic_id_written and not self.size_bytes
 
     # -- helpers -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Remember a log's idempotent producers: epoch and last five batches of each, and their snapshots.
+"""Keep the epoch and the last five batches of each idempotent producer of a log, and encode producer snapshots.
 
 Source: docs/protocol/log-format.md#producer-state and #producer-snapshots; KIP-98, KIP-360.
 """
@@ -45,7 +45,7 @@ class BatchMetadata(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """State of one producer id; -1 stands for "none", as in the snapshot."""
+    """State of one producer id; -1 means "none", as in the snapshot."""
 
     producer_id: int
     epoch: int = -1
@@ -54,7 +54,7 @@ class ProducerEntry:
     current_txn_first_offset: int = -1
     last_timestamp: int = -1
     active: bool = field(default=False, compare=False)
-    """Whether it has written since `ProducerStateManager.remove_expired` last looked."""
+    """Whether the producer has written since the last call of `ProducerStateManager.remove_expired`."""
 
     @property
     def last_sequence(self) -> int:
@@ -72,7 +72,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class ProducerStateManager:
-    """State of all producers of one log, in the order they were first seen."""
+    """State of all producers of one log, in the order of their first batches."""
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
@@ -87,11 +87,11 @@ class ProducerStateManager:
         return self._entries.get(producer_id)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all producers."""
         self._entries.clear()
 
     def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
-        """Return the batch remembered for this producer with the same epoch and sequences."""
+        """Return the producer's remembered batch with the same epoch and sequences, ``None`` when there is none."""
         entry = self._entries.get(header.producer_id)
         if entry is None or entry.epoch != header.producer_epoch:
             return None
@@ -102,10 +102,10 @@ class ProducerStateManager:
         return None
 
     def check(self, header: BatchHeader) -> None:
-        """Check the epoch and sequence of a producer's new batch, which is no duplicate.
+        """Check the epoch and sequence of a producer's new batch, after `find_duplicate` found no duplicate.
 
         Raises:
-            InvalidProducerEpochError: the epoch is older than the one known.
+            InvalidProducerEpochError: the epoch is older than the producer's current epoch.
             OutOfOrderSequenceNumberError: the sequence does not continue, or a new epoch does not start at 0.
         """
         entry = self._entries.get(header.producer_id)
@@ -122,7 +122,7 @@ class ProducerStateManager:
             )
 
     def update(self, header: BatchHeader) -> None:
-        """Record an appended data batch without checks of epoch and sequence. ``header`` has its final offsets."""
+        """Add an appended data batch without checking epoch and sequence. ``header`` has its final offsets."""
         entry = self._entry(header.producer_id)
         if entry.epoch != header.producer_epoch:
             entry.epoch = header.producer_epoch
@@ -138,7 +138,7 @@ class ProducerStateManager:
     def end_transaction(
         self, header: BatchHeader, marker_type: int, coordinator_epoch: int
     ) -> AbortedTransaction | None:
-        """Take in a transaction marker; return the row of the transaction index when it aborts a transaction."""
+        """End the producer's open transaction; return a row for the transaction index if the marker aborts it."""
         entry = self._entry(header.producer_id)
         if entry.epoch != header.producer_epoch:
             entry.epoch = header.producer_epoch
@@ -163,10 +163,10 @@ class ProducerStateManager:
         )
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
-        """Drop producers idle for longer than ``expiration_ms`` with no open transaction; return how many.
+        """Remove producers idle for longer than ``expiration_ms`` without an open transaction; return their number.
 
-        As in Kafka, the time of the last record decides. A producer that has written since the last call is not idle,
-        so a producer that writes records with old times, or with none, is kept while it writes.
+        As in Kafka, idle time counts from the timestamp of the last batch. A producer that has written since the last
+        call of this method is kept even if its records have old timestamps or none.
         """
         expired = [
             entry.producer_id
@@ -180,7 +180,7 @@ class ProducerStateManager:
         return len(expired)
 
     def encode(self) -> bytes:
-        """Return the snapshot file; only the newest batch of each producer is kept."""
+        """Return the content of a snapshot file, with only the newest batch of each producer."""
         body = bytearray(struct.pack(">i", len(self._entries)))
         for entry in self._entries.values():
             last = entry.batches[-1] if entry.batches else BatchMetadata(_NO_SEQUENCE, -1, 0, -1)
@@ -197,10 +197,10 @@ class ProducerStateManager:
         return struct.pack(">hI", _VERSION, google_crc32c.value(bytes(body))) + bytes(body)
 
     def load(self, data: bytes) -> None:
-        """Replace the whole state by a snapshot.
+        """Replace the state of all producers by a snapshot.
 
         Raises:
-            DamagedFileError: version, checksum or length are wrong; nothing changes then.
+            DamagedFileError: version, checksum or length is wrong; the state is unchanged.
         """
         self._entries = {entry.producer_id: entry for entry in decode_snapshot(data)}
 
@@ -215,7 +215,7 @@ def decode_snapshot(data: bytes) -> Iterable[ProducerEntry]:
     """Return the entries of a snapshot file.
 
     Raises:
-        DamagedFileError: version, checksum or length are wrong.
+        DamagedFileError: version, checksum or length is wrong.
     """
     if len(data) < _HEAD.size:
         raise DamagedFileError("the producer snapshot is cut")

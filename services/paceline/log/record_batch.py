@@ -1,7 +1,7 @@
-"""RecordBatch, magic 2: header, checksum, walking, encoding and decoding.
+"""RecordBatch, magic 2: header, checksum, iteration, encoding and decoding.
 
-The log treats batches as opaque bytes: base offset and leader epoch lie outside the checksum, so the leader sets
-them in place and batches are not re-encoded. aiokafka's compiled codec encodes and decodes records; only this package
+The log treats batches as opaque bytes: the checksum does not cover base offset and leader epoch, so the leader sets
+them in place and does not re-encode batches. aiokafka's compiled codec encodes and decodes records; only this package
 uses it. Source: docs/protocol/log-format.md#record-batch.
 """
 
@@ -42,7 +42,7 @@ _CRC_AND_ATTRIBUTES = struct.Struct(">Ih")
 _UINT32 = struct.Struct(">I")
 _INT16_PAIR = struct.Struct(">hh")
 _PADDING = 16
-"""Zero bytes behind a buffer given to the compiled codec: its varint reader may look up to ten bytes too far."""
+"""Zero bytes after a buffer for the compiled codec, whose varint reader may read up to ten bytes past the end."""
 
 DECODING_ERRORS = (CorruptRecordException, ValueError, OverflowError, MemoryError, IndexError)
 """Exceptions of the compiled codec for malformed records."""
@@ -51,7 +51,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class BatchHeader(NamedTuple):
-    """The fixed fields of one batch, as on disk. -1 stands for "none" where Kafka writes it."""
+    """The header fields of one batch as on disk; -1 means "none" in the fields where Kafka uses it."""
 
     base_offset: int
     length: int
@@ -74,12 +74,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record the batch was written with; compaction keeps it."""
+        """Offset of the last record that the batch was written with; compaction does not change it."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record, wrapping at 2^31; -1 without a producer."""
+        """Sequence of the last record, wrapping at 2^31; -1 when the batch has no producer id."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & MAX_INT32
@@ -96,7 +96,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether every record reports the append time, ``max_timestamp``."""
+        """Whether the timestamp of every record is the append time, ``max_timestamp``."""
         return bool(self.attributes & TIMESTAMP_TYPE_BIT)
 
     @property
@@ -116,7 +116,7 @@ class Record(NamedTuple):
 
 
 class NewRecord(NamedTuple):
-    """One record to be encoded; its offset is its place in the batch."""
+    """One record to encode; its offset follows from its position in the batch."""
 
     timestamp: int
     key: bytes | None
@@ -125,7 +125,7 @@ class NewRecord(NamedTuple):
 
 
 class CompiledRecord(Protocol):
-    """One record as the compiled codec gives it; ``timestamp`` is None where the batch has none."""
+    """One record as the compiled codec returns it; ``timestamp`` is ``None`` when the batch has no timestamps."""
 
     offset: int
     timestamp: int | None
@@ -135,7 +135,7 @@ class CompiledRecord(Protocol):
 
 
 def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """Return the header at ``position``; the caller knows that 61 bytes are there.
+    """Return the header at ``position``; the caller has checked that ``data`` has 61 bytes from there.
 
     Raises:
         CorruptMessageError: magic is not 2, the length is too small, or a count or offset is impossible.
@@ -153,7 +153,7 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def iterate_headers(data: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of every complete batch; an incomplete one at the end is left out.
+    """Yield (position, header) of every complete batch; ignore an incomplete batch at the end.
 
     Raises:
         CorruptMessageError: as `parse_header`.
@@ -191,7 +191,7 @@ def stamp(batch: bytearray, base_offset: int, leader_epoch: int, position: int =
 
 
 def set_timestamp(batch: bytearray, size: int, attributes: int, max_timestamp: int) -> None:
-    """Set attributes and maximum timestamp of the batch at the start of ``batch``, and its new checksum."""
+    """Set attributes, maximum timestamp and the new checksum of the batch in the first ``size`` bytes of ``batch``."""
     struct.pack_into(">h", batch, 21, attributes)
     struct.pack_into(">q", batch, 35, max_timestamp)
     _UINT32.pack_into(batch, 17, crc_of(batch, 0, size))
@@ -208,9 +208,12 @@ def encode_batch(
     base_sequence: int = NO_SEQUENCE,
     transactional: bool = False,
 ) -> bytes:
-    """Return one batch with these records, at least one, ready for Produce.
+    """Return one batch with these records, as a Produce request carries it.
 
     The records stay uncompressed when compression would not make them smaller.
+
+    Raises:
+        InvalidRecordError: ``records`` is empty.
     """
     builder = DefaultRecordBatchBuilder(
         MAGIC, 0, int(transactional), producer_id, producer_epoch, base_sequence, MAX_INT32
@@ -228,7 +231,7 @@ def encode_batch(
 
 
 def decode_batch(data: Buffer) -> list[Record]:
-    """Return the records of the one batch in ``data``, decompressed; offsets are absolute.
+    """Return the decompressed records of the single batch in ``data``; offsets are absolute.
 
     Raises:
         CorruptMessageError: records or the compressed block cannot be read.
@@ -257,9 +260,9 @@ def decode_batch(data: Buffer) -> list[Record]:
 
 
 def compiled_records(data: Buffer, header: BatchHeader) -> Iterator[CompiledRecord]:
-    """Return the compiled codec's own iterator over the one batch in ``data``, decompressed: the fastest way to read.
+    """Return the compiled codec's iterator over the records of the single batch in ``data``: the fastest way to read.
 
-    Iterating may raise any of `DECODING_ERRORS`; the caller turns it into `CorruptMessageError`.
+    Iterating may raise any of `DECODING_ERRORS`; the caller converts it to `CorruptMessageError`.
 
     Raises:
         CorruptMessageError: the compressed block cannot be read.
@@ -272,14 +275,14 @@ def compiled_records(data: Buffer, header: BatchHeader) -> Iterator[CompiledReco
 
 
 def decode_records(data: Buffer) -> Iterator[Record]:
-    """Yield the records of all complete batches in ``data``, control batches left out."""
+    """Yield the records of all complete batches in ``data``, except those of control batches."""
     for position, header in iterate_headers(data):
         if not header.is_control:
             yield from decode_batch(data[position : position + header.size])
 
 
 def control_record_type(data: Buffer) -> tuple[int, int]:
-    """Return (type, coordinator epoch) of a transaction marker: type 0 aborts, 1 commits.
+    """Return (type, coordinator epoch) of a transaction marker: type 0 means abort, 1 means commit.
 
     Raises:
         CorruptMessageError: the batch does not hold one well-formed marker.
@@ -296,9 +299,10 @@ def control_record_type(data: Buffer) -> tuple[int, int]:
 
 
 def recompress(batch: bytearray, size: int, codec: Codec, *, keep_if_larger: bool = False) -> bytearray:
-    """Return a new batch with the same records under another codec; header fields other than length and CRC stay.
+    """Return a batch with the same records and another codec; of the header only length, CRC and attributes change.
 
-    The batch stays as it is where the codec would make it so small that readers refuse to expand it.
+    The batch is returned unchanged if the codec made it so small that readers would refuse to expand it, or with
+    ``keep_if_larger`` if the codec did not make it smaller.
     """
     header = parse_header(batch)
     records = decompress(header.codec, memoryview(batch)[HEADER_BYTES:size])
@@ -316,14 +320,14 @@ def recompress(batch: bytearray, size: int, codec: Codec, *, keep_if_larger: boo
 
 
 def padded_copy(data: Buffer) -> bytearray:
-    """Return a changeable copy of a batch with room behind it for the compiled decoder's look-ahead."""
+    """Return a mutable copy of a batch, followed by the padding that the compiled decoder needs."""
     return bytearray().join((data, bytes(_PADDING)))
 
 
 def readable_copy(data: Buffer, header: BatchHeader, *, padded: bool = False) -> tuple[bytearray, int]:
-    """Return (buffer, size): the batch with its records uncompressed, followed by padding.
+    """Return (buffer, size): the batch with uncompressed records, followed by padding.
 
-    ``padded`` says that ``data`` is a `padded_copy` already, which may be used as it is.
+    ``padded`` says that ``data`` already is a `padded_copy`, so no further copy is needed.
     """
     size = header.size
     if header.codec is Codec.NONE:

@@ -10,7 +10,7 @@ TXN_INDEX_SUFFIX = ".txnindex"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 DELETED_SUFFIX = ".deleted"
-"""A file that was let go and waits for its removal."""
+"""Suffix of the files of a removed segment until they are deleted."""
 
 
 def file_name(base_offset: int, suffix: str) -> str:

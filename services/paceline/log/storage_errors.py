@@ -1,4 +1,4 @@
-"""Turn the errors of a log's files into the errors that its callers know."""
+"""Convert errors of file operations into the errors of the log's interface."""
 
 from types import TracebackType
 
@@ -10,16 +10,16 @@ from paceline.model.identifiers import TopicPartition
 
 
 class StorageErrors:
-    """A context manager around file operations of one log.
+    """A context manager for file operations of one log.
 
-    An OSError takes the directory offline and becomes KafkaStorageError; a CorruptMessageError, which here can only be
-    about bytes that the log itself holds, becomes DamagedLogError.
+    An OSError takes the log directory offline and becomes KafkaStorageError. A CorruptMessageError becomes
+    DamagedLogError: inside the context it can only mean that bytes of the log itself are damaged.
     """
 
     __slots__ = ("_directory", "_only_reads", "_topic_partition")
 
     def __init__(self, directory: LogDirectory, topic_partition: TopicPartition, *, only_reads: bool = False) -> None:
-        """``only_reads``: a process without file descriptors gets ThrottledError, and its directory stays online."""
+        """With ``only_reads``, running out of file descriptors raises ThrottledError and keeps the directory online."""
         self._directory = directory
         self._topic_partition = topic_partition
         self._only_reads = only_reads

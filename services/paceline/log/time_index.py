@@ -10,24 +10,24 @@ from paceline.log.index_file import IndexFile
 
 
 class TimestampOffset(NamedTuple):
-    """The largest timestamp up to ``offset`` is ``timestamp`` (milliseconds)."""
+    """``timestamp``, in milliseconds, is the largest one of the segment up to and including ``offset``."""
 
     timestamp: int
     offset: int
 
 
 class TimeIndex(IndexFile[TimestampOffset]):
-    """Sparse map from the largest timestamp so far to the offset that reached it."""
+    """Sparse map from the largest timestamp so far to the offset of its record."""
 
     layout = struct.Struct(">qi")
 
     @property
     def is_full(self) -> bool:
-        """Whether only the slot is left that the final entry needs."""
+        """Whether only one slot is left, reserved for the entry that `Segment.seal` adds."""
         return self._count >= self._max_entries - 1
 
     def append(self, timestamp: int, offset: int) -> None:
-        """Add an entry when ``timestamp`` is above the last one.
+        """Add an entry if ``timestamp`` is above that of the last entry.
 
         Raises:
             OSError: storage failed.
@@ -37,7 +37,7 @@ class TimeIndex(IndexFile[TimestampOffset]):
             self._add(TimestampOffset(timestamp, offset), self.layout.pack(timestamp, offset - self._base_offset))
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        """Return the greatest entry with a timestamp not above ``timestamp``, else (-1, base offset).
+        """Return the last entry with a timestamp not above ``timestamp``, or (-1, base offset) if there is none.
 
         Raises:
             OSError: storage failed.

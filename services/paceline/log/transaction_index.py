@@ -13,12 +13,14 @@ _VERSION = 0
 
 
 def encode_row(aborted: AbortedTransaction) -> bytes:
-    """Return one row."""
+    """Return the encoded row of one aborted transaction."""
     return _ROW.pack(_VERSION, *aborted)
 
 
 def read_rows(files: Files, path: str) -> list[AbortedTransaction]:
-    """Return the rows of a file in order; nothing when it is missing. A partial or foreign row ends the reading.
+    """Return the rows of a file in order, an empty list when it is missing.
+
+    Reading stops before an incomplete row or a row of another version.
 
     Raises:
         OSError: storage failed.
@@ -35,7 +37,7 @@ def read_rows(files: Files, path: str) -> list[AbortedTransaction]:
 
 
 def append_row(files: Files, path: str, aborted: AbortedTransaction) -> None:
-    """Add a row, creating the file.
+    """Append a row; create the file when it is missing.
 
     Raises:
         OSError: storage failed.
@@ -44,7 +46,7 @@ def append_row(files: Files, path: str, aborted: AbortedTransaction) -> None:
 
 
 def truncate_rows(files: Files, path: str, offset: int) -> None:
-    """Drop the rows of transactions that ended at or beyond ``offset``.
+    """Remove the rows of transactions that ended at or above ``offset``.
 
     Raises:
         OSError: storage failed.

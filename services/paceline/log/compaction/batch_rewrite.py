@@ -1,4 +1,4 @@
-"""Rewrite one batch with some of its records left out.
+"""Rewrite one batch without some of its records.
 
 Base offset, last offset delta, producer fields and leader epoch stay, so offsets and duplicate detection do not change.
 Records are copied byte by byte; only the timestamp deltas are encoded again when the batch gets a delete horizon.
@@ -28,12 +28,12 @@ _CRC_POSITION: Final = 17
 
 
 def delete_horizon_ms(header: BatchHeader) -> int | None:
-    """Return the wall clock from which on the tombstones of a batch may go, ``None`` when it is not set yet."""
+    """Return the wall clock from which the tombstones of a batch may be removed, ``None`` while it is not set."""
     return header.base_timestamp if header.attributes & DELETE_HORIZON_BIT else None
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """Return the batch without records; it keeps its offsets and the fields of its producer."""
+    """Return the batch without its records; offsets and producer fields stay."""
     attributes = header.attributes & ~(CODEC_BITS | DELETE_HORIZON_BIT)
     return _assemble(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0), b"")
 
@@ -41,13 +41,13 @@ def empty_batch(header: BatchHeader) -> bytes:
 def rewrite_batch(
     header: BatchHeader, plain: Buffer, size: int, kept: Sequence[bool], max_timestamp: int, horizon_ms: int | None
 ) -> bytes:
-    """Return the batch with the records that ``kept`` says, one entry per record.
+    """Return the batch with only the records whose entry in ``kept`` is true; ``kept`` has one entry per record.
 
-    ``plain`` holds the batch with its records uncompressed in ``size`` bytes. ``max_timestamp`` is that of the kept
-    records. ``horizon_ms`` is a delete horizon to set, ``None`` to leave the batch as it is in this respect.
+    ``plain`` holds the batch with uncompressed records in its first ``size`` bytes. ``max_timestamp`` is the largest
+    timestamp of the kept records. ``horizon_ms`` is a delete horizon to set; with ``None`` it does not change.
 
     Raises:
-        CorruptMessageError: the records do not fit their number.
+        CorruptMessageError: the number of records differs from the length of ``kept``, or a record is cut.
     """
     view = memoryview(plain)[:size]
     shift = 0 if horizon_ms is None else header.base_timestamp - horizon_ms
@@ -72,7 +72,7 @@ def rewrite_batch(
     records = b"".join(pieces)
     payload = compress(header.codec, records)
     if len(records) > expansion_limit(len(payload)):
-        # Readers refuse to expand so small a batch to so many bytes.
+        # Readers refuse a batch that expands beyond `expansion_limit`, so store the records uncompressed.
         attributes, payload = attributes & ~CODEC_BITS | Codec.NONE, records
     return _assemble(
         header._replace(
@@ -91,7 +91,7 @@ def _assemble(header: BatchHeader, payload: bytes) -> bytes:
 
 
 def _shifted(body: memoryview, shift: int) -> bytes:
-    """Return a record, its length included, with ``shift`` added to its timestamp delta; ``body`` lacks the length."""
+    """Return a record with its length prefix and ``shift`` added to its timestamp delta; ``body`` has no prefix."""
     delta, behind = _read_varint(body, 1)
     changed = b"".join((body[:1], _varint(delta + shift), body[behind:]))
     return _varint(len(changed)) + changed

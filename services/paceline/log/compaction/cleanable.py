@@ -1,7 +1,7 @@
-"""Which segments of a log may be cleaned, and how much of them is dirty.
+"""Select the segments of a log that may be cleaned, and compute how much of them is dirty.
 
-Only whole segments below the limit, which is never above the high watermark nor an open transaction's first offset,
-and never the active one. The part that the last cleaning has not covered is dirty.
+Only whole segments below a limit may be cleaned, never the active segment. The limit is never above the last stable
+offset. The part that the last cleaning did not cover is dirty.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from paceline.log.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class Cleanable:
-    """The part of a log that may be cleaned; never without dirty bytes."""
+    """The part of a log that may be cleaned; it always has dirty bytes."""
 
     segments: tuple[Segment, ...]
     ends: tuple[int, ...]
@@ -27,24 +27,24 @@ class Cleanable:
 
     @property
     def dirty_ratio(self) -> float:
-        """Dirty bytes as a part of all that may be cleaned."""
+        """Dirty bytes divided by all cleanable bytes, 0 to 1."""
         return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes)
 
     def is_due(self, config: LogConfig) -> bool:
-        """Whether the topic's settings ask for a cleaning now."""
+        """Whether the topic's settings require a cleaning now."""
         return self.is_overdue or self.dirty_ratio > config.min_cleanable_dirty_ratio
 
 
 def find_cleanable(
     segments: Sequence[Segment], first_dirty_offset: int, limit_offset: int, config: LogConfig, wall_ms: int
 ) -> Cleanable | None:
-    """Return the cleanable part of a log with these segments, ``None`` when nothing is dirty.
+    """Return the cleanable part of a log with these segments, ``None`` when it has no dirty bytes.
 
-    ``limit_offset`` is exclusive: a segment that reaches it stays as it is.
+    ``limit_offset`` is exclusive: a segment with records at or above it is not cleaned.
 
     Raises:
         OSError: storage failed.
-        CorruptMessageError: a segment contains bytes that are no batch.
+        CorruptMessageError: a segment contains bytes that are not a batch.
     """
     chosen: list[Segment] = []
     ends: list[int] = []

@@ -1,14 +1,15 @@
-"""Clean a log: map the keys of its dirty part, then write its segments again without the records they replace.
+"""Clean a log: map the keys of its dirty part to their last offsets, then rewrite segments without older records.
 
 Invariants:
- * a record at or above the first offset that the map does not cover stays;
- * the last record of each key stays at its offset; a tombstone stays until its batch's delete horizon has passed;
- * transactional records and transaction markers stay as they are;
- * the last batch of a producer stays, and the last batch of a written segment, without records when they must go: the
-   first tells duplicates, the second says which segments the written one replaces.
+ * a record at or above the end of the map is kept;
+ * the last record of each key keeps its offset; a tombstone is kept until its batch's delete horizon has passed;
+ * transactional records and transaction markers are not changed;
+ * the last batch of each producer is kept, if need be without records, to detect duplicates;
+ * the last batch of a written segment is kept, if need be without records: its last offset shows at load which segments
+   the written segment replaces.
 
-A cleaning only reads segments and writes ``.cleaned`` files: it may run on another thread than the log's owner, who
-puts each written segment in place (`LogCompaction.replace_segments`).
+A cleaning only reads segments and writes ``.cleaned`` files, so it may run on another thread than the log's owner. The
+owner puts each written segment in place (`LogCompaction.replace_segments`).
 Source: docs/protocol/log-format.md#compaction.
 """
 
@@ -43,7 +44,7 @@ _WRITE_BYTES: Final = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class CleanedSegment:
-    """A segment that was written, in ``.cleaned`` files, and those it replaces."""
+    """A written segment, in ``.cleaned`` files, and the segments that it replaces."""
 
     segment: Segment
     sources: tuple[Segment, ...]
@@ -64,8 +65,9 @@ class Cleaner:
         offset_map: OffsetMap,
         new_segment: Callable[[int], Segment],
     ) -> None:
-        """``last_offsets`` are those of the active producers' last batches; ``new_segment`` returns one without files,
-        whose names end in ``.cleaned``.
+        """``last_offsets`` maps producer ids to the last offset of their last batch.
+
+        ``new_segment`` returns a segment for ``.cleaned`` files, which do not exist yet, from a base offset.
         """
         self._files = files
         self._directory = directory
@@ -77,17 +79,17 @@ class Cleaner:
         self._new_segment = new_segment
         self._saw_transaction = False
         self.end_offset = cleanable.first_dirty_offset
-        """Offset up to which the log is clean when the cleaning is done."""
+        """Exclusive end of the clean part of the log after this cleaning."""
 
     def steps(self) -> Iterator[int | CleanedSegment]:
-        """Clean; yield the bytes read or written now and then, and each segment to be put in place.
+        """Clean the log in steps; yield the bytes read and written since the last step, or a segment to put in place.
 
         Raises:
             OSError: storage failed.
             CorruptMessageError: a batch cannot be read.
             PacelineError: a batch cannot be decompressed.
         """
-        # The renames of the cleaning before have to be durable: a load takes a swap file beside a cleaned one for void.
+        # Make the renames of the previous cleaning durable: at load a .cleaned file makes later .swap files invalid.
         self._files.sync_directory(self._directory)
         yield from self._build_map()
         for sources in self._groups():
@@ -96,7 +98,7 @@ class Cleaner:
     # -- the map -----------------------------------------------------------------------------------------------
 
     def _build_map(self) -> Iterator[int]:
-        """Map the keys from the first dirty offset on, as far as the map has room."""
+        """Map the keys from the first dirty offset on until the map is full."""
         first_dirty = self._cleanable.first_dirty_offset
         for segment, end in zip(self._cleanable.segments, self._cleanable.ends, strict=True):
             if end <= first_dirty:
@@ -118,7 +120,7 @@ class Cleaner:
     # -- the segments ------------------------------------------------------------------------------------------
 
     def _groups(self) -> Iterator[tuple[Segment, ...]]:
-        """Yield the segments to write as one: no larger than ``segment.bytes``, nor are their indexes."""
+        """Yield groups of segments to merge: together they fit ``segment.bytes`` and ``segment.index.bytes``."""
         config, group = self._config, list[Segment]()
         size = index_bytes = time_index_bytes = 0
         for segment, end in zip(self._cleanable.segments, self._cleanable.ends, strict=True):
@@ -170,14 +172,14 @@ class Cleaner:
         yield CleanedSegment(output.segment, sources, sum(source.size for source in sources))
 
     def _clean_batch(self, header: BatchHeader, data: bytes) -> bytes | None:
-        """Return a batch with the records that stay, the same object when all do, ``None`` when it may go."""
+        """Return the batch with its kept records: ``data`` itself when all are kept, ``None`` to drop the batch."""
         if header.is_control or header.base_offset >= self.end_offset:
             return data
         if header.is_transactional:
             self._saw_transaction = True
             return data
         horizon_ms = delete_horizon_ms(header)
-        # Transactional records below a tombstone are not removed by it; without the tombstone they would count again.
+        # A tombstone does not remove earlier transactional records of its key; without it they would be the last value.
         expired = horizon_ms is not None and self._wall_ms >= horizon_ms and not self._saw_transaction
         kept, max_timestamp, has_tombstone = self._choose(header, data, expired)
         if not any(kept):
@@ -192,7 +194,7 @@ class Cleaner:
         return rewrite_batch(header, plain, size, kept, max_timestamp, new_horizon_ms)
 
     def _choose(self, header: BatchHeader, data: bytes, expired: bool) -> tuple[list[bool], int, bool]:
-        """Return which records stay, their largest timestamp, and whether a tombstone is among them."""
+        """Return (whether each record is kept, largest kept timestamp, whether a tombstone is kept)."""
         kept: list[bool] = []
         max_timestamp, has_tombstone = NO_TIMESTAMP, False
         last_offset = self._map.last_offset
@@ -219,7 +221,7 @@ class Cleaner:
 
 
 class _Output:
-    """A segment that is being written, some batches at a time."""
+    """A segment that is being written, with a buffer of about `_WRITE_BYTES`."""
 
     def __init__(self, files: Files, segment: Segment) -> None:
         self._files = files
@@ -240,13 +242,13 @@ class _Output:
             return
         self.segment.append(self._buffer)
         for header in self._headers:
-            # The time index leads to records: a batch that has none does not count, as in Kafka.
+            # The time index points to records, so a batch without records gets no timestamp, as in Kafka.
             timestamp = header.max_timestamp if header.record_count else NO_TIMESTAMP
             self.segment.note(header.size, header.base_offset, header.last_offset, timestamp, header.last_offset)
         self._buffer, self._headers = bytearray(), []
 
     def finish(self, sources: tuple[Segment, ...]) -> None:
-        """Write the indexes, take over the transaction indexes, and make all of it durable."""
+        """Write the indexes, copy the rows of the sources' transaction indexes, and make all files durable."""
         self.segment.seal()
         self.segment.release()
         paths = self.segment.paths()
@@ -260,11 +262,11 @@ class _Output:
 
 
 def batches_of(files: Files, segment: BatchFile) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Yield the batches of a segment with their headers, their checksums checked.
+    """Yield the header and the bytes of each batch of a segment, after a check of its checksum.
 
     Raises:
         OSError: storage failed.
-        CorruptMessageError: the file contains bytes that are no batch.
+        CorruptMessageError: the file contains bytes that are not a sound batch.
     """
     chunk, start, position = b"", 0, 0
     while position < segment.size:
@@ -286,7 +288,10 @@ def batches_of(files: Files, segment: BatchFile) -> Iterator[tuple[BatchHeader, 
 
 
 def _keys_of(header: BatchHeader, data: bytes) -> dict[bytes, int]:
-    """Return the keys of a batch with their last offset; none of a transactional batch, which may yet be aborted."""
+    """Return the keys of a batch with their last offsets.
+
+    A transactional batch has no keys here: its transaction may be aborted, and then it replaces no earlier record.
+    """
     if header.is_control or header.is_transactional:
         return {}
     try:

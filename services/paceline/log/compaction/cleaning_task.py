@@ -1,4 +1,4 @@
-"""`CleaningTask`: a cleaning in slices, each of which may run on another thread than the owner of the log."""
+"""`CleaningTask`: a cleaning in slices; each slice may run on another thread than the log's owner."""
 
 from collections.abc import Callable
 
@@ -8,28 +8,28 @@ from paceline.model.errors import KafkaStorageError, PacelineError
 
 
 class CleaningTask:
-    """One cleaning of one log. `run` does the slow part and leaves its results in the attributes."""
+    """One cleaning of one log. `run` reads and writes files and stores its results in the attributes."""
 
     def __init__(self, cleaner: Cleaner, directory: LogDirectory, is_current: Callable[[], bool]) -> None:
-        """``is_current`` says whether the log is still as it was when the cleaning began."""
+        """``is_current`` returns whether the log was neither closed nor truncated since the cleaning began."""
         self._cleaner = cleaner
         self._directory = directory
         self._steps = cleaner.steps()
         self.is_current = is_current
         self.is_finished = False
-        """Whether there is nothing left to do: the log is clean, or has changed in the meantime."""
+        """Whether the cleaning has ended: the range is clean, the log was closed or truncated, or an error occurred."""
         self.cleaned: CleanedSegment | None = None
-        """A segment to put in place before the next `run`."""
+        """Segment that the owner must put in place before the next `run`, ``None`` when there is none."""
         self.bytes_processed = 0
         """Bytes read and written by the last `run`."""
 
     @property
     def end_offset(self) -> int:
-        """Offset up to which the log is clean when the task is finished."""
+        """Exclusive end of the clean part of the log when the task is finished."""
         return self._cleaner.end_offset
 
     def run(self, limit_bytes: int) -> None:
-        """Read and write about ``limit_bytes``, less where a segment is ready to be put in place.
+        """Read and write about ``limit_bytes``; stop earlier when a segment is ready to be put in place.
 
         Raises:
             KafkaStorageError: storage failed; the directory is offline.
@@ -50,7 +50,7 @@ class CleaningTask:
         except (OSError, PacelineError) as error:
             self.is_finished = True
             if not self.is_current():
-                # The log was truncated or deleted meanwhile: missing and shorter files are expected.
+                # The log was truncated or deleted during the cleaning, so files may be missing or shorter.
                 return
             if isinstance(error, PacelineError):
                 raise

@@ -1,6 +1,7 @@
-"""`LogCompaction`: the compaction of one log, and how far it has come.
+"""`LogCompaction`: compact one log and keep its first dirty offset.
 
-A cleaner calls `find_cleanable`, `begin`, `replace_segments` for each segment that the task has written, and `finish`.
+The log cleaner calls `find_cleanable`, `begin`, `replace_segments` for each segment that the task has written, and
+`finish`.
 """
 
 from paceline.log.compaction.cleanable import Cleanable, find_cleanable
@@ -13,7 +14,7 @@ from paceline.log.storage_errors import StorageErrors
 
 
 class LogCompaction:
-    """Compacts one log; methods are for the owner of the log."""
+    """Compacts one log; only the log's owner calls the methods."""
 
     __slots__ = ("_log", "_storage", "first_dirty_offset")
 
@@ -24,14 +25,14 @@ class LogCompaction:
         """Exclusive end of the compacted part, ``None`` when the log was never compacted."""
 
     def truncated_to(self, offset: int) -> None:
-        """Note that the log ends at ``offset``."""
+        """Lower the first dirty offset to ``offset``, where the log was truncated."""
         if self.first_dirty_offset is not None:
             self.first_dirty_offset = min(self.first_dirty_offset, offset)
 
     def roll_idle_segment(self, wall_ms: int) -> bool:
-        """Begin a new segment when nothing was appended for ``segment.ms``; return whether it did.
+        """Roll the active segment if it was not appended to for ``segment.ms``; return whether it was rolled.
 
-        Compaction skips the active segment: without a roll the last records of an idle log are never compacted.
+        Compaction skips the active segment: without a roll the last records of an idle log would never be compacted.
 
         Raises:
             KafkaStorageError: storage failed; the directory is offline.
@@ -49,7 +50,9 @@ class LogCompaction:
         return True
 
     def find_cleanable(self, wall_ms: int) -> Cleanable | None:
-        """Return the range to compact: durable, committed, decided and old enough; ``None`` when nothing is dirty.
+        """Return the range to compact, ``None`` when it has no dirty bytes.
+
+        The range is below the last stable offset and the recovery point, and older than ``min.compaction.lag.ms``.
 
         Raises:
             DamagedLogError: a segment's timestamps cannot be read.
@@ -63,7 +66,7 @@ class LogCompaction:
             return find_cleanable(list(log.segments), first_dirty, limit, log.config, wall_ms)
 
     def begin(self, cleanable: Cleanable, wall_ms: int, buffer_bytes: int, load_factor: float) -> CleaningTask:
-        """Start to compact a range from `find_cleanable` with a map of ``buffer_bytes``; call `finish` later."""
+        """Return a task that compacts the range from `find_cleanable`, with an offset map of ``buffer_bytes``."""
         log = self._log
         last_offsets = {one.producer_id: one.batches[-1].last_offset for one in log.producers.entries if one.batches}
         cleaner = Cleaner(
@@ -82,9 +85,9 @@ class LogCompaction:
         )
 
     def replace_segments(self, task: CleaningTask, cleaned: CleanedSegment) -> list[str]:
-        """Put a compacted segment in place; return the files of those it replaces, now ``.deleted``.
+        """Put a compacted segment in place; return the files of the segments it replaces, renamed to ``.deleted``.
 
-        A crash between two steps leaves either the old segments or the new one:
+        Two rules make a crash between two steps leave either the old segments or the new one:
 
         1. The swap files become durable before an old segment is removed.
         2. The old segments are removed durably before the new one takes the name of the first.
@@ -108,13 +111,13 @@ class LogCompaction:
             log.files.sync_directory(log.path)
             cleaned.segment.change_suffix("", log_first=True)
         log.segments.replace(cleaned.sources, cleaned.segment)
-        # A flush in progress may miss files: it does not count, and another one is due.
+        # A flush in progress may fail to find files: do not let it advance the recovery point, and request another.
         log.durability.rolled |= log.durability.is_flushing
         log.durability.generation += 1
         log.durability.names_dirty = True
         return removed
 
     def finish(self, task: CleaningTask) -> None:
-        """Note how far the log is compacted; the caller writes the cleaner checkpoint."""
+        """Advance the first dirty offset to the end of the task; the caller writes the cleaner checkpoint."""
         if task.is_current():
             self.first_dirty_offset = task.end_offset

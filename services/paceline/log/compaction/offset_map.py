@@ -4,12 +4,12 @@ from hashlib import blake2b
 from typing import Final
 
 BYTES_PER_KEY: Final = 200
-"""Memory that one entry takes: a dictionary slot, a short key and its offset."""
+"""Memory of one entry: a dictionary slot, a short key and its offset."""
 _DIGEST_BYTES: Final = 16
 
 
 class OffsetMap:
-    """Keys with their last offset, limited to the memory of ``log.cleaner.dedupe.buffer.size``."""
+    """Map from keys to their last offsets, limited to the memory of ``log.cleaner.dedupe.buffer.size``."""
 
     def __init__(self, buffer_bytes: int, load_factor: float) -> None:
         self._capacity = max(1, int(buffer_bytes * load_factor) // BYTES_PER_KEY)
@@ -21,9 +21,9 @@ class OffsetMap:
         return len(self._offsets)
 
     def add_batch(self, keys: dict[bytes, int], end_offset: int) -> bool:
-        """Add the keys of one batch, each with its last offset; return whether there was room.
+        """Add the keys of one batch with their last offsets, unless the map is full; return whether they were added.
 
-        The first batch is always added, so that a cleaning never stands still.
+        The first batch is always added, so that every cleaning makes progress.
         """
         if self.end_offset is not None and len(self._offsets) + len(keys) > self._capacity:
             return False
@@ -32,10 +32,10 @@ class OffsetMap:
         return True
 
     def last_offset(self, key: bytes) -> int:
-        """Return the last offset of a key as `short_key` gives it, -1 when the map does not hold it."""
+        """Return the last offset of a key in the form of `short_key`, -1 when the map does not contain the key."""
         return self._offsets.get(key, -1)
 
 
 def short_key(key: bytes) -> bytes:
-    """Return a short key as it is, and a digest of a longer one; the two never have the same length."""
+    """Return a key of less than 16 bytes unchanged, and a 16-byte digest of a longer key, so the two never collide."""
     return key if len(key) < _DIGEST_BYTES else blake2b(key, digest_size=_DIGEST_BYTES).digest()
