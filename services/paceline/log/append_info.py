@@ -7,14 +7,14 @@ from paceline.log.record_batch import NO_TIMESTAMP
 
 @dataclass(slots=True)
 class AppendInfo:
-    """The result of an append; offsets inclusive, times in milliseconds."""
+    """The result of an append. Both offsets are inclusive; times are in milliseconds."""
 
     base_offset: int
     last_offset: int
     log_append_time_ms: int
-    """-1 when records keep the producer's time."""
+    """-1 when the records keep the producer's timestamps."""
     log_start_offset: int
     duplicate: bool = False
-    """Whether the batch was in the log already; the offsets are those it got then."""
+    """Whether the batch already was in the log; the offsets are those of the first append."""
     max_timestamp_ms: int = NO_TIMESTAMP
     record_count: int = 0

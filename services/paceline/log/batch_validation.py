@@ -41,7 +41,7 @@ from paceline.model.errors import (
 )
 
 MAX_BATCH_RECORDS: Final = 200_000
-"""A batch may hold at most this many records, so that checking and reading it takes tens of milliseconds at most."""
+"""Most records in a batch, so that checking or reading a batch takes tens of milliseconds at most."""
 
 _CLIENT_BITS: Final = CODEC_BITS | TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
 
@@ -55,10 +55,10 @@ class MaxTimestamp(NamedTuple):
 
 @dataclass(slots=True)
 class PreparedBatch:
-    """A producer's batch after all checks; only base offset and leader epoch are missing."""
+    """A producer's batch after all checks; the leader still has to set base offset and leader epoch."""
 
     buffer: bytearray
-    """The batch, perhaps followed by padding."""
+    """The batch in its first ``size`` bytes, possibly followed by padding."""
     size: int
     header: BatchHeader
     max_timestamp: MaxTimestamp
@@ -68,10 +68,10 @@ def prepare_client_batch(data: bytes, config: LogConfig, now_ms: int) -> Prepare
     """Check a producer's batch and apply the topic's settings: codec, timestamp type, timestamp.
 
     Raises:
-        CorruptMessageError: checksum, lengths, magic or the compressed block are wrong.
-        MessageTooLargeError: larger than ``max.message.bytes``, or it expands beyond its limit.
-        RecordListTooLargeError: larger than ``segment.bytes``.
-        InvalidRecordError: not exactly one batch, or a field or record is not allowed from a producer.
+        CorruptMessageError: checksum, a length, magic or the compressed block is wrong.
+        MessageTooLargeError: the batch is larger than ``max.message.bytes``, or it expands beyond its limit.
+        RecordListTooLargeError: the batch is larger than ``segment.bytes``.
+        InvalidRecordError: ``data`` is not exactly one batch, or a producer may not write such a field or record.
         InvalidTimestampError: a timestamp is negative or too far from ``now_ms``.
         UnsupportedCompressionTypeError: the codec is not known.
     """
@@ -101,7 +101,7 @@ def prepare_client_batch(data: bytes, config: LogConfig, now_ms: int) -> Prepare
         largest = MaxTimestamp(now_ms, header.last_offset_delta)
         set_timestamp(buffer, size, header.attributes | TIMESTAMP_TYPE_BIT, now_ms)
     elif largest.timestamp != header.max_timestamp:
-        # A header that lies about its largest timestamp would mislead look-ups and retention; Kafka corrects it too.
+        # Correct a wrong maximum timestamp, as Kafka does: it would mislead retention and lookups by timestamp.
         set_timestamp(buffer, size, header.attributes, largest.timestamp)
     if codec is not Codec.NONE:
         largest = MaxTimestamp(largest.timestamp, header.last_offset_delta)
@@ -109,10 +109,11 @@ def prepare_client_batch(data: bytes, config: LogConfig, now_ms: int) -> Prepare
 
 
 def check_replicated_batches(data: Buffer, log_end_offset: int, physical_end: int) -> list[BatchHeader]:
-    """Check a leader's fetch response and return the headers of the complete batches, perhaps none.
+    """Check the batches of a leader's fetch response and return the headers of the complete batches.
 
-    Batches must follow each other and the log, gaps allowed. The first may begin below ``log_end_offset`` but not
-    below ``physical_end``, where the last batch on disk ends: a truncation can leave off inside a batch.
+    Each batch must begin above the batch before it and above the log; gaps are allowed. After a truncation inside a
+    batch the first batch may begin below ``log_end_offset``, but not below ``physical_end``, the end of the last batch
+    on disk.
 
     Raises:
         CorruptMessageError: a checksum, length, magic or marker is wrong.
@@ -157,10 +158,10 @@ def check_client_header(header: BatchHeader) -> None:
     """Check the fields that a producer may not set.
 
     Raises:
-        InvalidRecordError: base offset set, count and last offset delta disagree, no record, control or unknown
-            attribute bits, or producer fields that do not go together.
+        InvalidRecordError: the base offset is set, record count and last offset delta disagree, there is no record, the
+            batch is a control batch, transactional or has unknown attribute bits, or its producer fields are invalid.
         InvalidTimestampError: the producer claims log append time.
-        MessageTooLargeError: more than `MAX_BATCH_RECORDS` records.
+        MessageTooLargeError: the batch has more than `MAX_BATCH_RECORDS` records.
         UnsupportedCompressionTypeError: the codec is not known.
     """
     if header.base_offset != 0:
@@ -198,16 +199,16 @@ def check_client_records(
 ) -> MaxTimestamp:
     """Check every record of a producer's batch once and return its largest timestamp.
 
-    Guaranteed afterwards, by the same compiled decoder that Python consumers use: the block decompresses within
-    its limit, holds exactly ``record_count`` records with offset deltas 0, 1, 2 and so on, every length adds up
-    and nothing is left over, so no accepted batch can poison a reader. Costs 0.1 to 0.2 us per record of 100 bytes
-    (17 ms per 100,000 records, the walk in C and one comparison each here), plus the decompression.
+    The check uses the compiled decoder of Python consumers, so every accepted batch can be read: the block decompresses
+    within its limit, and it holds exactly ``record_count`` records with offset deltas 0, 1, 2 and so on, with correct
+    lengths and no bytes after the last record. It costs 0.1 to 0.2 us per record of 100 bytes (17 ms per 100,000
+    records), plus the decompression.
 
-    ``batch`` holds the batch followed by at least 16 bytes that the decoder may look at.
+    ``batch`` holds the batch followed by at least 16 bytes of padding for the decoder.
 
     Raises:
         CorruptMessageError: records or the compressed block cannot be read.
-        InvalidRecordError: offsets are not 0, 1, 2 and so on, or a key is missing though ``keys_required``.
+        InvalidRecordError: offset deltas are not 0, 1, 2 and so on, or a key is missing and ``keys_required`` is true.
         InvalidTimestampError: a timestamp is negative, or outside the two bounds.
         MessageTooLargeError: the block expands beyond its limit.
     """
@@ -219,7 +220,7 @@ def check_client_records(
             if record.offset != expected:
                 raise InvalidRecordError(f"record {expected - header.base_offset} has another offset delta")
             timestamp = record.timestamp
-            if timestamp is not None and timestamp != NO_TIMESTAMP:  # some versions of the codec say None
+            if timestamp is not None and timestamp != NO_TIMESTAMP:  # some versions of the codec return None
                 if timestamp > largest:
                     largest, largest_at = timestamp, expected - header.base_offset
                 if timestamp < smallest:

@@ -1,7 +1,7 @@
 """The small text files: offset checkpoints, the leader-epoch file, ``partition.metadata``, ``meta.properties``.
 
-Offset checkpoints and epoch files share a shape: version ``0``, the number of entries, one entry per line, fields
-separated by white space. Written aside, fsynced and renamed over.
+Offset checkpoints and epoch files have the same format: version ``0``, the number of entries, one entry per line,
+fields separated by white space. `write_atomically` replaces them.
 Source: docs/protocol/log-format.md#text-checkpoints and #partition-metadata.
 """
 
@@ -23,21 +23,20 @@ CLEAN_SHUTDOWN_MARKER = ".kafka_cleanshutdown"
 
 
 class DamagedFileError(KafkaStorageError):
-    """A text file of a log directory cannot be read; its content has to be rebuilt or left out."""
+    """A file of a log directory does not parse; the caller rebuilds its content or does without it."""
 
 
 def encode_lines(lines: Iterable[str]) -> bytes:
-    """Return a checkpoint file with these entry lines."""
+    """Return the content of a checkpoint file with these entry lines."""
     entries = list(lines)
     return "\n".join(("0", str(len(entries)), *entries, "")).encode()
 
 
 def decode_lines(data: bytes, field_count: int) -> list[list[str]]:
-    """Return the fields of each entry; an empty file has none.
+    """Return the fields of each entry; an empty file has no entries.
 
     Raises:
-        DamagedFileError: another version, a count that does not match, or a line with other than ``field_count``
-            fields.
+        DamagedFileError: the version is not 0, the count is wrong, or a line does not have ``field_count`` fields.
     """
     try:
         lines = data.decode().splitlines()
@@ -56,10 +55,10 @@ def decode_lines(data: bytes, field_count: int) -> list[list[str]]:
 
 
 def number(text: str) -> int:
-    """Return a decimal number as it stands in these files.
+    """Return the value of a decimal number.
 
     Raises:
-        DamagedFileError: it is not one, or beyond 64 bits.
+        DamagedFileError: ``text`` is not a decimal number or exceeds 64 bits.
     """
     digits = text[1:] if text.startswith("-") else text
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 19 or int(digits) >= 2**63:
@@ -68,12 +67,12 @@ def number(text: str) -> int:
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """Return an offset checkpoint."""
+    """Return the content of an offset checkpoint."""
     return encode_lines(f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items())
 
 
 def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """Return the partitions and offsets of an offset checkpoint, in its order.
+    """Return the offset of each partition in an offset checkpoint, in the order of the file.
 
     Raises:
         DamagedFileError: the file does not parse.
@@ -84,17 +83,17 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
 
 
 def read_offsets(files: Files, path: str) -> dict[TopicPartition, int]:
-    """Return an offset checkpoint's content, nothing when the file is missing.
+    """Return the offset of each partition in an offset checkpoint, an empty dict when the file is missing.
 
     Raises:
         DamagedFileError: the file does not parse.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     return decode_offsets(read_all(files, path)) if files.exists(path) else {}
 
 
 def write_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace an offset checkpoint, durably.
+    """Replace an offset checkpoint durably.
 
     Raises:
         OSError: storage failed.
@@ -103,12 +102,12 @@ def write_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]
 
 
 def encode_partition_metadata(topic_id: str) -> bytes:
-    """Return ``partition.metadata`` for a topic id."""
+    """Return the content of ``partition.metadata`` for a topic id."""
     return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
 def decode_partition_metadata(data: bytes) -> str:
-    """Return the topic id.
+    """Return the topic id in ``partition.metadata``.
 
     Raises:
         DamagedFileError: the file does not parse.
@@ -126,7 +125,7 @@ def decode_partition_metadata(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Identity of a log directory; ``extra`` keeps keys that are not ours."""
+    """Identity of a log directory; ``extra`` keeps keys that Paceline does not use."""
 
     broker_id: int | None
     cluster_id: str | None
@@ -134,7 +133,7 @@ class MetaProperties:
 
 
 def encode_meta_properties(meta: MetaProperties, date: str) -> bytes:
-    """Return ``meta.properties``; ``date`` is the comment line Java writes."""
+    """Return the content of ``meta.properties``; ``date`` becomes a comment line, as in files that Java writes."""
     lines = ["#", f"#{date}"]
     if meta.broker_id is not None:
         lines.append(f"broker.id={meta.broker_id}")
@@ -149,7 +148,7 @@ def decode_meta_properties(data: bytes) -> MetaProperties:
     """Return the identity in ``meta.properties``.
 
     Raises:
-        DamagedFileError: not version 0, or the broker id is no number.
+        DamagedFileError: the version is not 0, or the broker id is not a number.
     """
     try:
         lines = data.decode("latin-1").splitlines()

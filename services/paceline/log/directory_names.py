@@ -1,4 +1,4 @@
-"""The names of logs in a log directory: current, being deleted, set aside.
+"""The directory names of current logs, deleted logs and logs set aside.
 
 Source: docs/protocol/log-format.md#log-directory-names.
 """
@@ -13,11 +13,11 @@ from paceline.model.identifiers import TopicPartition, validate_topic_name
 
 MAX_NAME_LENGTH = 255
 DELETED = "delete"
-"""Suffix of a log whose files are to be removed."""
+"""Suffix of a deleted log whose files will be removed."""
 DAMAGED = "damaged"
 """Suffix of a log that was set aside because its bytes differ from those written."""
 STRAY = "stray"
-"""Suffix of a log that was set aside because no controller knows of it."""
+"""Suffix of a log that was set aside because the controller has not assigned its partition to this broker."""
 _BEING_DELETED = re.compile(r"(.+)\.[0-9a-f]{32}-delete")
 _FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
 _SET_ASIDE = re.compile(r"(.+)\.[0-9a-f]{32}-(damaged|stray)")
@@ -25,9 +25,9 @@ _CURRENT = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})")
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
-    """Return the partition whose current log has this directory name, ``None`` when the name is not one.
+    """Return the partition whose current log has this directory name, ``None`` for any other name.
 
-    The name must be exactly the name Paceline would give.
+    The name must be exactly the name that Paceline would give to the directory.
     """
     match = _CURRENT.fullmatch(name)
     if match is None or int(match[2]) > 2**31 - 1:
@@ -50,14 +50,14 @@ def is_set_aside(name: str) -> bool:
 
 
 def is_future(name: str) -> bool:
-    """Whether a directory of this name holds the copy of a log that is being moved between directories (KIP-113)."""
+    """Whether a directory of this name holds a log that Kafka is moving between log directories (KIP-113)."""
     return _FUTURE.fullmatch(name) is not None
 
 
 def free_path(files: Files, log_dir: str, tp: TopicPartition, suffix: str, counter: Iterator[int]) -> str:
-    """Return a free path ``<topic>-<partition>.<32 hex>-<suffix>`` in ``log_dir``, the topic cut so that the name fits.
+    """Return an unused path ``<topic>-<partition>.<32 hex>-<suffix>``; a long topic name is shortened to fit.
 
-    ``counter`` makes names differ; no chance is in them, so that a run can be repeated.
+    The hexadecimal digits come from ``counter`` and not from a random source, so that test runs are repeatable.
     """
     while True:
         unique = hashlib.blake2s(f"{log_dir} {tp} {next(counter)}".encode(), digest_size=16).hexdigest()

@@ -1,9 +1,9 @@
-"""Base of the offset index and the time index: fixed-size entries appended to a file, looked up by bisection.
+"""Base of the offset index and the time index: fixed-size entries in a file, looked up by binary search.
 
-Entries of the segment being written are kept in memory and buffered before they reach the file, so an append does
-not pay for three writes. That is safe because an index is derived data: it is written out before the recovery point
-passes, and entries beyond the recovery point are rebuilt after a crash. After a close the file has exactly the bytes
-Kafka leaves. Indexes of older segments are read entry by entry from the file.
+New entries of the active segment are kept in memory and buffered, so an append does not cost three writes. That is safe
+because an index is derived data: its entries are written before the recovery point passes them, and entries above the
+recovery point are rebuilt after a crash. After a close the file has exactly the bytes that Kafka would write. Entries of
+older segments are read from the file when needed.
 Source: docs/protocol/log-format.md#index-files.
 """
 
@@ -20,7 +20,7 @@ _BUFFERED_BYTES = 4096
 class IndexFile(Generic[EntryT]):
     """Entries of ``layout`` in a file, in ascending order of the first field.
 
-    Subclasses say how a stored pair becomes an entry with an absolute offset.
+    Subclasses convert a stored pair to an entry with an absolute offset.
     """
 
     layout: struct.Struct
@@ -37,7 +37,7 @@ class IndexFile(Generic[EntryT]):
         self._exists = False
 
     def set_max_bytes(self, max_index_bytes: int) -> None:
-        """Limit the index to so many bytes, and to one entry at least; entries that are there stay."""
+        """Limit the index to ``max_index_bytes``, but at least one entry; existing entries are kept."""
         self._max_entries = max(1, max_index_bytes // self.layout.size)
 
     @property
@@ -47,18 +47,18 @@ class IndexFile(Generic[EntryT]):
 
     @property
     def entry_count(self) -> int:
-        """Number of entries, written out or not."""
+        """Number of entries, including buffered entries."""
         return self._count
 
     @property
     def damaged(self) -> bool:
-        """Whether the file as it was found cannot be an index: a partial entry at its end."""
+        """Whether the file ended in an incomplete entry when it was opened."""
         return self._damaged
 
     _damaged = False
 
     def open(self) -> None:
-        """Look at the file, if there is one; nothing is read yet.
+        """Count the entries of the file by its size, without reading them; a missing file has none.
 
         Raises:
             OSError: storage failed.
@@ -76,7 +76,7 @@ class IndexFile(Generic[EntryT]):
         self._damaged = rest != 0
 
     def start_empty(self) -> None:
-        """Forget all entries, in the file too.
+        """Remove all entries from memory and from the file.
 
         Raises:
             OSError: storage failed.
@@ -92,11 +92,11 @@ class IndexFile(Generic[EntryT]):
             self._exists = False
 
     def start_new(self) -> None:
-        """Begin for a segment whose file does not exist yet."""
+        """Start an empty index for a new segment; `write_pending` creates the file."""
         self._entries = []
 
     def load(self) -> None:
-        """Keep all entries in memory from now on, for the segment that is written.
+        """Read all entries into memory, which `_add` requires.
 
         Raises:
             OSError: storage failed.
@@ -108,11 +108,11 @@ class IndexFile(Generic[EntryT]):
             self._count = len(self._entries)
 
     def unload(self) -> None:
-        """Stop keeping entries in memory; everything pending must have been written."""
+        """Release the entries in memory; buffered entries must have been written before."""
         self._entries = None
 
     def write_pending(self) -> None:
-        """Write buffered entries to the file, creating it when missing.
+        """Write buffered entries to the file; create the file when it is missing.
 
         Raises:
             OSError: storage failed.
@@ -135,7 +135,7 @@ class IndexFile(Generic[EntryT]):
             self._files.sync(self._path)
 
     def entry(self, index: int) -> EntryT:
-        """Return one entry.
+        """Return the entry at position ``index``.
 
         Raises:
             OSError: storage failed.
@@ -152,7 +152,7 @@ class IndexFile(Generic[EntryT]):
         return self.entry(self._count - 1) if self._count else None
 
     def rename(self, path: str) -> None:
-        """Give the file, which exists, another name.
+        """Rename the file, which must exist.
 
         Raises:
             OSError: storage failed.
@@ -161,7 +161,7 @@ class IndexFile(Generic[EntryT]):
         self._path = path
 
     def remove(self) -> None:
-        """Remove the file.
+        """Remove the file if it exists.
 
         Raises:
             OSError: storage failed.
@@ -182,7 +182,7 @@ class IndexFile(Generic[EntryT]):
             self.write_pending()
 
     def _keep(self, count: int) -> None:
-        """Keep the first ``count`` entries."""
+        """Remove all entries after the first ``count``."""
         if count >= self._count:
             return
         written = self._count - len(self._pending) // self.layout.size
@@ -196,7 +196,7 @@ class IndexFile(Generic[EntryT]):
         self._count = count
 
     def _position_after(self, field: int, target: int) -> int:
-        """Return how many entries have ``field`` not above ``target``."""
+        """Return the number of entries whose ``field`` is at most ``target``."""
         low, high = 0, self._count
         while low < high:
             middle = (low + high) // 2

@@ -1,8 +1,8 @@
-"""Map leader epochs to offsets of one log: entries (epoch, start offset), both strictly increasing.
+"""Map leader epochs to start offsets of one log: entries (epoch, start offset), both strictly increasing.
 
-An assignment changes memory only and marks the cache dirty; `flush` writes the file. Becoming leader therefore costs
-no I/O. Nothing is lost by that: epochs with records are rebuilt from the batches after the recovery point, and the
-file is made durable before the recovery point passes. Source: docs/protocol/log-format.md#leader-epoch-cache.
+`LeaderEpochCache.assign` changes only memory and `LeaderEpochCache.flush` writes the file, so becoming leader costs no
+I/O. A crash loses no epoch that has records: epochs above the recovery point are rebuilt from the batches, and the file
+is durable before the recovery point passes an epoch. Source: docs/protocol/log-format.md#leader-epoch-cache.
 """
 
 from bisect import bisect_right
@@ -13,14 +13,14 @@ from paceline.log.files import Files, read_all, write_atomically
 
 
 class EpochEntry(NamedTuple):
-    """An epoch and the first offset it may have written."""
+    """An epoch and the first offset that its leader may have written."""
 
     epoch: int
     start_offset: int
 
 
 class LeaderEpochCache:
-    """The entries of one log, kept in a ``leader-epoch-checkpoint`` file."""
+    """The entries of one log and its ``leader-epoch-checkpoint`` file."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
@@ -32,17 +32,17 @@ class LeaderEpochCache:
 
     @property
     def dirty(self) -> bool:
-        """Whether memory knows more than the file."""
+        """Whether the file does not have the latest entries."""
         return self._version != self._durable_version
 
     @property
     def version(self) -> int:
-        """Number of changes so far; hand it to `flushed` with the content that was written."""
+        """Number of changes so far; pass it to `flushed` after the entries of this version were written."""
         return self._version
 
     @property
     def latest_epoch(self) -> int | None:
-        """The largest epoch, ``None`` when there is none."""
+        """The largest epoch, ``None`` when there is no entry."""
         return self._epochs[-1] if self._epochs else None
 
     @property
@@ -51,11 +51,11 @@ class LeaderEpochCache:
         return [EpochEntry(epoch, start) for epoch, start in zip(self._epochs, self._starts, strict=True)]
 
     def load(self) -> None:
-        """Read the file; a missing one means no entries.
+        """Read the file; a missing file means no entries.
 
         Raises:
-            DamagedFileError: it does not parse, or is not ascending; the cache is empty then.
-            OSError: it cannot be read.
+            DamagedFileError: the file does not parse or is not ascending; the cache is then empty.
+            OSError: the file cannot be read.
         """
         self._epochs, self._starts = [], []
         try:
@@ -65,10 +65,10 @@ class LeaderEpochCache:
         self._epochs, self._starts = decode_epochs(data)
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that ``epoch`` starts at ``start_offset``; contradicting entries at the end give way.
+        """Add an entry; remove entries at the end whose epoch or start offset is not below the new one.
 
-        An epoch that is already the last one keeps its earlier start. Negative epochs (batches from before
-        epochs) are not noted.
+        If ``epoch`` is already the last one, it keeps its earlier start offset. A negative epoch, which batches written
+        before leader epochs existed have, is ignored.
         """
         if epoch < 0:
             return
@@ -84,8 +84,8 @@ class LeaderEpochCache:
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
         """Return (epoch, exclusive end offset) of the largest epoch not above ``epoch``, ``None`` when unknown.
 
-        For an epoch below the first entry the answer is (``epoch``, start of the first), so a follower that only
-        has older data truncates to where the known history begins.
+        For an epoch below the first entry return (``epoch``, start offset of the first entry), so that a follower with
+        only older records truncates to that offset.
         """
         if epoch < 0 or not self._epochs or epoch > self._epochs[-1]:
             return None
@@ -102,14 +102,14 @@ class LeaderEpochCache:
         return self._epochs[following - 1] if following else None
 
     def truncate_from_end(self, offset: int) -> None:
-        """Drop the entries that start at or beyond ``offset``."""
+        """Remove the entries that start at or above ``offset``."""
         while self._starts and self._starts[-1] >= offset:
             self._starts.pop()
             self._epochs.pop()
             self._version += 1
 
     def truncate_from_start(self, offset: int) -> None:
-        """Drop the entries that start at or before ``offset``, keeping the last of them rewritten to ``offset``."""
+        """Remove the entries that start at or below ``offset``, except the last, whose start becomes ``offset``."""
         count = bisect_right(self._starts, offset)
         if count == 0 or (count == 1 and self._starts[0] == offset):
             return
@@ -119,7 +119,7 @@ class LeaderEpochCache:
         self._version += 1
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         if self._epochs:
             self._epochs, self._starts = [], []
             self._version += 1
@@ -130,7 +130,7 @@ class LeaderEpochCache:
         return encode_lines(f"{epoch} {start}" for epoch, start in pairs)
 
     def write(self, data: bytes) -> None:
-        """Replace the file durably with the result of `encode`; safe on another thread than the owner's.
+        """Replace the file durably by a result of `encode`; may run on another thread than the owner's.
 
         Raises:
             OSError: storage failed.
@@ -138,15 +138,15 @@ class LeaderEpochCache:
         write_atomically(self._files, self._path, data)
 
     def mark_dirty(self) -> None:
-        """Have the next flush write the file even if nothing changed: the file itself is bad."""
+        """Make the next flush write the file even if no entry changes, because the file is damaged."""
         self._version += 1
 
     def flushed(self, version: int) -> None:
-        """Note that the content of ``version`` is durable now."""
+        """Record that the entries of ``version`` are durable."""
         self._durable_version = max(self._durable_version, version)
 
     def flush(self, *, durable: bool = True) -> None:
-        """Write the file when memory knows more; without ``durable`` it survives a crash of the process only.
+        """Write the file if it is not current; without ``durable`` it survives a process crash but not a power loss.
 
         Raises:
             OSError: storage failed; the cache stays dirty.
@@ -160,7 +160,7 @@ def decode_epochs(data: bytes) -> tuple[list[int], list[int]]:
     """Return (epochs, start offsets) of a leader-epoch file.
 
     Raises:
-        DamagedFileError: it does not parse, or is not ascending.
+        DamagedFileError: the file does not parse or is not ascending.
     """
     epochs: list[int] = []
     starts: list[int] = []

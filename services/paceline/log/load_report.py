@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from paceline.model.identifiers import TopicPartition
 
 UNCLEAN_RESTART = "unclean-restart"
-"""Stands in the boot id's place from an unclean restart until a controller has taken note of it."""
+"""Value of the boot id file from an unclean restart until the controller has acknowledged it."""
 
 
 @dataclass(slots=True)
@@ -18,30 +18,33 @@ class DirectoryReport:
     path: str
     clean_shutdown: bool = False
     stored_boot_id: str | None = None
-    """Boot id of the kernel when the directory was last known to be whole, ``None`` when there was none."""
+    """Content of the boot id file: the boot id at the last start that lost no records, or `UNCLEAN_RESTART`.
+
+    ``None`` when the file was missing.
+    """
     recovered: list[TopicPartition] = field(default_factory=list)
-    """Logs whose batches had to be checked."""
+    """Logs that were recovered: their batches were checked."""
     truncated_bytes: dict[TopicPartition, int] = field(default_factory=dict)
-    """Bytes cut per log, where any were."""
+    """Bytes cut per log, for logs that were cut."""
     lost_batches: list[TopicPartition] = field(default_factory=list)
-    """Logs of which whole batches were cut; the end of an append that was interrupted was never acknowledged."""
+    """Logs that lost whole batches; an interrupted append does not count, because it was never acknowledged."""
     is_new: bool = False
-    """Whether it has never been used: no mark of a start or of a cluster, and no log."""
+    """Whether the directory was never used: it has no boot id file, no ``meta.properties`` and no log."""
     quarantined: list[str] = field(default_factory=list)
-    """Names that mean nothing to us: left alone, never followed."""
+    """Paths with unknown names, which are ignored and never followed."""
     damaged: list[str] = field(default_factory=list)
-    """Files that could not be parsed and were done without."""
+    """Files that could not be parsed; they were rebuilt or left out."""
     set_aside: list[str] = field(default_factory=list)
     """Damaged and stray logs, kept until an operator removes them."""
     error: Exception | None = None
-    """Why the directory is offline."""
+    """Storage error that took the directory offline, ``None`` while it is online."""
 
     def may_lack_records(self, boot_id: str) -> bool:
-        """Whether records may be missing that were acknowledged; a directory that failed is another matter."""
+        """Whether acknowledged records may be missing; False for a directory that is offline or was never used."""
         if self.is_new or self.error is not None:
             return False
         if self.stored_boot_id == UNCLEAN_RESTART:
-            # A later stop was clean, but the controller has not been told of the earlier loss.
+            # A later stop may have been clean, but the controller does not know of the earlier loss.
             return True
         return not self.clean_shutdown and (self.stored_boot_id != boot_id or bool(self.lost_batches))
 
@@ -59,7 +62,7 @@ class LoadReport:
 
     @property
     def recovered(self) -> list[TopicPartition]:
-        """Logs whose batches had to be checked."""
+        """Logs that were recovered: their batches were checked."""
         return [tp for directory in self.directories for tp in directory.recovered]
 
     @property
@@ -69,10 +72,13 @@ class LoadReport:
 
     @property
     def quarantined(self) -> list[str]:
-        """Paths that were left alone."""
+        """Paths with unknown names, which were ignored."""
         return [name for directory in self.directories for name in directory.quarantined]
 
     def is_unclean_restart(self, boot_id: str) -> bool:
-        """Whether acknowledged records may be missing: there is no clean-stop marker, and either the machine was
-        restarted or recovery cut whole batches. A directory that was never used has no records to miss."""
+        """Whether acknowledged records may be missing in a directory.
+
+        They may be missing if there was no clean-stop marker and either the machine was restarted or recovery cut whole
+        batches, or if an earlier unclean restart was not acknowledged. A directory that was never used does not count.
+        """
         return any(directory.may_lack_records(boot_id) for directory in self.directories)

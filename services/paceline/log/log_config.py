@@ -28,7 +28,7 @@ class TimestampType(Enum):
 
 
 MAX_TOPIC_MESSAGE_BYTES: Final = 4 << 20
-"""Largest ``max.message.bytes`` that a topic can be given: the default of ``socket.request.max.bytes``."""
+"""Largest allowed ``max.message.bytes`` of a topic: the default of ``socket.request.max.bytes``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ class LogConfig:
         return replace(defaults if defaults is not None else cls(), **values)
 
     def refuse_unreceivable_batches(self) -> None:
-        """Refuse batches that are larger than the request a client may send.
+        """Check that a client's request can carry the largest batch that these settings allow.
 
-        Only changes are checked. A topic that already has a larger value keeps it, so that its partitions still load.
+        Callers check only new settings. A topic that already has a larger value keeps it, so its partitions still load.
 
         Raises:
             InvalidConfigError: ``max.message.bytes`` is above `MAX_TOPIC_MESSAGE_BYTES`.
@@ -105,7 +105,7 @@ class LogConfig:
             )
 
     def value_text(self, key: str) -> str:
-        """Return the value of a topic key as text, as `from_properties` would read it.
+        """Return the value of a topic key as text that `from_properties` parses to the same value.
 
         Raises:
             InvalidConfigError: the key is not known.
@@ -225,7 +225,7 @@ TOPIC_KEYS: Final = tuple(_KEYS)
 
 
 def unknown_topic_key(key: str) -> InvalidConfigError:
-    """Return the error for a key that topics do not have, with the nearest key that they have."""
+    """Return the error for an unknown topic key, with a similar known key as a hint."""
     near = difflib.get_close_matches(key, TOPIC_KEYS, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return InvalidConfigError(f"unknown topic configuration {key!r}{hint}")

@@ -1,7 +1,7 @@
 """Load one log from its directory, with recovery after an unclean stop.
 
-No content of the directory stops a start: indexes, snapshots and the epoch file are derived from the batches and
-rebuilt from them, a bad batch ends the log, and unknown names are left alone and reported.
+Damaged files do not prevent a load: indexes, snapshots and the epoch file are rebuilt from the batches, the log is cut
+at a bad batch, and unknown names are ignored and reported.
 Source: docs/protocol/log-format.md#loading-a-log and #recovery.
 """
 
@@ -36,15 +36,15 @@ class LoadedLog:
 
     log: PartitionLog
     recovered: bool = False
-    """Whether batches were checked because of an unclean stop or inconsistent files."""
+    """Whether batches were checked after an unclean stop or because files were inconsistent."""
     truncated_bytes: int = 0
-    """Bytes cut because they were no sound batch."""
+    """Bytes cut because they were not a sound batch, or followed one that was cut."""
     lost_batches: bool = False
-    """Whether whole batches were among them, not merely an append that was interrupted."""
+    """Whether whole batches were cut, and not only an interrupted append."""
     ignored: list[str] = field(default_factory=list)
-    """Paths that were left alone."""
+    """Paths with unknown names, which were ignored."""
     damaged: list[str] = field(default_factory=list)
-    """Paths of files that could not be read and were done without."""
+    """Paths of files that could not be read; they were rebuilt or left out."""
 
 
 def load_log(
@@ -57,12 +57,12 @@ def load_log(
     power_lost: bool = False,
     settings_known: bool = True,
 ) -> LoadedLog:
-    """Load ``log`` from its directory, recovering everything after the recovery point unless the stop was clean.
+    """Load ``log`` from its directory; after an unclean stop recover the batches from the recovery point on.
 
-    ``recovery_point`` and ``log_start_offset`` come from the checkpoints, ``None`` when not listed. ``power_lost``
-    says that the page cache may be gone too: then a gap between segments after the recovery point is taken for the
-    lost end of the earlier segment, and the segments after it are dropped; they were not durable. Compaction leaves
-    gaps, too: nothing is dropped when the topic is compacted, or when ``settings_known`` says that it may be.
+    ``recovery_point`` and ``log_start_offset`` come from the checkpoints, ``None`` when not listed. ``power_lost`` says
+    that the page cache may be lost, too. A gap between segments above the recovery point then means that the end of the
+    earlier segment was lost, and the later segments, which were not durable, are removed. Compaction also leaves gaps,
+    so no segment is removed because of a gap when the topic is compacted or its settings are not known.
 
     Raises:
         OSError: storage failed.
@@ -71,7 +71,7 @@ def load_log(
 
 
 def read_topic_id(files: Files, path: str) -> str | None:
-    """Return the topic id in a log's directory, ``None`` when there is no file.
+    """Return the topic id in a log's directory, ``None`` when the file is missing.
 
     Raises:
         DamagedFileError: the file does not parse.
@@ -101,7 +101,7 @@ class _Loader:
         self._clean = clean
         self._recovery_point = recovery_point or 0
         self._stopped_at = recovery_point if clean else None
-        """Where the log ended at a clean stop, ``None`` when that is not known."""
+        """Log end offset at a clean stop, ``None`` after an unclean stop or when the checkpoint does not list it."""
         self._log_start = log_start_offset
         self._power_lost = power_lost
         self._recovered_end = 0
@@ -133,7 +133,7 @@ class _Loader:
     # -- files -------------------------------------------------------------------------------------------------
 
     def _scan(self) -> list[int]:
-        """Finish or undo interrupted cleaning and deletion; return the base offsets of the segments."""
+        """Finish or undo an interrupted compaction, remove ``.deleted`` files, return the base offsets of segments."""
         swaps, cleaned = [], []
         for name, kind in self._files.list_directory(self._log.path):
             path = join(self._log.path, name)
@@ -158,10 +158,11 @@ class _Loader:
         return bases
 
     def _finish_swaps(self, swaps: list[tuple[int, str, str]], smallest_cleaned: int | None) -> None:
-        """Let each compacted segment, a ``.log.swap``, replace the segments it covers.
+        """Put each compacted segment, a ``.log.swap`` file, in the place of the segments that it covers.
 
-        With a ``.cleaned`` file of the same or a smaller base offset it is void: the old segments are all there. Its
-        indexes are made again, but for the transaction index, which may be renamed after the log file.
+        A swap file is removed if a ``.cleaned`` file has the same or a smaller base offset: then the renames to
+        ``.swap`` were not finished and all old segments still exist. The ``.swap`` indexes are removed and rebuilt
+        later, except a transaction index, which is renamed too.
         """
         kept = []
         for base, suffix, path in swaps:
@@ -180,19 +181,19 @@ class _Loader:
             self._names.add(target)
 
     def _remove_covered(self, base: int, end: int) -> None:
-        """Remove the segments from ``base`` to ``end``, for good before one that covers them takes their place."""
+        """Remove the segments from ``base`` to ``end`` durably, before the segment that replaces them is renamed."""
         for name in sorted(self._names):
             if name.endswith(LOG_SUFFIX) and base <= int(name[:20]) < end:
                 self._remove_name(name)
                 for covered in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
                     self._remove_name(file_name(int(name[:20]), covered))
         for covered in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
-            # Its log file may have been renamed already.
+            # The segment at ``base`` may have indexes but no log file if the crash came between two renames.
             self._remove_name(file_name(base, covered))
         self._files.sync_directory(self._log.path)
 
     def _index_swapped(self, segments: list[Segment]) -> None:
-        """Make the indexes of segments that an interrupted swap has left without them; recovery does not come here."""
+        """Rebuild missing indexes of segments below the recovery point, where an interrupted swap has removed them."""
         for segment in segments:
             names = {file_name(segment.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)}
             if not segment.size or names <= self._names:
@@ -205,7 +206,7 @@ class _Loader:
                 segment.release()
 
     def _end_of_file(self, path: str, base: int) -> int:
-        """Return the offset behind the last batch of a swap file."""
+        """Return the offset after the last batch of a swap file."""
         segment = self._log.local.new_segment(base)
         segment.log_path = path
         segment.size = self._files.size(path)
@@ -230,7 +231,7 @@ class _Loader:
     # -- segments ----------------------------------------------------------------------------------------------
 
     def _first_to_recover(self, segments: list[Segment]) -> int:
-        """Index of the segment that holds the recovery point."""
+        """Return the index of the segment that holds the recovery point."""
         at_or_below = sum(1 for segment in segments if segment.base_offset <= self._recovery_point)
         return max(at_or_below - 1, 0)
 
@@ -245,7 +246,7 @@ class _Loader:
                     return
 
     def _recover_from(self, segments: list[Segment], first: int, *, drop: bool = False) -> None:
-        """Recover segments from index ``first`` on; behind the first one that was cut, all are removed."""
+        """Recover the segments from index ``first`` on, and remove all segments after the first that was cut."""
         for index in range(first, len(segments)):
             is_last = index + 1 == len(segments)
             end = MAX_INT64 if self._stopped_at is None else self._stopped_at
@@ -256,7 +257,10 @@ class _Loader:
                 return
 
     def _follows_a_gap(self, segments: list[Segment], index: int, first: int) -> bool:
-        """Whether the end of the segment before was lost. Compaction leaves gaps as well, so there it does not tell."""
+        """Whether a gap before the segment shows that the end of the previous segment was lost in a power loss.
+
+        Compaction also leaves gaps, so in a compacted topic a gap proves nothing.
+        """
         if not self._power_lost or self._may_have_gaps or index == first:
             return False
         return segments[index].base_offset > self._recovered_end
@@ -275,16 +279,17 @@ class _Loader:
         self._recovered_end = segment.base_offset
         removed = segment.recover(self._accept)
         self._result.truncated_bytes += removed
-        # Below the recovery point no append was in progress: a cut-off batch there has a wrong length.
+        # No append was in progress below the recovery point: an incomplete batch there has a damaged length.
         was_whole = self._clean or not segment.ended_in_an_append or self._recovered_end < self._recovery_point
         self._result.lost_batches |= removed > 0 and was_whole
         return removed
 
     def _accept(self, header: BatchHeader, is_last: bool) -> bool:
-        """Let the batches have the last word about epochs.
+        """Decide whether recovery keeps a batch, and correct the epoch cache by the batches that it keeps.
 
-        One from an older epoch than its forerunner's, or that reaches into the next segment, was truncated away once
-        and came back because the truncation was not durable: it is refused. So is one behind where the log was stopped.
+        Refuse a batch with an older epoch than the batch before it, or with offsets of the next segment: it had been
+        truncated and came back because the truncation was not durable. Also refuse a batch above the end of the log at
+        a clean stop.
         """
         if header.last_offset >= self._limit:
             return False
@@ -295,7 +300,7 @@ class _Loader:
         if header.leader_epoch >= 0:
             self._recovered_epoch = header.leader_epoch
             epochs = self._log.epochs
-            # Below the log start the cache knows nothing; to correct it there would cost the epochs of later segments.
+            # The cache has no entries below the log start: a correction there would drop the epochs of later segments.
             first = max(header.base_offset, self._log_start or 0)
             if first <= header.last_offset and epochs.epoch_of(first) != header.leader_epoch:
                 epochs.truncate_from_end(first)
@@ -304,9 +309,10 @@ class _Loader:
         return True
 
     def _is_displaced(self, header: BatchHeader) -> bool:
-        """Whether a last batch with a gap in front belongs there, and its offset has become too large.
+        """Whether the base offset of a last batch after a gap is damaged and too large.
 
-        The log ended at the recovery point once, its epochs were durable before, and there the batch would end.
+        This is so if the batch would end exactly at the recovery point without the gap: the log once ended there, and
+        the epochs up to there are durable and match.
         """
         end = self._recovered_end
         if header.base_offset == end or end + header.last_offset_delta + 1 != self._recovery_point:
@@ -331,15 +337,15 @@ class _Loader:
         self._log.begin_with(segments, start, recovery_point)
         durability = self._log.local.durability
         if not self._clean:
-            # The page cache alone may hold the writes and removals of the last process.
+            # Writes and removals by the previous process may be in the page cache only.
             durability.topic_id_unsynced = self._log.topic_id is not None
             durability.removals_unsynced = True
         elif self._log_start:
-            # The last process did not know whether the segments it removed stay removed.
+            # The previous process had not synced the removal of segments when it wrote its log start.
             durability.removals_unsynced = True
 
     def _activate(self, segment: Segment) -> None:
-        """Prepare for appends. Damage in front of the end costs no sound batch: reads and appends report it."""
+        """Prepare the segment for appends; if its batches are damaged, keep it whole and let reads report the error."""
         try:
             segment.activate()
         except CorruptMessageError:
@@ -370,7 +376,7 @@ class _Loader:
         epochs.mark_dirty()
 
     def _lacks_the_first_epoch(self) -> bool:
-        """Whether the cache does not know the log's first batch: its file was missing or empty, which says nothing."""
+        """Whether the cache has no epoch for the log's first batch, because its file was missing or empty."""
         log = self._log
         if not log.segments or log.epochs.epoch_of(max(log.segments[0].base_offset, log.log_start_offset)) is not None:
             return False

@@ -10,24 +10,24 @@ from paceline.log.index_file import IndexFile
 
 
 class OffsetPosition(NamedTuple):
-    """The append whose last offset is ``offset`` starts at byte ``position``."""
+    """The batch whose last offset is ``offset`` starts at byte ``position``."""
 
     offset: int
     position: int
 
 
 class OffsetIndex(IndexFile[OffsetPosition]):
-    """Sparse map from the *last* offset of an append to the position of its *start*."""
+    """Sparse map from the *last* offset of a batch to the position of its *start*."""
 
     layout = struct.Struct(">ii")
 
     @property
     def is_full(self) -> bool:
-        """Whether the segment has to be rolled before another entry."""
+        """Whether the index has no room for another entry, so that the segment has to be rolled."""
         return self._count >= self._max_entries
 
     def append(self, offset: int, position: int) -> None:
-        """Add an entry; offsets strictly increase, others are left out.
+        """Add an entry if ``offset`` is above that of the last entry.
 
         Raises:
             OSError: storage failed.
@@ -37,7 +37,7 @@ class OffsetIndex(IndexFile[OffsetPosition]):
             self._add(OffsetPosition(offset, position), self.layout.pack(offset - self._base_offset, position))
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """Return the greatest entry with an offset not above ``offset``, else the start of the segment.
+        """Return the last entry with an offset not above ``offset``, or the start of the segment if there is none.
 
         Raises:
             OSError: storage failed.
@@ -46,7 +46,7 @@ class OffsetIndex(IndexFile[OffsetPosition]):
         return self.entry(count - 1) if count else OffsetPosition(self._base_offset, 0)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries at or above ``offset``.
+        """Remove the entries at or above ``offset``.
 
         Raises:
             OSError: storage failed.

@@ -1,7 +1,7 @@
-"""Compute how much of a log its topic's settings allow to delete. Source: docs/protocol/log-format.md#retention.
+"""Compute which part of a log its topic's settings retain. Source: docs/protocol/log-format.md#retention.
 
-Whole segments go, oldest first, and only committed ones. A segment is too old when its newest record is, so a single
-record with a future timestamp keeps it. The rest is never less than ``retention.bytes``.
+Retention deletes whole segments, oldest first, below the high watermark. A segment expires when its newest record does,
+so a single record with a future timestamp keeps the segment. Deletion by size leaves at least ``retention.bytes``.
 """
 
 from collections.abc import Iterable
@@ -12,21 +12,22 @@ from paceline.log.log_config import LogConfig
 
 @dataclass(frozen=True, slots=True)
 class SegmentExtent:
-    """The facts of a segment that retention uses."""
+    """End offset, size and newest timestamp of a segment, for retention."""
 
     end_offset: int
-    """Where the next segment begins; the log end for the active one."""
+    """Base offset of the next segment; the log end offset for the active segment."""
     size_bytes: int
     newest_ms: int
-    """Timestamp of its newest record, milliseconds since 1970."""
+    """Timestamp of its newest record, in milliseconds since 1970."""
 
 
 def retained_from(
     segments: Iterable[SegmentExtent], config: LogConfig, total_bytes: int, high_watermark: int, wall_ms: int
 ) -> int | None:
-    """Return the offset from which on records stay, None when all do.
+    """Return the first retained offset, ``None`` when all records are retained.
 
-    ``segments`` ascend and are asked for one at a time, as long as they go; ``total_bytes`` is the size of all.
+    ``segments`` is in ascending order and is read only up to the first retained segment. ``total_bytes`` is the size of
+    all segments.
     """
     excess = total_bytes - config.retention_bytes if config.retention_bytes >= 0 else -1
     start = None

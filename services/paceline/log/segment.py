@@ -1,6 +1,6 @@
 """One segment: a file of batches, its offset index and its time index.
 
-Source: docs/protocol/log-format.md#partition-files and #recovery. `batch_file.py` has the layout of the batches.
+Source: docs/protocol/log-format.md#partition-files and #recovery. `batch_file.py` reads and writes the file of batches.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from paceline.log.time_index import TimeIndex, TimestampOffset
 
 
 def pairs_of(headers: Iterator[BatchHeader]) -> Iterator[tuple[BatchHeader, BatchHeader | None]]:
-    """Yield each header with the one that follows."""
+    """Yield each header with the next header, ``None`` after the last."""
     one = next(headers, None)
     while one is not None:
         following = next(headers, None)
@@ -30,7 +30,7 @@ def pairs_of(headers: Iterator[BatchHeader]) -> Iterator[tuple[BatchHeader, Batc
 
 
 class Segment(IndexedBatchFile):
-    """Part of a log from ``base_offset`` on. One owner appends; reads may come from other threads."""
+    """Part of a log from ``base_offset`` on. Only its owner appends; reads may run on other threads."""
 
     __slots__ = (
         "_bytes_since_index_entry",
@@ -53,7 +53,7 @@ class Segment(IndexedBatchFile):
         max_index_bytes: int,
         suffix: str = "",
     ) -> None:
-        """``suffix`` follows the names of all files: ``.cleaned`` while compaction writes them."""
+        """``suffix`` is appended to all file names: ``.cleaned`` while compaction writes the segment."""
         name = join(directory, file_name(base_offset, ""))
         super().__init__(
             files,
@@ -69,23 +69,23 @@ class Segment(IndexedBatchFile):
         self._largest: TimestampOffset | None = TimestampOffset(NO_TIMESTAMP, base_offset)
         self._first_max_timestamp: int | None = None
         self.ended_in_an_append = False
-        """Whether all that recovery cut was the beginning of one batch."""
+        """Whether recovery cut only the beginning of one batch, an interrupted append."""
         self.created_ms: int | None = None
-        """Wall clock of the first append in this process that knew it."""
+        """Wall clock of the first append in this process whose caller gave the time."""
 
     def set_index_limits(self, index_interval_bytes: int, max_index_bytes: int) -> None:
-        """Change how dense the index entries are and how many there may be; for a segment without batches."""
+        """Set the interval of index entries and the index size, for a segment without batches."""
         self._index_interval_bytes = index_interval_bytes
         self.offset_index.set_max_bytes(max_index_bytes)
         self.time_index.set_max_bytes(max_index_bytes)
 
     def start_new(self) -> None:
-        """Begin as an empty segment without files; the first append makes them."""
+        """Start an empty segment without files; the first append creates them."""
         self.offset_index.start_new()
         self.time_index.start_new()
 
     def open(self) -> None:
-        """Begin with the files found on disk.
+        """Open the existing files.
 
         Raises:
             OSError: storage failed.
@@ -99,21 +99,21 @@ class Segment(IndexedBatchFile):
     # -- appending ---------------------------------------------------------------------------------------------
 
     def append(self, data: Buffer) -> None:
-        """Write whole batches at the end in one go; `note` makes them visible, one by one.
+        """Write whole batches at the end with one write; the caller makes each visible to readers with `note`.
 
         Raises:
             OSError: storage failed.
             CorruptMessageError: the file has changed; nothing is written.
         """
         if self._largest is None:
-            # `note` needs it. Batches that were written and not noted would shift all that follow.
+            # Compute it before the write: if `note` failed after the write, later positions would be wrong.
             self._largest = self._find_largest()
         super().append(data)
 
     def note(
         self, size: int, first_offset: int, last_offset: int, max_timestamp: int, max_timestamp_offset: int
     ) -> None:
-        """Make one batch visible that is in the file at ``self.size``, with its index entries.
+        """Make the batch at byte ``self.size`` of the file visible, and add its index entries.
 
         Raises:
             OSError: an index could not be written.
@@ -142,7 +142,7 @@ class Segment(IndexedBatchFile):
         self.time_index.write_pending()
 
     def activate(self) -> None:
-        """Prepare for appends: keep the indexes in memory, rebuilt first when they are inconsistent.
+        """Load the indexes into memory for appends; rebuild them first if they are inconsistent.
 
         Raises:
             OSError: storage failed.
@@ -153,7 +153,7 @@ class Segment(IndexedBatchFile):
         self.load_indexes()
 
     def load_indexes(self) -> None:
-        """Keep the indexes in memory as they are.
+        """Load the indexes into memory without a check.
 
         Raises:
             OSError: storage failed.
@@ -162,7 +162,7 @@ class Segment(IndexedBatchFile):
         self.time_index.load()
 
     def rebuild_indexes(self) -> None:
-        """Build both indexes again from the batches.
+        """Rebuild both indexes from the batches.
 
         Raises:
             OSError: storage failed.
@@ -178,7 +178,7 @@ class Segment(IndexedBatchFile):
         self._bytes_since_index_entry = 0
 
     def _indexes_are_sound(self) -> bool:
-        """Whether the last entries lead to batches that match them; appends continue behind those."""
+        """Whether the last entry of each index points to a batch that matches it, so that appends can continue."""
         if self.offset_index.damaged or self.time_index.damaged:
             return False
         last, last_time = self.offset_index.last, self.time_index.last
@@ -189,7 +189,7 @@ class Segment(IndexedBatchFile):
         return last_time is None or (last_time.timestamp >= 0 and self._holds(last_time))
 
     def seal(self) -> None:
-        """Finish the indexes as at a roll or close: the final maximum timestamp, everything written to the files.
+        """Add the last time index entry, create missing files and write the indexes, for a roll or a close.
 
         Raises:
             OSError: storage failed.
@@ -203,7 +203,7 @@ class Segment(IndexedBatchFile):
         self.write_indexes()
 
     def release(self) -> None:
-        """Stop keeping the indexes in memory; the segment was sealed."""
+        """Release the indexes in memory, after `seal`."""
         self.offset_index.unload()
         self.time_index.unload()
 
@@ -211,7 +211,7 @@ class Segment(IndexedBatchFile):
 
     @property
     def largest(self) -> TimestampOffset:
-        """The largest timestamp and where it was reached, (-1, base offset) when there is none.
+        """The largest timestamp and the offset of its record, (-1, base offset) when no record has a timestamp.
 
         Raises:
             OSError: storage failed.
@@ -223,7 +223,7 @@ class Segment(IndexedBatchFile):
 
     @property
     def newest_ms(self) -> int:
-        """The largest timestamp, or when the file was last written where no record has one, in wall clock.
+        """The largest timestamp, or the file's modification time when no record has a timestamp.
 
         Raises:
             OSError: storage failed.
@@ -234,7 +234,7 @@ class Segment(IndexedBatchFile):
 
     @property
     def first_max_timestamp(self) -> int:
-        """The maximum timestamp of the first batch, -1 when there is none: where rolling by time counts from."""
+        """The maximum timestamp of the first batch, from which rolling by time counts; -1 when it has none."""
         if self._first_max_timestamp is None:
             first = next(self.headers(0), None)
             self._first_max_timestamp = first.header.max_timestamp if first is not None else NO_TIMESTAMP
@@ -243,9 +243,9 @@ class Segment(IndexedBatchFile):
     # -- recovery and truncation -------------------------------------------------------------------------------
 
     def recover(self, accept: Callable[[BatchHeader, bool], bool] = lambda _header, _is_last: True) -> int:
-        """Check every batch, rebuild both indexes, cut the file at the first bad one; return the bytes removed.
+        """Check every batch, rebuild both indexes and cut the file at the first bad batch; return the bytes removed.
 
-        ``accept`` sees the header of each sound batch, and whether it is the last one, and may still refuse it.
+        ``accept`` receives the header of each sound batch and whether the batch is the last, and may refuse the batch.
 
         Raises:
             OSError: storage failed.
@@ -259,7 +259,7 @@ class Segment(IndexedBatchFile):
             if header.base_offset < next_offset or header.last_offset - self.base_offset > MAX_INT32:
                 break
             if following is not None and next_offset <= following.base_offset <= header.last_offset:
-                # No checksum covers base offsets. The next batch would fit here, and not behind this one.
+                # The next batch fits here but not after this batch, so this base offset, which has no checksum, is bad.
                 break
             if not accept(header, following is None):
                 break
@@ -269,14 +269,14 @@ class Segment(IndexedBatchFile):
         self.ended_in_an_append = removed > 0 and self.is_interrupted_append(on_disk, next_offset)
         if removed:
             self._files.truncate(self.log_path, self.size)
-            # There may be nothing left to flush; after a clean stop it must not come back.
+            # A later flush may find nothing to do and skip the fsync; the bytes must not come back after a clean stop.
             self._files.sync(self.log_path)
         self.seal()
         self._bytes_since_index_entry = 0
         return removed
 
     def truncate_to(self, offset: int) -> int:
-        """Cut at the first batch whose last offset is not below ``offset``; return the bytes removed.
+        """Cut the file at the first batch whose last offset is at least ``offset``; return the bytes removed.
 
         Raises:
             OSError: storage failed.
@@ -303,16 +303,16 @@ class Segment(IndexedBatchFile):
     # -- files -------------------------------------------------------------------------------------------------
 
     def paths(self) -> list[str]:
-        """Paths of the log file and its indexes."""
+        """Return the paths of the log file, the offset index and the time index."""
         return [self.log_path, self.offset_index.path, self.time_index.path]
 
     @property
     def txn_index_path(self) -> str:
-        """Path of the transaction index, which exists only when needed."""
+        """Path of the transaction index, which exists only after an aborted transaction."""
         return join(self._directory, file_name(self.base_offset, TXN_INDEX_SUFFIX) + self._suffix)
 
     def change_suffix(self, suffix: str, *, log_first: bool) -> None:
-        """Rename all files; the log file first or last, for the load decides by its name.
+        """Rename all files. ``log_first`` matters because a load after a crash decides by the name of the log file.
 
         Raises:
             OSError: storage failed.
@@ -333,7 +333,7 @@ class Segment(IndexedBatchFile):
         self.log_path = path
 
     def rename_deleted(self) -> list[str]:
-        """Mark all files of the segment as deleted by their names; return those.
+        """Add ``.deleted`` to the names of all files of the segment; return the new paths.
 
         Raises:
             OSError: storage failed.
@@ -346,7 +346,7 @@ class Segment(IndexedBatchFile):
         return renamed
 
     def remove(self) -> None:
-        """Remove all files of the segment, the transaction index included.
+        """Remove all files of the segment, including the transaction index.
 
         Raises:
             OSError: storage failed.
@@ -363,7 +363,7 @@ class Segment(IndexedBatchFile):
         self._positions = {}
 
     def _find_largest(self) -> TimestampOffset:
-        """The last time index entry, or a larger timestamp in the batches behind it."""
+        """Return the largest timestamp: that of the last time index entry or of a batch after it."""
         nothing = TimestampOffset(NO_TIMESTAMP, self.base_offset)
         largest = self.time_index.last or nothing
         if largest is not nothing and not (largest.timestamp >= 0 and self._holds(largest)):

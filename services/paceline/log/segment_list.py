@@ -1,4 +1,4 @@
-"""The segments of one log, ascending by base offset: the last one is active, and there always is one.
+"""The segments of one log in ascending order of base offset; a log has at least one, and the last is active.
 
 Source: docs/protocol/log-format.md#reading-a-log, #retention and #truncating-a-log.
 """
@@ -14,7 +14,7 @@ from paceline.model.errors import CorruptMessageError
 
 
 class SegmentList:
-    """Segments in order. One owner changes the list; reads may come from other threads."""
+    """Segments in order. Only the log's owner changes the list; reads may run on other threads."""
 
     __slots__ = ("_directory", "_files", "_segments", "bases")
 
@@ -33,7 +33,7 @@ class SegmentList:
 
     @property
     def active(self) -> Segment:
-        """The segment that is appended to."""
+        """The segment that receives appends."""
         return self._segments[-1]
 
     @property
@@ -42,12 +42,11 @@ class SegmentList:
         return sum(segment.size for segment in self._segments)
 
     def since(self, offset: int) -> list[Segment]:
-        """Return the segment that holds ``offset`` and those behind it; all when every one is."""
+        """Return the segment that holds ``offset`` and all later segments; all when ``offset`` is below the first."""
         return self._segments[max(bisect_right(self.bases, offset) - 1, 0) :]
 
     def extents(self, log_end_offset: int | None) -> Iterator[SegmentExtent]:
-        """Yield the facts of each segment for retention, oldest first; of the active segment only if the log end is
-        given.
+        """Yield the extent of each segment, oldest first; of the active segment only with ``log_end_offset``.
 
         Raises:
             OSError: storage failed.
@@ -60,25 +59,25 @@ class SegmentList:
                 yield SegmentExtent(log_end_offset, segment.size, segment.newest_ms)
 
     def add(self, segment: Segment) -> None:
-        """Make ``segment`` the active one; its base offset is beyond those of the others."""
+        """Append ``segment`` as the active one; its base offset must be the largest."""
         self._segments.append(segment)
         self.bases.append(segment.base_offset)
 
     def pop_below(self, offset: int) -> Segment | None:
-        """Take out the first segment when all of it lies below ``offset`` and it is not the active one."""
+        """Remove the first segment from the list and return it, if it ends below ``offset`` and is not active."""
         if len(self._segments) < 2 or self.bases[1] > offset:
             return None
         self.bases.pop(0)
         return self._segments.pop(0)
 
     def replace(self, sources: Sequence[Segment], segment: Segment) -> None:
-        """Put ``segment`` in the place of ``sources``, which follow each other and begin where it begins."""
+        """Replace ``sources``, which are adjacent and begin at the same base offset, by ``segment``."""
         first = self._segments.index(sources[0])
         self._segments[first : first + len(sources)] = [segment]
         self.bases[first : first + len(sources)] = [segment.base_offset]
 
     def remove_above(self, offset: int) -> None:
-        """Remove the segments that begin above ``offset``, but for the first one, durably.
+        """Remove durably all segments that begin above ``offset``, except the first segment.
 
         Raises:
             OSError: storage failed.
@@ -86,7 +85,7 @@ class SegmentList:
         self._remove_while(lambda: len(self._segments) > 1 and self.bases[-1] > offset)
 
     def remove_all(self) -> None:
-        """Remove every segment, durably; the owner adds a new one at once.
+        """Remove every segment durably; the caller must add a new one.
 
         Raises:
             OSError: storage failed.
@@ -94,7 +93,7 @@ class SegmentList:
         self._remove_while(lambda: bool(self._segments))
 
     def _remove_while(self, condition: Callable[[], bool]) -> None:
-        """Remove segments from the end, durably: one that came back after a power loss could not be told from ours."""
+        """Remove segments from the end, and sync: a segment back after a power loss would look like part of the log."""
         removed = False
         while condition():
             removed = removed or self._segments[-1].size > 0
@@ -112,9 +111,9 @@ class SegmentList:
         at_least_one: bool,
         epoch_of: Callable[[int], int | None],
     ) -> bytes:
-        """Return whole batches of one segment from the one that holds ``offset``, none that reaches ``limit``.
+        """Return whole batches of one segment that end below ``limit``, starting with the batch that holds ``offset``.
 
-        See `Segment.read` for the rest.
+        See `Segment.read` for the other parameters.
 
         Raises:
             OSError: storage failed.
@@ -132,11 +131,14 @@ class SegmentList:
         return b""
 
     def check_end(self, offset: int, limit: int, log_end_offset: int) -> None:
-        """Nothing was found below ``limit``: tell a batch that reaches beyond it from one with a wrong offset.
+        """Check the batch at ``offset``, after `read` found no batch below ``limit``.
+
+        The batch may legitimately end at or above ``limit``, but not above the end of its segment or of the log: then
+        its offsets are damaged.
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: the batch ends behind its segment or the log.
+            CorruptMessageError: the batch ends after its segment or the log.
         """
         for index in range(max(bisect_right(self.bases, offset) - 1, 0), len(self._segments)):
             segment = self._segments[index]
@@ -150,7 +152,9 @@ class SegmentList:
                 break
 
     def find_timestamp(self, timestamp_ms: int, from_offset: int, limit_offset: int) -> TimestampOffset | None:
-        """Return the first record between the two offsets with a timestamp not below ``timestamp_ms``.
+        """Return the first record with a timestamp of at least ``timestamp_ms`` between the two offsets.
+
+        ``from_offset`` is inclusive, ``limit_offset`` exclusive. Return ``None`` when there is no such record.
 
         Raises:
             OSError: storage failed.

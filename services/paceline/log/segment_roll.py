@@ -1,4 +1,4 @@
-"""Decide when a segment is closed and the next begun. Source: docs/protocol/log-format.md#rolling-a-segment."""
+"""Decide when to roll a segment. Source: docs/protocol/log-format.md#rolling-a-segment."""
 
 import zlib
 
@@ -16,10 +16,10 @@ def must_roll(
     size: int,
     now_ms: int | None,
 ) -> bool:
-    """Whether a segment of ``segment_size`` bytes has to be closed before this batch of ``size`` bytes.
+    """Whether a segment of ``segment_size`` bytes must be rolled before a batch of ``size`` bytes is appended.
 
-    ``first_timestamp`` is the largest one of its first batch, -1 when there is none. ``now_ms``, wall clock, only
-    serves rolling by time when records have no timestamps.
+    ``first_timestamp`` is the largest timestamp of the segment's first batch, -1 when it has none. ``now_ms``, wall
+    clock, is used only to roll by time when the records have no timestamps.
     """
     if segment_size > config.segment_bytes - size:
         return True
@@ -38,6 +38,6 @@ def must_roll(
 
 
 def _jitter_ms(config: LogConfig, segment: Segment, segment_ms: int) -> int:
-    """A part of ``segment.jitter.ms`` fixed by the segment's name, so that logs do not all roll at once."""
+    """Return a part of ``segment.jitter.ms``, derived from the segment's path, so that logs roll at different times."""
     limit = min(config.segment_jitter_ms, segment_ms)
     return zlib.crc32(segment.log_path.encode()) % limit if limit > 0 else 0

@@ -1,9 +1,9 @@
-"""Remember, in each log directory, the ZooKeeper sessions of the processes that used it.
+"""Store, in each log directory, the ZooKeeper sessions of the processes that used it.
 
-A process that holds the locks of a directory set knows that every earlier process with the same locks is dead, and so
-that the registrations of their sessions are left over. Proof takes three things: the kernel has not started again
-since, the lock files are the very same files, and all locks that the earlier process held are held now. A copied or
-restored directory has other lock files; a directory that moved to another machine has another boot id.
+A process that holds the locks of its log directories knows that every earlier process with the same locks is dead, and
+that the registrations of its sessions are left over. The proof has three conditions: the kernel has not restarted, the
+lock files are the same files, and this process holds all locks that the earlier process held. A copied or restored
+directory has other lock files; a directory that was moved to another machine has another boot id.
 
 Source: docs/decisions/0018-restarted-brokers.md.
 """
@@ -17,21 +17,21 @@ from paceline.log.checkpoint import DamagedFileError
 
 SESSION_FILE: Final = ".zookeeper_sessions"
 MAX_SESSIONS: Final = 16
-"""Sessions that are kept. Those of earlier processes count until they time out, a few restarts later."""
+"""Most sessions in the file; sessions of the last few restarts may not have expired yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFile:
-    """The content of one file."""
+    """The content of the session file of one log directory."""
 
     boot_id: str
     locks: tuple[str, ...]
-    """Identities of all lock files that the process held."""
+    """Identities of all lock files that the writing process held."""
     sessions: tuple[int, ...]
     """Oldest first."""
 
     def proves_death(self, boot_id: str, held_locks: Collection[str]) -> bool:
-        """Whether the processes that wrote this are dead, given the locks that this process holds."""
+        """Whether the processes of these sessions are dead, given this process's boot id and locks."""
         return bool(boot_id) and self.boot_id == boot_id and bool(self.locks) and set(self.locks) <= set(held_locks)
 
     def encode(self) -> bytes:
@@ -46,7 +46,7 @@ class SessionFile:
 
 
 def decode_session_file(path: str, data: bytes) -> SessionFile:
-    """Return the content of a file.
+    """Return the content of the session file at ``path``.
 
     Raises:
         DamagedFileError: the format differs from that of `SessionFile.encode`.

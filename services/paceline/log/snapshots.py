@@ -1,4 +1,4 @@
-"""The producer snapshot files of one log, named by the first offset they do not cover.
+"""The producer snapshot files of one log, each named after the first offset that it does not cover.
 
 Source: docs/protocol/log-format.md#producer-snapshots.
 """
@@ -15,7 +15,7 @@ _NAME = re.compile(r"([0-9]{20})\.snapshot")
 
 
 class SnapshotFiles:
-    """Snapshots in the directory of a log."""
+    """The producer snapshots in the directory of one log."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -33,7 +33,7 @@ class SnapshotFiles:
         return [int(match[1]) for name in names if (match := _NAME.fullmatch(name))]
 
     def write(self, offset: int, producers: ProducerStateManager) -> None:
-        """Write a snapshot; none for offset 0. Not fsynced: its checksum tells a torn one.
+        """Write a snapshot unless ``offset`` is 0. It is not fsynced: the checksum reveals an incomplete write.
 
         Raises:
             OSError: storage failed.
@@ -46,10 +46,10 @@ class SnapshotFiles:
     def load_newest(
         self, producers: ProducerStateManager, lowest: int, limit: int, offsets: list[int] | None = None
     ) -> int:
-        """Fill ``producers`` from the newest sound snapshot of ``lowest`` to ``limit``; return its offset.
+        """Load ``producers`` from the newest undamaged snapshot between ``lowest`` and ``limit``; return its offset.
 
-        When there is none ``producers`` is empty, and ``lowest`` is returned. Unsound snapshots on the way are removed.
-        ``offsets`` saves the listing where the caller knows them.
+        If there is no such snapshot, clear ``producers`` and return ``lowest``. Damaged snapshots found on the way are
+        removed. ``offsets`` are the existing snapshots; with ``None`` the directory is listed.
 
         Raises:
             OSError: storage failed.
@@ -67,7 +67,7 @@ class SnapshotFiles:
         return lowest
 
     def remove_above(self, limit: int, offsets: list[int] | None = None) -> list[int]:
-        """Remove snapshots beyond ``limit``; return the offsets that remain.
+        """Remove snapshots above ``limit``; return the offsets of the remaining snapshots.
 
         Raises:
             OSError: storage failed.
@@ -81,7 +81,7 @@ class SnapshotFiles:
         return kept
 
     def remove(self, offset: int) -> None:
-        """Remove the snapshot of one offset, if there is one.
+        """Remove the snapshot at ``offset`` if it exists.
 
         Raises:
             OSError: storage failed.
@@ -90,7 +90,7 @@ class SnapshotFiles:
             self._files.remove(self._path(offset))
 
     def keep_only(self, wanted: Collection[int], offsets: list[int]) -> None:
-        """Of ``offsets`` remove the snapshots that are neither wanted nor the newest.
+        """Remove the snapshots of ``offsets`` that are not in ``wanted``, except the newest snapshot.
 
         Raises:
             OSError: storage failed.

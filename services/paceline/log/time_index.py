@@ -46,7 +46,7 @@ class TimeIndex(IndexFile[TimestampOffset]):
         return self.entry(count - 1) if count else TimestampOffset(-1, self._base_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries with an offset at or above ``offset``.
+        """Remove the entries with an offset at or above ``offset``.
 
         Raises:
             OSError: storage failed.
