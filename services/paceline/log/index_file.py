@@ -2,8 +2,8 @@
 
 New entries of the active segment are kept in memory and buffered, so an append does not cost three writes. That is safe
 because an index is derived data: its entries are written before the recovery point passes them, and entries above the
-recovery point are rebuilt after a crash. After a close the file has exactly the bytes that Kafka would write. Entries of
-older segments are read from the file when needed.
+recovery point are rebuilt after a crash. After a close the file has exactly the bytes that Kafka would write. Entries
+of older segments are read from the file when needed.
 Source: docs/protocol/log-format.md#index-files.
 """
 
