@@ -1,5 +1,5 @@
 """gRPC: servers, channels, errors as statuses, and the retry policy.
 
 Read `server.py` and `errors.py` first. `convert/` translates between messages and `model`, `admission/` limits
-requests, `streams/` carries requests and answers in order on one stream, `watch/` serves watch streams.
+requests, `streams/` carries requests and responses in order on one stream, `watch/` serves watch streams.
 """

@@ -1,4 +1,4 @@
-"""Client ends: channel options, and channels kept per address."""
+"""Client channels: their options, and a cache of channels by address."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from paceline.rpc.security.credentials import TlsCredentials
 from paceline.rpc.security.reopening_channel import ReopeningChannel
 
 CLIENT_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
-"""Largest message of Paceline's own client channels; servers keep responses under 1 MiB unless asked for more."""
+"""Largest message on Paceline's client channels; servers keep responses below 1 MiB unless a request asks for more."""
 REPLICATION_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 CONTROL_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """A LeaderAndIsr of 200,000 partitions has about 25 MB."""
@@ -26,8 +26,8 @@ def channel_options(max_message_bytes: int = CLIENT_MAX_MESSAGE_BYTES, own_conne
 
     Args:
         max_message_bytes: largest message sent or received.
-        own_connection: True keeps gRPC from sharing one TCP connection between channels to one address; a replica
-            fetcher wants its own, so that one slow answer does not hold up another's.
+        own_connection: True prevents gRPC from sharing one TCP connection between channels to the same address. A
+            replica fetcher uses it so that a slow response on one channel does not delay another channel.
     """
     options: Options = [
         ("grpc.max_send_message_length", max_message_bytes),
@@ -36,11 +36,11 @@ def channel_options(max_message_bytes: int = CLIENT_MAX_MESSAGE_BYTES, own_conne
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        # A broker restarts in seconds; gRPC's own back-off would let its peers wait up to two minutes.
+        # A broker restarts in seconds; with gRPC's default back-off its peers would wait for up to two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 1_000),
         ("grpc.max_reconnect_backoff_ms", 1_000),
-        # Retries are ours (rpc/retry.py): they need sequence numbers and leader hints.
+        # rpc/retry.py does the retries, because they need sequence numbers and leader hints.
         ("grpc.enable_retries", 0),
         ("grpc.primary_user_agent", "paceline"),
     ]
@@ -63,7 +63,7 @@ def open_channel(
         max_message_bytes: see `channel_options`.
         own_connection: see `channel_options`.
         tls: certificates; None for plaintext.
-        more_options: options of gRPC beyond ours; theirs win.
+        more_options: further gRPC options, which override those of `channel_options`.
     """
     options = list((dict(channel_options(max_message_bytes, own_connection)) | dict(more_options)).items())
     if tls is None:
@@ -74,7 +74,7 @@ def open_channel(
 def open_aio_channel(
     address: str, max_message_bytes: int = CLIENT_MAX_MESSAGE_BYTES, tls: TlsCredentials | None = None
 ) -> Any:
-    """Return an asyncio channel to ``host:port`` for a few calls: it keeps the certificates of its beginning."""
+    """Return an asyncio channel to ``host:port`` for a few calls; it does not reload changed certificates."""
     options = channel_options(max_message_bytes)
     if tls is None:
         return grpc.aio.insecure_channel(address, options)
@@ -82,11 +82,11 @@ def open_aio_channel(
 
 
 class ChannelCache:
-    """One blocking channel per address, opened on first use; safe to share between threads.
+    """One blocking channel per address, opened on first use; thread-safe.
 
     Args:
-        open_one: opens a channel; by default `open_channel` does.
-        tls: certificates for it; None for plaintext.
+        open_one: opens a channel to an address; by default `open_channel`.
+        tls: certificates for `open_channel`; None for plaintext.
     """
 
     def __init__(self, open_one: Callable[[str], Any] | None = None, tls: TlsCredentials | None = None) -> None:
@@ -106,14 +106,14 @@ class ChannelCache:
             return channel
 
     def drop(self, address: str) -> None:
-        """Close and forget the channel to an address that is no longer used."""
+        """Close and remove the channel to an address that is no longer used."""
         with self._lock:
             channel = self._channels.pop(address, None)
         if channel is not None:
             channel.close()
 
     def close(self) -> None:
-        """Close every channel; calls in flight end with CANCELLED."""
+        """Close every channel; calls in progress end with CANCELLED."""
         with self._lock:
             self._closed = True
             channels = list(self._channels.values())

@@ -1,8 +1,8 @@
-"""Ending a client's connection from the server's side, which gRPC's Python server has no call for.
+"""Close a client's connection on the server, for which gRPC's Python server has no method.
 
-A call whose client does not read the response cannot be ended by its status, which waits behind the response, and gRPC
-keeps the response until the connection closes. So the connection's socket is shut down under gRPC, which then handles
-it like a disconnect of the client: it ends the connection's calls and frees their memory.
+If a client does not read a response, the server cannot end the call: the status waits after the response, and gRPC
+keeps the response until the connection closes. So this module shuts down the connection's socket. gRPC handles that
+like a disconnect of the client: it ends the calls of the connection and frees their memory.
 """
 
 import contextlib
@@ -17,9 +17,9 @@ Address = tuple[str, int]
 
 
 def address_of_peer(peer: str) -> Address | None:
-    """Return (IP address, port) from the peer in a call's context: ``ipv4:10.0.0.7:50123``.
+    """Return (IP address, port) of the peer in a call's context, such as ``ipv4:10.0.0.7:50123``.
 
-    None for a peer without an IP address, such as a Unix socket.
+    Return None for a peer without an IP address, such as a Unix socket.
     """
     family, _, rest = unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
@@ -29,9 +29,9 @@ def address_of_peer(peer: str) -> Address | None:
 
 
 def cut_connection(peer: str) -> bool:
-    """Shut the connections of this process to that peer down; return False when there is none, or none can be found.
+    """Shut down the connections of this process to ``peer``; return False when no connection was found.
 
-    It looks through the process's open files, so it is for rare occasions, and for a thread of its own.
+    This function searches all open files of the process: call it rarely, and not on the event loop.
     """
     wanted = address_of_peer(peer)
     if wanted is None:
@@ -39,14 +39,14 @@ def cut_connection(peer: str) -> bool:
     found = False
     with contextlib.suppress(OSError):  # a system without /proc
         for path in list(_OPEN_FILES.iterdir()):
-            with contextlib.suppress(OSError):  # closed in the meantime, or no connected socket
+            with contextlib.suppress(OSError):  # the file was closed in the meantime, or is not a connected socket
                 if str(path.readlink()).startswith("socket:"):
                     found = _shut_down(int(path.name), wanted) or found
     return found
 
 
 def _shut_down(descriptor: int, wanted: Address) -> bool:
-    # A copy of the descriptor: gRPC may close its own at any time, and the number may become another file's.
+    # Duplicate the descriptor: gRPC may close its own at any time, and another file may then get the same number.
     with socket.socket(fileno=os.dup(descriptor)) as connection:
         if connection.family not in (socket.AF_INET, socket.AF_INET6):
             return False

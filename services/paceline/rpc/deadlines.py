@@ -1,15 +1,15 @@
-"""How long a server may wait for a call: as long as the request says, and never past the deadline of the RPC."""
+"""Limit a request's wait to the deadline of its RPC."""
 
 from typing import Any, Final
 
 _MARGIN_MS: Final = 100
-"""Left for the answer to reach the caller, or a quarter of the time when that is less."""
+"""Time reserved for the response to reach the caller; a quarter of the time left if that is less."""
 
 
 def wait_within_deadline(wait_ms: int, context: Any) -> int:
-    """Return the wait in milliseconds, cut so that the answer arrives before the deadline of a unary call.
+    """Return ``wait_ms``, shortened so that the response arrives before the deadline of a unary call.
 
-    A request on a stream has no deadline of its own, so its wait stays as it is.
+    A request on a stream has no deadline of its own, so its wait is not shortened.
     """
     time_remaining = getattr(context, "time_remaining", None)
     left_s = None if time_remaining is None else time_remaining()

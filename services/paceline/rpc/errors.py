@@ -1,8 +1,8 @@
-"""One table from error classes to gRPC statuses, and the conversion back for clients.
+"""Convert error classes to gRPC statuses on servers, and statuses back to error classes on clients.
 
-A servicer raises a `PacelineError`; the interceptor turns it into a status here, the last thing a request meets. The
-status carries ``google.rpc.ErrorInfo`` with domain "paceline" and the error's enum name as reason, so every language
-reads it with stock helpers. Trailers are capped (8 KiB is common), hence short messages and few metadata.
+A servicer raises a `PacelineError`, and the interceptor converts it to a status. The status carries a
+``google.rpc.ErrorInfo`` with domain "paceline" and the error's enum name as reason, so every language reads it with the
+helpers of its gRPC library. Trailers are limited, often to 8 KiB, so messages and metadata are short.
 """
 
 from collections.abc import Sequence
@@ -99,16 +99,16 @@ STATUS_OF_CODE: Final[dict[ErrorCode, grpc.StatusCode]] = {
     ErrorCode.SHUTTING_DOWN: _STATUS.UNAVAILABLE,
     ErrorCode.THROTTLED: _STATUS.RESOURCE_EXHAUSTED,
 }
-"""The one table; `tests/unit/rpc/test_errors.py` checks that no class is missing."""
+"""gRPC status of every error code; an assertion at the end of this module checks that no class is missing."""
 
 
 def status_code_of(error: PacelineError) -> grpc.StatusCode:
-    """Return the gRPC status an error is sent as; a class without a row of its own is INTERNAL."""
+    """Return the gRPC status of an error, INTERNAL for an error code that `STATUS_OF_CODE` does not contain."""
     return STATUS_OF_CODE.get(error.code, _STATUS.INTERNAL)
 
 
 def to_rpc_status(error: PacelineError) -> status_pb2.Status:
-    """Return the ``google.rpc.Status`` with ErrorInfo, and RetryInfo where waiting helps."""
+    """Return the ``google.rpc.Status`` of an error with ErrorInfo, and with RetryInfo if it is a `ThrottledError`."""
     status = status_pb2.Status(
         code=_number(status_code_of(error)), message=str(error)[:MAX_MESSAGE_CHARACTERS] or error.code.name
     )
@@ -130,7 +130,7 @@ def to_rpc_status(error: PacelineError) -> status_pb2.Status:
 
 
 class ConnectionBrokenError(BrokerNotAvailableError):
-    """The connection broke before an answer came: the request may have been carried out, or not."""
+    """The connection broke before the response: the server may or may not have executed the request."""
 
     definite = False
 
@@ -146,7 +146,7 @@ class AbortableStatus(grpc.Status):
 
 
 class _Failure(Protocol):
-    """The part of `grpc.RpcError` that carries the status, blocking and asyncio alike."""
+    """The part of `grpc.RpcError` that carries the status, for blocking and asyncio calls."""
 
     def code(self) -> grpc.StatusCode: ...
 
@@ -156,12 +156,15 @@ class _Failure(Protocol):
 
 
 def from_rpc_error(failure: Any) -> PacelineError:
-    """Return the `PacelineError` behind a failed call.
+    """Return the `PacelineError` for a failed call; its ``__cause__`` is the RpcError.
 
-    With our ErrorInfo it is the class the server raised, metadata included. Without it the status comes from gRPC
-    itself: an expired deadline is `RequestTimedOutError` (the outcome is unknown), a server that cannot be connected to
-    `BrokerNotAvailableError`, a connection that broke `ConnectionBrokenError` (the outcome is unknown), anything else
-    `UnknownServerError` or the class of its status code. ``__cause__`` is the RpcError.
+    With Paceline's ErrorInfo it is the class that the server raised, with its metadata. Otherwise the status comes from
+    gRPC itself:
+
+    * an expired deadline becomes `RequestTimedOutError`; the outcome is unknown;
+    * a connection that could not be made becomes `BrokerNotAvailableError`;
+    * a connection that broke becomes `ConnectionBrokenError`; the outcome is unknown;
+    * any other status becomes the class in `_BARE_STATUS`, or `UnknownServerError`.
     """
     call: _Failure = failure
     error = _from_details(call) or _from_bare_status(call)
@@ -170,7 +173,7 @@ def from_rpc_error(failure: Any) -> PacelineError:
 
 
 def error_info(failure: Any) -> error_details_pb2.ErrorInfo | None:
-    """Return our ErrorInfo from the trailers of a failed call, None when there is none or it cannot be read."""
+    """Return Paceline's ErrorInfo from the trailers of a failed call, None when it is missing or does not parse."""
     for detail in _details(failure):
         info = error_details_pb2.ErrorInfo()
         try:
@@ -182,7 +185,7 @@ def error_info(failure: Any) -> error_details_pb2.ErrorInfo | None:
 
 
 def _details(failure: Any) -> list[any_pb2.Any]:
-    """Return the details in the trailers of a failed call; none when the peer's trailers are malformed."""
+    """Return the status details in the trailers of a failed call, an empty list when they are malformed."""
     call: _Failure = failure
     for key, value in call.trailing_metadata() or ():
         if key == DETAILS_KEY and isinstance(value, bytes):
@@ -209,7 +212,7 @@ def _from_details(call: _Failure) -> PacelineError | None:
 
 
 def retry_delay_ms(failure: Any) -> int | None:
-    """Return the least pause before a retry that a failed call's RetryInfo names, None when there is none."""
+    """Return the shortest pause before a retry from a failed call's RetryInfo, None when it has no RetryInfo."""
     for detail in _details(failure):
         retry = error_details_pb2.RetryInfo()
         try:
@@ -227,10 +230,13 @@ _BARE_STATUS: Final[dict[grpc.StatusCode, ErrorCode]] = {
     _STATUS.INVALID_ARGUMENT: ErrorCode.INVALID_REQUEST,
     _STATUS.UNIMPLEMENTED: ErrorCode.INVALID_REQUEST,
 }
-"""Statuses gRPC itself makes; RESOURCE_EXHAUSTED is its limit of concurrent calls, unless it speaks of a size."""
+"""Error codes of statuses without ErrorInfo, which gRPC itself sends.
+
+RESOURCE_EXHAUSTED means too many concurrent calls, unless its message is about a size.
+"""
 
 _TOO_LARGE: Final = "larger than max"
-"""Part of gRPC's message for a message above the size limit, plain or after decompression."""
+"""Part of gRPC's status message when a message exceeds the size limit, before or after decompression."""
 
 
 def _from_bare_status(call: _Failure) -> PacelineError:
@@ -261,7 +267,7 @@ _TLS_HINTS: Final = (
 
 
 def with_tls_hint(said: str) -> str:
-    """Return gRPC's text for a failed connection, with the likely cause when it is a certificate."""
+    """Return gRPC's status message, with a hint if the connection probably failed because of a TLS setting."""
     lowered = said.lower()
     if "failed to connect" in lowered:
         for words, hint in _TLS_HINTS:
@@ -271,13 +277,13 @@ def with_tls_hint(said: str) -> str:
 
 
 def _never_sent(said: str) -> bool:
-    """Whether gRPC says that the connection could not even be made."""
+    """Whether gRPC's status message says that no connection was made, so the request was not sent."""
     said = said.lower()
     return "failed to connect" in said or "connection refused" in said
 
 
 def is_retriable(failure: BaseException) -> bool:
-    """Whether the same call may succeed later: a retriable `PacelineError`, or an RpcError that maps to one."""
+    """Whether the same call may succeed later: a retriable `PacelineError`, or an RpcError that converts to one."""
     if isinstance(failure, PacelineError):
         return failure.retriable
     if isinstance(failure, grpc.RpcError):
@@ -286,7 +292,7 @@ def is_retriable(failure: BaseException) -> bool:
 
 
 def is_timeout(failure: BaseException) -> bool:
-    """Whether the failure says only that time ran out, not why."""
+    """Whether the failure is only an expired deadline, which does not name the cause."""
     if isinstance(failure, grpc.RpcError):
         failure = from_rpc_error(failure)
     return isinstance(failure, RequestTimedOutError)

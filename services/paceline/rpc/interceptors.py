@@ -1,7 +1,7 @@
-"""The last thing a request meets: errors become statuses, and every call is measured.
+"""Server interceptors that authorize, limit and measure every call, and convert errors to statuses.
 
-Servicers just raise `PacelineError`. Anything else is a bug of ours: the caller gets INTERNAL with an id, the log gets
-the id with the traceback.
+Servicers raise `PacelineError`. Any other exception is a bug in Paceline: the caller receives INTERNAL with an id, and
+the log has the traceback with the same id.
 """
 
 import asyncio
@@ -31,20 +31,21 @@ LOG = logging.getLogger("paceline.rpc")
 
 
 class RequestObserver(Protocol):
-    """Told about every finished call."""
+    """Callback for every finished call."""
 
     def __call__(self, method: str, seconds: float, reason: str | None) -> None:
-        """``reason`` is the error's name, None for success, "CANCELLED" when the caller went away."""
+        """``reason`` is the error's name, None for success, "CANCELLED" when the caller cancelled or disconnected."""
 
 
 Parse = Callable[[bytes], Any]
 
 
 def typed_parser(parse: Parse | None, max_fields: int, max_elements: int | None = None) -> Parse:
-    """Return a parser to be called inside the handler, where its errors become statuses; gRPC calls them internal ones.
+    """Return a parser to call inside the handler, where its errors become statuses.
 
-    ``max_fields`` bounds the fields of the message itself, ``max_elements`` the lists in all that it holds. Handlers
-    without a parser take the bytes and count for themselves.
+    If gRPC called the parser, its errors would become INTERNAL. ``max_fields`` limits the fields of the message itself,
+    ``max_elements`` the elements of all lists in it and its sub-messages. A handler without a parser receives the bytes
+    and applies the limits itself.
     """
     if parse is None:
         return lambda data: data
@@ -68,7 +69,7 @@ def _ignore(method: str, seconds: float, reason: str | None) -> None:
 
 
 class Calls:
-    """Calls that are being handled, so many at a time; a context manager around each."""
+    """Counts the calls in progress and throttles calls above the limit; a context manager for each call."""
 
     def __init__(self, limit: int | None) -> None:
         self.count = 0
@@ -84,7 +85,7 @@ class Calls:
 
 
 class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unused-ignore]
-    """For `grpc.aio` servers."""
+    """The interceptor of `grpc.aio` servers."""
 
     def __init__(
         self,
@@ -95,15 +96,15 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         guard: Guard | None = None,
         limiter: ReceiveLimiter | None = None,
     ) -> None:
-        """Make it.
+        """Create an interceptor for one server.
 
         Args:
-            observe: told about every finished call.
-            max_fields: bounds a request's fields, list elements counted.
-            max_streams: streams of exchanges that may be open at once.
-            max_calls: calls at once; further ones are throttled, all but questions after health.
-            guard: admits callers; by default the one of a PLAINTEXT listener.
-            limiter: bounds the requests that are being received.
+            observe: called for every finished call.
+            max_fields: most fields of a request, each element of a list counted.
+            max_streams: most request streams that may be open at once.
+            max_calls: most concurrent calls; further calls are throttled, except health checks.
+            guard: authorizes callers; by default the guard of a PLAINTEXT listener.
+            limiter: limits the requests that are being received.
         """
         self._guard = guard or Guard("")
         self._calls = Calls(max_calls)
@@ -113,10 +114,10 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         self._limiter = limiter or ReceiveLimiter()
         self._wrapped: dict[str, Any] = {}
         self.streams = OpenStreams(max_streams)
-        """Streams of exchanges that are open."""
+        """The open request streams."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
-        """Return the handler, wrapped; one wrapper per method is kept, so the cost per call is a dictionary look-up."""
+        """Return the wrapped handler; wrappers are cached by method, so a call costs one dictionary lookup."""
         method: str = handler_call_details.method
         wrapped = self._wrapped.get(method)
         if wrapped is None:
@@ -131,10 +132,10 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             answer = answer_behind(handler)
             if answer is not None:
                 return self._exchanges(method, answer)
-            # The library's reflection; no other stream of requests is served.
+            # The reflection service of the gRPC library; other streaming methods are not served.
             return self._reflection(method, handler) if inspect.isasyncgenfunction(handler.stream_stream) else None
         parse = typed_parser(handler.request_deserializer, self._max_fields, MAX_ELEMENTS)
-        # Handlers of streams, although one request comes: gRPC leaves the reading of those to us.
+        # Use streaming handlers although the client sends one request: then gRPC lets this class read the request.
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(
                 self._streaming(method, handler.unary_stream, parse), response_serializer=handler.response_serializer
@@ -161,7 +162,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         return grpc.stream_stream_rpc_method_handler(handle, handler.request_deserializer, handler.response_serializer)
 
     def _exchanges(self, method: str, answer: Answer) -> Any:
-        """Every exchange is measured like a call; an error ends the stream with its status."""
+        """Return a handler for a stream of requests: each request is measured like a call, an error ends the stream."""
 
         def measured(seconds: float, reason: str | None) -> None:
             self._observe(method, seconds, reason)
@@ -204,7 +205,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
     def _streaming(self, method: str, inner: Callable[[Any, Any], Any], parse: Parse) -> Any:
         if not inspect.isasyncgenfunction(inner):
-            # It writes to the context and returns, as the health service's Watch does.
+            # The handler writes to the context and returns, like the Watch method of the health service.
             return self._unary(method, inner, parse)
 
         async def handle(_requests: Any, context: Any) -> AsyncIterator[Any]:
@@ -226,7 +227,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
     async def _received(self, context: Any) -> Any:
         request = await self._limiter.receive(context.read)
         if request is grpc.aio.EOF:
-            # The client has left, most probably, and gRPC finds that out by itself; or it sent no request.
+            # The client has disconnected, or it has closed the call without sending a request.
             with contextlib.suppress(grpc.aio.InternalError):
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
             raise asyncio.CancelledError
@@ -247,21 +248,21 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
 
 class ErrorInterceptor(grpc.ServerInterceptor):
-    """For thread-pool servers."""
+    """The interceptor of thread-pool servers."""
 
     def __init__(
         self, observe: RequestObserver = _ignore, max_fields: int = MAX_CLIENT_FIELDS, guard: Guard | None = None
     ) -> None:
-        """``max_fields`` bounds a request's fields, list elements counted; ``guard`` admits callers."""
+        """``max_fields`` limits a request's fields, each element of a list counted; ``guard`` authorizes callers."""
         self._guard = guard or Guard("")
         self._observe = observe
         self._max_fields = max_fields
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
-        """Return the handler, wrapped."""
+        """Return the handler with authorization, limits, measurement and errors as statuses."""
         handler = continuation(handler_call_details)
         if handler is None or handler.request_streaming:
-            return None  # no stream of requests is served here
+            return None  # this server has no methods with a stream of requests
         method: str = handler_call_details.method
         if _is_non_blocking(handler):
             return self._non_blocking(method, handler)
@@ -298,14 +299,14 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         return handle
 
     def _admitted(self, method: str, parse: Parse, data: Any, context: Any) -> Any:
-        """Return the request, of a caller that may make it."""
+        """Return the parsed request if its caller is authorized."""
         caller = self._guard.admit(method, context)
         request = parse(data)
         self._guard.check(method, caller, request, context)
         return request
 
     def _non_blocking(self, method: str, handler: Any) -> Any:
-        """Guard the health service's Watch; the library answers and measures nothing by itself."""
+        """Authorize calls of the health service's Watch; the library sends its responses, which are not measured."""
 
         def handle(request: Any, context: Any, send_response: Any) -> None:
             begin = time.perf_counter()
@@ -321,7 +322,7 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         return grpc.unary_stream_rpc_method_handler(handle, handler.request_deserializer, handler.response_serializer)
 
     def _abort(self, method: str, begin: float, failure: Exception, context: Any) -> NoReturn:
-        if context.code() is not None:  # the handler has aborted by itself; gRPC's own exception only unwinds
+        if context.code() is not None:  # the handler called abort, and gRPC raised this exception to unwind the stack
             raise failure
         error = public_error(method, failure)
         self._observe(method, time.perf_counter() - begin, error.code.name)
@@ -330,12 +331,12 @@ class ErrorInterceptor(grpc.ServerInterceptor):
 
 
 def _is_non_blocking(handler: Any) -> bool:
-    """Whether gRPC calls the handler in its own way, with a callback: the health service's Watch on few threads."""
+    """Whether gRPC calls the handler with a callback, as for the health service's Watch on a thread-pool server."""
     return getattr(handler.unary_stream, "experimental_non_blocking", None) is not None
 
 
 def public_error(method: str, failure: Exception) -> PacelineError:
-    """Return the error for the caller: the error itself when typed, else an `UnknownServerError` with a logged id."""
+    """Return the error for the caller: a `PacelineError` itself, else an `UnknownServerError` with an id in the log."""
     if isinstance(failure, PacelineError):
         return failure
     failure_id = secrets.token_hex(4)

@@ -1,7 +1,7 @@
-"""Pages of long lists (AIP-158): how servers cut and continue them, and how clients put them together again.
+"""Split long lists into pages on servers, and merge the pages on clients (AIP-158).
 
-A token is opaque to clients. It holds the position of the last entry sent: the entry's key where the list is sorted, so
-that entries which come and go meanwhile neither repeat nor hide others; an index where the request gives the order.
+A token is opaque to clients. In a sorted list it contains the key of the last entry sent, so that entries added or
+removed between two pages neither repeat nor hide other entries. In a list in request order it contains an index.
 """
 
 import base64
@@ -16,11 +16,11 @@ from paceline.rpc.convert.common import at_least
 from paceline.v1.metadata_service_pb2 import DescribeTopicsRequest, DescribeTopicsResponse, TopicDescription
 
 PAGE_BYTES: Final = 1024 * 1024
-"""A page ends when its entries have this many bytes; one entry is sent however large it is."""
+"""Most bytes of the entries of one page; the first entry is sent whatever its size."""
 
 MAX_TOKEN_CHARACTERS: Final = 2_048
 MAX_PAGES: Final = 10_000
-"""Pages that a client asks for before it gives up."""
+"""Most pages that a client requests of one list."""
 
 K = TypeVar("K")
 M = TypeVar("M")
@@ -28,15 +28,15 @@ A = TypeVar("A")
 
 
 def encode_token(*position: str | int) -> str:
-    """Return the token of a position."""
+    """Return a token that contains a position."""
     return base64.urlsafe_b64encode(json.dumps(position).encode()).decode()
 
 
 def decode_token(token: str, *kinds: type) -> tuple[Any, ...]:
-    """Return the position in a token, whose parts have these types; an empty tuple for no token.
+    """Return the position in a token, whose parts must have these types; an empty tuple for an empty token.
 
     Raises:
-        InvalidRequestError: no server of this version made the token for this list.
+        InvalidRequestError: the token does not come from a response of this RPC.
     """
     if not token:
         return ()
@@ -53,17 +53,17 @@ class PageLimit:
     """Counts the entries of one page."""
 
     def __init__(self, page_size: int) -> None:
-        """Take the size that the request asks for; 0 leaves only the limit of bytes.
+        """Limit the page to ``page_size`` entries and `PAGE_BYTES`; 0 means that only the bytes are limited.
 
         Raises:
-            InvalidRequestError: it is negative.
+            InvalidRequestError: ``page_size`` is negative.
         """
         self._left = at_least(page_size, 0, "page size") or None
         self._left_bytes = PAGE_BYTES
         self.is_empty = True
 
     def admits(self, size_bytes: int) -> bool:
-        """Count an entry of this size if it fits; return whether it does. The first one always fits."""
+        """Count an entry of this size if it fits, and return whether it fits. The first entry always fits."""
         if not self.is_empty and (self._left == 0 or size_bytes > self._left_bytes):
             return False
         self.is_empty = False
@@ -76,10 +76,10 @@ class PageLimit:
 def page_in_request_order(
     asked: Sequence[K], page_size: int, token: str, message_of: Callable[[K], M]
 ) -> tuple[list[M], str]:
-    """Return the page of a list whose order the request gives, and the token of the next page.
+    """Return a page of a list in the order of the request, and the token of the next page.
 
     Raises:
-        InvalidRequestError: the size or the token cannot be.
+        InvalidRequestError: the page size or the token is invalid.
     """
     (start,) = decode_token(token, int) or (0,)
     if not 0 <= start <= len(asked):
@@ -97,10 +97,10 @@ def page_in_key_order(
     token: str,
     message_of: Callable[[K], M],
 ) -> tuple[list[M], str]:
-    """Return the page of a list that is sorted by unique keys, and the token of the next page.
+    """Return a page of a list that is sorted by unique keys, and the token of the next page.
 
     Raises:
-        InvalidRequestError: the size or the token cannot be.
+        InvalidRequestError: the page size or the token is invalid.
     """
     after = decode_token(token, *kinds)
     start = bisect_right(entries, after, key=key_of) if after else 0
@@ -123,10 +123,10 @@ def _filled(entries: Sequence[K], start: int, page_size: int, message_of: Callab
 def topics_page(
     request: DescribeTopicsRequest, every_name: Callable[[], list[str]], describe: Callable[[str], TopicDescription]
 ) -> DescribeTopicsResponse:
-    """Return one page of the topics that a request names, or of all topics, sorted by name, when it names none.
+    """Return one page of the requested topics, or of all topics sorted by name if the request names no topic.
 
     Raises:
-        InvalidRequestError: the size or the token cannot be.
+        InvalidRequestError: the page size or the token is invalid.
     """
     if request.topics:
         topics, token = page_in_request_order(request.topics, request.page_size, request.page_token, describe)
@@ -139,10 +139,10 @@ def topics_page(
 
 
 def merged_pages(request: Any, ask: Callable[[Any], A], field: str) -> A:
-    """Ask for every page and return the first answer with the entries of all of them in its repeated ``field``.
+    """Request every page and return the first response with the entries of all pages in its repeated ``field``.
 
     Raises:
-        UnknownServerError: the pages do not end.
+        UnknownServerError: the list has more than `MAX_PAGES` pages.
     """
     merged: Any = ask(request)
     token = merged.next_page_token

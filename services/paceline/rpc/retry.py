@@ -1,7 +1,7 @@
-"""The one retry policy, on tenacity: exponential back-off with full jitter, a deadline, and the last real cause.
+"""Retry calls with exponential back-off, full jitter and a deadline; the final error is the last real cause.
 
-Used by the services and by the Python client alike, so this imports nothing but grpc, tenacity and `model`.
-A retry always has an end: a deadline, a number of attempts, or the end of its caller's work (``is_over``).
+The services and the Python client use it, so it imports only grpc, tenacity, `model` and `rpc.errors`. Retries always
+end: at a deadline, after a number of attempts, or when the caller no longer needs the result (``is_over``).
 """
 
 import asyncio
@@ -28,10 +28,10 @@ _SMALLEST_BUDGET_MS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy(Backoff):
-    """How often and how long to try again. At least one of deadline and attempts bounds it."""
+    """Back-off and limits of a retry: a deadline, a number of attempts, or both."""
 
     deadline_ms: int | None = 30_000
-    """Time for all attempts and pauses together; None when ``max_attempts`` is the bound."""
+    """Time for all attempts and pauses together; None when only ``max_attempts`` limits the retry."""
     max_attempts: int | None = None
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class RetryPolicy(Backoff):
 
 
 def _asked_pause_ms(failure: BaseException | None) -> int:
-    """Return the least pause that the server asked for with a failure, 0 when it asked for none."""
+    """Return the shortest pause that the server requested with a failure, 0 when it requested none."""
     if isinstance(failure, grpc.RpcError):
         return retry_delay_ms(failure) or 0
     return failure.retry_delay_ms if isinstance(failure, PacelineError) else 0
@@ -58,7 +58,7 @@ class _Backoff(wait_base):
 
 
 class _StopWhen(stop_base):
-    """Stops at the deadline, after the attempts, or when ``is_over``."""
+    """Stops at the deadline, after the last attempt, or when ``is_over`` returns True."""
 
     def __init__(self, policy: RetryPolicy, deadline: float | None, is_over: Callable[[], bool]) -> None:
         self._policy, self._deadline, self._is_over = policy, deadline, is_over
@@ -71,7 +71,7 @@ class _StopWhen(stop_base):
 
 
 class _Causes:
-    """Remembers the last failure that says why; a bare time-out only says that time ran out."""
+    """Keeps the last failure that names a cause, which an expired deadline does not."""
 
     def __init__(self) -> None:
         self.real: BaseException | None = None
@@ -82,7 +82,7 @@ class _Causes:
             self.real = failure
 
     def give_up_with_last_cause(self, retry_state: tenacity.RetryCallState) -> Any:
-        """Raise the last real cause; the final error of a retry is "timed out" only when no attempt named a cause.
+        """Raise the last failure that names a cause, or the last expired deadline if no failure named a cause.
 
         Source: docs/protocol/clients.md#retries-end-with-the-cause.
         """
@@ -105,20 +105,20 @@ def call_with_retry(
     sleep: Callable[[float], None] | None = None,
     wake: threading.Event | None = None,
 ) -> T:
-    """Call until it succeeds, fails for good, or the policy ends; return the result.
+    """Repeat ``call`` until it succeeds, fails with an error that is not retried, or the policy ends the retry.
 
     Args:
-        policy: back-off and bound.
-        call: gets the seconds left until the deadline (None without one), to be used as the RPC's timeout.
-        should_retry: which failures are worth another attempt.
-        is_over: True once the result is no longer needed; called after every failure.
-        on_retry: called with the failure and the pause in seconds.
-        rng: for jitter.
+        policy: back-off and limits.
+        call: receives the seconds left until the deadline (None without a deadline), to use as the RPC's timeout.
+        should_retry: whether to retry after a failure.
+        is_over: returns True when the result is no longer needed; called after every failure.
+        on_retry: called with the failure and the pause in seconds before each retry.
+        rng: random source of the jitter.
         sleep: replaces `time.sleep`.
-        wake: ends a pause early when set; do so together with ``is_over`` turning True.
+        wake: event that ends a pause early; set it after ``is_over`` starts to return True.
 
     Raises:
-        Exception: the last real cause.
+        Exception: the last failure that names a cause.
     """
     deadline, options = _options(policy, should_retry, is_over, on_retry, rng)
     if wake is not None:
@@ -130,7 +130,7 @@ def call_with_retry(
 
 
 async def wait_until(condition: Callable[[], bool], timeout_s: float, *, poll_s: float = 0.05) -> bool:
-    """Look until a condition is true or the time is over; return whether it is true."""
+    """Check a condition every ``poll_s`` until it is true or ``timeout_s`` has passed; return whether it is true."""
     return await tenacity.AsyncRetrying(
         retry=tenacity.retry_if_result(lambda found: not found),
         wait=tenacity.wait_fixed(poll_s),
@@ -153,7 +153,7 @@ async def call_with_retry_async(
     rng: random.Random | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> T:
-    """The same for coroutines."""
+    """Do the same as `call_with_retry` for a coroutine function."""
     deadline, options = _options(policy, should_retry, is_over, on_retry, rng)
 
     async def once() -> T:

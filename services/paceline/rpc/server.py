@@ -1,7 +1,8 @@
-"""Server ends: one server object per listener, with health, on a port that is surely ours.
+"""gRPC servers, one per listener, with the health service, on a port that no other process shares.
 
-`AioRpcServer` serves data and shares the node's event loop, `ThreadPoolRpcServer` serves control, which must never
-wait behind data. Both are built, bound (port 0 takes a free one), started and stopped the same way.
+`AioRpcServer` serves data requests on the node's event loop. `ThreadPoolRpcServer` serves control requests on its own
+threads, so that they never wait for data requests. Both are created, bound (port 0 means any free port), started and
+stopped in the same way.
 """
 
 import contextlib
@@ -31,16 +32,19 @@ MAX_HEADER_BYTES: Final = 16 * 1024
 LOOKAHEAD_BYTES: Final = 256 * 1024
 MIN_PING_INTERVAL_MS: Final = 10_000
 MAX_CONNECTIONS: Final = 4_096
-"""At one listener; a further one is accepted and closed at once."""
+"""Most connections of one listener; a further connection is accepted and closed at once."""
 MAX_STREAMS_PER_CONNECTION: Final = 256
-"""Calls that one connection may have at once; gRPC's clients keep further calls back until one of these is over."""
+"""Most concurrent calls of one connection; gRPC clients queue further calls until a call ends."""
 MAX_CALLS: Final = 10_000
-"""At one listener, long polls and watches included."""
+"""Most concurrent calls of one listener, including long polls and watches."""
 ROOM_FOR_HEALTH: Final = 1_000
-"""Calls beyond them that gRPC lets in: those that are refused, and questions after health, which are answered."""
+"""Calls above `MAX_CALLS` that gRPC accepts: health checks, which are served, and calls that are throttled."""
 MAX_PENDING_CALLS: Final = MAX_CALLS
-"""Calls that wait until the event loop takes them. Beyond 1,000, gRPC's default, they would end CANCELLED, without a
-word, when it was busy for a moment: as after a restart, when everybody comes back."""
+"""Most calls that wait for the event loop.
+
+With gRPC's default of 1,000, further calls would end with CANCELLED and no message while the event loop is busy, for
+example after a restart, when all clients reconnect.
+"""
 
 READINESS: Final = "readiness"
 LIVENESS: Final = "liveness"
@@ -53,25 +57,25 @@ M = TypeVar("M", bound=Message)
 
 
 class BindError(Exception):
-    """A listener's port could not be had; the message names listener, address and reason."""
+    """A listener's port could not be bound; the message contains listener, address and reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One gRPC service to put on a server."""
+    """One gRPC service of a server."""
 
     full_name: str
-    """For example ``paceline.v1.LogService``; the name of its health entry, too."""
+    """For example ``paceline.v1.LogService``; also the name of the service in health checks."""
     add: Callable[[Any], None]
-    """Adds the servicer: ``lambda server: add_LogServiceServicer_to_server(servicer, server)``."""
+    """Adds the servicer to a server: ``lambda server: add_LogServiceServicer_to_server(servicer, server)``."""
 
 
 def parsed(message: type[M], data: bytes, max_fields: int = MAX_CLIENT_FIELDS) -> M:
     """Return the message in these bytes.
 
     Raises:
-        InvalidRequestError: they are not such a message, which gRPC itself would call an internal error, or it has more
-            than ``max_fields`` fields.
+        InvalidRequestError: the bytes are not such a message, for which gRPC itself would send INTERNAL, or the message
+            has more than ``max_fields`` fields.
     """
     refuse_too_many_fields(data, max_fields)
     try:
@@ -81,7 +85,7 @@ def parsed(message: type[M], data: bytes, max_fields: int = MAX_CLIENT_FIELDS) -
 
 
 def unary(handle: Callable[[M, Any], Awaitable[Message]], request: type[M], max_fields: int = MAX_CLIENT_FIELDS) -> Any:
-    """Return a method handler of an aio server that parses inside the handler, where errors become statuses."""
+    """Return a method handler of an aio server that parses the request itself, so that parse errors become statuses."""
 
     async def handler(data: bytes, context: Any) -> bytes:
         return (await handle(parsed(request, data, max_fields), context)).SerializeToString()
@@ -94,8 +98,9 @@ def server_options(
 ) -> list[tuple[str, int]]:
     """Return the options of a server.
 
-    gRPC refuses larger requests with RESOURCE_EXHAUSTED before our code runs (docs/protocol/limits.md#message-size).
-    Clients may ping every 10 s; gRPC's default of five minutes ends their connections with ``too_many_pings``.
+    gRPC refuses larger requests with RESOURCE_EXHAUSTED before an interceptor runs
+    (docs/protocol/limits.md#message-size). Clients may ping every 10 s; with gRPC's default of five minutes their
+    connections would end with ``too_many_pings``.
     """
     return [
         ("grpc.max_receive_message_length", max_request_bytes),
@@ -106,27 +111,27 @@ def server_options(
         ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_PENDING_CALLS),
         ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
-        # Limit of the bytes a connection may send ahead of the requests being received. gRPC would let them grow to MB
-        # on each of hundreds of connections.
+        # Limit the bytes that a connection may send before its request is read. By default gRPC lets them grow to
+        # megabytes on each of hundreds of connections.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
-        # With the default of 1 a second process on the same port would start and take half of the connections.
+        # With the default of 1 a second process could bind the same port and receive half of the connections.
         ("grpc.so_reuseport", 0),
     ]
 
 
 class _Health:
-    """Health status of both servers, set in their health servicer: server, each service, liveness and readiness."""
+    """Names in health checks that follow the serving state: the server, readiness and each service."""
 
     def __init__(self, services: Iterable[Service]) -> None:
         self.names = ("", READINESS, *(service.full_name for service in services))
 
 
 class AioRpcServer:
-    """A `grpc.aio` server of one listener."""
+    """The `grpc.aio` server of one listener."""
 
     def __init__(
         self,
@@ -143,20 +148,20 @@ class AioRpcServer:
         credentials: Any = None,
         limiter: ReceiveLimiter | None = None,
     ) -> None:
-        """Make the server.
+        """Create the server without binding its port.
 
         Args:
-            listener: its name.
+            listener: name of the listener.
             services: gRPC services of the server, besides health.
-            max_request_bytes: largest request.
-            observe: told about every finished call.
-            with_reflection: whether clients may ask for the contract.
-            max_calls: calls at once; further ones are throttled, all but questions after health.
-            max_streams: streams of exchanges that may be open at once; for further requests clients use unary calls.
-            max_connections: connections that may be open at once; further ones are closed.
-            guard: admits callers.
-            credentials: of an SSL listener; None for PLAINTEXT.
-            limiter: bounds the requests that are being received; servers may share one.
+            max_request_bytes: size of the largest request.
+            observe: called for every finished call.
+            with_reflection: whether the server has the gRPC reflection service.
+            max_calls: most concurrent calls; further calls are throttled, except health checks.
+            max_streams: most open request streams; further clients use unary calls.
+            max_connections: most open connections; further connections are closed.
+            guard: authorizes callers.
+            credentials: credentials of an SSL listener; None for PLAINTEXT.
+            limiter: limits the requests that are being received; servers may share a limiter.
         """
         self.listener = listener
         self.port = 0
@@ -178,37 +183,37 @@ class AioRpcServer:
             reflection.enable_server_reflection(_reflected(services), self._server)
 
     def bind(self, host: str, port: int) -> int:
-        """Take the port, 0 for any free one, and return it.
+        """Bind the port, 0 for any free port, and return it.
 
         Raises:
-            BindError: the port is in use or the host is not ours.
+            BindError: the port is in use, or the host is not an address of this machine.
         """
         self.port = _bind(self._server, self._credentials, self.listener, host, port)
         return self.port
 
     async def start(self) -> None:
-        """Accept calls; health says alive but not serving until `set_serving`."""
+        """Accept calls; health checks report liveness but NOT_SERVING until `set_serving`."""
         await self._health.set(LIVENESS, SERVING)
         await self.set_serving(False)
         await self._server.start()
 
     async def set_serving(self, serving: bool) -> None:
-        """Tell health checks whether this listener serves."""
+        """Set the status that health checks report for this listener and its services."""
         for name in self._health_names:
             await self._health.set(name, SERVING if serving else NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new calls, give running ones ``grace_s`` seconds, then cancel them."""
+        """Refuse new calls, wait up to ``grace_s`` seconds for calls in progress, then cancel them."""
         await self._health.enter_graceful_shutdown()
         await self._interceptor.streams.end()
         await self._server.stop(grace_s)
 
 
 class _ThreadedHealth(health.HealthServicer):  # type: ignore[misc]
-    """The library's servicer, without the lock that its watchers' ends wait for.
+    """The health servicer of the gRPC library, changed so that the end of a watch does not wait for its lock.
 
-    A status is sent while that lock is held, and sending ends only after a callback on the server's own thread. The
-    same thread reports watchers that have disconnected; if it waited for the lock there, both would deadlock.
+    The library sends a status while it holds the lock, and the send ends only after a callback on the server's thread.
+    The same thread reports disconnected watchers. If it waited for the lock there, the two threads would deadlock.
     """
 
     def _on_close_callback(self, send_response_callback: Any, service: str) -> Callable[[], None]:
@@ -229,9 +234,10 @@ class _ThreadedHealth(health.HealthServicer):  # type: ignore[misc]
 
 
 class ThreadPoolRpcServer:
-    """A thread-pool server of one listener, for control requests.
+    """The thread-pool server of one listener, for control requests.
 
-    It has no reflection: each of its streams would keep one of the few threads for as long as its client likes.
+    It has no reflection service, because each reflection stream would occupy one of the few threads until its client
+    ends the stream.
     """
 
     def __init__(
@@ -256,34 +262,34 @@ class ThreadPoolRpcServer:
             interceptors=[ErrorInterceptor(observe, MAX_INTERNAL_FIELDS, guard)],
             options=server_options(max_request_bytes, max_connections),
         )
-        # Watch streams of the health service must not hold the few control threads: experimental_non_blocking.
+        # With experimental_non_blocking, watch streams of the health service do not occupy the few control threads.
         self._health = _ThreadedHealth(experimental_non_blocking=True)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         for service in services:
             service.add(self._server)
 
     def bind(self, host: str, port: int) -> int:
-        """Take the port, 0 for any free one, and return it.
+        """Bind the port, 0 for any free port, and return it.
 
         Raises:
-            BindError: the port is in use or the host is not ours.
+            BindError: the port is in use, or the host is not an address of this machine.
         """
         self.port = _bind(self._server, self._credentials, self.listener, host, port)
         return self.port
 
     def start(self) -> None:
-        """Accept calls; health says alive but not serving until `set_serving`."""
+        """Accept calls; health checks report liveness but NOT_SERVING until `set_serving`."""
         self._health.set(LIVENESS, SERVING)
         self.set_serving(False)
         self._server.start()
 
     def set_serving(self, serving: bool) -> None:
-        """Tell health checks whether this listener serves."""
+        """Set the status that health checks report for this listener and its services."""
         for name in self._health_names:
             self._health.set(name, SERVING if serving else NOT_SERVING)
 
     def stop(self, grace_s: float) -> None:
-        """Refuse new calls, give running ones ``grace_s`` seconds, then cancel them. Blocks until done."""
+        """Refuse new calls, block up to ``grace_s`` seconds for calls in progress, then cancel them."""
         self._health.enter_graceful_shutdown()
         self._server.stop(grace_s).wait(grace_s + 1.0)
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -304,13 +310,13 @@ def _bind(server: Any, credentials: Any, listener: str, host: str, port: int) ->
             bound = server.add_secure_port(address, credentials)
     except RuntimeError as failure:
         raise BindError(_why_not(listener, host, port, str(failure))) from None
-    if bound == 0:  # releases of grpcio before 1.60 said it this way
+    if bound == 0:  # releases of grpcio before 1.60 return 0 instead of raising
         raise BindError(_why_not(listener, host, port, "the address could not be bound"))
     return bound
 
 
 def _why_not(listener: str, host: str, port: int, said: str) -> str:
-    """Return the reason in words; gRPC's own says only that it failed, so the bind is tried once by hand."""
+    """Return the reason of a failed bind, found by binding a plain socket: gRPC reports only that the bind failed."""
     where = f"{listener} listener on {host}:{port}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

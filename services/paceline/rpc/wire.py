@@ -1,9 +1,9 @@
-"""The bulk messages without a second copy of their payload: only the one bytes field goes around the protobuf library.
+"""Encode and parse Produce and Fetch messages without copying their payload in the protobuf library.
 
-protobuf copies a bytes field when it is parsed, set, read and serialized; on Produce and Fetch that is most of a call's
-cost. The wire format stays: small fields go through the generated messages, the payload is appended to, or cut out of,
-their bytes. A message that is in any way unusual (the payload twice, groups, bad lengths) is left to the generated
-parser. Equality with the generated messages is tested in tests/unit/rpc/test_wire.py.
+protobuf copies a bytes field when it is parsed, set, read and serialized; for Produce and Fetch that is most of the
+cost of a call. The wire format does not change: the generated messages encode and parse the small fields, and this
+module appends the payload to their bytes or cuts it out of them. An unusual message (two payloads, groups, bad lengths)
+is parsed by the generated parser. tests/unit/rpc/test_wire.py checks that both ways give the same result.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +36,7 @@ from paceline.rpc.convert.replica import replica_fetch_result_from_proto, replic
 from paceline.v1 import log_service_pb2 as pb
 
 WORTH_CUTTING_BYTES: Final = 1_024
-"""Smaller parts are parsed whole: the walk costs more than the copy."""
+"""Smaller elements are parsed by protobuf as a whole, because cutting out the payload costs more than copying it."""
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _PRODUCE_PARTITIONS, _PRODUCE_BATCH, _PRODUCE_RECORDS = 3, 4, 5
@@ -47,22 +47,22 @@ M = TypeVar("M")
 
 
 class _UnusualError(Exception):
-    """The bytes are not the way our writers make them; the generated parser decides."""
+    """The bytes differ from those that Paceline writes, so the generated parser must parse them."""
 
 
 @dataclass(slots=True)
 class ProducePart:
-    """One partition of a produce request, before any check of its values."""
+    """One partition of a produce request, with unchecked values."""
 
     head: pb.ProducePartition
-    """Everything but the batch."""
+    """All fields except the batch."""
     batch: bytes | None
-    """One record batch; None when ``head`` has structured records, or nothing."""
+    """One record batch; None when ``head`` has structured records or no data."""
 
 
 @dataclass(slots=True)
 class ProduceCall:
-    """A produce request."""
+    """A produce request, with unchecked values."""
 
     acks: int
     timeout_ms: int
@@ -73,7 +73,7 @@ class ProduceCall:
 
 
 def parse_produce(data: bytes) -> ProduceCall:
-    """Return a produce request.
+    """Parse a produce request.
 
     Raises:
         InvalidRequestError: the bytes are not a ProduceRequest, or it has too many partitions or records.
@@ -130,7 +130,7 @@ def produce_request(acks: RequiredAcks, timeout_ms: int, data: Iterable[ProduceD
 
 
 def fetch_response(session_id: int, results: Iterable[FetchResult], address_of: AddressOf = no_address) -> bytes:
-    """Return the bytes of a client's ``FetchResponse`` in batches form."""
+    """Return the bytes of a client's ``FetchResponse`` with record batches."""
     pieces = [pb.FetchResponse(session_id=session_id).SerializeToString()]
     for result in results:
         head = fetch_result_to_proto(replace(result, batches=b""), address_of).SerializeToString()
@@ -149,7 +149,7 @@ def replica_fetch_response(response: ReplicaFetchResponse) -> bytes:
 
 
 def parse_replica_fetch_response(data: bytes) -> ReplicaFetchResponse:
-    """Return the answer to a follower's fetch.
+    """Parse the response to a follower's fetch.
 
     Raises:
         InvalidRequestError: the bytes are not a FetchResponse.
@@ -187,7 +187,7 @@ def _parsed(parse: Callable[[bytes], M], data: bytes) -> M:
 
 
 def _append_part(pieces: list[bytes], part_field: int, head: bytes, payload_field: int, payload: bytes | None) -> None:
-    """Append one element of a repeated message field: its small fields, then its payload."""
+    """Append one element of a repeated message field to ``pieces``: its small fields, then its payload."""
     tag = bytes((part_field << 3 | _LENGTH,))
     if payload is None:
         pieces += (tag, _varint(len(head)), head)
@@ -215,10 +215,10 @@ def _varint(value: int) -> bytes:
 
 
 def _split_parts(data: bytes, parts_field: int, limit: int) -> tuple[bytes, Sequence[tuple[int, int]]]:
-    """Return (all fields but the repeated one, where each of its elements begins and ends).
+    """Return (the bytes of all other fields, begin and end of each element of ``parts_field``).
 
     Raises:
-        InvalidRequestError: more than ``limit`` elements, or far too many other fields.
+        InvalidRequestError: there are more than ``limit`` elements or `MAX_SINGLE_FIELDS` other fields.
     """
     parts: list[tuple[int, int]] = []
     rest: list[bytes] = []
@@ -238,10 +238,10 @@ def _split_parts(data: bytes, parts_field: int, limit: int) -> tuple[bytes, Sequ
 
 
 def _cut(data: bytes, position: int, end: int, payload_field: int) -> tuple[bytes, bytes | None]:
-    """Return (the message without its payload field, the payload).
+    """Return (the bytes of the message without its payload field, the payload).
 
     Raises:
-        InvalidRequestError: it has far too many fields.
+        InvalidRequestError: the message has more than `MAX_SINGLE_FIELDS` fields.
     """
     payload: bytes | None = None
     rest: list[bytes] = []
@@ -264,9 +264,9 @@ def _cut(data: bytes, position: int, end: int, payload_field: int) -> tuple[byte
 
 
 def _next_field(data: bytes, position: int, end: int) -> tuple[int, int, int]:
-    """Return (field number, start, stop) of one field; start is that of the content for length-delimited ones.
+    """Return (field number, start, stop) of one field; for a length-delimited field, start is that of its content.
 
-    A field of another wire type gets the number -1, which puts it among the other fields.
+    A field of any other wire type gets the number -1, so that the caller keeps it among the other fields.
     """
     tag, position = _read_varint(data, position, end)
     wire_type, field = tag & 7, tag >> 3

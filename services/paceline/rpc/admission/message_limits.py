@@ -1,8 +1,8 @@
 """Count the fields of a message before it is parsed.
 
-An empty sub-message takes two bytes on the wire, more than thirty times that once parsed, and more time still when
-it is visited: without a limit a request of 16 MiB keeps a broker busy for a minute. The count ends at the limit, so its
-cost does not grow with the message (docs/protocol/limits.md#field-count).
+An empty sub-message takes two bytes on the wire, more than thirty times as much memory when parsed, and still more time
+when it is read: without a limit a request of 16 MiB would keep a broker busy for a minute. Counting stops at the limit,
+so its cost does not grow with the message (docs/protocol/limits.md#field-count).
 """
 
 from typing import Final
@@ -11,9 +11,9 @@ from paceline.model.errors import InvalidRequestError
 from paceline.rpc.convert.common import MAX_CLIENT_PARTITIONS, MAX_INTERNAL_PARTITIONS
 
 MAX_SINGLE_FIELDS: Final = 256
-"""Fields of a message beside its long list; a request of Paceline has a dozen, newer peers may add to them."""
+"""Most fields of a message besides its long list; a request of Paceline has a dozen, a newer peer may send more."""
 MAX_CLIENT_FIELDS: Final = 2 * MAX_CLIENT_PARTITIONS + MAX_SINGLE_FIELDS
-"""Fields of a client's request, which has at most two long lists."""
+"""Most fields of a client's request, which has at most two long lists."""
 MAX_INTERNAL_FIELDS: Final = 2 * MAX_INTERNAL_PARTITIONS + MAX_SINGLE_FIELDS
 
 _VARINT, _FIXED64, _LENGTH, _GROUP_BEGIN, _GROUP_END, _FIXED32 = range(6)
@@ -21,12 +21,12 @@ _LEAST_FIELD_BYTES = 2
 
 
 def refuse_too_many_fields(data: bytes, limit: int, what: str = "fields") -> None:
-    """Check that a message has at most ``limit`` fields, each element of a list counted; never looks inside them.
+    """Check that a message has at most ``limit`` fields, each element of a list counted, without sub-messages' fields.
 
-    Bytes that are no message are left to the parser.
+    Malformed bytes pass this check; the parser refuses them.
 
     Raises:
-        InvalidRequestError: there are more.
+        InvalidRequestError: the message has more than ``limit`` fields.
     """
     end = len(data)
     if end <= _LEAST_FIELD_BYTES * limit:
@@ -55,16 +55,16 @@ def _after_field(data: bytes, position: int) -> int:
     if wire_type == _FIXED32:
         return position + 4
     if wire_type in (_GROUP_BEGIN, _GROUP_END):
-        return position  # fields inside a group are counted as well
+        return position  # count the fields of a group as well
     raise ValueError(wire_type)
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return the number at ``position`` and where it ends.
+    """Return the value of the varint at ``position`` and the position after it.
 
     Raises:
-        IndexError: the bytes end before it does.
-        ValueError: it has more than ten bytes.
+        IndexError: the varint is cut.
+        ValueError: the varint has more than ten bytes.
     """
     byte = data[position]
     position += 1

@@ -1,9 +1,9 @@
-"""Count the elements of a message's lists, and of the lists inside them, before the message is parsed.
+"""Count the elements of all lists in a message and its sub-messages before the message is parsed.
 
-`message_limits` counts the fields of a message without looking inside them. But one topic in a CreateTopics may carry
-millions of assignments, and one record millions of headers: each takes two bytes on the wire, about fifty once parsed,
-and a microsecond when it is visited. Only requests of hundreds of kilobytes can hold so many; smaller ones are not
-counted (docs/protocol/limits.md#nested-lists).
+`message_limits` does not count the fields of sub-messages. But one topic in a CreateTopics request may have millions of
+assignments, and one record millions of headers. Each takes two bytes on the wire, about fifty bytes when parsed, and a
+microsecond when it is read. Only requests of hundreds of kilobytes can contain so many elements, so smaller requests
+are not counted (docs/protocol/limits.md#nested-lists).
 """
 
 from functools import cache
@@ -17,28 +17,30 @@ from paceline.model.errors import InvalidRequestError
 from paceline.rpc.admission.message_limits import read_varint
 
 MAX_ELEMENTS: Final = 400_000
-"""Elements of all lists of a client's request, a message counted as one: as many records as one list may have
-(`convert.common.MAX_RECORDS`) with a header each."""
+"""Most elements in all lists of a client's request; each sub-message counts as one element.
+
+This is enough for the largest number of records in a list (`convert.common.MAX_RECORDS`) with one header each.
+"""
 MAX_STEPS: Final = 4 * MAX_ELEMENTS
-"""Fields looked at before a request is refused as well, so that the look ends after some tenths of a second."""
+"""Fields after which counting stops and the request is refused, so that it takes a few tenths of a second at most."""
 _FEW_STEPS: Final = 2_000
-"""Enough for requests that are large by payloads, as those with encoded batches are; payloads are skipped."""
+"""Fields in the first, short count: enough for requests that are large because of a payload, which is skipped."""
 
 _VARINT, _FIXED64, _LENGTH, _GROUP_BEGIN, _GROUP_END, _FIXED32 = range(6)
 _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4, _GROUP_BEGIN: 0, _GROUP_END: 0}
 _TEXTS: Final = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
 
 _Inside = dict[int, Descriptor | bool]
-"""Length-delimited fields by number: the message type, else whether it is a repeated text and no packed numbers."""
+"""Length-delimited fields by number: the message type; True for repeated strings or bytes, False for packed numbers."""
 
 
 def refuse_too_many_elements(data: bytes, message: type[Message], limit: int = MAX_ELEMENTS) -> None:
-    """Check that the lists of a message and of all messages in it have at most ``limit`` elements together.
+    """Check that all lists in a message and its sub-messages have at most ``limit`` elements together.
 
-    Bytes that are no such message are left to the parser, which goes through them in the same order.
+    Malformed bytes pass this check; the parser, which reads the fields in the same order, refuses them.
 
     Raises:
-        InvalidRequestError: there are more.
+        InvalidRequestError: the lists have more than ``limit`` elements, or there are more than `MAX_STEPS` fields.
     """
     if len(data) <= limit:
         return
@@ -56,10 +58,14 @@ def refuse_too_many_elements(data: bytes, message: type[Message], limit: int = M
 
 
 def _count(data: bytes, inside: _Inside, limit: int, steps: int) -> bool:
-    """Return whether ``steps`` fields were enough to see them all, and raise InvalidRequestError for a crowd."""
+    """Count elements in the first ``steps`` fields; return whether that was the whole message.
+
+    Raises:
+        InvalidRequestError: there are more than ``limit`` elements.
+    """
     position, end, elements = 0, len(data), 0
     outer: list[tuple[int, _Inside]] = []
-    """End and fields of each message around the one at ``position``."""
+    """End and fields of each message that encloses the message at ``position``."""
     for _ in range(steps):
         while position >= end:
             if position > end or not outer:
@@ -91,7 +97,7 @@ def _count(data: bytes, inside: _Inside, limit: int, steps: int) -> bool:
             outer.append((end, inside))
             end, inside = position + size, _inside(held)
         else:
-            elements += 1 if held else size  # a packed number takes a byte at least
+            elements += 1 if held else size  # a packed number takes at least one byte
             position += size
         if elements > limit:
             raise InvalidRequestError(f"more than {limit} elements in the lists of one request")
@@ -100,9 +106,10 @@ def _count(data: bytes, inside: _Inside, limit: int, steps: int) -> bool:
 
 @cache
 def _marks(descriptor: Descriptor) -> tuple[bytes, ...] | None:
-    """Return the bytes one of which begins each element of a list, wherever it lies; None for lists of numbers.
+    """Return the bytes with which a list element can begin, at any depth; None if the message has lists of numbers.
 
-    Payloads hold them as well, by chance. Counting them costs next to nothing, and most requests have too few.
+    The number of these bytes in a request is an upper bound of its elements, although payloads contain such bytes, too.
+    Counting them is very cheap, and most requests have fewer than the limit.
     """
     tags, waiting = set(), [descriptor]
     known = {descriptor}
@@ -120,7 +127,7 @@ def _marks(descriptor: Descriptor) -> tuple[bytes, ...] | None:
 @cache
 def _inside(descriptor: Descriptor) -> _Inside:
     declared = DescriptorProto()
-    descriptor.CopyToProto(declared)  # releases of protobuf differ in how a field is asked whether it is a list
+    descriptor.CopyToProto(declared)  # the API that says whether a field is repeated differs by protobuf release
     found: _Inside = {}
     for field, declaration in zip(descriptor.fields, declared.field, strict=True):
         if field.message_type is not None:

@@ -1,10 +1,10 @@
-"""Limit how many requests are being received into memory at once (docs/protocol/limits.md#receiving).
+"""Limit how many requests are received into memory at the same time (docs/protocol/limits.md#receiving).
 
-gRPC reads the bytes of a request before it calls a handler, so a budget in the handler comes too late. An interceptor
-runs before the bytes are read: it admits a few calls at a time, and HTTP/2's flow control holds the bytes of the others
-at their senders. The newest call is admitted first: under a flood the calls that wait are those of the flood, and a
-client that sends one small request gets the next free slot. A sender that has not finished after a moment leaves its
-slot to others and finishes outside, where the oldest sender is cut off when there are too many.
+gRPC reads the bytes of a request before it calls a handler, so a limit in the handler would be too late. The
+interceptor runs before the bytes are read. It gives slots to a few calls at a time, and HTTP/2 flow control keeps the
+bytes of the other calls at their senders. The newest call gets the next free slot: in a flood of requests the waiting
+calls belong to the flood, and a client with one small request is served next. A call that has not been received after
+`SLOW_AFTER_S` gives its slot back and counts as a slow sender; if there are too many, the oldest is cancelled.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ from paceline.model.errors import ThrottledError
 
 RECEIVED_AT_ONCE: Final = 8
 SLOW_SENDERS: Final = 24
-"""Together with the others, times the largest request, this is the memory that requests on their way may take."""
+"""Most slow senders. (`RECEIVED_AT_ONCE` + `SLOW_SENDERS`) * the largest request limits the memory for receiving."""
 SLOW_AFTER_S: Final = 0.25
 LONGEST_RECEIPT_S: Final = 30.0
 LONGEST_WAIT_S: Final = 10.0
-"""After so long without a slot a call is refused; its sender tries again later."""
+"""A call that has waited this long for a slot is throttled; its client retries later."""
 
 
 class ReceiveLimiter:
-    """Slots for calls whose request is being received. All methods are for the event loop's thread.
+    """Slots for calls whose request is being received. All methods run on the event loop's thread.
 
     Args:
-        slots: requests that are received at once.
-        slow_senders: further ones that have taken longer than ``slow_after_s``; one more cuts off the oldest.
-        slow_after_s: how long a call may hold a slot.
-        receipt_s: how long it may take in all.
+        slots: requests that are received at the same time.
+        slow_senders: further requests that have taken longer than ``slow_after_s``; above that the oldest is cancelled.
+        slow_after_s: longest time that a call holds a slot.
+        receipt_s: longest time to receive a request.
         wait_s: longest wait for a slot.
     """
 
@@ -49,17 +49,17 @@ class ReceiveLimiter:
         self._wait_s = wait_s
         self._look_s = min(slow_after_s, wait_s)
         self._waiting: dict[asyncio.Future[None], float] = {}
-        """Calls without a slot, oldest first, with the time until which they wait."""
+        """Calls that wait for a slot, oldest first, with the end of their wait."""
         self._quick: dict[asyncio.Task[Any], float] = {}
-        """Calls with a slot, oldest first, with the time of admission."""
+        """Calls with a slot, oldest first, with the time when they got it."""
         self._slow: dict[asyncio.Task[Any], float] = {}
-        """Calls that left their slot, oldest first, with the time of admission."""
+        """Slow senders, which gave their slot back, oldest first, with the time when they got it."""
         self._cut_off: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def under_way(self) -> int:
-        """Requests that are being received now."""
+        """Number of requests that are being received."""
         return len(self._quick) + len(self._slow)
 
     async def receive(self, read: Callable[[], Awaitable[Any]]) -> Any:
@@ -99,7 +99,7 @@ class ReceiveLimiter:
             await turn
         except asyncio.CancelledError:
             if self._waiting.pop(turn, None) is None and not turn.cancelled() and turn.exception() is None:
-                self._give_slot()  # it was given in the same moment
+                self._give_slot()  # this call got a slot at the moment of its cancellation: pass it on
             raise
 
     def _give_slot(self) -> None:
@@ -111,7 +111,7 @@ class ReceiveLimiter:
         self._free += 1
 
     def _look(self) -> None:
-        """Refuse calls that have waited too long, take slots from slow senders, and cut off the slowest of these."""
+        """Throttle calls that have waited too long, take slots from slow senders, and cancel the slowest of these."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         late = [turn for turn, until_s in self._waiting.items() if now_s >= until_s]

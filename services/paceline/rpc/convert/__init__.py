@@ -1,7 +1,7 @@
-"""Every conversion between protos and model, under one name; one file for each kind of message.
+"""Conversions between protobuf messages and `model`; one file for each kind of message.
 
-``*_to_proto`` never fails. ``*_from_proto`` of a *request* raises a typed error for invalid values;
-``*_from_proto`` of an *answer* trusts the called peer and does not validate.
+``*_to_proto`` never fails. ``*_from_proto`` raises a typed error for invalid values in a *request*; it trusts the peer
+that sent a *response* and does not check it.
 """
 
 from paceline.rpc.convert.common import *  # noqa: F403

@@ -1,7 +1,7 @@
-"""Checks of hostile values, error codes and epochs, for all conversions.
+"""Checks of received values, and conversions of error codes and epochs, for the other modules of this package.
 
-Every value from the wire is checked before it becomes a model value, so the cores never receive a negative broker id or
-the same partition twice (docs/protocol/limits.md#checked-values).
+Every value of a request is checked before it becomes a model value, so brokers and controllers never process a negative
+broker id or the same partition twice (docs/protocol/limits.md#checked-values).
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,22 +13,22 @@ from paceline.model.replica_fetch import EpochEnd
 from paceline.v1 import log_service_pb2
 
 MAX_CLIENT_PARTITIONS: Final = 10_000
-"""Partitions one client request may name."""
+"""Most partitions in a client's request."""
 MAX_INTERNAL_PARTITIONS: Final = 200_000
-"""Partitions one request between our own processes may name."""
+"""Most partitions in a request between brokers and controllers."""
 MAX_RECORDS: Final = 200_000
-"""Structured records one produce request may carry."""
+"""Most structured records in a produce request."""
 MAX_REPLICAS: Final = 1_000
 MAX_BROKERS: Final = 100_000
 TOPIC_ID_LENGTH: Final = 22
 
 _KNOWN_TOPICS_LIMIT: Final = 100_000
 _valid_topics: dict[str, str] = {}
-"""Names that have been checked; everything that is parsed later shares the text."""
+"""Valid topic names; all later model values share these strings."""
 _KNOWN_IDS_LIMIT: Final = 10_000
 _KNOWN_IDS_LENGTH: Final = 16
 _valid_ids: dict[tuple[int, ...], tuple[int, ...]] = {}
-"""Replica lists that have been checked: thousands of partitions have the same few, which are shared as well."""
+"""Valid replica lists; thousands of partitions have the same few lists, so model values share these tuples."""
 
 _CODE_BY_NUMBER: Final[dict[int, ErrorCode]] = {int(code): code for code in ErrorCode}
 
@@ -36,10 +36,10 @@ P = TypeVar("P")
 
 
 def bounded(items: Sequence[P], limit: int, what: str) -> Sequence[P]:
-    """Return the items; more of them than ``limit`` is an error, found without walking them.
+    """Return ``items`` after a check of their number.
 
     Raises:
-        InvalidRequestError: there are too many.
+        InvalidRequestError: there are more than ``limit`` items.
     """
     if len(items) > limit:
         raise InvalidRequestError(f"{len(items)} {what} in one request, the limit is {limit}")
@@ -47,11 +47,11 @@ def bounded(items: Sequence[P], limit: int, what: str) -> Sequence[P]:
 
 
 def partition_of(message: Any) -> TopicPartition:
-    """Return the checked (topic, partition) of any message that has these two fields.
+    """Return the checked (topic, partition) of a message with these two fields.
 
     Raises:
-        InvalidTopicError: the name is not legal.
-        InvalidRequestError: the index is negative.
+        InvalidTopicError: the topic name is invalid.
+        InvalidRequestError: the partition index is negative.
     """
     name: str = message.topic
     topic = _valid_topics.get(name)
@@ -67,10 +67,10 @@ def partition_of(message: Any) -> TopicPartition:
 
 
 def refuse_duplicates(partitions: Sequence[TopicPartition]) -> None:
-    """Check that no partition is named twice.
+    """Check that no partition is listed twice.
 
     Raises:
-        InvalidRequestError: one is; the message names it.
+        InvalidRequestError: a partition is listed twice; the message names the partition.
     """
     if len(partitions) < 2 or len(set(partitions)) == len(partitions):
         return
@@ -85,7 +85,7 @@ def topic_id_of(text: str) -> str | None:
     """Return a topic id, None for the empty string.
 
     Raises:
-        InvalidRequestError: it does not have the form of a topic id.
+        InvalidRequestError: ``text`` does not have the length of a topic id.
     """
     if not text:
         return None
@@ -95,10 +95,10 @@ def topic_id_of(text: str) -> str | None:
 
 
 def at_least(value: int, least: int, what: str) -> int:
-    """Return the value.
+    """Return ``value`` after a check of its lower bound.
 
     Raises:
-        InvalidRequestError: it is below ``least``.
+        InvalidRequestError: ``value`` is below ``least``.
     """
     if value < least:
         raise InvalidRequestError(f"{what} is {value}, the minimum is {least}")
@@ -106,10 +106,10 @@ def at_least(value: int, least: int, what: str) -> int:
 
 
 def broker_ids(ids: Sequence[int], what: str) -> tuple[int, ...]:
-    """Return distinct broker ids.
+    """Return broker ids after a check that they are valid and distinct.
 
     Raises:
-        InvalidRequestError: an id is negative or listed twice, or there are far too many.
+        InvalidRequestError: an id is negative or listed twice, or there are more than `MAX_REPLICAS` ids.
     """
     found = tuple(bounded(ids, MAX_REPLICAS, what))
     known = _valid_ids.get(found)
@@ -125,30 +125,32 @@ def broker_ids(ids: Sequence[int], what: str) -> tuple[int, ...]:
 
 
 def error_code_of(message: Any) -> ErrorCode:
-    """Return the code of a message's ``optional ErrorCode error``: NONE when absent, UNKNOWN_SERVER_ERROR when the
-    number is not known here (a newer peer) or is the unspecified one."""
+    """Return the code of a message's ``optional ErrorCode error``, NONE when the field is absent.
+
+    An unspecified number, or an unknown number from a newer peer, becomes UNKNOWN_SERVER_ERROR.
+    """
     if not message.HasField("error"):
         return ErrorCode.NONE
     return known_code(message.error)
 
 
 def known_code(number: int) -> ErrorCode:
-    """Return the code of a number on the wire that says "failed"; never NONE."""
+    """Return the code of a failure's number; an unknown number, or NONE, becomes UNKNOWN_SERVER_ERROR."""
     return _CODE_BY_NUMBER.get(number, ErrorCode.UNKNOWN_SERVER_ERROR) or ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def code_to_proto(code: ErrorCode) -> Any:
-    """Return the value for an ``optional ErrorCode`` field of a constructor: None, which leaves it absent, for NONE."""
+    """Return the value of an ``optional ErrorCode`` field for a message's constructor; None, so absent, for NONE."""
     return int(code) or None
 
 
 def epoch_end_to_proto(end: EpochEnd | None) -> log_service_pb2.EpochEndOffset | None:
-    """Return the message, None when there is no epoch."""
+    """Encode the end offset of an epoch; return None for None."""
     return None if end is None else log_service_pb2.EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
 
 
 def epoch_end_from_proto(message: Any, field: str) -> EpochEnd | None:
-    """Return an optional epoch end of a message, None when absent."""
+    """Decode an optional ``EpochEndOffset`` field of a message; return None when it is absent."""
     if not message.HasField(field):
         return None
     value = getattr(message, field)
@@ -156,5 +158,5 @@ def epoch_end_from_proto(message: Any, field: str) -> EpochEnd | None:
 
 
 def forgotten_to_proto(partitions: Iterable[TopicPartition]) -> list[log_service_pb2.ForgottenPartition]:
-    """Return the partitions a fetch session drops."""
+    """Encode the partitions that a fetch removes from its session."""
     return [log_service_pb2.ForgottenPartition(topic=topic, partition=partition) for topic, partition in partitions]

@@ -1,4 +1,4 @@
-"""Control requests and their answers: `model.control` <-> ``paceline.internal.v1``."""
+"""Control requests and their responses: `model.control` <-> ``paceline.internal.v1``."""
 
 from typing import Any
 
@@ -42,15 +42,15 @@ _EPOCH_FLOOR = -2
 
 
 def endpoint_to_proto(endpoint: Endpoint) -> pb.BrokerEndpoint:
-    """Return the message of one address."""
+    """Encode the endpoint of a broker."""
     return pb.BrokerEndpoint(listener=endpoint.listener, host=endpoint.host, port=endpoint.port)
 
 
 def endpoint_from_proto(message: pb.BrokerEndpoint) -> Endpoint:
-    """Return one address.
+    """Decode the endpoint of a broker.
 
     Raises:
-        InvalidRequestError: no listener, no host, or no possible port.
+        InvalidRequestError: listener or host is missing, or the port is out of range.
     """
     if not message.listener or not message.host or not 0 < message.port < 65_536:
         raise InvalidRequestError(f"{message.listener!r} {message.host!r}:{message.port} is not an endpoint")
@@ -58,7 +58,7 @@ def endpoint_from_proto(message: pb.BrokerEndpoint) -> Endpoint:
 
 
 def live_broker_to_proto(broker: LiveBroker) -> pb.LiveBroker:
-    """Return the message of one broker."""
+    """Encode a live broker."""
     return pb.LiveBroker(
         id=broker.broker_id,
         endpoints=[endpoint_to_proto(endpoint) for endpoint in broker.endpoints],
@@ -68,10 +68,10 @@ def live_broker_to_proto(broker: LiveBroker) -> pb.LiveBroker:
 
 
 def live_broker_from_proto(message: pb.LiveBroker) -> LiveBroker:
-    """Return one broker.
+    """Decode a live broker.
 
     Raises:
-        InvalidRequestError: its id is negative or an address is impossible.
+        InvalidRequestError: the broker id is negative or an endpoint is invalid.
     """
     return LiveBroker(
         broker_id=at_least(message.id, 0, "broker id"),
@@ -84,17 +84,17 @@ def live_broker_from_proto(message: pb.LiveBroker) -> LiveBroker:
 
 
 def stamp_to_proto(stamp: ControllerStamp) -> pb.ControllerStamp:
-    """Return the message of a fence."""
+    """Encode the controller id, controller epoch and broker epoch of a control request."""
     return pb.ControllerStamp(
         controller_id=stamp.controller_id, controller_epoch=stamp.controller_epoch, broker_epoch=stamp.broker_epoch
     )
 
 
 def stamp_from_proto(message: Any) -> ControllerStamp:
-    """Return the fence of a control request.
+    """Decode the controller id, controller epoch and broker epoch of a control request.
 
     Raises:
-        InvalidRequestError: the request has none, or its numbers are negative.
+        InvalidRequestError: the stamp is missing, or a number is out of range.
     """
     if not message.HasField("stamp"):
         raise InvalidRequestError("a control request needs a stamp")
@@ -107,7 +107,7 @@ def stamp_from_proto(message: Any) -> ControllerStamp:
 
 
 def leader_and_isr_to_proto(request: LeaderAndIsrRequest) -> pb.LeaderAndIsrRequest:
-    """Return the message."""
+    """Encode the request."""
     return pb.LeaderAndIsrRequest(
         stamp=stamp_to_proto(request.stamp),
         live_leaders=[live_broker_to_proto(broker) for broker in request.live_leaders],
@@ -132,11 +132,11 @@ def leader_and_isr_to_proto(request: LeaderAndIsrRequest) -> pb.LeaderAndIsrRequ
 
 
 def leader_and_isr_from_proto(message: pb.LeaderAndIsrRequest) -> LeaderAndIsrRequest:
-    """Return the request.
+    """Decode the request.
 
     Raises:
-        InvalidRequestError: no stamp, a partition twice, or numbers that cannot be.
-        InvalidTopicError: a topic name is not legal.
+        InvalidRequestError: the stamp is missing, a partition is listed twice, or a number is out of range.
+        InvalidTopicError: a topic name is invalid.
     """
     partitions = tuple(
         LeaderAndIsrPartition(
@@ -164,7 +164,7 @@ def leader_and_isr_from_proto(message: pb.LeaderAndIsrRequest) -> LeaderAndIsrRe
 
 
 def stop_replica_to_proto(request: StopReplicaRequest) -> pb.StopReplicaRequest:
-    """Return the message."""
+    """Encode the request."""
     return pb.StopReplicaRequest(
         stamp=stamp_to_proto(request.stamp),
         partitions=[
@@ -181,11 +181,11 @@ def stop_replica_to_proto(request: StopReplicaRequest) -> pb.StopReplicaRequest:
 
 
 def stop_replica_from_proto(message: pb.StopReplicaRequest) -> StopReplicaRequest:
-    """Return the request.
+    """Decode the request.
 
     Raises:
-        InvalidRequestError: no stamp, a partition twice, or numbers that cannot be.
-        InvalidTopicError: a topic name is not legal.
+        InvalidRequestError: the stamp is missing, a partition is listed twice, or a number is out of range.
+        InvalidTopicError: a topic name is invalid.
     """
     partitions = tuple(
         StopReplicaPartition(
@@ -201,7 +201,7 @@ def stop_replica_from_proto(message: pb.StopReplicaRequest) -> StopReplicaReques
 
 
 def update_metadata_to_proto(request: UpdateMetadataRequest) -> pb.UpdateMetadataRequest:
-    """Return the message."""
+    """Encode the request."""
     return pb.UpdateMetadataRequest(
         stamp=stamp_to_proto(request.stamp),
         live_brokers=[live_broker_to_proto(broker) for broker in request.live_brokers],
@@ -227,11 +227,11 @@ def update_metadata_to_proto(request: UpdateMetadataRequest) -> pb.UpdateMetadat
 
 
 def update_metadata_from_proto(message: pb.UpdateMetadataRequest) -> UpdateMetadataRequest:
-    """Return the request.
+    """Decode the request.
 
     Raises:
-        InvalidRequestError: no stamp, a partition twice, or numbers that cannot be.
-        InvalidTopicError: a topic name is not legal.
+        InvalidRequestError: the stamp is missing, a partition is listed twice, or a number is out of range.
+        InvalidTopicError: a topic name is invalid.
     """
     partitions = tuple(
         UpdateMetadataPartition(
@@ -239,7 +239,7 @@ def update_metadata_from_proto(message: pb.UpdateMetadataRequest) -> UpdateMetad
             topic_id=topic_id_of(one.topic_id),
             controller_epoch=at_least(one.controller_epoch, 0, "controller epoch"),
             leader=at_least(one.leader, LEADER_DURING_DELETE, "leader"),
-            # A partition that is being deleted, or has never had a leader, may have no epoch.
+            # A partition that is being deleted or never had a leader may have no leader epoch.
             leader_epoch=at_least(one.leader_epoch, _EPOCH_FLOOR, "leader epoch"),
             isr=broker_ids(one.isr, "the in-sync set"),
             zk_version=at_least(one.zk_version, -1, "zk version"),
@@ -274,24 +274,24 @@ def _results_to_proto(response: ControlResponse) -> list[pb.ControlPartitionResu
 
 
 def leader_and_isr_response_to_proto(response: ControlResponse) -> pb.LeaderAndIsrResponse:
-    """Return the message."""
+    """Encode the response with one result per partition."""
     return pb.LeaderAndIsrResponse(error=code_to_proto(response.error), partitions=_results_to_proto(response))
 
 
 def stop_replica_response_to_proto(response: ControlResponse) -> pb.StopReplicaResponse:
-    """Return the message."""
+    """Encode the response with one result per partition."""
     return pb.StopReplicaResponse(error=code_to_proto(response.error), partitions=_results_to_proto(response))
 
 
 def update_metadata_response_to_proto(response: ControlResponse) -> pb.UpdateMetadataResponse:
-    """Return the message."""
+    """Encode the response, which has no results of partitions."""
     return pb.UpdateMetadataResponse(error=code_to_proto(response.error))
 
 
 def control_response_from_proto(
     message: pb.LeaderAndIsrResponse | pb.StopReplicaResponse | pb.UpdateMetadataResponse,
 ) -> ControlResponse:
-    """Return the answer to any control request."""
+    """Decode the response to any control request."""
     if isinstance(message, pb.UpdateMetadataResponse):
         return ControlResponse(error_code_of(message))
     return ControlResponse(
@@ -306,15 +306,15 @@ def control_response_from_proto(
 
 
 def controlled_shutdown_to_proto(request: ControlledShutdownRequest) -> controller_pb.ControlledShutdownRequest:
-    """Return the message."""
+    """Encode the request."""
     return controller_pb.ControlledShutdownRequest(broker_id=request.broker_id, broker_epoch=request.broker_epoch)
 
 
 def controlled_shutdown_from_proto(message: controller_pb.ControlledShutdownRequest) -> ControlledShutdownRequest:
-    """Return the request.
+    """Decode the request.
 
     Raises:
-        InvalidRequestError: a number is negative.
+        InvalidRequestError: a number is out of range.
     """
     return ControlledShutdownRequest(
         at_least(message.broker_id, 0, "broker id"), at_least(message.broker_epoch, -1, "broker epoch")
@@ -322,7 +322,7 @@ def controlled_shutdown_from_proto(message: controller_pb.ControlledShutdownRequ
 
 
 def internal_topic_to_proto(topic: InternalTopic) -> controller_pb.CreateInternalTopicRequest:
-    """Return the message."""
+    """Encode the request to create an internal topic."""
     return controller_pb.CreateInternalTopicRequest(
         name=topic.name,
         partitions=topic.partitions,
@@ -333,10 +333,10 @@ def internal_topic_to_proto(topic: InternalTopic) -> controller_pb.CreateInterna
 
 
 def internal_topic_from_proto(message: controller_pb.CreateInternalTopicRequest) -> InternalTopic:
-    """Return the topic.
+    """Decode the request to create an internal topic.
 
     Raises:
-        InvalidRequestError: it is none of the cluster's own, or a number is not positive.
+        InvalidRequestError: the name is not that of an internal topic, or a number is out of range.
     """
     if message.name not in INTERNAL_TOPICS:
         raise InvalidRequestError(f"topic {message.name!r} is not one of the cluster's own")
@@ -344,23 +344,23 @@ def internal_topic_from_proto(message: controller_pb.CreateInternalTopicRequest)
         message.name,
         at_least(message.partitions, 1, "number of partitions"),
         at_least(message.replication_factor, 1, "replication factor"),
-        dict(sorted(message.configs.items())),  # the order of a map differs from process to process
+        dict(sorted(message.configs.items())),  # protobuf iterates over a map in a different order in each process
         at_least(message.broker_id, 0, "broker id"),
     )
 
 
 def broker_heartbeat_to_proto(request: BrokerHeartbeatRequest) -> controller_pb.BrokerHeartbeatRequest:
-    """Return the message."""
+    """Encode the request."""
     return controller_pb.BrokerHeartbeatRequest(
         broker_id=request.broker_id, broker_epoch=request.broker_epoch, broken_leaders=request.broken_leaders
     )
 
 
 def broker_heartbeat_from_proto(message: controller_pb.BrokerHeartbeatRequest) -> BrokerHeartbeatRequest:
-    """Return the request.
+    """Decode the request.
 
     Raises:
-        InvalidRequestError: a number is negative.
+        InvalidRequestError: a number is out of range.
     """
     return BrokerHeartbeatRequest(
         at_least(message.broker_id, 0, "broker id"),
@@ -370,21 +370,21 @@ def broker_heartbeat_from_proto(message: controller_pb.BrokerHeartbeatRequest) -
 
 
 def broker_heartbeat_response_to_proto(response: BrokerHeartbeatResponse) -> controller_pb.BrokerHeartbeatResponse:
-    """Return the message."""
+    """Encode the response."""
     return controller_pb.BrokerHeartbeatResponse(
         error=code_to_proto(response.error), controller_epoch=response.controller_epoch
     )
 
 
 def broker_heartbeat_response_from_proto(message: controller_pb.BrokerHeartbeatResponse) -> BrokerHeartbeatResponse:
-    """Return the answer."""
+    """Decode the response."""
     return BrokerHeartbeatResponse(error_code_of(message), message.controller_epoch)
 
 
 def controlled_shutdown_response_to_proto(
     response: ControlledShutdownResponse,
 ) -> controller_pb.ControlledShutdownResponse:
-    """Return the message."""
+    """Encode the response with the remaining partitions."""
     return controller_pb.ControlledShutdownResponse(
         error=code_to_proto(response.error),
         remaining=[
@@ -397,7 +397,7 @@ def controlled_shutdown_response_to_proto(
 def controlled_shutdown_response_from_proto(
     message: controller_pb.ControlledShutdownResponse,
 ) -> ControlledShutdownResponse:
-    """Return the answer."""
+    """Decode the response."""
     return ControlledShutdownResponse(
         error_code_of(message), tuple(TopicPartition(one.topic, one.partition) for one in message.remaining)
     )

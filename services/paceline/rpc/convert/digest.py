@@ -7,11 +7,11 @@ from paceline.v1 import log_service_pb2 as pb
 
 
 def digest_query_from_proto(message: pb.DigestRangeRequest) -> DigestQuery:
-    """Return the query.
+    """Decode the request.
 
     Raises:
         InvalidRequestError: an offset or a size is negative, or the range ends before it starts.
-        InvalidTopicError: the topic name is not legal.
+        InvalidTopicError: the topic name is invalid.
     """
     start = at_least(message.start_offset, 0, "start offset")
     return DigestQuery(
@@ -24,7 +24,7 @@ def digest_query_from_proto(message: pb.DigestRangeRequest) -> DigestQuery:
 
 
 def digest_answer_to_proto(answer: DigestAnswer, address_of: AddressOf = no_address) -> pb.DigestRangeResponse:
-    """Return the message of a digest."""
+    """Encode the response."""
     message = pb.DigestRangeResponse(
         first_offset=answer.first_offset,
         last_offset=answer.last_offset,

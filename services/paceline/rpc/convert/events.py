@@ -22,22 +22,22 @@ _STATE_WORDS: Final[dict[int, str]] = {
     for name, number in pb.TransitionState.items()
     if number
 }
-"""The words of the controller's state machines: "OnlinePartition" for TRANSITION_STATE_ONLINE_PARTITION."""
+"""State names of the controller's state machines by number: "OnlinePartition" is TRANSITION_STATE_ONLINE_PARTITION."""
 _STATE_NUMBERS: Final[dict[str, int]] = {word: number for number, word in _STATE_WORDS.items()}
 
 
 def event_kind_to_proto(kind: StateChangeKind) -> Any:
-    """Return the number of a kind."""
+    """Return the enum number of an event kind."""
     return _NUMBER_OF[kind]
 
 
 def without_broker_epoch(change: StateChange) -> StateChange:
-    """Return the change for a caller that is no super user."""
+    """Return the change without its broker epoch, which only super users may see."""
     return change if change.broker_epoch is None else dataclasses.replace(change, broker_epoch=None)
 
 
 def event_to_proto(change: StateChange) -> pb.ClusterEvent:
-    """Return the message; the field that is set has the name of the kind."""
+    """Encode the change; its kind names the field of the message that is set."""
     field = change.kind.name.lower()
     message: Any = pb.ClusterEvent.DESCRIPTOR.fields_by_name[field].message_type
     return pb.ClusterEvent(
@@ -46,7 +46,7 @@ def event_to_proto(change: StateChange) -> pb.ClusterEvent:
 
 
 def event_from_proto(message: pb.ClusterEvent) -> StateChange:
-    """Return the change; a kind that this release does not know becomes a `TRANSITION` whose cause says so."""
+    """Decode the change; a kind that this release does not know becomes a `TRANSITION` with a cause that says so."""
     field = message.WhichOneof("event")
     if field is None:
         cause = f"an event of a newer release: {message.cause}" if message.cause else "an event of a newer release"
@@ -208,10 +208,10 @@ _WRITERS: Final[dict[str, Callable[[StateChange], Any]]] = {
 
 
 def event_filter_from_proto(message: EventFilter) -> Callable[[StateChange], bool] | None:
-    """Return a predicate for the events that pass the filter; None when all do.
+    """Return a predicate for the events that pass the filter, None when all events pass.
 
     Raises:
-        InvalidRequestError: a kind is not known here, or there are far too many names.
+        InvalidRequestError: an event kind is unknown, or the filter has too many names.
     """
     topics = frozenset(bounded(message.topics, MAX_CLIENT_PARTITIONS, "topics"))
     unknown = [number for number in bounded(message.kinds, len(pb.ClusterEventKind.keys()) * 4, "kinds")

@@ -1,4 +1,4 @@
-"""Failures of single partitions, with the leader: `model.client_io` <-> ``paceline.v1`` PartitionError."""
+"""Errors of partitions, with the current leader: `model.client_io` <-> ``paceline.v1`` PartitionError."""
 
 from collections.abc import Callable
 
@@ -10,16 +10,16 @@ from paceline.rpc.errors import THROTTLE_RETRY_DELAY_MS
 from paceline.v1 import errors_pb2
 
 AddressOf = Callable[[int], Endpoint | None]
-"""Address of a broker on the listener a request arrived on; None when not known."""
+"""Returns the address of a broker on the listener that received the request, None when it is unknown."""
 
 
 def no_address(broker_id: int) -> Endpoint | None:
-    """Know no addresses."""
+    """Return None: an `AddressOf` without addresses."""
     return None
 
 
 def failure_to_proto(failure: PartitionFailure, address_of: AddressOf = no_address) -> errors_pb2.PartitionError:
-    """Return the message, with the leader's address when it is known."""
+    """Encode the error of a partition, with the leader's address if it is known."""
     leader = None
     if failure.leader is not None:
         endpoint = address_of(failure.leader.leader_id)
@@ -41,7 +41,7 @@ def failure_to_proto(failure: PartitionFailure, address_of: AddressOf = no_addre
 
 
 def no_leader_to_proto(topic_partition: TopicPartition) -> errors_pb2.PartitionError:
-    """Return the error of a partition that has no leader."""
+    """Return the encoded error of a partition without a leader."""
     return failure_to_proto(
         PartitionFailure(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic_partition} has no leader at the moment")
     )

@@ -1,6 +1,6 @@
-"""Client fetches: `model.client_io` <-> ``paceline.v1``. `rpc/wire.py` has the batches.
+"""Client fetches: `model.client_io` <-> ``paceline.v1``. `rpc/wire.py` encodes the batches.
 
-An absent value has the default of the protos; an unknown value is refused, never guessed.
+An absent field has the default that the protos document; an unknown enum value is refused.
 """
 
 from typing import Final
@@ -23,9 +23,9 @@ MAX_WAIT_MS: Final = 60_000
 MAX_RACK_CHARACTERS: Final = 256
 DEFAULT_FETCH_BYTES: Final = 1024 * 1024
 OPENING_EPOCH: Final = 0
-"""Session epoch in the core of a full fetch that opens a session, as in Kafka's protocol and between brokers."""
+"""Session epoch in the model of a full fetch that opens a session, as in Kafka's protocol and between brokers."""
 CLOSING_EPOCH: Final = -1
-"""Session epoch in the core of a full fetch without a session; a session that it names ends."""
+"""Session epoch in the model of a full fetch without a session; it closes the session that it names, if any."""
 _ISOLATION: Final[dict[int, Isolation]] = {
     pb.ISOLATION_LEVEL_UNSPECIFIED: Isolation.READ_UNCOMMITTED,
     pb.ISOLATION_LEVEL_READ_UNCOMMITTED: Isolation.READ_UNCOMMITTED,
@@ -34,7 +34,7 @@ _ISOLATION: Final[dict[int, Isolation]] = {
 
 
 def isolation_from_proto(number: int) -> Isolation:
-    """Return the isolation level; unspecified means READ_UNCOMMITTED.
+    """Decode the isolation level; unspecified means READ_UNCOMMITTED.
 
     Raises:
         InvalidRequestError: the number is unknown.
@@ -46,11 +46,11 @@ def isolation_from_proto(number: int) -> Isolation:
 
 
 def fetch_from_proto(message: pb.FetchRequest) -> FetchRequest:
-    """Return a client's fetch; waits are cut to 60 s, sizes of 0 mean 1 MiB. Offsets are the log's to judge.
+    """Decode a client's fetch; the wait is limited to 60 s, a size of 0 means 1 MiB. The log checks the offsets.
 
     Raises:
-        InvalidRequestError: a partition twice, or numbers that cannot be.
-        InvalidTopicError: a topic name is not legal.
+        InvalidRequestError: a partition is listed twice, or a number is out of range.
+        InvalidTopicError: a topic name is invalid.
     """
     partitions = [
         FetchPartition(
@@ -78,10 +78,10 @@ def fetch_from_proto(message: pb.FetchRequest) -> FetchRequest:
 
 
 def _session_epoch(message: pb.FetchRequest) -> int:
-    """Return the epoch as sessions count it: `OPENING_EPOCH` and `CLOSING_EPOCH` are the two kinds of full fetches.
+    """Return the session epoch of the model; `OPENING_EPOCH` and `CLOSING_EPOCH` are the two kinds of full fetches.
 
     Raises:
-        InvalidRequestError: the number is negative, or a fetch in a session asks to open one.
+        InvalidRequestError: the epoch is negative, or a fetch in a session asks to open a session.
     """
     epoch = at_least(message.session_epoch, 0, "session epoch")
     if message.open_session:
@@ -98,7 +98,7 @@ def _rack(text: str) -> str:
 
 
 def fetch_result_to_proto(result: FetchResult, address_of: AddressOf = no_address) -> pb.FetchPartitionResult:
-    """Return the message in batches form; the servicer makes the records form from the same result."""
+    """Encode the result with record batches; for structured records the servicer converts the same result itself."""
     topic, partition = result.topic_partition
     message = pb.FetchPartitionResult(
         topic=topic,

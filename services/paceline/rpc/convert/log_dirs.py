@@ -9,14 +9,14 @@ from paceline.v1 import admin_service_pb2 as pb
 
 
 def log_dir_error_to_proto(error: PacelineError | None) -> pb.LogDirError | None:
-    """Return the error, None for none."""
+    """Encode the error of a log directory; return None for None."""
     if error is None:
         return None
     return pb.LogDirError(code=int(error.code), message=str(error))  # type: ignore[arg-type]
 
 
 def log_dirs_to_proto(views: Iterable[LogDirView]) -> list[pb.LogDir]:
-    """Return log directories as messages."""
+    """Encode the log directories of a broker."""
     return [
         pb.LogDir(
             path=view.path,
@@ -37,14 +37,14 @@ def log_dirs_to_proto(views: Iterable[LogDirView]) -> list[pb.LogDir]:
 
 
 def log_dir_wishes_from_proto(messages: Iterable[pb.ReplicaLogDir]) -> list[LogDirWish]:
-    """Return the wishes of a request."""
+    """Decode the requested log directory of each replica."""
     return [LogDirWish(TopicPartition(one.topic, one.partition), one.path) for one in messages]
 
 
 def log_dir_results_to_proto(
     messages: Sequence[pb.ReplicaLogDir], errors: Sequence[PacelineError | None]
 ) -> list[pb.AlterReplicaLogDirResult]:
-    """Return one result per wish."""
+    """Encode one result per requested replica."""
     return [
         pb.AlterReplicaLogDirResult(
             broker_id=wish.broker_id,

@@ -36,11 +36,11 @@ _SPEC: Final[dict[int, OffsetKind]] = {
 
 
 def list_offsets_from_proto(message: pb.ListOffsetsRequest) -> tuple[list[OffsetQuery], Isolation]:
-    """Return (queries, isolation).
+    """Decode the request; return (queries, isolation level).
 
     Raises:
-        InvalidRequestError: a partition twice, an unknown kind of offset, a negative time.
-        InvalidTopicError: a topic name is not legal.
+        InvalidRequestError: a partition is listed twice, a kind of offset is unknown, or a time is negative.
+        InvalidTopicError: a topic name is invalid.
     """
     queries = []
     for one in bounded(message.partitions, MAX_CLIENT_PARTITIONS, "partitions"):
@@ -62,7 +62,7 @@ def list_offsets_from_proto(message: pb.ListOffsetsRequest) -> tuple[list[Offset
 
 
 def offset_answer_to_proto(answer: OffsetAnswer, address_of: AddressOf = no_address) -> pb.ListOffsetsPartitionResult:
-    """Return the message."""
+    """Encode the result of one partition."""
     return pb.ListOffsetsPartitionResult(
         topic=answer.topic_partition.topic,
         partition=answer.topic_partition.partition,
@@ -76,11 +76,11 @@ def offset_answer_to_proto(answer: OffsetAnswer, address_of: AddressOf = no_addr
 def epoch_queries_from_proto(
     partitions: Sequence[pb.EpochPartition], limit: int = MAX_CLIENT_PARTITIONS
 ) -> list[EpochQuery]:
-    """Return the queries of an epoch look-up, a client's or a follower's.
+    """Decode the queries of a client's or follower's leader epoch lookup.
 
     Raises:
-        InvalidRequestError: a partition twice, or too many.
-        InvalidTopicError: a topic name is not legal.
+        InvalidRequestError: a partition is listed twice, or there are too many partitions.
+        InvalidTopicError: a topic name is invalid.
     """
     queries = [
         EpochQuery(
@@ -95,7 +95,7 @@ def epoch_queries_from_proto(
 
 
 def epoch_answer_to_proto(answer: EpochAnswer, address_of: AddressOf = no_address) -> pb.EpochPartitionResult:
-    """Return the message."""
+    """Encode the result of one partition."""
     return pb.EpochPartitionResult(
         topic=answer.topic_partition.topic,
         partition=answer.topic_partition.partition,
@@ -105,11 +105,11 @@ def epoch_answer_to_proto(answer: EpochAnswer, address_of: AddressOf = no_addres
 
 
 def delete_records_from_proto(message: pb.DeleteRecordsRequest) -> list[DeleteRecordsQuery]:
-    """Return the queries.
+    """Decode the request.
 
     Raises:
-        InvalidRequestError: a partition twice, or a negative offset.
-        InvalidTopicError: a topic name is not legal.
+        InvalidRequestError: a partition is listed twice, or an offset is out of range.
+        InvalidTopicError: a topic name is invalid.
     """
     queries = [
         DeleteRecordsQuery(
@@ -127,7 +127,7 @@ def delete_records_from_proto(message: pb.DeleteRecordsRequest) -> list[DeleteRe
 def delete_records_result_to_proto(
     result: DeleteRecordsResult, address_of: AddressOf = no_address
 ) -> pb.DeleteRecordsPartitionResult:
-    """Return the message."""
+    """Encode the result of one partition."""
     return pb.DeleteRecordsPartitionResult(
         topic=result.topic_partition.topic,
         partition=result.topic_partition.partition,

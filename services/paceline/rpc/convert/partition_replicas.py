@@ -8,7 +8,7 @@ from paceline.v1 import metadata_service_pb2
 def partition_replicas_to_proto(
     view: PartitionReplicasView, address_of: AddressOf = no_address
 ) -> metadata_service_pb2.PartitionReplicas:
-    """Return the message of a leader's view of one partition."""
+    """Encode a leader's view of the replicas of one partition."""
     topic, partition = view.topic_partition
     if view.failure is not None:
         return metadata_service_pb2.PartitionReplicas(

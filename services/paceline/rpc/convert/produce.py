@@ -1,6 +1,6 @@
-"""Produce: `model.client_io` <-> ``paceline.v1``; `rpc/wire.py` has the batches.
+"""Produce: `model.client_io` <-> ``paceline.v1``; `rpc/wire.py` encodes the batches.
 
-An absent value has the default of the protos; an unknown value is refused, never guessed.
+An absent field has the default that the protos document; an unknown enum value is refused.
 """
 
 from typing import Any, Final
@@ -27,7 +27,7 @@ _ACKS_TO_PROTO: Final[dict[RequiredAcks, Any]] = {
 
 
 def acks_from_proto(number: int) -> RequiredAcks:
-    """Return the acks asked for; unspecified means ALL.
+    """Decode the requested acks; unspecified means ALL.
 
     Raises:
         InvalidRequiredAcksError: the number is unknown.
@@ -39,21 +39,21 @@ def acks_from_proto(number: int) -> RequiredAcks:
 
 
 def acks_to_proto(acks: RequiredAcks) -> Any:
-    """Return the enum value."""
+    """Return the enum number of the acks."""
     return _ACKS_TO_PROTO[acks]
 
 
 def timeout_from_proto(timeout_ms: int) -> int:
-    """Return a request's timeout: 0 means 30 s, long ones are cut to ten minutes.
+    """Return a request's timeout: 0 means 30 s, and ten minutes is the limit.
 
     Raises:
-        InvalidRequestError: it is negative.
+        InvalidRequestError: the timeout is negative.
     """
     return min(at_least(timeout_ms, 0, "timeout"), MAX_TIMEOUT_MS) or DEFAULT_TIMEOUT_MS
 
 
 def produce_result_to_proto(result: ProduceResult, address_of: AddressOf = no_address) -> pb.ProducePartitionResult:
-    """Return the message; offsets stay 0 in a failed one."""
+    """Encode the result of one partition; a failed result has no offsets."""
     topic, partition = result.topic_partition
     if result.failure is not None:
         return pb.ProducePartitionResult(

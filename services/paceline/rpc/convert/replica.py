@@ -1,4 +1,4 @@
-"""A follower's fetch and epoch look-up: `model.replica_fetch` <-> ``paceline.internal.v1``."""
+"""A follower's fetch and leader epoch lookup: `model.replica_fetch` <-> ``paceline.internal.v1``."""
 
 from paceline.internal.v1 import replication_service_pb2 as pb
 from paceline.model.client_io import EpochQuery
@@ -27,7 +27,7 @@ MAX_REPLICA_WAIT_MS = 60_000
 
 
 def replica_fetch_to_proto(request: ReplicaFetchRequest) -> pb.FetchRequest:
-    """Return the message."""
+    """Encode the request."""
     return pb.FetchRequest(
         replica_id=request.replica_id,
         broker_epoch=request.broker_epoch,
@@ -55,11 +55,11 @@ def replica_fetch_to_proto(request: ReplicaFetchRequest) -> pb.FetchRequest:
 
 
 def replica_fetch_from_proto(message: pb.FetchRequest) -> ReplicaFetchRequest:
-    """Return the request. A fetch offset outside the log is left for the log to refuse.
+    """Decode the request; the log checks the fetch offsets.
 
     Raises:
-        InvalidRequestError: a partition twice, or numbers that cannot be.
-        InvalidTopicError: a topic name is not legal.
+        InvalidRequestError: a partition is listed twice, or a number is out of range.
+        InvalidTopicError: a topic name is invalid.
     """
     partitions = [
         ReplicaFetchPartition(
@@ -90,7 +90,7 @@ def replica_fetch_from_proto(message: pb.FetchRequest) -> ReplicaFetchRequest:
 
 
 def replica_fetch_result_to_proto(result: ReplicaFetchResult, batches: bytes) -> pb.FetchPartitionResult:
-    """Return the message of one partition's result, with these batches instead of its own."""
+    """Encode the result of one partition, with ``batches`` instead of its own."""
     return pb.FetchPartitionResult(
         topic=result.topic_partition.topic,
         partition=result.topic_partition.partition,
@@ -105,7 +105,7 @@ def replica_fetch_result_to_proto(result: ReplicaFetchResult, batches: bytes) ->
 
 
 def replica_fetch_result_from_proto(message: pb.FetchPartitionResult) -> ReplicaFetchResult:
-    """Return one partition's result."""
+    """Decode the result of one partition."""
     return ReplicaFetchResult(
         topic_partition=TopicPartition(message.topic, message.partition),
         error=error_code_of(message),
@@ -119,11 +119,11 @@ def replica_fetch_result_from_proto(message: pb.FetchPartitionResult) -> Replica
 
 
 def replica_epochs_from_proto(message: pb.OffsetsForLeaderEpochRequest) -> tuple[int, list[EpochQuery]]:
-    """Return (replica id, queries).
+    """Decode the request; return (replica id, queries).
 
     Raises:
-        InvalidRequestError: a partition twice, or numbers that cannot be.
-        InvalidTopicError: a topic name is not legal.
+        InvalidRequestError: a partition is listed twice, or a number is out of range.
+        InvalidTopicError: a topic name is invalid.
     """
     replica_id = at_least(message.replica_id, 0, "replica id")
     return replica_id, epoch_queries_from_proto(message.partitions, MAX_INTERNAL_PARTITIONS)

@@ -1,6 +1,6 @@
-"""The stream of partition states to standbys: `model.standby` <-> ``paceline.internal.v1``.
+"""The stream of partition states to standby controllers: `model.standby` <-> ``paceline.internal.v1``.
 
-States travel as columns: a message object per partition would cost more than everything else.
+States are sent as columns, because creating one message object per partition would be the largest cost.
 """
 
 import json
@@ -11,7 +11,7 @@ from paceline.model.standby import StateUpdate, TopicStates
 
 
 def state_update_to_proto(update: StateUpdate) -> pb.FollowStateResponse:
-    """Return the message of one update."""
+    """Encode a state update."""
     message = pb.FollowStateResponse(
         number=update.number,
         controller_epoch=update.controller_epoch,
@@ -44,10 +44,10 @@ def _topic_to_proto(topic: str, update: TopicStates) -> pb.TopicStates:
 
 
 def state_update_from_proto(message: pb.FollowStateResponse) -> StateUpdate:
-    """Return one update.
+    """Decode a state update.
 
     Raises:
-        ValueError: the columns do not fit together.
+        ValueError: the columns have different lengths, or the ISR sizes do not add up to the number of ISR members.
     """
     return StateUpdate(
         number=message.number,
@@ -77,7 +77,7 @@ def _topic_from_proto(message: pb.TopicStates) -> TopicStates:
     for partition, leader, leader_epoch, zk_version, controller_epoch, size in columns:
         isr = members[end : end + size]
         end += size
-        # Most partitions share one of a few sets: keep each once.
+        # Most partitions have one of a few ISRs: share one tuple for equal ISRs.
         states[partition] = LeaderAndIsr(leader, leader_epoch, sets.setdefault(isr, isr), zk_version, controller_epoch)
     if end != len(members):
         raise ValueError(f"{message.topic}: {len(members)} ISR members, {end} are accounted for")

@@ -1,4 +1,4 @@
-"""TLS and identity: credentials that reload, and the one place where every call meets its caller's identity.
+"""TLS and authorization: credentials that reload, and the guard that determines the caller of every call.
 
-Read `guard.py` first: it allows or denies every call. `access_rules.py` has the rule of every internal RPC.
+Read `guard.py` first: it allows or denies every call. `access_rules.py` has the rules of the internal RPCs.
 """

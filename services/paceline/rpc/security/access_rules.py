@@ -1,4 +1,4 @@
-"""The rule of every internal RPC: which role may call it, and which id of the request must be the caller's own."""
+"""The rules of the internal RPCs: which role may call an RPC, and which id in the request must be the caller's."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ INTERNAL_PACKAGE: Final = "/paceline.internal."
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """Principals that may call one RPC."""
+    """The callers that may use one RPC."""
 
     role: Role
     claimed_id: Callable[[Any], int]
-    """Returns the id that a request says its caller has."""
+    """Returns the node id of the caller according to the request."""
 
 
 def _controller_of_stamp(request: Any) -> int:
@@ -35,10 +35,10 @@ def _controller_id(request: Any) -> int:
 
 
 def _replica_id(request: Any) -> int:
-    """Return the replica id, field 1, of a request that is still bytes.
+    """Return the replica id, field 1, of a request that is not parsed yet.
 
-    They are read as a message that knows an int32 in field 1 and nothing else: the library decides, as it will for the
-    whole message, which value counts when the field is there twice, and steps over the partitions.
+    The bytes are parsed as a message whose only field is an int32 in field 1. So the protobuf library skips the
+    partitions, and if the field occurs twice it chooses the same value as when it parses the whole request.
     """
     try:
         return int(controller_pb.FollowStateRequest.FromString(request).controller_id)
@@ -64,4 +64,4 @@ ACCESS_RULES: Final[Mapping[str, AccessRule]] = {
     f"{_CONTROLLER}CreateInternalTopic": AccessRule(Role.BROKER, _broker_id),
     f"{_CONTROLLER}FollowState": AccessRule(Role.CONTROLLER, _controller_id),
 }
-"""An internal RPC without a row is refused to every caller."""
+"""The rule of every internal RPC; an internal RPC without a rule is denied to every caller."""

@@ -1,4 +1,4 @@
-"""Certificates of clients: given, or from the environment, one way for every client.
+"""Certificates of clients, from arguments or from environment variables.
 
 ``PACELINE_SSL_CA_FILE``, ``PACELINE_SSL_CERTIFICATE_FILE`` and ``PACELINE_SSL_KEY_FILE`` are printed by
 ``paceline certs client`` and ``paceline dev up --secure``.
@@ -15,17 +15,17 @@ from paceline.model.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, TlsFiles
 from paceline.rpc.security.credentials import CertificateFilesError, TlsCredentials
 
 FILE_VARIABLES: Final = (CA_FILE, CERTIFICATE_FILE, KEY_FILE)
-"""In the order of the fields of `TlsFiles`."""
+"""Environment variables of the files, in the order of the fields of `TlsFiles`."""
 
 _lock = threading.Lock()
 _credentials: dict[TlsFiles, TlsCredentials] = {}
 
 
 def tls_files(ca_file: str, certificate_file: str = "", key_file: str = "") -> TlsFiles | None:
-    """Return the files of a client; None when there is none, for plaintext.
+    """Return the files of a client, None for plaintext if all names are empty.
 
     Raises:
-        InvalidRequestError: some are missing.
+        InvalidRequestError: the CA file is missing, or only one of certificate and key is given.
     """
     if not (ca_file or certificate_file or key_file):
         return None
@@ -42,16 +42,16 @@ def tls_files(ca_file: str, certificate_file: str = "", key_file: str = "") -> T
 
 
 def files_in_environment(environment: Mapping[str, str] = os.environ) -> TlsFiles | None:
-    """Return the files that the three variables name; None when they name none, for plaintext.
+    """Return the files that the three environment variables name, None for plaintext if all are unset.
 
     Raises:
-        InvalidRequestError: some are missing.
+        InvalidRequestError: the CA file is missing, or only one of certificate and key is given.
     """
     return tls_files(*(environment.get(name, "") for name in FILE_VARIABLES))
 
 
 def client_credentials(files: TlsFiles | None, environment: Mapping[str, str] = os.environ) -> TlsCredentials | None:
-    """Return credentials for these files, or for those that the environment names; None for plaintext.
+    """Return credentials for ``files``, or for the files that the environment names; None for plaintext.
 
     Raises:
         InvalidRequestError: a file is missing or cannot be used.

@@ -1,7 +1,7 @@
-"""Certificates of one end of a connection, read again when their files change.
+"""The certificates of a server or client, which reload when their files change.
 
-gRPC asks a server for its certificates at every handshake; a channel keeps those it was opened with, so
-`reopening_channel.py` opens another.
+gRPC asks a server for its certificates at every handshake. A channel keeps the certificates it was opened with, so
+`reopening_channel.py` opens another channel after a change.
 """
 
 import logging
@@ -19,7 +19,7 @@ import grpc
 from paceline.model.tls import TlsFiles
 
 CHECK_INTERVAL_S: Final = 1.0
-"""Files are looked at this often at most; a handshake or call in between uses the certificates of the last look."""
+"""Shortest interval between two checks of the files; until the next check the loaded certificates are used."""
 
 _log = logging.getLogger("paceline.rpc.security")
 
@@ -27,12 +27,12 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 class CertificateFilesError(Exception):
-    """Certificate files cannot be used; the message names the file and the reason, never its content."""
+    """Certificate files cannot be used; the message names the file and the reason but never quotes the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """The content of the files at one moment; key and certificate belong together."""
+    """The content of a set of certificate files, with a key that matches the certificate."""
 
     ca: bytes
     certificate: bytes | None
@@ -50,14 +50,14 @@ class Certificates:
 
 
 class TlsCredentials:
-    """The certificates in a set of files. Safe to share between threads.
+    """The certificates in a set of files; thread-safe.
 
-    A change that cannot be used, as when only one of certificate and key has been replaced so far, is logged once and
-    the certificates before it stay in use until the next look.
+    If changed files cannot be used, for example because only the certificate and not yet the key was replaced, this is
+    logged once, and the loaded certificates stay in use until a later check succeeds.
 
     Args:
-        files: where they are.
-        clock_s: monotonic seconds.
+        files: paths of the files.
+        clock_s: returns monotonic seconds.
 
     Raises:
         CertificateFilesError: the files cannot be used.
@@ -72,7 +72,7 @@ class TlsCredentials:
         self._looked_s = clock_s()
 
     def current(self) -> Certificates:
-        """Return the certificates; another object when the files have changed since the call before."""
+        """Return the current certificates: the same object as long as the files have not changed."""
         now_s = self._clock_s()
         if now_s - self._looked_s < CHECK_INTERVAL_S:
             return self._certificates
@@ -83,7 +83,7 @@ class TlsCredentials:
             return self._certificates
 
     def server_credentials(self, client_auth: bool) -> Any:
-        """Return credentials of a server; each handshake uses the content of the files at that time."""
+        """Return credentials for a server; each handshake uses the current certificates."""
         shown = self.current()
 
         def fetch() -> Any:
@@ -121,7 +121,7 @@ def _read(files: TlsFiles) -> tuple[Stamp, Certificates]:
 
 
 def _check(files: TlsFiles) -> None:
-    """Raise unless OpenSSL takes the files: gRPC would say so only at the first handshake, in its own log."""
+    """Check that OpenSSL can load the files; gRPC would report an error only at the first handshake, in its own log."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cafile=files.ca)

@@ -1,4 +1,4 @@
-"""The denial log: one JSON object per refused call, at a bounded rate for each principal."""
+"""The denial log: one JSON object per denied call, at a limited rate for each principal."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ _log = logging.getLogger(LOGGER)
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """One refused call."""
+    """One denied call."""
 
     principal: str
     uri: str
@@ -37,9 +37,9 @@ class _Budget:
 
 
 class DenialLog:
-    """Writes denials; of a principal that is refused again and again, ``LINES_PER_S`` after the first ``BURST``.
+    """Writes denials: for each principal a burst of ``BURST`` lines, then ``LINES_PER_S``.
 
-    Each line says how many of its principal were left out before it.
+    Each line has the number of the principal's denials that were suppressed before it.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class DenialLog:
         self._budgets: OrderedDict[str, _Budget] = OrderedDict()
 
     def put(self, denial: Denial) -> None:
-        """Write a denial, or count it when its principal has used up its lines."""
+        """Write a denial, or count it as suppressed if its principal has used up its lines."""
         now_s = self._clock_s()
         with self._lock:
             budget = self._budgets.pop(denial.principal, None) or _Budget(BURST, now_s)
@@ -65,5 +65,5 @@ class DenialLog:
                 return
             budget.lines -= 1
             suppressed, budget.suppressed = budget.suppressed, 0
-        # One argument: a percent sign in a caller's text must not be taken for a format.
+        # Pass one argument only, so that logging does not interpret a percent sign in the caller's text as a format.
         self._write(json.dumps({"event": "denied", **asdict(denial), "suppressed": suppressed}))

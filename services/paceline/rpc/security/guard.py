@@ -1,8 +1,8 @@
-"""The only place that determines the caller of every RPC and allows or denies the call.
+"""Determine the caller of every RPC, and allow or deny the call; no other module does that.
 
-Both error interceptors ask the guard of their listener: `Guard.admit` when a call begins, `Guard.check` with every
-request. Servicers read the caller with `current_caller`. Access lists, quotas by principal and an audit log belong
-here.
+Both error interceptors use the guard of their listener: they call `Guard.admit` when a call begins and `Guard.check`
+with every request. Servicers read the caller with `current_caller`. Future access lists, quotas by principal and an
+audit log belong in this module.
 """
 
 from collections.abc import Collection
@@ -26,7 +26,7 @@ class Caller:
     principal: str = ANONYMOUS
     """``User:<name>``."""
     identity: Identity | None = None
-    """From the caller's certificate; None without one."""
+    """Identity in the caller's certificate, None when it has no certificate."""
     is_super: bool = False
     """Whether the caller may see details for operators, such as broker epochs."""
 
@@ -36,7 +36,7 @@ _UNGUARDED: Final = Caller(is_super=True)
 
 
 def current_caller() -> Caller:
-    """Return the caller of the RPC that is being handled; outside of one, a caller that may see everything."""
+    """Return the caller of the current RPC; outside of an RPC, a caller with `Caller.is_super`."""
     return _caller.get(_UNGUARDED)
 
 
@@ -49,15 +49,15 @@ class CallContext(Protocol):
 
 
 class Guard:
-    """Admits the callers of one listener.
+    """Allows or denies the calls of one listener.
 
     Args:
-        listener: its name.
-        cluster: our trust domain; None for a PLAINTEXT listener, whose callers have no identity.
+        listener: name of the listener.
+        cluster: trust domain of this cluster; None for a PLAINTEXT listener, whose callers have no identity.
         client_auth: whether every caller must have an identity.
-        super_users: principals that are `Caller.is_super`; controllers and brokers are, too.
-        anonymous_is_super: whether callers without an identity are, as in a cluster without identities.
-        denials: where refusals are written.
+        super_users: principals with `Caller.is_super`, in addition to controllers and brokers.
+        anonymous_is_super: whether callers without an identity have `Caller.is_super`, as in a cluster without TLS.
+        denials: the log of denied calls.
     """
 
     def __init__(
@@ -78,20 +78,20 @@ class Guard:
         self._callers: dict[bytes, Caller] = {}
 
     def admit(self, method: str, context: CallContext) -> Caller:
-        """Return the caller of a call that begins, and make it the current one.
+        """Return the caller of a new call, and make it the result of `current_caller`.
 
         Raises:
-            ClusterAuthorizationError: its certificate was not issued for this cluster.
+            ClusterAuthorizationError: the caller's certificate was not issued for this cluster, or it has no identity.
         """
         caller = self._anonymous if self._cluster is None else self._caller_of(method, context)
         _caller.set(caller)
         return caller
 
     def check(self, method: str, caller: Caller, request: Any, context: CallContext) -> None:
-        """Raise unless the caller may make this request; public RPCs take any caller that was admitted.
+        """Check that the caller may make this request; every admitted caller may use the public RPCs.
 
         Raises:
-            ClusterAuthorizationError: the role may not call the method, or the request names another id.
+            ClusterAuthorizationError: the caller's role may not use the method, or the request has another node's id.
         """
         if self._cluster is None or not method.startswith(INTERNAL_PACKAGE):
             return
@@ -118,7 +118,7 @@ class Guard:
         return caller
 
     def _new_caller(self, method: str, uri: bytes, has_certificate: bool, context: CallContext) -> Caller:
-        """Return an allowed caller; denied callers are not cached."""
+        """Return the caller with this certificate URI, or raise, so that denied callers are not cached."""
         if not uri:
             if self._client_auth or has_certificate:
                 raise self._denied(method, Caller(), context, "the certificate has no identity")

@@ -1,6 +1,6 @@
-"""A blocking TLS channel that opens another connection when its certificate files change.
+"""A blocking TLS channel that opens a new connection when its certificate files change.
 
-Calls that begin after a change use the new connection; calls and streams under way end on the one they began on.
+Calls that begin after a change use the new connection; calls and streams in progress finish on the old connection.
 """
 
 import threading
@@ -11,15 +11,15 @@ from typing import Any, Final
 from paceline.rpc.security.credentials import Certificates, TlsCredentials
 
 _KEPT: Final = 8
-"""Earlier connections that stay open for their calls in progress; the oldest beyond these is closed."""
+"""Most old connections that stay open for their calls in progress; beyond this number the oldest is closed."""
 
 
 class ReopeningChannel:
-    """Has the methods of `grpc.Channel` that stubs and our streams use.
+    """Has the methods of `grpc.Channel` that stubs and Paceline's streams use.
 
     Args:
-        tls: certificates to connect with.
-        open_one: opens a channel with given credentials.
+        tls: the certificates, which reload.
+        open_one: opens a channel with the given credentials.
     """
 
     def __init__(self, tls: TlsCredentials, open_one: Callable[[Any], Any]) -> None:
@@ -32,7 +32,7 @@ class ReopeningChannel:
         self._closed = False
 
     def current(self) -> Any:
-        """Return the channel for calls that begin now."""
+        """Return the channel for new calls; open another if the certificates have changed."""
         certificates = self._tls.current()
         if certificates is self._certificates:
             return self._now
@@ -51,7 +51,7 @@ class ReopeningChannel:
 
     @property
     def _channel(self) -> Any:
-        """The insides of the current channel, which `streams.stream_call` uses."""
+        """The internals of the current channel, which `streams.stream_call` uses."""
         return self.current()._channel
 
     def unary_unary(self, *args: Any, **kwargs: Any) -> "_Method":
@@ -71,7 +71,7 @@ class ReopeningChannel:
         return _Method(self, "stream_stream", args, kwargs)
 
     def subscribe(self, callback: Any, try_to_connect: bool | None = False) -> None:
-        """See `grpc.Channel`; reports the state of the present connection only."""
+        """See `grpc.Channel`; reports the state of the current connection only."""
         self.current().subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Any) -> None:
@@ -79,7 +79,7 @@ class ReopeningChannel:
         self.current().unsubscribe(callback)
 
     def close(self) -> None:
-        """Close every connection; calls in flight end with CANCELLED."""
+        """Close every connection; calls in progress end with CANCELLED."""
         with self._lock:
             self._closed = True
             channels = [*self._earlier, self._now]
@@ -95,7 +95,7 @@ class ReopeningChannel:
 
 
 class _Method:
-    """One method of a stub; made again for every connection."""
+    """One method of a stub; re-created for every new connection."""
 
     __slots__ = ("_args", "_channel", "_kind", "_kwargs", "_made", "_of")
 

@@ -1,4 +1,4 @@
-"""The credentials and guards of a process, made from its settings."""
+"""Create the credentials and guards of a process from its settings."""
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -12,15 +12,15 @@ from paceline.rpc.security.guard import Guard
 
 
 class TransportSecurity:
-    """Certificates of a process's listeners, and of its own calls to the same listeners of others.
+    """Certificates for a process's listeners and for its calls to the same listeners of other processes.
 
     Args:
-        listeners: the protocol of each listener.
+        listeners: protocol and files of each listener.
         super_users: see `Guard`.
-        identity_of: reads the identity in a certificate file.
+        identity_of: reads the identity from a certificate file.
 
     Raises:
-        CertificateFilesError: files cannot be used, or name different nodes.
+        CertificateFilesError: files cannot be used, or the certificates are for different nodes.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class TransportSecurity:
         self._credentials: dict[TlsFiles, TlsCredentials] = {}
         self._denials = DenialLog()
         self.identity: Identity | None = None
-        """The process's own; None when every listener is PLAINTEXT."""
+        """Identity of this process, None when every listener is PLAINTEXT."""
         for listener in listeners.values():
             if listener.tls is None or listener.tls.certificate is None:
                 continue
@@ -49,10 +49,10 @@ class TransportSecurity:
             self.identity = found
 
     def check_node(self, role: Role, node_id: int) -> None:
-        """Raise unless the certificate is this node's.
+        """Check that the certificate is for this node.
 
         Raises:
-            CertificateFilesError: it names another role or id.
+            CertificateFilesError: the certificate is for another role or id.
         """
         if self.identity is not None and (self.identity.role, self.identity.node_id) != (role, node_id):
             raise CertificateFilesError(
@@ -61,17 +61,17 @@ class TransportSecurity:
             )
 
     def credentials(self, listener: str) -> TlsCredentials | None:
-        """Return the certificates for calls to a listener of others; None for plaintext."""
+        """Return the certificates for calls to this listener of other processes; None for plaintext."""
         found = self._listeners.get(listener)
         return None if found is None or found.tls is None else self._credentials[found.tls]
 
     def server_credentials(self, listener: str) -> Any:
-        """Return the credentials with which a listener of ours is bound; None for plaintext."""
+        """Return the credentials to bind a listener of this process; None for plaintext."""
         credentials = self.credentials(listener)
         return None if credentials is None else credentials.server_credentials(self._listeners[listener].client_auth)
 
     def guard(self, listener: str) -> Guard:
-        """Return the guard of a listener of ours."""
+        """Return the guard of a listener of this process."""
         found = self._listeners.get(listener)
         is_secure = self.credentials("CONTROL") is not None
         if found is None or found.tls is None or self.identity is None:
@@ -82,4 +82,4 @@ class TransportSecurity:
 
 
 PLAINTEXT = TransportSecurity({}, (), Identity.parse)  # type: ignore[arg-type]
-"""Of a process without certificates."""
+"""The transport security of a process without certificates."""

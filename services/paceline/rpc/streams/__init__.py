@@ -1,4 +1,4 @@
-"""Pairs of request and answer on one stream, for server and client.
+"""Many requests and their responses on one stream, for server and client.
 
 Read `stream_server.py` first.
 """

@@ -1,9 +1,9 @@
-"""One stream of messages at the asking end, in two forms: over gRPC's core, and over its public interface.
+"""A client's stream of messages, in two implementations: on gRPC's core and on gRPC's public interface.
 
-The public interface has a thread take requests from an iterator, a second one wait for the network, and hands each
-message to a third, which reads. On a call like the one behind gRPC's own blocking methods, the sending thread writes to
-the socket itself, and the reading thread waits for the network itself: two hand-overs fewer for each request
-(measured: docs/decisions/0008). That call is no public interface; where it is not as expected the public one serves.
+The public interface uses three threads: the first takes requests from an iterator, the second waits for the network and
+passes each message to the third, which reads. On the kind of call that gRPC's blocking methods use, the sending thread
+writes to the socket and the reading thread waits for the network, which saves two thread switches for each request
+(measured: docs/decisions/0008). That call is not public; if a release of gRPC differs, the public interface is used.
 """
 
 import logging
@@ -22,26 +22,26 @@ _FAREWELL: Final = "the caller has ended the stream"
 
 
 class StreamCall(Protocol):
-    """A stream that is open. All but `answers` and `drain` are called with the caller's lock held."""
+    """An open stream. The owner holds its lock when it calls `send`, `finish` or `cancel`."""
 
     def send(self, request: bytes) -> None:
-        """Send a message after those before it; never blocks."""
+        """Send a message after all earlier messages, without blocking."""
 
     def finish(self) -> None:
-        """Say that nothing more will be sent. Everything sent has been answered."""
+        """Close the sending side; all requests must have responses."""
 
     def cancel(self) -> None:
-        """End the stream now."""
+        """End the stream without waiting for responses."""
 
     def answers(self) -> Iterator[bytes]:
-        """Yield messages as they come, on the one thread that reads.
+        """Yield response messages as they arrive; only the reading thread calls this.
 
         Raises:
             grpc.RpcError: the stream has ended with a status other than OK.
         """
 
     def drain(self) -> None:
-        """Release the resources of the stream; on the thread that reads, after `cancel`."""
+        """Release the resources of the stream; the reading thread calls this after `cancel`."""
 
 
 class StreamEndedError(grpc.RpcError):
@@ -56,15 +56,15 @@ class StreamEndedError(grpc.RpcError):
         self._trailing_metadata = trailing_metadata
 
     def code(self) -> grpc.StatusCode:
-        """Return the status."""
+        """Return the status code."""
         return self._code
 
     def details(self) -> str:
-        """Return the status's message."""
+        """Return the status message."""
         return self._details
 
     def trailing_metadata(self) -> Any:
-        """Return the trailers."""
+        """Return the trailing metadata."""
         return self._trailing_metadata
 
 
@@ -92,25 +92,25 @@ class PublicStreamCall:
         return iter(self._call)
 
     def drain(self) -> None:
-        """See `StreamCall`: gRPC's thread that waits for the next request ends."""
+        """See `StreamCall`: ends gRPC's thread that waits for the next request."""
         self._requests.put(None)
 
 
 class CoreStreamCall:
-    """A stream on a call of gRPC's core whose events the reading thread waits for itself."""
+    """A stream on a call of gRPC's core; the reading thread itself waits for the events of the call."""
 
     def __init__(self, channel: Any, method: str, lock: threading.Lock, one_at_a_time: bool) -> None:
         """Open the stream.
 
         Args:
             channel: a blocking channel.
-            method: the full name.
-            lock: held whenever `send`, `finish` or `cancel` is called.
-            one_at_a_time: a request follows the answer to the one before it. Then both are one operation: the thread
-                that reads is not woken when a request has left.
+            method: full name of the method.
+            lock: the lock that the caller of `send`, `finish` and `cancel` holds.
+            one_at_a_time: whether each request is sent after the response to the previous one. Sending and receiving
+                are then one operation, so the reading thread is not woken when a request was sent.
 
         Raises:
-            AttributeError, TypeError, ImportError: this release of gRPC has other insides.
+            AttributeError, TypeError, ImportError: this release of gRPC has other internals.
         """
         from grpc._cython import cygrpc  # type: ignore[attr-defined, unused-ignore]
 
@@ -141,12 +141,12 @@ class CoreStreamCall:
             None,
         )
         self._under_way = 2
-        """Operations whose end is not heard of yet."""
+        """Number of operations that have not completed yet."""
         if not one_at_a_time:
             self._operate(cygrpc.ReceiveMessageOperation(_NO_FLAGS))
 
     def send(self, request: bytes) -> None:
-        """See `StreamCall`: writes to the socket, or after the request that is being written."""
+        """See `StreamCall`: writes to the socket, or queues the request if another is being written."""
         if self._sending:
             self._unsent.append(request)
         else:
@@ -166,7 +166,7 @@ class CoreStreamCall:
             answer = self._next()
             if answer is not None:
                 yield answer
-                del answer  # megabytes, and the next may be long in coming
+                del answer  # free megabytes before the possibly long wait for the next response
                 if not self._together:
                     with self._lock:
                         self._operate(self._core.ReceiveMessageOperation(_NO_FLAGS))
@@ -186,12 +186,12 @@ class CoreStreamCall:
             self._operate(message)
 
     def _operate(self, *operations: Any) -> None:
-        """Begin an operation; one that ends with the stream does nothing."""
+        """Start an operation and count it; gRPC refuses operations after the end of the stream."""
         if self._call.operate(operations, None):
             self._under_way += 1
 
     def _next(self) -> bytes | None:
-        """Wait for the end of an operation; return the message when it has brought one."""
+        """Wait until an operation completes; return the message if it received one."""
         event = self._call.next_event()
         answer: bytes | None = None
         sent = False
@@ -219,7 +219,7 @@ class CoreStreamCall:
 
 
 def open_stream_call(channel: Any, method: str, lock: threading.Lock, one_at_a_time: bool) -> StreamCall:
-    """Open a stream; see `CoreStreamCall` for the arguments."""
+    """Open a stream on gRPC's core if possible, else on its public interface; `CoreStreamCall` has the arguments."""
     if CORE.usable:
         try:
             return CoreStreamCall(channel, method, lock, one_at_a_time)
@@ -230,7 +230,7 @@ def open_stream_call(channel: Any, method: str, lock: threading.Lock, one_at_a_t
 
 
 class _Core:
-    """Whether this process's release of gRPC has the calls that `CoreStreamCall` is made of."""
+    """Whether the installed release of gRPC has the internals that `CoreStreamCall` uses."""
 
     usable = True
 

@@ -1,8 +1,8 @@
-"""Send requests on one stream from any thread; a thread of the client reads the answers.
+"""Send requests on one stream from any thread; a thread of the client reads the responses.
 
-Each request is answered by one message, in the order of the requests. A message on a stream needs no headers, trailers
-or call object of its own, as a blocking unary call does, and a request needs no hand-over to the thread that waits for
-its answer (measured: docs/decisions/0008). `stream_server` is the server's end, `stream_call` the stream itself.
+Each request has one response message, in the order of the requests. Unlike a blocking unary call, a message on a stream
+needs no headers, trailers or call object of its own, and the sending thread does not pass the request to another thread
+(measured: docs/decisions/0008). `stream_server` is the server, `stream_call` the stream itself.
 """
 
 import queue
@@ -19,32 +19,32 @@ from paceline.rpc.errors import ConnectionBrokenError, error_info
 from paceline.rpc.streams.stream_call import StreamCall, open_stream_call
 
 OnDone = Callable[[bytes | Exception], None]
-"""Called with the response's bytes, or the failure: a `grpc.RpcError`, a `PacelineError`, or an unexpected error."""
+"""Called with the response's bytes or with the failure: a `grpc.RpcError`, `PacelineError` or unexpected error."""
 
 _RESOURCE_EXHAUSTED: Final = grpc.StatusCode.RESOURCE_EXHAUSTED
 _OWN_RECEIPT: Final = "CLIENT: Received"
-"""So gRPC begins about an answer that is too large for us."""
+"""Beginning of gRPC's status message when a response is too large for the client."""
 _NO_DEADLINE: Final = float("inf")
 _FAREWELL_S: Final = 1.0
-"""How long the server may take to end a stream that was idle; requests on the next one wait for that."""
+"""Most seconds for the server to end an idle stream; requests on the next stream wait until it has ended."""
 
 
 class _Stream:
-    """One stream: the messages to send when it opens, and the requests without a response, oldest first."""
+    """One stream, open or to be opened, and its requests without a response."""
 
     __slots__ = ("call", "early", "failure", "finished", "used_s", "waiting")
 
     def __init__(self) -> None:
         self.early: list[bytes] = []
         self.waiting: deque[tuple[float, OnDone, int]] = deque()
-        """Deadline, callback and bytes of each request, oldest first."""
+        """Deadline, callback and size of each request, oldest first."""
         self.call: StreamCall | None = None
         self.finished = False
-        """Whether no more requests will be put on it."""
+        """Whether no more requests will be sent on this stream."""
         self.failure: Exception | None = None
-        """Why we ended it ourselves."""
+        """The error with which this client ended the stream."""
         self.used_s = time.monotonic()
-        """When the latest request was put on it, later when it was ended for want of any."""
+        """Time of the latest request, or of the end of the stream if it was ended because it was idle."""
 
     def send(self, request: bytes) -> None:
         if self.call is None:
@@ -67,19 +67,20 @@ class _Stream:
 
 
 class StreamClient:
-    """Asks over one stream, which is opened by the first request and again after it has ended.
+    """Sends requests on one stream, which the first request opens, and opens another stream after its end.
 
     The owner must call `expire` about once a second, otherwise deadlines are not enforced.
     """
 
     def __init__(self, channel: Any, method: str, name: str, one_at_a_time: bool = False) -> None:
-        """Make the caller and start its thread.
+        """Start the reading thread; the first request opens the stream.
 
         Args:
             channel: a blocking channel.
-            method: the full name.
-            name: the thread's.
-            one_at_a_time: a request seldom comes before the answer to the one before it, and may wait for that.
+            method: full name of the method.
+            name: name of the thread.
+            one_at_a_time: whether a request is rarely sent before the response to the previous one, and may wait for
+                that response.
         """
         self._channel = channel
         self._method = method
@@ -93,9 +94,9 @@ class StreamClient:
         self._thread.start()
 
     def ask(self, request: bytes, timeout_s: float, on_done: OnDone) -> None:
-        """Send a request; ``on_done`` is called once with its outcome, on the caller's thread, and must not raise.
+        """Send a request; ``on_done`` is called once with its outcome, on the reading thread, and must not raise.
 
-        When the caller is closed already it is called before this returns.
+        If this client is closed, ``on_done`` is called before this method returns.
         """
         with self._lock:
             closed = self._closed
@@ -111,7 +112,7 @@ class StreamClient:
             on_done(BrokerNotAvailableError("the connection was closed"))
 
     def expire(self, idle_s: float = _NO_DEADLINE) -> None:
-        """End the stream when its oldest request is overdue, or when it was not used for ``idle_s`` seconds."""
+        """End the stream if its oldest request is overdue, or if it had no request for ``idle_s`` seconds."""
         now_s = time.monotonic()
         with self._lock:
             for stream in {id(one): one for one in (self._reading, self._stream) if one is not None}.values():
@@ -127,14 +128,14 @@ class StreamClient:
                 left.call.cancel()
 
     def interrupt(self) -> None:
-        """End the stream if a request waits for its answer; the next request opens another."""
+        """End the stream if a request waits for its response; the next request opens another stream."""
         with self._lock:
             for stream in (self._reading, self._stream):
                 if stream is not None and stream.waiting:
                     self._give_up(stream, ConnectionBrokenError("interrupted"))
 
     def close(self) -> None:
-        """End the stream and the thread; requests without an answer end with an error."""
+        """End the stream and the thread; requests without a response fail with `ConnectionBrokenError`."""
         with self._lock:
             if self._closed:
                 return
@@ -145,11 +146,11 @@ class StreamClient:
                     self._give_up(stream, ConnectionBrokenError("the connection was closed"))
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the thread's end."""
+        """Wait until the thread has ended, at most ``timeout_s``."""
         self._thread.join(timeout_s)
 
     def _give_up(self, stream: _Stream, why: Exception) -> None:
-        """End a stream that is open or will be; the thread runs the callbacks with the error. The lock is held."""
+        """End a stream, open or not yet; the thread calls the callbacks with the error. The caller holds the lock."""
         stream.failure = stream.failure or why
         if self._stream is stream:
             self._stream = None
@@ -167,13 +168,13 @@ class StreamClient:
                     self._stream = None
                 waiting, stream.waiting = stream.waiting, deque()
                 failure = stream.failure or failure
-            # The outcome of the others is unknown.
+            # Only one request has caused the failure; the outcome of the other requests is unknown.
             whose = _whose(failure, [size for _, _, size in waiting])
             for index, (_, on_done, _) in enumerate(waiting):
                 on_done(failure if index == whose else ConnectionBrokenError("the stream ended before the answer"))
 
     def _read(self, stream: _Stream) -> Exception:
-        """Hand out answers until the stream ends; return why it did."""
+        """Pass responses to the callbacks until the stream ends; return the error that ended it."""
         with self._lock:
             if stream.failure is not None:
                 return stream.failure
@@ -191,7 +192,7 @@ class StreamClient:
                 with self._lock:
                     _, on_done, _ = stream.waiting.popleft()
                 on_done(answer)
-                del answer, on_done  # megabytes, and the next answer may be long in coming
+                del answer, on_done  # free megabytes before the possibly long wait for the next response
         except Exception as failure:
             return failure
         finally:
@@ -202,7 +203,7 @@ class StreamClient:
 
 
 def _whose(failure: Exception, sizes: list[int]) -> int:
-    """Return the index of the request that a stream has failed for: the oldest, or the one gRPC found too large."""
+    """Return the index of the request that made the stream fail: the oldest, or the largest if it was too large."""
     if len(sizes) < 2 or not isinstance(failure, grpc.RpcError) or failure.code() is not _RESOURCE_EXHAUSTED:
         return 0
     said = failure.details() or ""

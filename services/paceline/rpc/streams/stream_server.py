@@ -1,12 +1,12 @@
-"""Answer each message of a stream, a request, with one message, in order.
+"""Serve a stream of requests: respond to each request message with one message, in order.
 
-A unary call makes a stream, headers, trailers and several tasks for every message; on a stream one message costs a
-third of that (measured: docs/decisions/0008). Streams are an optimisation: a unary method serves the same request, too.
-`stream_client` is the client's end. Limits: docs/protocol/limits.md#streams.
+A unary call creates a stream, headers, trailers and several tasks for every message; a message on an open stream costs
+a third of that (measured: docs/decisions/0008). Streams are an optimisation: a unary method serves the same requests.
+`stream_client` is the client. Limits: docs/protocol/limits.md#streams.
 
-A request has no task of its own. Its handler, a coroutine, starts in the callback that brings the request, resumes in
-the callback that brings the awaited value (`StreamServer.wait`), and its response is written in that same callback:
-each avoided round of the event loop saves the caller a twentieth of a millisecond.
+A request has no task of its own. Its handler, a coroutine, starts in the callback that receives the request, resumes in
+the callback that delivers the awaited value (`StreamServer.wait`), and its response is written in that same callback.
+Each iteration of the event loop that is saved makes the response a twentieth of a millisecond faster.
 """
 
 import asyncio
@@ -24,17 +24,20 @@ from paceline.rpc.connections import cut_connection
 
 Answer = Callable[[bytes, "StreamServer"], Coroutine[Any, Any, bytes]]
 OnAnswered = Callable[[float, str | None], None]
-"""Called with the seconds that one exchange took and the name of the error in its response, None for success."""
+"""Called with the duration of one request in seconds and the name of the error in its response, None for success."""
 
 MAX_STREAMS: Final = 128
-"""Streams that clients may have open at one listener. `receive_limiter` cannot delay a request on a stream as it delays
-a call, so this many requests of full size (4 MiB) may arrive at the same time. Further clients use single calls."""
+"""Most open streams of one listener; further clients use unary calls.
+
+`receive_limiter` cannot delay a request on a stream as it delays a call, so this many requests of the largest size (4
+MiB) may arrive at the same time.
+"""
 LONGEST_DELIVERY_S: Final = 60.0
-"""A client that has not read an answer by then is disconnected, because its requests hold memory."""
+"""A client that has not read a response after this time is disconnected, because its requests hold memory."""
 MAX_UNDER_WAY: Final = 16
-"""Requests of one stream that are worked on at a time; more wait in the connection."""
+"""Most requests of one stream in progress; further requests wait in the connection."""
 MAX_UNDER_WAY_BYTES: Final = 32 * 1024 * 1024
-"""Requests of all streams that are worked on at a time; beyond it a stream gets its next one when it has answered."""
+"""Bytes of the requests in progress of all streams; above this limit each stream has one request in progress."""
 
 _LOOK_S: Final = 0.5
 """Interval of the check for overdue handlers and streams."""
@@ -48,7 +51,7 @@ def _ignore(seconds: float, reason: str | None) -> None:
 
 
 class Wait:
-    """Awaitable of an exchange's handler: a value that a callback brings."""
+    """An awaitable for a request's handler: a value that a callback delivers."""
 
     __slots__ = ("_failure", "_over", "_resume", "_value", "_waiting", "deadline_s")
 
@@ -62,13 +65,17 @@ class Wait:
         self._failure: BaseException | None = None
 
     def reply(self, value: Any) -> None:
-        """Go on with the handler before this returns, or when it begins to wait; later replies are dropped."""
+        """Deliver the value; later calls are ignored.
+
+        If the handler is waiting, it resumes before this method returns. Otherwise it receives the value when it awaits
+        this object.
+        """
         if not self._over:
             self._value = value
             self._end()
 
     def fail(self, failure: BaseException) -> None:
-        """Have the wait end with an error, unless it is over."""
+        """Raise ``failure`` in the handler, unless the wait has ended."""
         if not self._over:
             self._failure = failure
             self._end()
@@ -88,7 +95,7 @@ class Wait:
 
 
 class StreamServer:
-    """One request and its answer, for handlers that have to know when it is over."""
+    """One request on a stream and its response; handlers use it like a call's context."""
 
     __slots__ = (
         "_callbacks",
@@ -105,15 +112,15 @@ class StreamServer:
 
     def __init__(self, stream: "_Stream") -> None:
         self.context = stream.context
-        """The stream's."""
+        """The gRPC context of the stream."""
         self.reason: str | None = None
         """Name of the error in the response, for metrics; a handler that responds with an error sets it."""
         self.begin_s = stream.clock()
         self.response: bytes | None = None
-        """The answer, until it is handed to gRPC."""
+        """The response, None until the handler has returned it."""
         self.failure: BaseException | None = None
         self.size_bytes = 0
-        """Of the request."""
+        """Size of the request."""
         self._stream = stream
         self._handler: Coroutine[Any, Any, bytes] | None = None
         self._waits_for: Wait | asyncio.Future[Any] | None = None
@@ -121,29 +128,29 @@ class StreamServer:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the handler has come to its end."""
+        """Whether the handler has returned or raised."""
         return self.response is not None or self.failure is not None
 
     def wait(self, timeout_s: float) -> Wait:
-        """Return a `Wait` for the handler to await; after about ``timeout_s`` it raises `RequestTimedOutError`."""
+        """Return a `Wait` for the handler to await; it raises `RequestTimedOutError` after about ``timeout_s``."""
         return Wait(self._go_on, self._stream.clock() + timeout_s)
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Call ``callback`` when the answer is delivered, or will never be; like a call's context."""
+        """Call ``callback`` when the response was delivered or cannot be delivered, like a call's context."""
         self._callbacks.append(callback)
 
     def peer(self) -> str:
-        """Return the peer of the stream, like a call's context."""
+        """Return the address of the client, like a call's context."""
         peer: str = self.context.peer()
         return peer
 
     def begin(self, handler: Coroutine[Any, Any, bytes]) -> None:
-        """Run the handler until it waits for something, or to its end."""
+        """Run the handler until it first waits, or to its end."""
         self._handler = handler
         self._go_on()
 
     def cancel(self) -> None:
-        """Cancel the handler if it has not come to its end, as a task is cancelled."""
+        """Raise CancelledError in the handler if it is waiting, as a task's ``cancel`` does."""
         waits_for = self._waits_for
         if isinstance(waits_for, Wait):
             waits_for.fail(asyncio.CancelledError())
@@ -151,13 +158,13 @@ class StreamServer:
             waits_for.cancel()
 
     def expire(self, now_s: float) -> None:
-        """End an overdue `wait`."""
+        """End the handler's `Wait` with `RequestTimedOutError` if its deadline has passed."""
         waits_for = self._waits_for
         if isinstance(waits_for, Wait) and now_s > waits_for.deadline_s:
             waits_for.fail(RequestTimedOutError("the broker has not answered in time"))
 
     def over(self) -> None:
-        """Run the done callbacks, once."""
+        """Run the done callbacks; a second call runs none."""
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self)
@@ -190,7 +197,7 @@ class StreamServer:
 
 
 def _called_when_done(waits_for: Any, callback: Callable[[Any], None]) -> "asyncio.Future[Any]":
-    """Handle a future that a coroutine has yielded, as asyncio's Task does."""
+    """Call ``callback`` when the future that a coroutine has yielded is done, as asyncio's Task does; return it."""
     future: asyncio.Future[Any] = waits_for
     future._asyncio_future_blocking = False
     future.add_done_callback(callback)
@@ -205,9 +212,10 @@ def _next_round(callback: Callable[[Any], None]) -> "asyncio.Future[Any]":
 
 
 def stream_handler(answer: Answer) -> Any:
-    """Return a method handler that answers each message of a stream with ``answer``.
+    """Return a method handler that calls ``answer`` for each message of a stream.
 
-    `AioErrorInterceptor` recognises it and serves it with errors, measurement and an end at the server's stop.
+    `AioErrorInterceptor` recognises this handler, authorizes and measures its requests, converts errors to statuses,
+    and ends its streams when the server stops.
     """
     streams = OpenStreams()
 
@@ -219,13 +227,13 @@ def stream_handler(answer: Answer) -> Any:
 
 
 def answer_behind(handler: Any) -> Answer | None:
-    """Return the function an `stream_handler` was made with, None for any other handler."""
+    """Return the ``answer`` of a handler from `stream_handler`, None for any other handler."""
     found: Answer | None = getattr(handler.stream_stream, _MARK, None)
     return found
 
 
 class OpenStreams:
-    """The streams of one server, at most ``limit`` at a time."""
+    """The open streams of one server, at most ``limit``."""
 
     def __init__(self, limit: int = MAX_STREAMS) -> None:
         self.load = Load()
@@ -236,9 +244,10 @@ class OpenStreams:
         self._ending = False
 
     async def serve(self, answer: Answer, context: Any, on_answered: OnAnswered = _ignore) -> None:
-        """Answer the requests of one stream until its client, or `end`, ends it.
+        """Serve the requests of one stream until its client or `end` ends the stream.
 
-        Up to `MAX_UNDER_WAY` requests are worked on at a time. They are begun in their order, and answered in it.
+        Up to `MAX_UNDER_WAY` requests are in progress at the same time. Handlers start in the order of the requests,
+        and responses are sent in the same order.
         """
         if self._count >= self._limit:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there is no room for another stream; use single calls")
@@ -246,8 +255,9 @@ class OpenStreams:
         try:
             if not await self._serve(answer, context, on_answered):
                 LOG.warning("response not received in time: peer=%s timeout_s=%g", context.peer(), LONGEST_DELIVERY_S)
-                # gRPC cannot end a call whose message is not received, and keeps that message: close the connection,
-                # which cancels this task. If it is not found, the slot stays in use until the client disconnects.
+                # gRPC cannot end a call while the client does not read its response, and it keeps that response. Close
+                # the connection, which cancels this task. If the connection is not found, the stream stays open until
+                # the client disconnects.
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(None, cut_connection, context.peer())
                 await loop.create_future()
@@ -255,7 +265,7 @@ class OpenStreams:
             self._count -= 1
 
     async def _serve(self, answer: Answer, context: Any, on_answered: OnAnswered) -> bool:
-        """Return whether every response was received; the memory of the requests is released either way."""
+        """Return whether every response was delivered in time; the requests' memory is released in either case."""
         stream = _Stream(answer, context, on_answered, lambda: self._ending, self.load)
         self._streams[stream] = None
         if self._look is None:
@@ -278,17 +288,17 @@ class OpenStreams:
             stream.expire(loop.time())
 
     async def end(self) -> None:
-        """End every stream: idle ones now, the others after their answer. A server that stops need not wait then."""
+        """End idle streams now and busy streams after their responses, so that the server's stop need not wait."""
         self._ending = True
         for stream in tuple(self._streams):
             if not stream.under_way:
-                # Its own AbortError, or gRPC's error for a client that disconnected in the same moment.
+                # `abort` always raises; gRPC raises another error if the client disconnects at the same moment.
                 with contextlib.suppress(Exception):
                     await stream.context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
 
 
 class Load:
-    """Bytes of the requests of all streams that are worked on."""
+    """Total size of the requests in progress on all streams."""
 
     def __init__(self) -> None:
         self.used_bytes = 0
@@ -309,9 +319,9 @@ class _Stream:
         self.context = context
         self.clock = loop.time
         self.under_way: deque[StreamServer] = deque()
-        """Oldest first, each until its answer is delivered."""
+        """Requests whose responses are not delivered yet, oldest first."""
         self.end: asyncio.Future[bool] = loop.create_future()
-        """Done when the stream is to be ended: whether its responses were received, or the failure."""
+        """Done when the stream must end; the result is whether all responses were delivered, or the failure."""
         self._answer = answer
         self._on_answered = on_answered
         self._is_ending = is_ending
@@ -319,13 +329,13 @@ class _Stream:
         self._room = asyncio.Event()
         self._all_read = False
         self._delivery: Coroutine[Any, Any, None] | None = None
-        """Coroutine that hands the oldest response to gRPC, while it waits for room on the connection."""
+        """Coroutine that writes the oldest response, while it waits for the connection's flow control."""
         self._delivered: asyncio.Future[Any] | None = None
         self._deliver_until_s = 0.0
         self._closed = False
 
     async def read(self) -> None:
-        """Begin with each request as it comes, in order."""
+        """Receive requests and start their handlers in order."""
         try:
             while not self._is_ending() and (request := await self.context.read()) is not grpc.aio.EOF:
                 size = len(request)
@@ -334,12 +344,12 @@ class _Stream:
                 self._load.used_bytes += size
                 self.under_way.append(exchange)
                 exchange.begin(self._answer(request, exchange))
-                del request, exchange  # they may be megabytes, and the next request may be long in coming
+                del request, exchange  # free megabytes before the possibly long wait for the next request
                 while self._is_full():
                     self._room.clear()
                     await self._room.wait()
         except grpc.aio.BaseError as failure:
-            # Nothing of the context may be asked here: gRPC may have freed the call.
+            # Do not use the context here: gRPC may have freed the call.
             LOG.debug("no more requests on a stream: %s", failure)
         except Exception as failure:
             self._fail(failure)
@@ -352,7 +362,7 @@ class _Stream:
         return waiting >= MAX_UNDER_WAY or (waiting > 0 and self._load.used_bytes > MAX_UNDER_WAY_BYTES)
 
     def decided(self, exchange: StreamServer) -> None:
-        """The handler of a request has come to its end."""
+        """Deliver the response of a finished handler if all earlier responses are delivered."""
         if self._closed:
             exchange.over()
         elif self._delivery is None and exchange is self.under_way[0]:
@@ -362,14 +372,14 @@ class _Stream:
                 self._fail(failure)
 
     def expire(self, now_s: float) -> None:
-        """End overdue waits of handlers, and the stream when its client does not receive a response in time."""
+        """End overdue waits of handlers, and end the stream if its client has not read a response in time."""
         if self._delivery is not None and now_s > self._deliver_until_s:
             self._end(False)
         for exchange in tuple(self.under_way):
             exchange.expire(now_s)
 
     def close(self) -> None:
-        """Drop everything. Each request is over when its handler has ended."""
+        """Stop delivering responses, and cancel the handlers that have not finished."""
         self._closed = True
         if not self.end.cancel() and not self.end.cancelled():
             self.end.exception()  # marks the exception as retrieved
@@ -386,7 +396,7 @@ class _Stream:
                 exchange.cancel()
 
     def _deliver(self) -> None:
-        """Hand ready responses to gRPC, oldest first, until one has to wait for room on the connection."""
+        """Write ready responses, oldest first, until a write has to wait for the connection's flow control."""
         while self.under_way and self.under_way[0].is_decided and not self.end.done():
             exchange = self.under_way[0]
             if exchange.failure is not None:
@@ -399,7 +409,7 @@ class _Stream:
                 return
 
     def _go_on(self) -> bool:
-        """Go on with the delivery; return whether it is complete."""
+        """Resume the write of the oldest response; return whether it is complete."""
         delivery = self._delivery
         assert delivery is not None
         try:
@@ -424,7 +434,7 @@ class _Stream:
             self._deliver()
 
     def _end_if_done(self) -> None:
-        """End the stream when everything is answered and nothing more will come."""
+        """End the stream if all responses are delivered and no further request will be read."""
         if not self.under_way and (self._all_read or self._is_ending()):
             self._end(True)
 

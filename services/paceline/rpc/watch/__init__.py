@@ -1,4 +1,4 @@
-"""Watch streams and their long-poll twins.
+"""Watch streams and the long-poll RPCs that correspond to them.
 
 Read `watch_servicer.py` first.
 """

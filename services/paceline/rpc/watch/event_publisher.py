@@ -1,8 +1,9 @@
-"""Publish the events of a process to the topic ``__cluster_events``, through the ordinary CreateTopics and Produce.
+"""Publish the events of a process to the topic ``__cluster_events``, with ordinary CreateTopics and Produce requests.
 
-The publisher is a watcher of the process's event ring like any other: it reads at its own speed, one request at a time,
-and events that the ring has dropped meanwhile count as lost. So it can block nothing, in any state of the cluster.
-A record's key is the process, its value the ClusterEvent, and its header ``event-id`` is the same for every attempt.
+The publisher reads the process's event ring like any other watcher: at its own speed, with one request at a time.
+Events that the ring drops before they are read count as lost. So the publisher blocks no other work, whatever the state
+of the cluster. A record's key is the process, its value the ClusterEvent, and its header ``event-id`` is the same for
+every attempt.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ LOG = logging.getLogger("paceline.events")
 CLUSTER_EVENTS_TOPIC: Final = "__cluster_events"
 EVENT_ID_HEADER: Final = "event-id"
 MAX_EVENTS: Final = 100
-"""Events of one request: converting more would keep the event loop from its work."""
+"""Most events in one request: converting more would block the event loop for too long."""
 LINGER_S: Final = 0.2
 RPC_TIMEOUT_S: Final = 10.0
 RETENTION_MS: Final = 7 * 24 * 3600 * 1000
@@ -60,9 +61,9 @@ class EventPublisher:
 
         Args:
             hub: the process's events.
-            brokers: returns ``host:port`` of live brokers; none while the process does not know any.
+            brokers: returns ``host:port`` of the live brokers that the process knows.
             open_channel: opens an asyncio channel to an address.
-            replication_factor: of the topic; it is created once so many brokers are live.
+            replication_factor: of the topic, which is created when at least this many brokers are live.
         """
         self._hub = hub
         self._brokers = brokers
@@ -72,10 +73,10 @@ class EventPublisher:
         self._channels: dict[str, Any] = {}
         self.published = 0
         self.lost = 0
-        """Events that left the ring before they could be published."""
+        """Events that the ring dropped before they were published."""
 
     async def run(self) -> None:
-        """Publish the events in the ring, then new events; returns when the hub closes."""
+        """Publish the events in the ring, then new events; return when the hub closes."""
         ring = self._hub.ring
         position = ring.begin
         try:
@@ -139,7 +140,8 @@ class EventPublisher:
         """Return the leader's address; create the topic when it is missing.
 
         Raises:
-            PacelineError: no broker is known, too few are live, or the topic has no leader yet.
+            PacelineError: no broker is known, no broker responded, too few are live, or the topic has no leader yet.
+            grpc.RpcError: the last broker did not respond.
         """
         brokers = self._brokers()
         if not brokers:

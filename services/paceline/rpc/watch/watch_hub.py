@@ -1,6 +1,6 @@
-"""Wakes the watch streams and long polls of this process; one per process, used on its event loop only.
+"""Wake the watch streams and long polls of this process; one hub per process, used on its event loop only.
 
-A watcher costs a coroutine and a position. News that comes in bursts wakes it once per burst.
+A watcher costs a coroutine and a position. A burst of changes wakes it once.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from paceline.model.event_ring import EventRing
 from paceline.model.state_change import StateChange
 
 MAX_WATCHERS: Final = 1_000
-"""Streams and long polls at a time; each further one is refused."""
+"""Most concurrent watch streams and long polls; further ones are throttled."""
 _BURST_S: Final = 0.02
 
 
 class WatchHub:
-    """The events of a process, and its watchers."""
+    """The events of a process and the watchers that wait for them."""
 
     def __init__(self, instance: str, ring: EventRing | None = None, max_watchers: int = MAX_WATCHERS) -> None:
-        """``instance`` names this run of the process; no other run, of this or another process, has the same."""
+        """``instance`` identifies this run of the process; it is unique among all runs of all processes."""
         self.instance = instance
         self.ring = ring or EventRing()
         self.watcher_count = 0
@@ -31,12 +31,12 @@ class WatchHub:
         self._closed = False
 
     def put(self, change: StateChange) -> None:
-        """Keep an event and wake the watchers."""
+        """Append an event to the ring and wake the watchers."""
         self.ring.append(change)
         self.wake()
 
     def wake(self) -> None:
-        """Wake the watchers, a moment from now."""
+        """Wake the watchers after `_BURST_S`, so that one wake-up covers a burst of changes."""
         if self._news is None or self._due:
             return
         self._due = True
@@ -48,16 +48,16 @@ class WatchHub:
         return self._closed
 
     def close(self) -> None:
-        """End every watch, so that the servers need not wait for them."""
+        """End every watch, so that the stop of the servers does not wait for watchers."""
         self._closed = True
         self._wake_now()
 
     @contextlib.contextmanager
     def watcher(self) -> Iterator[None]:
-        """Count a watcher while it watches.
+        """Count a watcher for the duration of the context.
 
         Raises:
-            ThrottledError: there are too many.
+            ThrottledError: the process has the maximum number of watchers.
         """
         if self.watcher_count >= self._max_watchers:
             raise ThrottledError(f"{self.watcher_count} watchers are here already; watch another process")
@@ -68,16 +68,16 @@ class WatchHub:
             self.watcher_count -= 1
 
     def check_open(self) -> None:
-        """Refuse further watching when the process stops.
+        """Refuse to start or continue a watch when the process is stopping.
 
         Raises:
-            ShuttingDownError: it does.
+            ShuttingDownError: the process is stopping.
         """
         if self._closed:
             raise ShuttingDownError("the process is stopping; watch another one")
 
     async def news(self, timeout_s: float) -> bool:
-        """Wait for news; False when there was none within ``timeout_s``."""
+        """Wait until the watchers are woken; return False after ``timeout_s`` without that."""
         if self._closed:
             return True
         if self._news is None:

@@ -1,4 +1,4 @@
-"""WatchEvents, WatchMetadata and their unary twins, the same on brokers and controllers."""
+"""WatchEvents, WatchMetadata, PollEvents and PollMetadata, the same on brokers and controllers."""
 
 import asyncio
 import time
@@ -20,32 +20,32 @@ from paceline.v1 import metadata_service_pb2_grpc
 MAX_EVENTS: Final = 500
 MAX_TOPICS: Final = 1_000
 MAX_PARTITIONS: Final = 5_000
-"""Partitions in one message, but always one topic; about 300 KB."""
+"""Partitions after which a message gets no further topic; about 300 KB."""
 MAX_POLL_MS: Final = 60_000
 ALIVE_S: Final = 10.0
-"""A stream that has nothing to say says so as often."""
+"""Interval of the empty messages on a stream without events or changes."""
 _MAX_CURSOR: Final = 100
 
 Wanted = Callable[[StateChange], bool]
 
 
 class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
-    """The part of MetadataService that waits. Subclasses know the metadata."""
+    """The watch and poll RPCs of MetadataService. Subclasses provide the metadata."""
 
     def __init__(self, hub: WatchHub) -> None:
         self._hub = hub
 
     @abstractmethod
     def _revisions(self) -> MetadataRevisions:
-        """Return the revisions of the metadata; raises NotControllerError where it cannot be watched."""
+        """Return the revisions of the metadata; raise NotControllerError if this process cannot serve a watch."""
 
     @abstractmethod
     def _cluster(self) -> pb.DescribeClusterResponse:
-        """Describe brokers and controller."""
+        """Describe the live brokers and the active controller."""
 
     @abstractmethod
     def _topics(self, names: Sequence[str]) -> list[pb.TopicDescription]:
-        """Describe topics, in their order, with an error for those that do not exist."""
+        """Describe topics in the order of ``names``, with an error for each topic that does not exist."""
 
     @abstractmethod
     def _check_active(self) -> None:
@@ -54,13 +54,13 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
     async def WatchEvents(  # noqa: N802
         self, request: pb.WatchEventsRequest, context: Any
     ) -> AsyncGenerator[pb.WatchEventsResponse, None]:
-        """Send events until the caller goes away."""
+        """Send events until the caller ends the stream."""
         self._hub.check_open()
         if request.active_controller_only:
             self._check_active()
         reader = EventReader(self._hub, request.cursor, _since_ms(request), event_filter_from_proto(request.filter))
         with self._hub.watcher():
-            said_s = 0.0  # the first answer comes at once: it has the cursor
+            said_s = 0.0  # send the first message at once, because the client needs its cursor
             while True:
                 batch = reader.read(MAX_EVENTS)
                 if batch.events or batch.HasField("gap") or time.monotonic() - said_s >= ALIVE_S:
@@ -73,7 +73,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
                 await reader.news(ALIVE_S)
 
     async def PollEvents(self, request: pb.PollEventsRequest, context: Any) -> pb.PollEventsResponse:  # noqa: N802
-        """Answer with events, or after the wait."""
+        """Respond with events as soon as there are any, or with an empty batch after the wait."""
         self._hub.check_open()
         if request.active_controller_only:
             self._check_active()
@@ -94,7 +94,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
     async def WatchMetadata(  # noqa: N802
         self, request: pb.WatchMetadataRequest, context: Any
     ) -> AsyncGenerator[pb.WatchMetadataResponse, None]:
-        """Send the metadata, then its changes, until the caller ends the stream."""
+        """Send the metadata since the cursor, then its changes, until the caller ends the stream."""
         topics = _topic_filter(request.topics)
         cursor = request.cursor
         with self._hub.watcher():
@@ -112,7 +112,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
     async def PollMetadata(  # noqa: N802
         self, request: pb.PollMetadataRequest, context: Any
     ) -> pb.PollMetadataResponse:
-        """Respond with the changes, or empty after the wait."""
+        """Respond with changes as soon as there are any, or with no changes after the wait."""
         topics = _topic_filter(request.topics)
         cursor = request.cursor
         deadline = _deadline(request.max_wait_ms, context)
@@ -152,7 +152,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         return changes
 
     def _position_of(self, cursor: str, revisions: MetadataRevisions) -> MetadataPosition | None:
-        """Return the position, None when a full snapshot has to be sent."""
+        """Return the position in a cursor, None when the client needs a full snapshot."""
         if not cursor:
             return None
         _, instance, *numbers = _parts_of(cursor, "m", 5)
@@ -163,10 +163,10 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
 
 
 class EventReader:
-    """One watcher's way through the events of a process."""
+    """Reads the events of a process for one watcher."""
 
     def __init__(self, hub: WatchHub, cursor: str, since_ms: int | None, wanted: Wanted | None) -> None:
-        """Begin at a cursor, at a moment, or now.
+        """Start at the cursor if there is one, else at ``since_ms``, else at the next event.
 
         Raises:
             InvalidRequestError: the cursor cannot be parsed.
@@ -187,11 +187,11 @@ class EventReader:
 
     @property
     def at_end(self) -> bool:
-        """Whether every event so far has been looked at."""
+        """Whether the reader has read every event in the ring."""
         return self._position >= self._hub.ring.end
 
     def read(self, max_events: int) -> pb.EventBatch:
-        """Return the next events that pass the filter, maybe none, and the cursor behind them."""
+        """Return the next events that pass the filter, possibly none, and the cursor after them."""
         shows_epochs = current_caller().is_super
         found = self._hub.ring.read(self._position, max_events, self._wanted)
         self._position = found.next_position
@@ -206,11 +206,11 @@ class EventReader:
         )
 
     async def news(self, timeout_s: float) -> None:
-        """Wait until there is more to read."""
+        """Wait until there are unread events, for at most ``timeout_s``."""
         if self.at_end:
             await self._hub.news(timeout_s)
         else:
-            await asyncio.sleep(0)  # others' turn, between two stretches without an event that is wanted
+            await asyncio.sleep(0)  # let other coroutines run between two reads that found no event for the filter
 
 
 def _since_ms(request: Any) -> int | None:
