@@ -1,4 +1,4 @@
-"""The rules of replication: ISR, high watermark, follower progress, truncation, delayed requests.
+"""The rules of replication: ISR, high watermark, follower progress, truncation, delayed operations.
 
-Pure functions and small classes without I/O; `paceline.broker` applies them.
+Pure functions and small classes without I/O; `paceline.broker` uses them.
 """

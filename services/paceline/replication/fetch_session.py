@@ -1,8 +1,8 @@
 """Incremental fetch sessions on the leader (KIP-227). Source: docs/protocol/replication.md#fetch-sessions.
 
-A session stores its owner's partitions and offsets, so that a fetch lists only the changes. It holds a set of *marked*
-partitions: appends, high watermark moves and role changes mark; a fetch looks at the marked ones and never at the
-rest. A follower that is idle on 10 000 partitions therefore costs one small request per wait.
+A session stores its reader's partitions and offsets, so that a fetch lists only the changes. Appends, high watermark
+updates and leadership changes *mark* a partition of the session, and a fetch reads only marked partitions. A follower
+of 10 000 idle partitions therefore costs one small request per wait.
 """
 
 import random
@@ -17,29 +17,29 @@ NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
 """Session epoch of a full fetch that may open a session."""
 FINAL_EPOCH: Final = -1
-"""Session epoch of a full fetch without a session; it closes the one it names."""
+"""Session epoch of a full fetch without a session; it closes the session that it names."""
 MAX_EPOCH: Final = 2**31 - 1
 EVICTION_MS: Final = 120_000
-"""A session that has been silent for longer gives way to any new one."""
+"""A session without a fetch for longer than this may be evicted for any new session."""
 
 
 class News:
-    """Bits for the changes of a partition that a reader may need; plain integers, for they are on the data path."""
+    """Bits for the changes of a partition that a reader may need; plain integers, because they are on the data path."""
 
     APPENDED: Final = 1
-    """The log end moved."""
+    """The log end offset advanced."""
     HIGH_WATERMARK: Final = 2
-    """The high watermark moved; that alone does not end a follower's wait."""
+    """The high watermark advanced; this alone does not end a follower's wait."""
     ROLE: Final = 4
-    """Leader, epoch, ISR or topic changed, or the log went away."""
+    """Leader, leader epoch, ISR or topic changed, or the log was removed."""
     LOG_START: Final = 8
-    """Records were deleted: followers learn it at once, because a DeleteRecords request waits for them."""
+    """The log start offset advanced; followers receive it at once, because a DeleteRecords request waits for them."""
     LOW_WATERMARK: Final = 16
-    """A follower's log start moved."""
+    """A follower's log start offset advanced."""
 
 
 class FetchPosition:
-    """Fetch offset of one partition's reader, and the values last sent to it."""
+    """A reader's fetch position in one partition, and the values last sent to the reader."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -99,19 +99,19 @@ class FetchSession:
         self.clock = FetchClock(now_ms)
         self.partitions: dict[TopicPartition, FetchPosition] = {}
         self.marked: dict[TopicPartition, None] = {}
-        """Partitions with news since the last answer, in the order the news came."""
+        """Partitions that changed since the last response, in the order of their first change."""
         self.unsettled: dict[TopicPartition, None] = {}
-        """Partitions that every fetch looks at: those that answered with an error or that wait to join the ISR."""
+        """Partitions that every fetch reads: those with an error in the last response or about to join the ISR."""
         self.waiting: Callable[[], None] | None = None
-        """Called when all that came at once has been marked, while a fetch of this session waits."""
+        """Called after a batch of changes was marked, while a fetch of this session waits; otherwise None."""
         self.fresh: dict[TopicPartition, int] = {}
-        """News since the waiting fetch last looked, as bits of `News`."""
+        """Changes since the waiting fetch last checked, as bits of `News`."""
         self.closed = False
 
     def put(self, position: FetchPosition) -> bool:
         """Add or replace a position and mark it; return whether the partition is new to the session.
 
-        A reader that received a new leader epoch has dropped the values of the previous epoch: send them again.
+        If the reader has a new leader epoch, it has dropped the values of the previous epoch, so they are sent again.
         """
         known = self.partitions.get(position.topic_partition)
         if known is not None and known.current_leader_epoch == position.current_leader_epoch:
@@ -122,13 +122,13 @@ class FetchSession:
         return known is None
 
     def remove(self, topic_partition: TopicPartition) -> bool:
-        """Drop a partition; return whether it was there."""
+        """Remove a partition; return whether the session had it."""
         self.marked.pop(topic_partition, None)
         self.unsettled.pop(topic_partition, None)
         return self.partitions.pop(topic_partition, None) is not None
 
     def mark(self, topic_partition: TopicPartition, news: int) -> bool:
-        """Note news of a partition; return whether a fetch of this session waits and has to be told."""
+        """Mark a changed partition; return whether a fetch of this session waits and must be notified."""
         if topic_partition not in self.partitions:
             return False
         self.marked[topic_partition] = None
@@ -138,12 +138,12 @@ class FetchSession:
         return True
 
     def take_fresh(self) -> dict[TopicPartition, int]:
-        """Return the news the waiting fetch has not looked at yet."""
+        """Return and clear the changes that the waiting fetch has not checked yet."""
         fresh, self.fresh = self.fresh, {}
         return fresh
 
     def take_marked(self) -> list[FetchPosition]:
-        """Return the partitions that the next fetch must look at, marked ones first, and clear the marks."""
+        """Return the partitions that the next fetch must read, marked partitions first, and clear the marks."""
         partitions = self.partitions
         taken = [partitions[tp] for tp in self.marked]
         taken += [partitions[tp] for tp in self.unsettled if tp not in self.marked]
@@ -151,15 +151,15 @@ class FetchSession:
         return taken
 
     def mark_first(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Put partitions that were left out of an answer at the head of the next one."""
+        """Mark partitions that did not fit the response, and let the next fetch read them first."""
         self.marked = {**dict.fromkeys(topic_partitions), **self.marked}
 
 
 class FetchSessionCache:
-    """All sessions of a broker, within a number of slots.
+    """All sessions of a broker, at most ``slots``.
 
-    A full cache gives a slot away when the least recently used session has been silent for two minutes, or when a
-    follower needs a slot that a client holds; otherwise the reader sends full fetches without a session.
+    A full cache evicts the least recently used session if it had no fetch for two minutes, or a client's session if a
+    follower needs the slot. Otherwise the reader gets no session and sends full fetches.
     """
 
     def __init__(self, slots: int, rng: random.Random, on_close: Callable[[FetchSession], None]) -> None:
@@ -172,9 +172,9 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def open(self, owner: int | None, broker_epoch: int, now_ms: int) -> FetchSession | None:
-        """Return a new session, None when there is no slot for it.
+        """Return a new session, None when no slot is free.
 
-        A follower that has registered again is another process: sessions of its predecessor are closed.
+        A higher ``broker_epoch`` means that the follower has restarted: sessions of its earlier process are closed.
         """
         if owner is not None:
             self._close_earlier_lives(owner, broker_epoch)
@@ -184,7 +184,7 @@ class FetchSessionCache:
         while session_id in self._sessions:
             session_id = self._rng.randrange(1, MAX_EPOCH)
         session = FetchSession(session_id, owner, broker_epoch, now_ms)
-        # In the order of their last fetch, the longest silent first.
+        # The dict is in the order of the last fetch, least recently used first.
         self._sessions[session_id] = session
         return session
 
@@ -192,7 +192,7 @@ class FetchSessionCache:
         """Return the session for its next incremental fetch and advance its epoch and clock.
 
         Raises:
-            FetchSessionIdNotFoundError: there is no such session, or it is another reader's.
+            FetchSessionIdNotFoundError: the session does not exist or belongs to another reader.
             InvalidFetchSessionEpochError: a fetch of the session was lost or repeated.
         """
         session = self._sessions.get(session_id)
@@ -209,24 +209,24 @@ class FetchSessionCache:
         return session
 
     def close(self, session_id: int, owner: int | None) -> None:
-        """End a session; does nothing when it was closed already or belongs to another reader."""
+        """Close a session; do nothing if it is already closed or belongs to another reader."""
         session = self._sessions.get(session_id)
         if session is not None and session.owner == owner:
             self._end(session)
 
     def owned_by(self, owners: Container[int]) -> list[FetchSession]:
-        """Return the sessions of these followers."""
+        """Return the sessions of the followers with these broker ids."""
         return [one for one in self._sessions.values() if one.owner is not None and one.owner in owners]
 
     def close_silent(self, now_ms: int) -> None:
-        """End sessions without a fetch for two minutes: their readers have stopped, yet every append marks them."""
+        """Close sessions without a fetch for two minutes: every append still marks partitions for stopped readers."""
         for session in tuple(self._sessions.values()):
             if now_ms - session.clock.last_fetch_ms <= EVICTION_MS:
                 break
             self._end(session)
 
     def close_all(self) -> None:
-        """End every session."""
+        """Close every session."""
         for session in tuple(self._sessions.values()):
             self._end(session)
 

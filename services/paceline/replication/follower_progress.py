@@ -4,10 +4,10 @@ from paceline.replication.leadership_proof import NEVER
 
 
 class FetchClock:
-    """When a follower's fetch session last fetched; shared by all partitions of the session.
+    """Times of the last fetch of a follower's session, shared by all partitions of the session.
 
-    A follower that is idle at the leader's log end does not name the partition in its fetches, yet each of them says
-    that it is still there. One write to this clock stands for a write to each of thousands of partitions.
+    A follower that is idle at the leader's log end does not list the partition in its fetches, but each fetch shows
+    that the follower is still caught up. One write to this clock replaces a write to each of thousands of partitions.
     """
 
     __slots__ = ("answered_ms", "last_fetch_ms", "proved_ms")
@@ -15,18 +15,21 @@ class FetchClock:
     def __init__(self, now_ms: int) -> None:
         self.last_fetch_ms = now_ms
         self.answered_ms = NEVER
-        """When the last answer of the session was sent."""
+        """Time when the last response of the session was sent."""
         self.proved_ms = NEVER
-        """The last fetch was made after this time: it came after the answer that was sent then."""
+        """The follower sent its last fetch after this time, when the previous response was sent."""
 
     def fetched(self, now_ms: int) -> None:
-        """Note the session's next fetch. It may have waited in a buffer, but it is younger than the answer before."""
+        """Record a fetch of the session.
+
+        The fetch may have waited in a buffer, but the follower sent it after the previous response.
+        """
         self.last_fetch_ms = now_ms
         self.proved_ms = self.answered_ms
 
 
 class FollowerProgress:
-    """Progress of one follower. Offsets are exclusive ends; None means "not known since I lead"."""
+    """Progress of one follower. End offsets are exclusive; None means unknown since this broker became leader."""
 
     __slots__ = (
         "answered_ms",
@@ -51,21 +54,21 @@ class FollowerProgress:
         self.last_fetch_leader_end_offset = 0
         self.last_fetch_ms = 0
         self.last_caught_up_ms: int | None = None
-        """Last time it was known to hold everything; None for "long ago"."""
+        """Last time when the follower had all records of the leader, None when that is too long ago to count."""
         self.fetched_in_epoch = False
-        """Whether it has fetched in the leader's present epoch."""
+        """Whether it has fetched in the current leader epoch."""
         self.clock: FetchClock | None = None
-        """Clock of the session that has this partition in it, None without one."""
+        """Clock of the fetch session that contains this partition, None without a session."""
         self.answered_ms = NEVER
-        """When a fetch without a session was last answered in the present epoch."""
+        """Time of the last response to a fetch without a session in the current leader epoch."""
         self.proved_ms = NEVER
-        """It is known to have followed in the present epoch as of this time; see `followed_ms`."""
+        """Time up to which it certainly followed in the current leader epoch; see `followed_ms`."""
 
     def start_epoch(self, leader_end_offset: int, now_ms: int, in_isr: bool, was_leader: bool) -> None:
-        """Begin a leader epoch: the lag clock of an ISR member starts now.
+        """Start a leader epoch: an ISR member counts as caught up at ``now_ms``.
 
-        End offsets survive from one epoch of the same leader to the next, for it has not truncated in between; a new
-        leader starts knowing nothing.
+        If this broker was the leader of the previous epoch too, it has not truncated its log, so the follower's end
+        offset stays valid. On a new leader the follower's offsets are unknown.
 
         Source: Kafka 2.8 Partition.makeLeader; docs/protocol/replication.md#becoming-a-leader.
         """
@@ -83,10 +86,11 @@ class FollowerProgress:
     def record_fetch(
         self, fetch_offset: int, log_start_offset: int, leader_end_offset: int, now_ms: int, broker_epoch: int
     ) -> bool:
-        """Take note of a fetch that arrived at ``now_ms``; return whether the follower's end offset changed.
+        """Record a fetch that arrived at ``now_ms``; return whether the follower's end offset changed.
 
-        ``leader_end_offset`` is the leader's end *before* the read. A follower that reaches the end the leader had at
-        its previous fetch was caught up at the time of that fetch, so one that is always a batch behind stays in sync.
+        ``leader_end_offset`` is the leader's end offset *before* the read. A follower whose fetch offset reaches the
+        leader's end offset at its previous fetch was caught up at the time of that fetch. So a follower that always
+        lacks the latest batch stays in sync.
         """
         if fetch_offset >= leader_end_offset:
             self._caught_up(now_ms)
@@ -103,7 +107,7 @@ class FollowerProgress:
         return changed
 
     def caught_up_ms(self, leader_end_offset: int) -> int | None:
-        """Return when it was last known to hold everything, idle session fetches included."""
+        """Return the last time when the follower had all records, idle fetches of its session included."""
         clock = self.clock
         known_ms = self.last_caught_up_ms
         if clock is None or self.log_end_offset is None or self.log_end_offset < leader_end_offset:
@@ -111,18 +115,19 @@ class FollowerProgress:
         return clock.last_fetch_ms if known_ms is None else max(known_ms, clock.last_fetch_ms)
 
     def last_seen_ms(self) -> int:
-        """Return when it last fetched, idle session fetches included."""
+        """Return the time of its last fetch, idle fetches of its session included."""
         return self.last_fetch_ms if self.clock is None else max(self.last_fetch_ms, self.clock.last_fetch_ms)
 
     def followed_ms(self) -> int:
-        """Return as of when it is known to follow in the leader's epoch, idle session fetches included.
+        """Return the time up to which it certainly followed in the leader's epoch, idle session fetches included.
 
-        A fetch counts from when the answer before it was sent: a follower makes its next fetch after that answer.
+        A fetch proves the time at which the previous response was sent, because the follower sends its next fetch after
+        that response.
         """
         return self.proved_ms if self.clock is None else max(self.proved_ms, self.clock.proved_ms)
 
     def settle(self, leader_end_offset: int) -> None:
-        """Store the time of the session's clock, before the leader's end moves beyond ``leader_end_offset``."""
+        """Copy the time of the session's clock before the leader's log end advances beyond ``leader_end_offset``."""
         clock = self.clock
         if clock is None or self.log_end_offset is None or self.log_end_offset < leader_end_offset:
             return
@@ -131,10 +136,9 @@ class FollowerProgress:
         self.last_fetch_leader_end_offset = leader_end_offset
 
     def leave_session(self, leader_end_offset: int, forgotten: bool) -> None:
-        """Drop the session, keeping the time of its clock.
+        """Remove the partition from the session and copy the time of its clock.
 
-        A follower that has ``forgotten`` the partition may have heard of another leader; earlier fetches then prove
-        nothing.
+        A follower that has ``forgotten`` the partition may follow a newer leader, so its earlier fetches prove nothing.
         """
         self.settle(leader_end_offset)
         self.proved_ms = NEVER if forgotten else self.followed_ms()

@@ -21,16 +21,17 @@ def leader_high_watermark(
 ) -> int:
     """Return the leader's high watermark, never below ``current``.
 
-    It is the least end offset of the leader, of every member of the maximal ISR (committed plus proposed, so a commit
-    survives either outcome of the ISR write), and of every replica outside it that was caught up a moment ago: without
-    those the high watermark would run away from a replica about to join, which then never could.
+    It is the smallest end offset of the leader, of every member of the maximal ISR (committed plus proposed, so a
+    commit survives either outcome of the ISR write), and of every other replica that was caught up within
+    ``replica_lag_time_max_ms``. Without these others the high watermark could advance so fast that a replica about to
+    join the ISR never reaches it.
 
-    It stands still while the committed ISR is smaller than ``min_insync_replicas`` (KAFKA-15583), and while a counted
-    replica's end is not known.
+    It does not advance while the committed ISR is smaller than ``min_insync_replicas`` (KAFKA-15583), or while the end
+    offset of a counted replica is unknown.
 
     Args:
-        may_join: whether a replica outside the ISR could join at all; one that is stopping must not hold others back
-            (KAFKA-15021).
+        may_join: whether a replica outside the ISR is eligible to join it; a replica that is not, such as one that is
+            shutting down, must not delay the high watermark (KAFKA-15021).
     """
     if len(isr) < min_insync_replicas:
         return current
@@ -54,6 +55,6 @@ def follower_high_watermark(
 ) -> int:
     """Return a follower's high watermark after a fetch: the leader's, at most the follower's log end.
 
-    A new leader's high watermark may be behind its follower's; only truncation lowers a follower's.
+    A new leader's high watermark may be below its follower's; only truncation lowers a follower's high watermark.
     """
     return max(current, log_start_offset, min(leader_high_watermark, log_end_offset))

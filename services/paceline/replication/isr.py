@@ -10,7 +10,7 @@ from paceline.replication.follower_progress import FollowerProgress
 
 
 class JoinRefusal(Enum):
-    """Why a follower may not join the ISR now."""
+    """The reason why a follower may not join the ISR."""
 
     NOT_FETCHED_IN_EPOCH = "it has not fetched in this leader epoch"
     BELOW_HIGH_WATERMARK = "it has not reached the high watermark"
@@ -32,7 +32,7 @@ def out_of_sync_replicas(
     """Return the ISR members to remove, in ISR order.
 
     A follower is out of sync when it lacks records *and* was last caught up more than ``replica_lag_time_max_ms`` ago.
-    One whose end equals the leader's stays, however long it is silent: there is nothing it could lose.
+    A follower whose end offset equals the leader's stays in the ISR even without fetches, because it has all records.
     """
     late = []
     for broker_id in isr:
@@ -56,13 +56,13 @@ def why_not_join(
     registered_broker_epoch: int | None,
     shutting_down: bool,
 ) -> JoinRefusal | None:
-    """Return why the follower may not join the ISR, None when it may.
+    """Return the reason why the follower may not join the ISR, None when it may join.
 
-    ``registered_broker_epoch`` comes from the metadata cache (None: not registered, -1: epoch not known). A fetch
-    newer than the cache passes here; ZooKeeper confirms the registration when the ISR is written (KIP-903).
+    ``registered_broker_epoch`` comes from the metadata cache (None: not registered, -1: unknown epoch). A fetch with a
+    newer broker epoch than the cache is accepted: the ISR write checks the registration in ZooKeeper (KIP-903).
 
-    The epoch-start rule keeps out a replica that lacks records committed under the previous leader which lie between
-    this leader's high watermark and its log end (KAFKA-7128).
+    The follower must have reached the start of the leader epoch, because records between this leader's high watermark
+    and that offset may have been committed by the previous leader (KAFKA-7128).
     """
     if not follower.fetched_in_epoch or follower.log_end_offset is None or follower.broker_epoch is None:
         return JoinRefusal.NOT_FETCHED_IN_EPOCH
@@ -76,7 +76,7 @@ def why_not_join(
 def why_not_eligible(
     follower: FollowerProgress, registered_broker_epoch: int | None, shutting_down: bool
 ) -> JoinRefusal | None:
-    """Return why the follower's *broker* may not join any ISR, None when it may."""
+    """Return the reason why the follower's *broker* may not join any ISR, None when it may."""
     if registered_broker_epoch is None:
         return JoinRefusal.NOT_REGISTERED
     if follower.broker_epoch is not None and follower.broker_epoch < registered_broker_epoch:

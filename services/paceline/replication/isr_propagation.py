@@ -7,10 +7,11 @@ from paceline.model.identifiers import TopicPartition
 
 
 class IsrPropagation:
-    """Partitions whose ISR changed, and two clocks: quiet since the last change, long since the last propagation.
+    """Partitions with ISR changes, and the times of the last change and of the last propagation.
 
-    Both comparisons are strict. A single change after a quiet minute goes out at the next tick; under constant churn
-    one notification goes out per `max_wait_ms`.
+    Changes are propagated when the last change was more than `quiet_ms` ago or the last propagation more than
+    `max_wait_ms` ago. A single change after a quiet minute is propagated at the next tick; constant changes are
+    propagated once per `max_wait_ms`.
     """
 
     def __init__(self, quiet_ms: int, max_wait_ms: int) -> None:
@@ -22,16 +23,16 @@ class IsrPropagation:
 
     @property
     def pending(self) -> tuple[TopicPartition, ...]:
-        """Partitions that wait to be told, oldest change first."""
+        """Partitions whose change is not propagated yet, oldest change first."""
         return tuple(self._changed)
 
     def record(self, topic_partition: TopicPartition, now_ms: int) -> None:
-        """Note a successful ISR write."""
+        """Record a successful ISR write."""
         self._changed[topic_partition] = None
         self._last_change_ms = now_ms
 
     def take_due(self, now_ms: int) -> tuple[TopicPartition, ...]:
-        """Return the partitions to propagate now and count them as propagated; empty when none is due."""
+        """Return the partitions to propagate now and remove them; return an empty tuple when none is due."""
         if not self._changed:
             return ()
         quiet = self._last_change_ms + self._quiet_ms < now_ms
@@ -44,5 +45,5 @@ class IsrPropagation:
         return due
 
     def put_back(self, topic_partitions: tuple[TopicPartition, ...]) -> None:
-        """Return partitions whose notification could not be written; the next tick decides again."""
+        """Add partitions again whose notification could not be written; the next tick decides when to retry."""
         self._changed = {**dict.fromkeys(topic_partitions), **self._changed}

@@ -1,12 +1,13 @@
 """Decide whether a leader can prove that it has not been deposed.
 
-A controller elects a successor only after it has lost the leader: the leader's ZooKeeper session ended, or the leader
-sent no heartbeat for a lease. A leader that is still in contact with both was not deposed without notice. A leader
-that lost one of them asks its followers: an ISR member that fetches in the leader's epoch knows no newer epoch, and a
-clean successor comes from the ISR. So an outage of ZooKeeper, or of all controllers, stops no leader that is followed.
+A controller elects a new leader only after it has lost the old one: the old leader's ZooKeeper session ended, or it
+sent no heartbeat for the duration of a lease. A leader in contact with ZooKeeper and the controller would have been
+notified. A leader without that contact uses its followers' fetches: an ISR member that fetches in the leader's epoch
+knows no newer epoch, and a clean election chooses a leader from the ISR. So an outage of ZooKeeper or of all
+controllers does not stop a leader that has followers.
 
-All times are monotonic milliseconds of this broker. Each counts from when the question was *sent*, so a late answer,
-read from a socket buffer after a pause, proves nothing about the present.
+All times are monotonic milliseconds of this broker. A response proves the time at which its request was *sent*, so a
+late response that is read from a socket buffer after a pause proves nothing about the present.
 Source: docs/protocol/replication.md#leadership-proof.
 """
 
@@ -14,30 +15,30 @@ from collections.abc import Iterable
 from typing import Final
 
 NEVER: Final = -(1 << 62)
-"""A proof that does not exist: older than any time a proof is asked for."""
+"""Time of a missing proof, before any time for which a proof can be required."""
 
 
 class LeadershipProof:
-    """Tells since when each leadership of this broker has to be proved.
+    """Computes the time since which the leaderships of this broker must be proved.
 
-    The broker reports responses of the controller and that its event loop runs; `since_ms` is compared with each
-    partition's time of proof (`proved_ms`).
+    The broker reports responses of the controller and runs of its event loop, and compares `since_ms` with the proved
+    time of each partition (`proved_ms`).
     """
 
     __slots__ = ("_alive_ms", "_controller_ms", "_gap_ms", "_lease_ms", "_recent_ms", "_reprove_ms")
 
     def __init__(self, session_ms: int, lease_ms: int, fetch_wait_ms: int, now_ms: int) -> None:
-        """Begin in contact.
+        """Start in contact with ZooKeeper and the controller.
 
         Args:
             session_ms: timeout of this broker's ZooKeeper session.
-            lease_ms: how long the controller waits for a heartbeat; 0 where brokers have no leases.
-            fetch_wait_ms: how long a follower that lacks nothing lets its fetch wait.
-            now_ms: the time.
+            lease_ms: time after which the controller counts a broker without heartbeats as lost; 0 without leases.
+            fetch_wait_ms: longest wait of a fetch of a caught-up follower.
+            now_ms: the current time.
         """
         self._lease_ms = lease_ms
         shortest_ms = min(session_ms, lease_ms) if lease_ms else session_ms
-        # A proof from a fetch is as old as the wait of the fetch before it, and the answer to that may be late.
+        # A fetch proves a time as old as the wait of the previous fetch, whose response may also be late.
         self._recent_ms = max(shortest_ms // 3, 3 * fetch_wait_ms, 1)
         self._controller_ms = now_ms
         self._reprove_ms = NEVER
@@ -46,33 +47,33 @@ class LeadershipProof:
 
     @property
     def check_every_ms(self) -> int:
-        """How often the event loop has to say that it runs."""
+        """Interval at which the event loop must call `loop_runs`."""
         return max(self._recent_ms // 2, 1)
 
     def loop_runs(self, now_ms: int) -> None:
-        """Note that the event loop runs; after a gap, fetches from before the gap prove nothing any more."""
+        """Record that the event loop runs; after a gap, fetches from before the gap are no proof."""
         if now_ms - self._alive_ms > self._recent_ms:
             self._gap_ms = now_ms
         self._alive_ms = now_ms
 
     def controller_answered(self, asked_ms: int, now_ms: int) -> None:
-        """Note that the active controller answered a heartbeat sent at ``asked_ms``, or that ZooKeeper named none."""
+        """Record a response to the heartbeat sent at ``asked_ms``, or that ZooKeeper names no active controller."""
         if self._lease_ms and now_ms - self._controller_ms > self._lease_ms:
-            # The lease may have run out in between; the decisions that followed may still be on their way.
+            # The lease may have expired in the meantime, and LeaderAndIsr requests of new elections may still be late.
             self._reprove_ms = now_ms
         self._controller_ms = max(self._controller_ms, asked_ms)
 
     def session_began(self, now_ms: int) -> None:
-        """Note that this broker is in a new ZooKeeper session; the end of the last one may have deposed it."""
+        """Record a new ZooKeeper session; new leaders may have been elected when the previous session ended."""
         self._reprove_ms = now_ms
         self._controller_ms = max(self._controller_ms, now_ms)
 
     def since_ms(self, now_ms: int, session_may_be_over: bool) -> int:
-        """Return the time since which leadership has to be proved; `NEVER` when nothing has to be.
+        """Return the time since which leadership must be proved, `NEVER` when no proof is required.
 
-        In contact it is the time contact was regained. Out of contact it moves with ``now_ms``: followers have to have
-        fetched in the last third of a session or lease, and since the last gap in the event loop. A successor stops
-        fetching when it begins to lead, so this is also how long the two may answer side by side.
+        With contact, it is the time when contact was regained. Without contact, it advances with ``now_ms``: followers
+        must have fetched within about a third of a session or lease, and since the last gap in the event loop. A new
+        leader stops fetching when it becomes leader, so this is also the longest time that both may respond as leader.
         """
         self.loop_runs(now_ms)
         if session_may_be_over or self.lease_may_be_over(now_ms):
@@ -80,16 +81,18 @@ class LeadershipProof:
         return self._reprove_ms
 
     def lease_may_be_over(self, now_ms: int) -> bool:
-        """Whether the active controller may count this broker as lost."""
+        """Whether this broker's lease may have expired, so that the active controller counts it as lost."""
         return self._lease_ms > 0 and now_ms - self._controller_ms > self._lease_ms
 
 
 def proved_ms(told_ms: int, fetched_ms: Iterable[int]) -> int | None:
-    """Return as of when a leadership is proved; None for a sole ISR member, which has no clean successor.
+    """Return the time up to which a leadership is proved.
+
+    Return None for the only ISR member: a clean election cannot choose another leader.
 
     Args:
-        told_ms: when the controller, or a conditional write of the ISR, last confirmed the leadership.
-        fetched_ms: per other member of the maximal ISR, as of when it is known to follow in the leader's epoch.
+        told_ms: time of the last confirmation by the controller or by a conditional ISR write.
+        fetched_ms: `FollowerProgress.followed_ms` of each other member of the maximal ISR.
     """
     oldest = min(fetched_ms, default=None)
     return None if oldest is None else max(told_ms, oldest)

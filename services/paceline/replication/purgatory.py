@@ -1,8 +1,9 @@
-"""Keep operations that wait for a change of a key, or for their timeout.
+"""Keep delayed operations until a change of a key completes them or they time out.
 
-Check, watch, check again: a single check would lose a change between it and the watch. All calls come from the
-owning node's scheduler, so a plain flag makes completion happen exactly once. A completed operation leaves all its
-keys at once; there are no stale entries to purge. Source: docs/protocol/replication.md#purgatory.
+An operation is checked before and after it is registered under its keys; with a single check a change between the check
+and the registration would be lost. All calls come from the owning node's scheduler, so a flag is enough to complete an
+operation exactly once. A completed operation is removed from all its keys at once, so no purge of stale entries is
+needed. Source: docs/protocol/replication.md#purgatory.
 """
 
 from abc import ABC, abstractmethod
@@ -11,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable
 from paceline.model.scheduler import Cancellable, Scheduler
 
 Cancel = Callable[[], None]
-"""Ends a wait whose asker has gone away."""
+"""Cancels a wait whose caller no longer wants the response."""
 
 
 class DelayedOperation(ABC):
@@ -28,33 +29,33 @@ class DelayedOperation(ABC):
 
     @property
     def completed(self) -> bool:
-        """Whether it has been completed, by readiness or by time."""
+        """Whether the operation was completed, has expired or was cancelled."""
         return self._completed
 
     @abstractmethod
     def ready(self) -> bool:
-        """Whether it can complete now; also collects the results for the response."""
+        """Return whether the operation can complete now; also collect the results for the response."""
 
     @abstractmethod
     def on_complete(self) -> None:
-        """Give the answer. Called exactly once."""
+        """Send the response; called exactly once unless the operation is cancelled."""
 
     def on_expiration(self) -> None:  # noqa: B027
-        """Called after `on_complete` when time, not readiness, completed it."""
+        """Handle an expiration; called after `on_complete` if the timeout completed the operation."""
 
     def try_complete(self) -> bool:
-        """Complete if ready; return whether this call completed it."""
+        """Complete the operation if it is ready; return whether this call completed it."""
         return not self._completed and self.ready() and self.force_complete()
 
     def force_complete(self) -> bool:
-        """Complete in any state; return False when it was complete already."""
+        """Complete the operation whether it is ready or not; return False if it was already completed."""
         if not self._leave():
             return False
         self.on_complete()
         return True
 
     def _leave(self) -> bool:
-        """Count as completed, forgotten by all; return False when that was so already."""
+        """Mark the operation as completed, and remove its timer and keys; return False if it was already completed."""
         if self._completed:
             return False
         self._completed = True
@@ -66,20 +67,20 @@ class DelayedOperation(ABC):
         return True
 
     def on_cancel(self) -> None:  # noqa: B027
-        """Called when the caller no longer wants the answer; `on_complete` is not called then."""
+        """Handle a cancellation; `on_complete` is not called then."""
 
     def cancel(self) -> None:
-        """Leave without an answer because the caller has left; a completed operation does not change."""
+        """End the operation without a response because its caller has left; do nothing if it is completed."""
         if self._leave():
             self.on_cancel()
 
     def enter(self, purgatory: "Purgatory", keys: tuple[Hashable, ...]) -> None:
-        """Remember where to leave from; called by the purgatory."""
+        """Store the purgatory and the keys to be removed from; called by the purgatory."""
         self._purgatory = purgatory
         self._keys = keys
 
     def start_timer(self, scheduler: Scheduler, timeout_ms: float) -> None:
-        """Complete by force after ``timeout_ms``, unless it is complete before."""
+        """Complete the operation after ``timeout_ms`` unless it was completed before."""
         self._timer = scheduler.call_later(timeout_ms, self._expire)
 
     def _expire(self) -> None:
@@ -90,34 +91,34 @@ class DelayedOperation(ABC):
 
 
 class Purgatory:
-    """The waiting operations of one kind, found by the keys they watch."""
+    """The delayed operations of one kind, indexed by the keys that they watch."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
         self._delayed: dict[DelayedOperation, None] = {}
         self.expired_count = 0
-        """Operations that time has completed so far."""
+        """Number of operations that have expired."""
 
     @property
     def delayed_count(self) -> int:
-        """Operations that wait now."""
+        """Number of operations that wait now."""
         return len(self._delayed)
 
     def watched_count(self, key: Hashable) -> int:
-        """Return how many operations wait for this key."""
+        """Return the number of operations that watch this key."""
         return len(self._watchers.get(key, ()))
 
     def await_completion(
         self, operation: DelayedOperation, keys: Iterable[Hashable], timeout_ms: float
     ) -> Cancel | None:
-        """`complete_or_watch`; return a function that cancels the wait without a response, None when nothing waits."""
+        """Call `complete_or_watch`; return a function that cancels the wait, None if the operation is completed."""
         return None if self.complete_or_watch(operation, keys, timeout_ms) else operation.cancel
 
     def complete_or_watch(self, operation: DelayedOperation, keys: Iterable[Hashable], timeout_ms: float) -> bool:
-        """Complete the operation now, or let it wait for any of its keys or its time; return whether it completed.
+        """Complete the operation if it is ready, else watch its keys until ``timeout_ms``; return whether it completed.
 
-        Completing may happen during the call; either way `on_complete` runs exactly once.
+        The operation may complete at any time during this call; `on_complete` still runs exactly once.
         """
         if operation.try_complete():
             return True
@@ -133,22 +134,22 @@ class Purgatory:
         return operation.completed
 
     def check_and_complete(self, key: Hashable) -> int:
-        """Try every operation that watches ``key``; return how many this completed."""
+        """Check every operation that watches ``key``; return the number of operations that this completed."""
         watchers = self._watchers.get(key)
         if not watchers:
             return 0
         return sum(operation.try_complete() for operation in tuple(watchers))
 
     def force(self, key: Hashable) -> int:
-        """Complete every operation that watches ``key``, ready or not; return how many this completed."""
+        """Complete every operation that watches ``key``, ready or not; return their number."""
         return sum(operation.force_complete() for operation in tuple(self._watchers.get(key, ())))
 
     def complete_all(self) -> int:
-        """Complete everything by force, for shutdown; return how many there were."""
+        """Complete all operations, ready or not, for a shutdown; return their number."""
         return sum(operation.force_complete() for operation in tuple(self._delayed))
 
     def forget(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> None:
-        """Drop a completed operation from all its keys."""
+        """Remove a completed operation from all its keys."""
         self._delayed.pop(operation, None)
         for key in keys:
             watchers = self._watchers.get(key)

@@ -1,4 +1,4 @@
-"""Which replica a consumer should read from (KIP-392): one in its own rack, so that records cross racks once."""
+"""Select the replica from which a consumer reads (KIP-392): in its own rack, so that records cross racks once."""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 RACK_AWARE: Final = "rack-aware"
 LEADER_ONLY: Final = "leader"
 RACK_AWARE_NAMES: Final = (RACK_AWARE, "org.apache.kafka.common.replica.RackAwareReplicaSelector")
-"""Values of ``replica.selector.class`` that select it: Paceline's short name and Kafka's class name."""
+"""Values of ``replica.selector.class`` for rack-aware selection: Paceline's short name and Kafka's class name."""
 
 
 class Candidate(NamedTuple):
@@ -23,8 +23,8 @@ def nearest_replica(
 ) -> int | None:
     """Return the follower to read from, None for the leader.
 
-    A leader in the reader's rack stays. Else the follower in that rack whose log holds the offset and reaches furthest,
-    the one with the lowest id among equals.
+    The leader is chosen if it is in the reader's rack. Otherwise the follower in that rack is chosen whose log contains
+    the fetch offset and has the largest end offset; of equal followers, the one with the lowest id.
 
     Source: KIP-392; Kafka 2.8 RackAwareReplicaSelector, Partition.
     """

@@ -1,9 +1,9 @@
-"""How much replication traffic a broker may send, or take in, for the replicas that are throttled (KIP-73).
+"""Limit the replication traffic that a broker sends or receives for throttled replicas (KIP-73).
 
-Time is handed in. The rate is measured as Kafka's ``Rate`` does: over samples of a fixed length, of which the oldest
-leave as time goes by; a young measurement counts as if it had lasted all samples but one, so that the first burst does
-not look like a flood. Only bytes that follow a measurement above the limit wait, and only until enough samples have
-left; so a limit of any size, 0 included, lets every replica get on in the end.
+The caller passes the time. The rate is computed like Kafka's ``Rate``: over samples of a fixed length, of which the
+oldest expire. A new measurement counts as if it had lasted all samples but one, so that a first burst does not exceed
+the limit at once. When the rate is above the limit, throttled replicas wait until enough samples have expired; so with
+any limit, even 0, every replica makes progress.
 
 Source: docs/protocol/replication.md#replication-throttling; Kafka 2.8 ReplicationQuotaManager, Rate, SampledStat.
 """
@@ -22,14 +22,14 @@ class ReplicationQuota:
     """Replication quota of a leader or follower: the limit, the throttled replicas, and their measured rate."""
 
     def __init__(self, samples: int = DEFAULT_SAMPLES, sample_ms: int = DEFAULT_SAMPLE_MS) -> None:
-        """``samples`` windows of ``sample_ms`` milliseconds each are kept."""
+        """Measure the rate over ``samples`` windows of ``sample_ms`` milliseconds each."""
         self._sample_count = samples
         self._sample_ms = sample_ms
         self._samples: deque[list[int]] = deque()
-        """Start in ms and bytes of each sample, the oldest first."""
+        """Start in ms and number of bytes of each sample, oldest first."""
         self._topics: dict[str, frozenset[int] | None] = {}
         self.limit = UNLIMITED
-        """Bytes per second."""
+        """Limit in bytes per second."""
 
     @property
     def lists_any(self) -> bool:
@@ -37,14 +37,14 @@ class ReplicationQuota:
         return bool(self._topics)
 
     def throttle(self, topic: str, partitions: frozenset[int] | None) -> None:
-        """Replace the throttled partitions of a topic; None means all of them."""
+        """Replace the throttled partitions of a topic; None means all partitions."""
         if partitions is None or partitions:
             self._topics[topic] = partitions
         else:
             self._topics.pop(topic, None)
 
     def is_throttled(self, topic_partition: TopicPartition) -> bool:
-        """Whether the traffic of this partition counts here."""
+        """Whether the replica of this partition is throttled, so that its traffic counts."""
         topic, partition = topic_partition
         if topic not in self._topics:
             return False
@@ -52,7 +52,7 @@ class ReplicationQuota:
         return partitions is None or partition in partitions
 
     def record(self, byte_count: int, now_ms: int) -> None:
-        """Count traffic of throttled replicas."""
+        """Add traffic of throttled replicas to the measurement."""
         if not byte_count:
             return
         samples = self._samples
@@ -62,7 +62,7 @@ class ReplicationQuota:
         samples[-1][1] += byte_count
 
     def rate(self, now_ms: int) -> float:
-        """Return bytes per second over the samples that still count."""
+        """Return bytes per second over the samples that have not expired."""
         self._expire(now_ms)
         samples = self._samples
         if not samples:
@@ -73,11 +73,11 @@ class ReplicationQuota:
         return sum(byte_count for _, byte_count in samples) * 1000 / max(elapsed_ms, 1)
 
     def is_exceeded(self, now_ms: int) -> bool:
-        """Whether throttled replicas have to wait now."""
+        """Whether the rate is above the limit, so that throttled replicas must wait."""
         return self.limit != UNLIMITED and self.rate(now_ms) > self.limit
 
     def holds_back(self, topic_partition: TopicPartition, now_ms: int) -> bool:
-        """Whether the replica is throttled and has to wait now."""
+        """Whether the replica of this partition is throttled and must wait now."""
         return self.limit != UNLIMITED and self.is_throttled(topic_partition) and self.is_exceeded(now_ms)
 
     def _expire(self, now_ms: int) -> None:

@@ -10,12 +10,12 @@ from paceline.model.errors import OffsetOutOfRangeError
 from paceline.model.replica_fetch import EpochEnd
 
 EndOffsetForEpoch = Callable[[int], tuple[int, int] | None]
-"""A log's lookup: the largest known epoch not above the asked one, and its end offset, exclusive."""
+"""Lookup in a log: returns the largest known epoch not above the argument, and its exclusive end offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """Where to truncate to; ``done`` is False when another epoch lookup is needed, from that offset."""
+    """The offset to truncate to; ``done`` is False if another epoch lookup is needed after that truncation."""
 
     offset: int
     done: bool
@@ -27,13 +27,13 @@ def truncation_point(
     end_offset_for_epoch: EndOffsetForEpoch,
     fallback_offset: int,
 ) -> Truncation:
-    """Return where a follower truncates after its leader has said where an epoch ends.
+    """Return the offset to which a follower truncates after its leader's response to an epoch lookup.
 
     Args:
-        leader_answer: the leader's epoch and its end; None when the leader knows nothing of the kind.
-        log_end_offset: the follower's own end, exclusive.
+        leader_answer: an epoch of the leader and its end offset; None when the leader does not know such an epoch.
+        log_end_offset: the follower's own log end offset, exclusive.
         end_offset_for_epoch: lookup in the follower's own epochs.
-        fallback_offset: where to truncate without any answer, the follower's high watermark.
+        fallback_offset: the follower's high watermark, to which it truncates when ``leader_answer`` is None.
     """
     if leader_answer is None or leader_answer.end_offset < 0:
         return Truncation(min(fallback_offset, log_end_offset), done=True)
@@ -46,7 +46,7 @@ def truncation_point(
     own_epoch, own_end_offset = own
     if own_epoch == leader_answer.epoch:
         return Truncation(min(own_end_offset, end_offset, log_end_offset), done=True)
-    # The leader's epoch is not in this log: drop down to the largest common floor and ask again from there.
+    # This log does not have the leader's epoch: truncate to the end of the next lower own epoch, and look up again.
     return Truncation(min(own_end_offset, log_end_offset), done=False)
 
 
@@ -57,10 +57,10 @@ def divergence(
     log_end_offset: int,
     end_offset_for_epoch: EndOffsetForEpoch,
 ) -> EpochEnd | None:
-    """Return where the asker's log leaves the leader's, None while it is a prefix of it.
+    """Return the epoch and offset where the reader's log diverges from the leader's, None if it is a prefix of it.
 
     Raises:
-        OffsetOutOfRangeError: the offset is outside the log, or the log knows nothing of such an epoch.
+        OffsetOutOfRangeError: the fetch offset is outside the log, or the log has no epoch up to the reader's.
 
     Source: Kafka 2.8 Partition.readRecords; docs/protocol/replication.md#divergence-on-fetch.
     """
