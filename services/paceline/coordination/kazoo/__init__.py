@@ -1,4 +1,4 @@
-"""The client of a real ZooKeeper ensemble; the only package that imports kazoo.
+"""The client of a ZooKeeper ensemble; the only package that imports kazoo.
 
 Read `client.py` first.
 """

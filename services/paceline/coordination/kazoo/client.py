@@ -1,13 +1,13 @@
-"""Talk to a real ensemble: `KazooZooKeeper`. Only this folder imports kazoo.
+"""`KazooZooKeeper`: a ZooKeeper client on kazoo. Only this folder imports kazoo.
 
-kazoo's connection thread puts everything it receives, in order, into one queue, which is drained on the owner's thread.
-Three features of kazoo are not used, because each would break a rule of `interface.py`:
+kazoo's connection thread adds all responses and events, in the order of their arrival, to one queue; the owner's thread
+runs them. Three features of kazoo are not used, because each would break a rule of `interface.py`:
 
-* its worker threads: watch events and responses go through different threads, so a response may overtake the event that
-  announces it. Callbacks run on the connection thread here and only put something into the queue.
-* its queue across sessions: requests submitted without a connection wait here, and are answered SESSION_EXPIRED when
-  the session ends (docs/protocol/zookeeper.md#requests-end-with-their-session).
-* its chroot: paths are prefixed here, so that the same connection can create the chroot first.
+* Worker threads: kazoo passes watch events and responses to different threads, so a response could overtake the watch
+  event of the same change. Here callbacks run on the connection thread and only add to the queue.
+* The queue across sessions: here requests submitted without a connection wait in this class, and receive
+  SESSION_EXPIRED when the session ends (docs/protocol/zookeeper.md#requests-end-with-their-session).
+* The chroot: `RequestCodec` prepends it to the paths, so that the same connection can create the chroot first.
 """
 
 import logging
@@ -48,16 +48,19 @@ from paceline.coordination.znodes.paths import parent_paths
 LOG = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 1_000
-"""Requests handed to kazoo at a time; more of them gains nothing, and those that wait are not in doubt."""
+"""Most requests in flight.
+
+More would not be faster. The outcome of a request that still waits in this class is certain after a connection loss.
+"""
 
 _PROBE_PAUSE_S = 1.0
 _PROBE_TIMEOUT_S = 2.0
 _FINDINGS_NEEDED = 2
-"""A server that is just starting may say anything once."""
+"""Consecutive findings of lost data before it is reported: a server that is starting may give a wrong response once."""
 
 
 class _Pending:
-    """One request on its way; kazoo calls `set` or `set_exception` once, on its connection thread."""
+    """One request without a response; kazoo calls `set` or `set_exception` once, on its connection thread."""
 
     __slots__ = ("_answered", "batch", "index", "request")
 
@@ -77,18 +80,19 @@ class _Pending:
 
 
 class KazooZooKeeper:
-    """A client of a real ensemble; implements the `ZooKeeper` protocol.
+    """A client of a ZooKeeper ensemble; implements the `ZooKeeper` protocol.
 
-    All methods are for the owner's thread, and all callbacks run there.
+    Only the owner's thread calls the methods, and all callbacks run on that thread.
 
     Args:
-        hosts: ``host:port[,host:port][/chroot]``; the chroot is created if need be.
-        session_timeout_ms: the server may bound it to 2..20 of its ticks unless configured otherwise; the granted
+        hosts: ``host:port[,host:port][/chroot]``; the chroot is created if it does not exist.
+        session_timeout_ms: requested session timeout; by default a server grants 2 to 20 of its ticks, and the granted
             timeout applies.
-        post: hands a callback to the owner's thread from another one, like ``loop.call_soon_threadsafe``.
-        close_timeout_ms: how long `close` waits at most for the server to close the session.
-        on_data_lost: called once, on the owner's thread, when the ensemble has lost its data and turns this client away
+        post: runs a callback on the owner's thread; called from any thread, like ``loop.call_soon_threadsafe``.
+        close_timeout_ms: longest time that `close` waits for the server to close the session.
+        on_data_lost: called once, on the owner's thread, when the ensemble refuses this client because it has lost data
             (docs/protocol/zookeeper.md#ensemble-that-lost-its-data), within seconds after the session is in doubt.
+        security: TLS, SASL credentials and ACLs.
     """
 
     def __init__(
@@ -123,14 +127,14 @@ class KazooZooKeeper:
         self._warned_of_sasl = False
         self._client.add_listener(self._state_changed)
         self._hear_of_the_grant()
-        # State of the owner's thread.
+        # Used by the owner's thread only.
         self._session_id = 0
         self._connected = False
         self._seen_generation = 0
         self._on_session: Callable[[SessionEvent], None] = lambda event: None
         self._on_watch: Callable[[WatchEvent], None] = lambda event: None
         self._started = False
-        # State of the connection thread; both threads use it under the lock.
+        # Used by the connection thread and the owner's thread, under the lock.
         self._lock = threading.RLock()
         self._wire_session_id = 0
         self._wire_connected = False
@@ -140,29 +144,33 @@ class KazooZooKeeper:
         self._in_flight: dict[_Pending, None] = {}
         self._doubt_timer: threading.Timer | None = None
         self._last_event: Any = None
-        # From the connection thread to the owner's.
+        # Callbacks for the owner's thread, in order.
         self._deliveries: deque[Callable[[], None]] = deque()
         self._drain_posted = False
 
     @property
     def session_id(self) -> int:
-        """Id of the current session, 0 before the first connection and between two sessions."""
+        """Id of the current session; 0 before the first connection and between two sessions."""
         return self._session_id
 
     @property
     def connected(self) -> bool:
-        """Whether requests submitted now would be sent at once."""
+        """Whether the client is connected, so that requests are sent at once."""
         return self._connected
 
     @property
     def session_may_be_over(self) -> bool:
-        """Whether the server may have ended the session by now, or has and the owner's thread has yet to hear of it."""
+        """Whether the session may have expired, even if the owner's thread has not received that event yet."""
         with self._lock:
             over = not self._session_id or self._generation != self._seen_generation
             return over or time.monotonic() - self._contact.last_s > self._timeout_s
 
     def start(self, on_session: Callable[[SessionEvent], None], on_watch: Callable[[WatchEvent], None]) -> None:
-        """Connect, and keep connecting until closed."""
+        """Connect, and reconnect after every connection loss until `close`.
+
+        Raises:
+            RuntimeError: the client was already started.
+        """
         if self._started:
             raise RuntimeError("a client is started once")
         self._started = True
@@ -171,13 +179,13 @@ class KazooZooKeeper:
         self._client.start_async()
 
     def submit(self, requests: Sequence[Request], on_done: Callable[[list[Response]], None]) -> None:
-        """Send requests, pipelined, and call back once with all responses."""
+        """Send requests without waiting for each response; call ``on_done`` once with all responses."""
         if not requests:
             self._deliver(partial(on_done, []))
             return
         batch = Batch(len(requests), on_done)
         with self._lock:
-            # Their session may have ended already, while its end is still on the way to this thread.
+            # The session may have expired although this thread has not received the event yet.
             over = self._closed or self._generation != self._seen_generation
             for index, request in enumerate(requests):
                 pending = _Pending(request, batch, index, self._answered)
@@ -190,7 +198,7 @@ class KazooZooKeeper:
             self._pump()
 
     def close(self) -> None:
-        """End the session. Requests in flight are answered SESSION_EXPIRED, then CLOSED follows."""
+        """Close the session. Requests without a response receive SESSION_EXPIRED, followed by the CLOSED event."""
         with self._lock:
             if self._closed:
                 return
@@ -203,13 +211,13 @@ class KazooZooKeeper:
                 self._answer(pending, Response(ZkCode.SESSION_EXPIRED))
             self._deliver(partial(self._session_changed, SessionState.CLOSED, self._wire_session_id))
         if self._started:
-            # kazoo waits for its connection thread without a limit of its own, so it does that on another thread.
+            # kazoo waits for its connection thread without a time limit, so stop it on another thread.
             stopper = threading.Thread(target=self._stop_client, name="zookeeper-close", daemon=True)
             stopper.start()
             stopper.join(self._close_timeout_s)
 
     def _hear_of_the_grant(self) -> None:
-        """Have `_granted` called with each connection's granted session timeout, which kazoo does not expose."""
+        """Wrap kazoo's connect method to learn the granted session timeout, which kazoo does not expose."""
         connection = self._client._connection
         connect = connection._connect
 
@@ -219,13 +227,13 @@ class KazooZooKeeper:
             except (AuthFailedError, SASLException, SessionClosedRequireSaslError) as failure:
                 self._sasl_failed(failure)
                 raise ConnectionDropped("the SASL exchange failed") from failure
-            self._granted(round(read_timeout_ms * 3 / 2))  # kazoo takes two thirds of the session's
+            self._granted(round(read_timeout_ms * 3 / 2))  # kazoo returns two thirds of the session timeout
             return read_timeout_ms, connect_timeout_ms
 
         connection._connect = connect_and_tell
 
     def _sasl_failed(self, failure: Exception) -> None:
-        """Say so once. A server that stops in the middle of the exchange looks the same, so connecting continues."""
+        """Log the failure once and keep connecting: a server that stops during the exchange causes the same error."""
         if not self._warned_of_sasl:
             self._warned_of_sasl = True
             LOG.warning(
@@ -241,7 +249,7 @@ class KazooZooKeeper:
         except Exception:
             LOG.warning("closing the ZooKeeper client failed", exc_info=True)
 
-    # On the connection thread, or under the lock.
+    # The following methods run on the connection thread, or with the lock held.
 
     def _state_changed(self, state: str) -> None:
         with self._lock:
@@ -263,7 +271,7 @@ class KazooZooKeeper:
         self._pump()
 
     def _granted(self, timeout_ms: int) -> None:
-        """Take the session timeout that the server granted; it decides when the session is in doubt."""
+        """Use the session timeout that the server granted; it determines when the session is in doubt."""
         with self._lock:
             if timeout_ms == self._granted_ms:
                 return
@@ -290,7 +298,7 @@ class KazooZooKeeper:
         self._doubt_timer = timer
 
     def _doubt(self) -> None:
-        """Runs on the timer's thread."""
+        """Report that the session is in doubt, then look for lost data; runs on the timer's thread."""
         with self._lock:
             if self._doubt_timer is not threading.current_thread() or self._closed:
                 return
@@ -298,7 +306,7 @@ class KazooZooKeeper:
         self._look_for_lost_data(threading.current_thread())
 
     def _look_for_lost_data(self, doubt: threading.Thread) -> None:
-        """Ask the servers while they do not take us back; the timer's thread ends with the doubt."""
+        """Query the servers until the doubt ends or lost data is found, and report lost data to the owner."""
         servers = [(host, int(port)) for host, port in self._client.hosts]
         findings = 0
         while findings < _FINDINGS_NEEDED:
@@ -353,7 +361,7 @@ class KazooZooKeeper:
             del self._in_flight[pending]
             response = Response(code_of(exception)) if exception else self._codec.decode(pending.request, value)
             if response.code is ZkCode.CONNECTION_LOSS:
-                # kazoo fails the requests before it says why; owners are to hear it the other way round.
+                # kazoo fails requests before it reports the connection loss; the owner expects DISCONNECTED first.
                 self._wire_down()
             self._answer(pending, response)
             self._pump()
@@ -362,7 +370,7 @@ class KazooZooKeeper:
         self._deliver(partial(pending.batch.answer, pending.index, response))
 
     def _watch_fired(self, event: Any) -> None:
-        # A node deleted under both kinds of watch calls twice, with the same event.
+        # The deletion of a node with a data watch and a child watch calls this method twice with the same event.
         if event is self._last_event:
             return
         self._last_event = event
@@ -376,7 +384,7 @@ class KazooZooKeeper:
             self._drain_posted = True
             self._post(self._drain)
 
-    # On the owner's thread.
+    # The following methods run on the owner's thread.
 
     def _drain(self) -> None:
         self._drain_posted = False
@@ -384,7 +392,7 @@ class KazooZooKeeper:
             while self._deliveries:
                 self._deliveries.popleft()()
         finally:
-            # A callback that raises stops this round, not the deliveries behind it.
+            # If a callback raised, schedule the callbacks after it again.
             if self._deliveries and not self._drain_posted:
                 self._drain_posted = True
                 self._post(self._drain)

@@ -1,4 +1,4 @@
-"""`RequestCodec`: requests and responses between `coordination.interface` and kazoo."""
+"""`RequestCodec`: convert requests and responses between `coordination.interface` and kazoo."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -62,11 +62,11 @@ _EPHEMERAL, _SEQUENTIAL = 1, 2
 
 
 class AbsoluteCreate(Create):
-    """Creation of a part of the chroot itself; its path is not prefixed."""
+    """A request to create a node of the chroot's own path; the chroot is not prepended."""
 
 
 class RequestCodec:
-    """Encodes requests below a chroot, with the access lists of new nodes, and decodes responses."""
+    """Encodes requests below a chroot, with the ACLs of new nodes, and decodes responses."""
 
     def __init__(self, chroot: str, security: ZooKeeperSecurity) -> None:
         self._chroot = chroot
@@ -78,11 +78,11 @@ class RequestCodec:
         return self._chroot + path
 
     def without_chroot(self, path: str) -> str:
-        """Return a path of the ensemble as the owner knows it."""
+        """Return a path of the ensemble relative to the chroot, as the owner uses it."""
         return path[len(self._chroot) :] or "/"
 
     def encode(self, request: Request | Operation, on_watch: Callable[[Any], None]) -> Any:
-        """Return kazoo's form of a request; ``on_watch`` gets the event of the watch that it sets, if it sets one."""
+        """Return kazoo's form of a request; if the request sets a watch, ``on_watch`` receives its event."""
         path = "" if isinstance(request, Multi) else self._path(request.path)
         watcher = on_watch if getattr(request, "watch", False) else None
         match request:
@@ -97,7 +97,7 @@ class RequestCodec:
             case Create():
                 flags = (_EPHEMERAL if request.ephemeral else 0) | (_SEQUENTIAL if request.sequential else 0)
                 if request.sequential:
-                    # A sequential path may end in a slash: the number is the whole name.
+                    # The path of a sequential node may end in a slash: the number is then the whole name.
                     path = self._chroot + request.path
                 return serialization.Create(path, request.data, self._acl_of(request.path), flags)
             case SetData():
@@ -110,7 +110,7 @@ class RequestCodec:
                 return serialization.Transaction([self.encode(operation, on_watch) for operation in request.operations])
 
     def decode(self, request: Request, value: Any) -> Response:
-        """Return the response to a request from kazoo's result."""
+        """Convert kazoo's result of a request to a response."""
         match request:
             case GetData():
                 return Response(ZkCode.OK, data=value[0], stat=_stat(value[1]))
@@ -123,7 +123,7 @@ class RequestCodec:
         return self._decode_operation(value)
 
     def _decode_multi(self, values: Sequence[Any]) -> Response:
-        """Return the results of a multi; kazoo does not raise for a failed one, so each result is checked."""
+        """Convert the results of a multi; kazoo does not raise for a failed multi, so check each result."""
         results = tuple(self._decode_operation(value) for value in values)
         failed = [result.code for result in results if not result.ok]
         if not failed:
@@ -146,12 +146,12 @@ class RequestCodec:
 
 
 def watch_type_of(event: Any) -> WatchType | None:
-    """Return the kind of a watch event, None for an event without a node."""
+    """Return the type of a watch event, None for an event that is not about a node."""
     return _WATCH_TYPES.get(event.type)
 
 
 def code_of(exception: Exception) -> ZkCode:
-    """Return the code of one of kazoo's exceptions."""
+    """Return the code of a kazoo exception, `ZkCode.OTHER` for an unknown exception."""
     for exception_type, code in _CODES:
         if isinstance(exception, exception_type):
             return code
@@ -160,7 +160,7 @@ def code_of(exception: Exception) -> ZkCode:
 
 
 def _access_lists(security: ZooKeeperSecurity) -> tuple[Any, Any]:
-    """Return the access lists of ordinary new nodes and of nodes with secrets."""
+    """Return (ACL of ordinary nodes, ACL of nodes with secrets)."""
     if not security.set_acl:
         return OPEN_ACL_UNSAFE, OPEN_ACL_UNSAFE
     ours = make_acl("sasl", security.username, all=True)

@@ -1,4 +1,4 @@
-"""kazoo's event handler, without its worker threads and over buffered sockets."""
+"""kazoo's event handler without worker threads and with buffered sockets."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from paceline.coordination.kazoo.wire import BufferedSocket, Contact, WakeSocket
 
 
 class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Runs watch callbacks on the connection thread, over sockets of our own."""
+    """Runs watch callbacks on kazoo's connection thread, and wraps kazoo's sockets with those of `wire.py`."""
 
     def __init__(self, contact: Contact) -> None:
         super().__init__()

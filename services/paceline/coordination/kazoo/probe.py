@@ -1,8 +1,9 @@
-"""Ask the servers of an ensemble whether it has lost its data.
+"""Query the servers of an ensemble to detect that it has lost data.
 
-A server turns away a client that has seen later transactions than it has itself: it may be behind. It closes the
-connection without an answer, and the client retries for ever. A wiped ensemble does the same, and never catches up. So
-a client that is turned away asks the servers for their last transaction. A leader or standalone server is not behind.
+A server that lags behind the ensemble refuses a client that has seen later transactions: it closes the connection
+without a response, and the client retries. An ensemble whose data was wiped does the same, and the client would retry
+for ever. So a refused client queries the servers for their last transaction id. A leader or a standalone server never
+lags behind, so a lower transaction id there means lost data.
 
 Source: docs/protocol/zookeeper.md#ensemble-that-lost-its-data.
 """
@@ -17,9 +18,9 @@ _ANSWER_BYTES = 65_536
 
 
 def lost_data(servers: Sequence[tuple[str, int]], seen_zxid: int, timeout_s: float) -> str | None:
-    """Return how a server shows that it has lost transactions we have seen, None when none does.
+    """Return a text that names a server without transactions up to ``seen_zxid``, None when there is no such server.
 
-    Uses the four-letter word ``srvr``, the only word that servers answer by default.
+    Uses the four-letter word ``srvr``, the only one that servers allow by default.
     """
     for host, port in servers:
         answer = _ask(host, port, timeout_s)

@@ -1,8 +1,8 @@
-"""Sockets for the kazoo door: fewer system calls, no blocked wake-ups, and a record of the server's signs of life.
+"""Sockets for kazoo, with fewer system calls, wake-ups that never block, and the time of the server's last response.
 
-kazoo makes about eight system calls for a request and its answer, most of them to ask whether a socket is ready. The
-sockets here know that themselves: the bytes read ahead, the bytes to send, the number of queued requests. Ten
-thousand reads become a few hundred calls.
+kazoo makes about eight system calls for a request and its response, most of them to check whether a socket is ready.
+The sockets in this module know that without a system call, from the bytes read ahead, the bytes to send and the number
+of queued requests. Ten thousand reads then need a few hundred system calls.
 """
 
 import select
@@ -16,7 +16,7 @@ _CHUNK_BYTES = 256 * 1024
 
 
 class Contact:
-    """Time of the last contact with the server: the time of the request it answered, not of the response."""
+    """Time of the last contact with the server: when the answered request was sent, not when its response arrived."""
 
     def __init__(self, timeout_s: float) -> None:
         self.allow(timeout_s)
@@ -24,19 +24,20 @@ class Contact:
         self._first_unanswered_s: float | None = None
 
     def allow(self, timeout_s: float) -> None:
-        """Say how long a session is."""
+        """Set the session timeout; two thirds of it is the longest time to wait for the server."""
         self.give_up_s = timeout_s * 2 / 3
 
     def opened(self) -> None:
-        """A connection was made; requests of the previous connection get no response any more."""
+        """Record a new connection; requests on the previous connection will not receive a response."""
         self._first_unanswered_s = None
 
     def sent(self) -> None:
-        """Something is being sent.
+        """Record that data is sent.
 
         Raises:
-            OSError: nothing has come back for two thirds of the session timeout. kazoo looks for a missing heartbeat
-                only when it has nothing to send, so it would sit on a dead connection while requests keep coming.
+            OSError: the server has sent no data for two thirds of the session timeout. kazoo checks for missing
+                heartbeats only when it has nothing to send, so with a steady flow of requests it would keep a dead
+                connection.
         """
         now_s = time.monotonic()
         if self._first_unanswered_s is None:
@@ -45,14 +46,14 @@ class Contact:
             raise OSError("no answer from ZooKeeper")
 
     def received(self) -> None:
-        """Something has come back."""
+        """Record that data was received."""
         if self._first_unanswered_s is not None:
             self.last_s = self._first_unanswered_s
             self._first_unanswered_s = None
 
 
 class BufferedSocket:
-    """A non-blocking socket that reads ahead, and sends when nothing else is to be done."""
+    """A non-blocking socket that reads ahead and buffers sent data until kazoo waits."""
 
     def __init__(self, sock: Any, contact: Contact) -> None:
         self._sock = sock
@@ -63,11 +64,11 @@ class BufferedSocket:
 
     @property
     def ready(self) -> bool:
-        """Whether something has been read ahead."""
+        """Whether data was read ahead."""
         return self._position < len(self._incoming)
 
     def recv(self, size: int) -> bytes:
-        """Return up to ``size`` bytes, none at the end of the stream."""
+        """Return up to ``size`` bytes, no bytes at the end of the stream."""
         if not self.ready:
             self._incoming = self._receive()
             self._position = 0
@@ -82,12 +83,12 @@ class BufferedSocket:
         while True:
             try:
                 return bytes(self._sock.recv(_CHUNK_BYTES))
-            except ssl.SSLWantReadError:  # a record of TLS itself, or half of one
+            except ssl.SSLWantReadError:  # received only a TLS control record or an incomplete record
                 if not wait([self], [], self._contact.give_up_s):
                     raise OSError("ZooKeeper sends no data") from None
 
     def send(self, data: Any) -> int:
-        """Take data to be sent before the next wait."""
+        """Buffer data, which is sent before the next wait, or at once when the buffer is full."""
         self._contact.sent()
         self._outgoing += data
         if len(self._outgoing) >= _CHUNK_BYTES:
@@ -95,7 +96,11 @@ class BufferedSocket:
         return len(data)
 
     def flush(self) -> None:
-        """Send the buffered bytes, waiting for room for at most the session timeout."""
+        """Send the buffered bytes.
+
+        Raises:
+            OSError: the server has accepted no data for two thirds of the session timeout.
+        """
         while self._outgoing:
             try:
                 count = self._sock.send(self._outgoing)
@@ -110,10 +115,10 @@ class BufferedSocket:
 
 
 class WakeUps:
-    """Counts kazoo's wake-ups through a socket pair, one byte per request, and sends a byte for the first only.
+    """Counts kazoo's wake-ups, for which kazoo sends one byte per request on a socket pair; sends only the first byte.
 
-    A socket holds a few hundred such bytes. Then kazoo would block, under the door's lock, on the thread that alone
-    could make room.
+    A socket buffers only a few hundred such bytes. Then the thread that submits requests would block in kazoo while it
+    holds the client's lock, which the thread that reads the bytes may be waiting for.
     """
 
     def __init__(self, reader: Any, writer: Any) -> None:
@@ -123,14 +128,14 @@ class WakeUps:
         self._writer = writer
 
     def add(self) -> None:
-        """One request more."""
+        """Count a request, and send a byte if it is the only one."""
         with self._lock:
             self.count += 1
             if self.count == 1:
                 self._writer.send(b"\0")
 
     def take(self) -> None:
-        """One request less."""
+        """Remove a request from the count, and read the byte if it was the last."""
         with self._lock:
             if self.count:
                 self.count -= 1
@@ -139,7 +144,7 @@ class WakeUps:
 
 
 class WakeSocket:
-    """One end of the pair, as far as kazoo uses it."""
+    """One socket of the pair, with the methods that kazoo uses."""
 
     def __init__(self, sock: Any, wake_ups: WakeUps) -> None:
         self._sock = sock
@@ -147,21 +152,21 @@ class WakeSocket:
 
     @property
     def ready(self) -> bool:
-        """Whether there are requests to be sent."""
+        """Whether there are queued requests."""
         return self._wake_ups.count > 0
 
     def send(self, data: bytes) -> int:
-        """Say that there is a request."""
+        """Count a queued request."""
         self._wake_ups.add()
         return len(data)
 
     def recv(self, size: int) -> bytes:
-        """Take notice of a request."""
+        """Remove a queued request from the count."""
         self._wake_ups.take()
         return bytes(size)
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Do nothing: this socket has no buffer."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
@@ -173,9 +178,9 @@ Readable = BufferedSocket | WakeSocket
 def select_ready(
     readers: Sequence[Readable], writers: Sequence[Readable], timeout_s: float | None
 ) -> tuple[list[Readable], list[Readable], list[Readable]]:
-    """Replace ``select`` for kazoo, asking the kernel only when nothing is known to be ready.
+    """Replace ``select`` for kazoo; ask the kernel only when no socket is known to be ready.
 
-    A `BufferedSocket` can always be written to.
+    A `BufferedSocket` is always ready for writing.
     """
     if writers:
         return [], list(writers), []
@@ -188,7 +193,7 @@ def select_ready(
 
 
 def wait(readers: Sequence[Readable], writers: Sequence[Readable], timeout_s: float | None) -> list[Readable]:
-    """Return those that are ready, or have failed, within the time given."""
+    """Wait up to ``timeout_s`` and return the sockets that are ready or have failed."""
     poll = select.poll()
     by_fd: dict[int, Readable] = {}
     for sockets, events in ((readers, select.POLLIN), (writers, select.POLLOUT)):
