@@ -17,7 +17,7 @@ DELETED = "delete"
 DAMAGED = "damaged"
 """Suffix of a log that was set aside because its bytes differ from those written."""
 STRAY = "stray"
-"""Suffix of a log that was set aside because the controller has not assigned its partition to this broker."""
+"""Suffix of a log that was set aside because its partition is assigned to other brokers or its topic was deleted."""
 _BEING_DELETED = re.compile(r"(.+)\.[0-9a-f]{32}-delete")
 _FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
 _SET_ASIDE = re.compile(r"(.+)\.[0-9a-f]{32}-(damaged|stray)")
