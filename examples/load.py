@@ -1,10 +1,10 @@
-"""A producer and a consumer that print what they see: the profile `load` of docker-compose.yml.
+"""A producer and a consumer that print their records: the profile `load` of docker-compose.yml.
 
     python examples/load.py produce     create the topic, send numbered records, print the acknowledged ones
     python examples/load.py consume     read them as a member of a group, check that each number comes once and in order
 
-Brokers and certificates come from PACELINE_BOOTSTRAP_SERVERS and PACELINE_SSL_*. SIGTERM ends either; the exit code is
-3 when a record was lost, doubled or out of order.
+PACELINE_BOOTSTRAP_SERVERS and PACELINE_SSL_* name brokers and certificates. SIGTERM ends either program; the exit code
+is 3 when a record was lost, doubled or out of order.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def say(text: str) -> None:
 
 
 def create_topic(bootstrap: str, topic: str) -> None:
-    """Create the topic with three replicas, of which two must have a record; leave it as it is when it exists."""
+    """Create the topic with three replicas and ``min.insync.replicas`` of 2, unless it exists."""
     with Admin(bootstrap) as admin:
         new = NewTopic(topic, partitions=3, replication_factor=3, configs={"min.insync.replicas": "2"})
         (result,) = admin.create_topics([new])
@@ -39,7 +39,7 @@ def create_topic(bootstrap: str, topic: str) -> None:
 
 
 def produce(bootstrap: str, topic: str, rate: int, stopping: threading.Event) -> int:
-    """Send records until told to stop; return how many failed."""
+    """Send records until stopped; return the number of failed records."""
     run = f"{os.getpid()}-{time.time_ns():x}"
     begin = printed = time.monotonic()
     sent = acknowledged = failed = 0
@@ -80,7 +80,7 @@ def _count(futures: Iterable[RecordFuture], acknowledged: int, failed: int) -> t
 
 
 def consume(bootstrap: str, topic: str, group: str, stopping: threading.Event) -> int:
-    """Read records until told to stop; return how many were lost, doubled or out of order."""
+    """Read records until stopped; return the number of records that were lost, doubled or out of order."""
     latest: dict[tuple[str, bytes], int] = {}
     read = wrong = 0
     printed = time.monotonic()
@@ -91,7 +91,7 @@ def consume(bootstrap: str, topic: str, group: str, stopping: threading.Event) -
                 for record in records:
                     run, _, number = (record.value or b"").decode().rpartition(":")
                     expected = latest.get((run, record.key or b""), int(number) - 1) + 1
-                    # A group begins where it committed last, so a key's first number after a start can be any.
+                    # A group begins at its committed offset, so the first number of a key after a start can be any.
                     if int(number) != expected:
                         wrong += 1
                         place = f"{record.topic}/{record.partition}@{record.offset}"
@@ -106,7 +106,7 @@ def consume(bootstrap: str, topic: str, group: str, stopping: threading.Event) -
 
 
 def main() -> int:
-    """Run one of the two and return the exit code."""
+    """Run the producer or the consumer and return the exit code."""
     parser = argparse.ArgumentParser(description="Print what a producer or a consumer sees.")
     parser.add_argument("role", choices=("produce", "consume"))
     parser.add_argument("--bootstrap", default=os.environ.get("PACELINE_BOOTSTRAP_SERVERS", "127.0.0.1:9102"))

@@ -1,4 +1,5 @@
-"""`make run`: real flights streamed through a cluster whose leader dies on the way, then read back with Spark.
+"""`make run`: stream real flights through a cluster, kill a leader meanwhile, and check the records with Spark.
 
-Read `run.py` first; `story.py` pauses and kills, `flights.py` brings the data, `report.py` and `chart.py` tell the end.
+Read `run.py` first; `story.py` pauses and kills brokers, `flights.py` reads the data, `report.py` and `chart.py` write
+the report.
 """

@@ -1,4 +1,4 @@
-"""``python -m examples.flights``: what ``make run`` calls."""
+"""``python -m examples.flights``, the command of ``make run``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Throughput over time as an SVG, with the events of the cluster marked on it. No plotting library needed."""
+"""Draw throughput over time as an SVG, with marks for the events of the cluster, without a plotting library."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _COLOURS = {"bad": "#cf1124", "warn": "#b7791f", "good": "#2f855a", "info": "#52
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened, at seconds since the stream began; ``tone`` is bad, warn, good or info."""
+    """An event of the run, in seconds since the stream began; ``tone`` is bad, warn, good or info."""
 
     at_s: float
     label: str
@@ -125,7 +125,7 @@ def _labels(marks: Sequence[Mark], x_of: Callable[[float], float]) -> list[str]:
         parts.append(
             f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{baseline - 9}" y2="{HEIGHT - BOTTOM}" stroke="{colour}" '
             f'stroke-width="1" stroke-dasharray="3 3"/>'
-            # The white edge is a text of its own: not every viewer knows paint-order.
+            # The white edge is a separate text, because some viewers do not support paint-order.
             f'<text class="event halo" x="{left:.1f}" y="{baseline}">{escape(mark.label)}</text>'
             f'<text class="event" x="{left:.1f}" y="{baseline}" style="fill:{colour}">{escape(mark.label)}</text>'
         )

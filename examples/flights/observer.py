@@ -1,4 +1,4 @@
-"""What the demo sees of the cluster: it asks brokers directly, one by one, and takes no answer for an answer."""
+"""Observe the cluster: request the replica states from each broker directly; a broker may fail to answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ class PartitionView:
     leader_epoch: int
     isr: frozenset[int]
     log_end_offset: dict[int, int]
-    """Per replica, where the leader knows it."""
+    """By replica; without replicas whose value the leader does not know."""
     last_caught_up_ago_ms: dict[int, int]
-    """Per replica, where the leader knows it."""
+    """By replica; without replicas whose value the leader does not know."""
 
 
 class ClusterObserver:
-    """Asks each broker what it leads. Safe for one thread; close it when done."""
+    """Asks each broker for the partitions that it leads. For use by one thread; close it after use."""
 
     def __init__(self, addresses: Mapping[int, str]) -> None:
         self._channels = {
@@ -70,7 +70,7 @@ class ClusterObserver:
         }
 
     def leaders(self, topic: str, without: frozenset[int] = frozenset()) -> dict[int, PartitionView]:
-        """Return each partition as seen by its leader; of two who both claim it, the one with the higher epoch."""
+        """Return each partition as its leader describes it; of two leaders, the leader with the higher epoch counts."""
         views: dict[int, PartitionView] = {}
         for broker in sorted(self._stubs):
             if broker in without:

@@ -1,4 +1,4 @@
-"""The report of a run as one HTML page with the chart inside; it loads nothing."""
+"""Write the report of a run as one HTML page that contains the chart and loads no other file."""
 
 from collections.abc import Sequence
 from html import escape
@@ -18,7 +18,7 @@ def make_page(title: str, facts: Sequence[tuple[str, str]], chart: str, delays: 
 
     Args:
         title: its heading.
-        facts: a name and a sentence each.
+        facts: pairs of a name and a sentence.
         chart: an SVG element.
         delays: the header and the rows of the delay table.
     """

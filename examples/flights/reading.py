@@ -1,4 +1,4 @@
-"""How Spark's stream kept up: its micro-batches, and when it read from the new leaders after a leader died."""
+"""Progress of Spark's stream: its micro-batches, and the time until it read from the new leaders after a kill."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,10 +9,10 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch whose rows are in the table."""
+    """A micro-batch whose rows are in the table."""
 
     at_s: float
-    """When it ended."""
+    """Time of the batch's end."""
     duration_ms: int
     rows: int
     ends: Mapping[int, int]
@@ -20,7 +20,7 @@ class Batch:
 
 
 def parse_batches(lines: Iterable[str]) -> list[Batch]:
-    """Return the micro-batches of a progress file; a last line that is not yet complete is left out."""
+    """Return the micro-batches of a progress file, without a last line that is not yet complete."""
     found = []
     for line in lines:
         if not line.endswith("\n"):
@@ -39,7 +39,7 @@ class Reading:
 
     @classmethod
     def since(cls, started_s: float, batches: Sequence[Batch]) -> "Reading":
-        """Return the reading with times relative to ``started_s`` of the same clock."""
+        """Return a copy with times relative to ``started_s`` of the same clock."""
         return cls([replace(batch, at_s=batch.at_s - started_s) for batch in batches])
 
     @property
@@ -53,18 +53,18 @@ class Reading:
         return round(1000 * max((after.at_s - before.at_s for before, after in pairwise(self.batches)), default=0.0))
 
     def samples(self) -> tuple[tuple[float, float], ...]:
-        """Return (seconds, rows per second) per micro-batch, each over the time since the one before."""
+        """Return (seconds, rows per second) of each micro-batch, over the time since the previous micro-batch."""
         return tuple(
             (after.at_s, after.rows / max(after.at_s - before.at_s, 0.001)) for before, after in pairwise(self.batches)
         )
 
     def read_again_ms(self, killed_at_s: float, resumed_at: Mapping[int, int]) -> dict[int, int]:
-        """Return, per partition, the time from a leader's death until a row that the new leader took is in the table.
+        """Return, by partition, the time from a leader's death until a row appended by its successor is in the table.
 
         Args:
-            killed_at_s: when the leader was killed.
-            resumed_at: per partition that it led, the new leader's log end offset when it began to serve. A partition
-                that got no record after that is left out.
+            killed_at_s: time of the leader's death.
+            resumed_at: for each of its partitions, the new leader's log end offset when it began to serve. A partition
+                without a later record is omitted.
         """
         found = {}
         for partition, resumed in sorted(resumed_at.items()):

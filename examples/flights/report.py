@@ -1,4 +1,4 @@
-"""The end of `make run`: a short report on the terminal, the same facts as a page and as JSON, and the chart."""
+"""Report of `make run`: a summary on the terminal, the same facts as a page and as JSON, and the chart."""
 
 import json
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 @dataclass(frozen=True, slots=True)
 class StreamTotals:
-    """What the producer saw."""
+    """Totals of the producer."""
 
     records_sent: int
     records_acked: int
@@ -118,7 +118,7 @@ def print_report(console: Console, report: dict[str, Any], verdict: Verdict) -> 
 
 
 def report_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the facts as a name and a sentence each."""
+    """Return the facts as pairs of a name and a sentence."""
     killed, paused = report["killed_broker"], report["paused_broker"]
     return [
         ("records", f"{report['records_sent']:,} sent · {report['records_acked']:,} acked · "

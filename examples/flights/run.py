@@ -1,4 +1,4 @@
-"""The main job: a cluster from nothing, real flights streamed in by a producer and out by Spark, and two mishaps."""
+"""Start a cluster, stream real flights through it from a producer to Spark, and pause and kill a broker meanwhile."""
 
 import argparse
 import math
@@ -29,12 +29,12 @@ TOPIC, PARTITIONS, REPLICATION_FACTOR, MIN_INSYNC_REPLICAS = "flights", 6, 3, 2
 LAG_TIME_MAX_MS, SESSION_TIMEOUT_MS = 2_000, 6_000
 _CLUSTER = "cluster"
 _SPARK_LOG = "spark.log"
-"""The first file of a run; a directory with other files and without this one is somebody else's."""
+"""First file that a run writes; a non-empty directory without it does not belong to a run and is not deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line asked for."""
+    """Options of the command line."""
 
     directory: Path
     seed: int
@@ -92,14 +92,14 @@ def _pace(text: str) -> float:
 
 
 class NotARunError(Exception):
-    """A directory to be emptied holds what no run has written."""
+    """The directory to be deleted was not written by a run."""
 
 
 def clear(directory: Path) -> None:
-    """Stop the cluster an earlier run has kept, and delete the directory with all it holds.
+    """Stop the cluster that an earlier run left running, and delete the directory.
 
     Raises:
-        NotARunError: it holds something, and nothing that a run begins with; nothing is deleted.
+        NotARunError: the directory has files, but not the first file of a run; nothing is deleted.
     """
     if not directory.exists():
         return
@@ -248,7 +248,7 @@ class _Demo:
 
 
 class _Every:
-    """Calls a function again and again until stopped."""
+    """Calls a function periodically until stopped."""
 
     def __init__(self, seconds: float, call: Callable[[], object]) -> None:
         self._over = threading.Event()

@@ -1,11 +1,11 @@
-"""The Spark side of the run: a stream that writes the flights to a table, and the verdict on that table.
+"""Spark program of the run: a stream that writes the flights to a table, and a check of that table.
 
 ``python -m examples.flights.spark_job DIRECTORY`` reads two lines of JSON from its standard input. The first names the
-cluster and the topic and starts the query; the second says how many records there must be, and ends it when all that
-the topic holds has been read. `examples.flights.verify.SparkReader` is the near end.
+cluster and the topic and starts the query. The second has the expected number of records, and ends the query when it
+has read all records of the topic. `examples.flights.verify.SparkReader` starts this program and writes these lines.
 
-Relative paths are below the working directory, DIRECTORY/scratch: ``progress.jsonl`` gets a line per micro-batch and
-``verdict.json`` the verdict.
+Relative paths are below the working directory, DIRECTORY/scratch: the program writes a line per micro-batch to
+``progress.jsonl`` and the result of the check to ``verdict.json``.
 """
 
 import json
@@ -39,7 +39,7 @@ _FLIGHT = (
 
 
 def spark_session() -> Any:
-    """Return a local session that knows the data source and writes only below the working directory."""
+    """Return a local session with the data source registered, which writes only below the working directory."""
     builder = (
         SparkSession.builder.master("local[2]")
         .appName("paceline-flights")
@@ -48,7 +48,7 @@ def spark_session() -> Any:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.session.timeZone", "UTC")
-        # Spark gives a Python worker 15 seconds to start and repeats the task; a busy machine needs longer.
+        # By default Spark repeats a task whose Python worker has not started in 15 s; a busy machine needs longer.
         .config("spark.python.authenticate.socketTimeout", "120s")
         .config("spark.sql.warehouse.dir", "warehouse")
         .config("spark.driver.host", "127.0.0.1")
@@ -68,11 +68,11 @@ class BatchLog(StreamingQueryListener):  # type: ignore[misc]
         self._file: TextIO | None = None
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Create the file, which shows the near end that the query runs."""
+        """Create the file, from which `SparkReader` knows that the query runs."""
         self._file = self._path.open("w", encoding="utf-8", buffering=1)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Note the micro-batch, with the time of the machine's monotonic clock, which all its processes share."""
+        """Write the micro-batch with the time of the monotonic clock, which all processes of the machine share."""
         progress = event.progress
         if not progress.numInputRows or self._file is None:
             return
@@ -93,7 +93,7 @@ class BatchLog(StreamingQueryListener):  # type: ignore[misc]
 
 
 def start_stream(session: Any, bootstrap: str, topic: str, table: Path) -> Any:
-    """Start the query that appends each flight of the topic to the table, once, and return it."""
+    """Start the query that appends each flight of the topic once to the table, and return the query."""
     return (
         session.readStream.format("paceline")
         .option("paceline.bootstrap.servers", bootstrap)
@@ -116,12 +116,12 @@ def start_stream(session: Any, bootstrap: str, topic: str, table: Path) -> Any:
 
 
 def judge(session: Any, table: Path, expected: int) -> Verdict:
-    """Return what the table holds.
+    """Return the result of checking the table.
 
     Args:
         session: a Spark session from `spark_session`.
-        table: folder that the stream wrote to.
-        expected: how many records with sequence numbers from 0 must be there.
+        table: folder to which the stream wrote.
+        expected: number of records, whose sequence numbers begin at 0.
     """
     written = session.read.parquet(str(table))
     totals = written.agg(
@@ -149,7 +149,7 @@ def judge(session: Any, table: Path, expected: int) -> Verdict:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Start a session, stream when told to, and write the verdict when the stream has everything."""
+    """Start a session, run the stream after the first input line, and write the verdict when all records are read."""
     table = Path(argv[0]) / TABLE
     session = spark_session()
     session.streams.addListener(BatchLog(Path(PROGRESS_FILE)))

@@ -1,4 +1,4 @@
-"""The mishaps during the stream: a follower is paused, then a leader is killed."""
+"""Faults during the stream: pause a follower, then kill a leader."""
 
 import random
 import threading
@@ -14,7 +14,7 @@ POLL_SECONDS = 0.04
 _PAUSE_AFTER_S = (4.0, 8.0)
 _KILL_AFTER_S = (15.0, 19.0)
 _READER_LIMIT_S = 32.0
-"""How long after the first record the kill waits for the reader; a reader that is slower misses it."""
+"""Latest time of the kill after the first record; it waits no longer for the reader's first records."""
 _DOWN_S = (1.0, 3.0)
 
 
@@ -24,26 +24,26 @@ class StoryFailedError(Exception):
 
 @dataclass
 class Facts:
-    """What was seen, with times in seconds since the stream began."""
+    """Observations of the run; times are in seconds since the stream began."""
 
     marks: list[Mark] = field(default_factory=list)
     bands: list[Band] = field(default_factory=list)
     paused_broker: int = 0
     isr_shrink_after_ms: dict[int, int] = field(default_factory=dict)
-    """Per partition: from the follower's last catch-up to the first answer of the leader without it in the ISR."""
+    """By partition: time from the follower's last catch-up until the leader's first answer with an ISR without it."""
     isr_grown_after_resume_ms: int = 0
     killed_broker: int = 0
     killed_at_s: float = 0.0
     killed_leaders: int = 0
     leaderless_ms: dict[int, int] = field(default_factory=dict)
-    """Per partition of the killed leader: from the kill to the first answer of a new leader."""
+    """By partition of the killed leader: time from the kill to the first answer of a new leader."""
     resumed_at: dict[int, int] = field(default_factory=dict)
-    """Per partition of the killed leader: the new leader's log end offset in that answer."""
+    """By partition of the killed leader: the new leader's log end offset in that answer."""
     full_isr_after_restart_ms: int = 0
 
 
 class Story:
-    """Pauses and kills at random moments, waits for what must follow, and writes down when it did."""
+    """Pauses and kills brokers at random times, waits for the expected reactions, and records their times."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Story:
         is_reading: Callable[[], bool],
         wait_limit_s: float = 60.0,
     ) -> None:
-        """``is_reading`` says whether the stream that must survive the kill has read its first records."""
+        """``is_reading`` returns whether Spark's stream, which must survive the kill, has read its first records."""
         self._cluster = cluster
         self._topic = topic
         self._partitions = partitions
@@ -73,10 +73,10 @@ class Story:
         self.facts = Facts()
 
     def tell(self, started: float) -> None:
-        """Run the whole story; ``started`` is the monotonic time of the first record.
+        """Inject all faults; ``started`` is the monotonic time of the first record.
 
         Raises:
-            StoryFailedError: something that must follow did not, within its limit.
+            StoryFailedError: an expected reaction of the cluster did not happen within its limit.
         """
         self._started = started
         pause_at, kill_at = self._rng.uniform(*_PAUSE_AFTER_S), self._rng.uniform(*_KILL_AFTER_S)
@@ -87,14 +87,14 @@ class Story:
         self._kill_the_leader_of_most()
 
     def abandon(self) -> None:
-        """Let `tell` end as soon as it notices; for an interrupted run."""
+        """Make `tell` return at its next check, for an interrupted run."""
         self._over.set()
 
     def check_the_end(self) -> None:
-        """Wait until every replica is in sync once more, now that the stream is over.
+        """Wait until every replica is in sync after the stream has ended.
 
         Raises:
-            StoryFailedError: some broker did not stay.
+            StoryFailedError: a replica is not in sync within the limit.
         """
         try:
             self._await_full_isr("after the stream")
@@ -136,11 +136,11 @@ class Story:
         self._mark("full ISR again", "good")
 
     def _watch_the_shrink(self, victim: int, from_s: float) -> bool:
-        """Poll the other leaders until every partition on which the victim lags has dropped it."""
+        """Poll the other leaders until each partition in which ``victim`` lags has removed it from its ISR."""
         caught_up: dict[int, float] = {}
         lagging: set[int] = set()
         after = self.facts.isr_shrink_after_ms
-        # The session must outlive the pause, and ZooKeeper last heard of the broker up to a third of it before.
+        # The session must not expire during the pause; its last heartbeat may be a third of the session time-out old.
         limit = from_s + 1.5 * self._lag_time_max_ms / 1000 + 0.6
         while self._now() < limit:
             views = self._observer.leaders(self._topic, without=frozenset({victim}))

@@ -1,4 +1,4 @@
-"""Streams the flights through an idempotent producer, paced, and counts what was acknowledged when."""
+"""Send the flights with an idempotent producer at a limited rate, and count the acknowledgements over time."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ _SAMPLE_SECONDS = 0.5
 
 
 class Stream:
-    """One pass over the records. `acked` and `sent` may be read from another thread."""
+    """A single pass over the records. Another thread may read `acked` and `sent`."""
 
     def __init__(self, producer: Producer, topic: str, total: int, duration_s: float) -> None:
         self._producer = producer
@@ -26,7 +26,7 @@ class Stream:
         self.acked = 0
 
     def run(self, records: Iterable[tuple[bytes, bytes]], on_start: Callable[[float], None]) -> StreamTotals:
-        """Send every record and return when each has an outcome."""
+        """Send every record and return when each is acknowledged or has failed."""
         records = iter(records)
         self._started = time.monotonic()
         on_start(self._started)

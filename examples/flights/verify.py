@@ -1,7 +1,7 @@
-"""Runs Spark in a process of its own: a stream that reads the topic while it is written, then a verdict.
+"""Run Spark in a separate process: a stream that reads the topic while it is written, then a check of the table.
 
-Spark's log goes to a file. `SparkReader` is the near end, `examples.flights.spark_job` the far end; this module imports
-no Spark.
+Spark's log goes to a file. `SparkReader` controls the process, which runs `examples.flights.spark_job`; this module
+does not import Spark.
 """
 
 import json
@@ -20,14 +20,14 @@ TABLE = "flights.parquet"
 SCRATCH = "scratch"
 PROGRESS_FILE = "progress.jsonl"
 VERDICT_FILE = "verdict.json"
-"""The last two are in the scratch folder."""
+"""Progress and verdict files are in the scratch folder."""
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What Spark's stream has read from the topic."""
+    """Result of Spark's check of the records that its stream has read."""
 
     records_read: int
     distinct: int
@@ -41,19 +41,19 @@ class Verdict:
 
     @property
     def clean(self) -> bool:
-        """Whether every record is there once and in order."""
+        """Whether the table has every record once and in order."""
         return not (self.lost or self.duplicated or self.out_of_order or self.keys_on_two_partitions)
 
 
 class SparkFailedError(Exception):
-    """Spark did not come to a verdict; the message ends with the tail of its log."""
+    """Spark failed or did not finish in time; the message ends with the tail of its log."""
 
 
 class SparkReader:
-    """A Spark process that is ready when the topic is."""
+    """A Spark process, started before the topic exists, because its start takes seconds."""
 
     def __init__(self, directory: Path) -> None:
-        """Start it; ``directory`` gets its log, its scratch files and the table."""
+        """Start the process, which writes its log, its scratch files and the table to ``directory``."""
         directory = directory.resolve()
         self._scratch = directory / SCRATCH
         self._log = directory / "spark.log"
@@ -65,20 +65,20 @@ class SparkReader:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                # What Spark writes by itself goes below its working directory: in its options a path may hold neither
-                # spaces nor commas.
+                # Spark writes its own files below the working directory, because its options accept no path with
+                # spaces or commas.
                 cwd=self._scratch,
                 env={
                     **os.environ,
                     "SPARK_LOCAL_IP": "127.0.0.1",
                     "SPARK_LOCAL_DIRS": ".",
-                    # The example is no installed package, and the child starts in the run's directory.
+                    # The examples are not installed as a package, and the child does not start in the repository.
                     "PYTHONPATH": os.pathsep.join(filter(None, [str(_REPOSITORY), os.environ.get("PYTHONPATH")])),
                 },
             )
 
     def start(self, bootstrap: str, topic: str) -> None:
-        """Begin to stream the topic, from its beginning, as soon as Spark is up.
+        """Stream the topic from its beginning as soon as Spark has started.
 
         Raises:
             SparkFailedError: the process has ended.
@@ -94,7 +94,7 @@ class SparkReader:
         """Wait until the stream runs.
 
         Raises:
-            SparkFailedError: the process has ended, or the time is over.
+            SparkFailedError: the process has ended, or the stream did not start in time.
         """
         deadline = time.monotonic() + timeout_s
         while not (self._scratch / PROGRESS_FILE).exists():
@@ -113,10 +113,10 @@ class SparkReader:
             return []
 
     def finish(self, expected: int, timeout_s: float = 180.0) -> Verdict:
-        """Wait until the stream has read all that the topic holds, end it, and return what it has read.
+        """Wait until the stream has read all records of the topic, end it, and return the verdict.
 
         Raises:
-            SparkFailedError: no verdict within the time, or Spark failed.
+            SparkFailedError: Spark failed or did not finish in time.
         """
         try:
             self._process.communicate(_line({"expected": expected}), timeout=timeout_s)
@@ -133,7 +133,7 @@ class SparkReader:
         )
 
     def stop(self) -> None:
-        """End the process and its JVM, whatever they are doing."""
+        """Kill the process and its JVM."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
