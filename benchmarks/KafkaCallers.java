@@ -114,7 +114,7 @@ public final class KafkaCallers {
         return new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
     }
 
-    /** Each sends one record, waits for its acknowledgement, and sends the next one; returns when each has had one. */
+    /** Each caller sends a record, waits for its acknowledgement, and sends the next; returns when each had an answer. */
     private static void callers(String bootstrap, String topic, int partitions, int count, int size)
             throws InterruptedException {
         byte[] value = new byte[size];
@@ -162,7 +162,7 @@ public final class KafkaCallers {
         });
     }
 
-    /** Writes 1,000 records a second and reads all of them with each consumer; a sample is from send to having it. */
+    /** Writes 1,000 records a second, which each consumer reads; a sample is the time from send until it is read. */
     private static void tail(String bootstrap, String topic, int partitions, int count, int size) throws Exception {
         List<TopicPartition> all = new ArrayList<>();
         for (int partition = 0; partition < partitions; partition++) {
@@ -210,7 +210,7 @@ public final class KafkaCallers {
         return now.getEpochSecond() * 1_000_000 + now.getNano() / 1_000;
     }
 
-    /** Opens connections that have made one request each, ApiVersions, and make no other. */
+    /** Opens connections that make a single request each, ApiVersions. */
     private static void idle(String bootstrap, int count) throws Exception {
         String[] addresses = bootstrap.split(",");
         byte[] apiVersions = ByteBuffer.allocate(14)

@@ -11,9 +11,9 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * From send (acks=all) to the acknowledgement, and to the consumer having the record, one record at a time: what
- * Kafka's own EndToEndLatency does, with the same settings. That tool cuts each sample off to whole milliseconds, which
- * says little where the median is one or two.
+ * Measures the time from send (acks=all) to the acknowledgement, and until the consumer has the record, one record at a
+ * time, like Kafka's own EndToEndLatency and with the same settings. That tool truncates each sample to whole
+ * milliseconds, which is too coarse for a median of one or two milliseconds.
  *
  * <p>Arguments: bootstrap servers, topic, records, warm-up records, bytes. Prints p50 and p99 of both in milliseconds.
  */

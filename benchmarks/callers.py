@@ -1,4 +1,4 @@
-"""Many small clients against Paceline and Apache Kafka 3.9.1 (ZooKeeper mode) in one run, on this machine.
+"""Measure many small clients on Paceline and Apache Kafka 3.9.1 (ZooKeeper mode) in one run, on this machine.
 
     python -m benchmarks.callers [--seconds 8] [--only callers_50] [--without-kafka] [--output build/bench/callers.json]
 
@@ -8,14 +8,15 @@ Paceline are a Go program on generated stubs (clients/go/callers), those of Kafk
 
 | Row | Load |
 |---|---|
-| `callers_N` | N connections; each sends one record of 100 bytes with acks=all and waits for it before the next one |
-| `stream_N` | the same with one `ProduceStream` per caller; set against Kafka's `callers_N` |
+| `callers_N` | N connections; each sends a record of 100 bytes with acks=all and waits for its acknowledgement |
+| `stream_N` | the same with one `ProduceStream` per caller; compared with Kafka's `callers_N` |
 | `tail_50` | 1,000 records a second, all read by 50 consumers: records read a second, milliseconds from send to read |
 | `spread_1000` | records to 1,000 partitions at random, linger 5 ms, at most 5,000 unacknowledged: records a second |
 | `idle_2000` | `callers_50` beside 2,000 connections that have made one call |
 
-``paceline`` and ``kafka`` are requests (records) a second, and ``ratio`` the first by the second. Processor time of the
-three brokers, user and system, is given per request; it means more than the rate when the machine has other work.
+``paceline`` and ``kafka`` are requests (records) a second, and ``ratio`` is ``paceline`` divided by ``kafka``. The
+processor time of the three brokers, user and system, is given per request; it is more reliable than the rate when the
+machine has other work.
 """
 
 import argparse
@@ -45,7 +46,7 @@ _JIT_WARM_UP_S = 30
 
 @dataclass(frozen=True)
 class Row:
-    """One load, and the row of Kafka to compare it with."""
+    """A load, and the row of Kafka with which it is compared."""
 
     name: str
     mode: str
@@ -74,7 +75,7 @@ ROWS = [
 
 @dataclass(frozen=True)
 class Figures:
-    """What one load program reported, and the brokers' processor time per request."""
+    """Figures that a load program reported, and the brokers' processor time per request."""
 
     rate: float
     p50_ms: float
@@ -211,7 +212,7 @@ def _told(system: str, name: str, figures: Figures) -> Figures:
 
 
 def measured(command: list[str], seconds: int, broker_pids: Callable[[], list[int]]) -> Figures:
-    """Run a load program and return its figures, with the processor time that brokers used while it measured."""
+    """Run a load program and return its figures, with the processor time of the brokers during the measurement."""
     meter: CpuMeter | None = None
     used_s = 0.0
     result: dict[str, Any] = {}

@@ -1,9 +1,9 @@
-"""What one record costs the Python client in CPU, without a network: accumulate and encode, fetch and decode.
+"""Measure the CPU time per record of the Python client without a network: accumulate and encode, fetch and decode.
 
     python -m benchmarks.client_codec [--records 500000] [--size 100] [--profile send_many]
 
-Every figure is CPU time of one thread, best of three rounds, with the bare compiled codec in the same run, so that
-the ratio means something on a busy machine too. The aims: `send_many` at 700,000 records a second and decoding at
+Every figure is CPU time of one thread, best of three rounds. The bare compiled codec is measured in the same run, so
+that the ratio is meaningful on a busy machine, too. The aims: `send_many` at 700,000 records a second and decoding at
 1,000,000, both at 100 bytes.
 """
 
@@ -33,7 +33,7 @@ _ACKS_ALL = 3
 
 
 class _Metadata:
-    """Six partitions, all led; stands in for the refresher."""
+    """Metadata of six partitions with leaders, in place of the refresher."""
 
     def wait_for_topic(self, topic: str, timeout_s: float) -> int:
         return PARTITIONS
@@ -46,7 +46,7 @@ class _Metadata:
 
 
 class _Sender:
-    """Encodes what is ready into requests and acknowledges it, on the caller's thread, where a real one has its own."""
+    """Encodes ready batches into requests and acknowledges them, on the caller's thread instead of a sender thread."""
 
     thread = None
 
@@ -55,10 +55,10 @@ class _Sender:
         self.request_bytes = 0
 
     def close(self, timeout_s: float) -> None:
-        """Nothing runs."""
+        """Do nothing, because no thread runs."""
 
     def wake(self) -> None:
-        """Send everything that is full."""
+        """Send all full batches."""
         self.send_ready(0)
 
     def send_ready(self, now_ms: int) -> None:
@@ -79,7 +79,7 @@ class _Sender:
 
 
 def offline_producer() -> tuple[Producer, _Sender]:
-    """Return a producer whose threads are stopped and whose requests go nowhere."""
+    """Return a producer whose threads are stopped and whose requests are not sent."""
     producer = Producer("127.0.0.1:1", linger_ms=1_000_000_000)
     producer._sender.close(0)
     producer._metadata.close()
@@ -92,7 +92,7 @@ def offline_producer() -> tuple[Producer, _Sender]:
 
 
 def best(run: Callable[[], int]) -> float:
-    """Return the best rate of some rounds, in records a second of CPU time."""
+    """Return the best rate of several rounds, in records per second of CPU time."""
     rates = []
     for _ in range(ROUNDS):
         began = time.thread_time()
@@ -102,7 +102,7 @@ def best(run: Callable[[], int]) -> float:
 
 
 def produce_rates(count: int, size: int) -> dict[str, Callable[[], int]]:
-    """Return the ways to produce, each a round that says how many records it made."""
+    """Return the ways to produce; each is a function that runs a round and returns its number of records."""
     value = random.Random(1).randbytes(size)
     keys = [b"key-%04d" % number for number in range(1_000)]
 
@@ -141,7 +141,7 @@ def produce_rates(count: int, size: int) -> dict[str, Callable[[], int]]:
 
 
 def consume_rates(count: int, size: int) -> dict[str, Callable[[], int]]:
-    """Return the ways to consume a fetch answer of one partition."""
+    """Return the ways to consume a fetch response of one partition."""
     from paceline.v1.log_service_pb2 import FetchPartitionResult, FetchResponse
 
     value = random.Random(1).randbytes(size)
@@ -199,7 +199,7 @@ def consume_rates(count: int, size: int) -> dict[str, Callable[[], int]]:
 
 
 def partitioner_rates() -> dict[str, Callable[[], int]]:
-    """Return the hash alone, with and without the cache."""
+    """Return the rounds that only compute the key hash, with and without the cache."""
     keys = [b"key-%012d" % number for number in range(100_000)]
 
     def uncached() -> int:

@@ -1,4 +1,4 @@
-"""How fast is compaction? MB/s of the log read, for several record sizes, on a directory of its own.
+"""Measure compaction in MB/s of the log that it reads, for several record sizes, in a separate directory.
 
 python -m benchmarks.compaction --megabytes 64
 """
@@ -20,7 +20,7 @@ CONFIG = LogConfig(segment_bytes=16 << 20, cleanup_policy=frozenset({"compact"})
 
 
 def measure(megabytes: int, value_bytes: int, codec: Codec, keys: int) -> float:
-    """Return MB/s of one cleaning of a log that was never cleaned."""
+    """Return MB/s of the first cleaning of a log."""
     root = tempfile.mkdtemp(prefix="paceline-compaction-")
     chance = random.Random(7)
     try:

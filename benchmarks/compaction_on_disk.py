@@ -1,4 +1,4 @@
-"""Measures a compaction of a running broker by its files, the same way for Paceline and for Kafka.
+"""Measure a compaction of a running broker by its files, in the same way for Paceline and for Kafka.
 
 A topic with one replica is filled while its policy is ``delete``, then its policy becomes ``compact``. The compaction
 lasts from the first ``.cleaned`` file to the topic's line in ``cleaner-offset-checkpoint``.
@@ -34,14 +34,14 @@ AFTER: Final = {**BEFORE, "cleanup.policy": "compact", "min.cleanable.dirty.rati
 
 
 def records() -> Iterator[tuple[bytes, bytes]]:
-    """Yield keys and values, the same for both."""
+    """Yield keys and values, the same for both systems."""
     chance = random.Random(7)
     for _ in range(RECORDS):
         yield b"key-%08d" % chance.randrange(KEYS), chance.randbytes(VALUE_BYTES)
 
 
 class PacelineTopic:
-    """The topic in Paceline."""
+    """The measured topic in Paceline."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -61,7 +61,7 @@ class PacelineTopic:
 
 
 class KafkaCompactedTopic:
-    """The topic in Kafka."""
+    """The measured topic in Kafka."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -91,7 +91,7 @@ class KafkaCompactedTopic:
 async def compaction_figures(
     topic: PacelineTopic | KafkaCompactedTopic, directories: list[Path], rate: Callable[[], Awaitable[float]]
 ) -> dict[str, float]:
-    """Return MB/s of a compaction, and the rate of other requests while it runs as a part of the rate without."""
+    """Return MB/s of a compaction, and the rate of other requests during it divided by their rate without it."""
     await topic.fill()
     log = next(path for directory in directories for path in directory.rglob(f"{TOPIC}-0"))
     size = sum(path.stat().st_size for path in sorted(log.glob("*.log"))[:-1])
@@ -106,7 +106,7 @@ async def compaction_figures(
 
 
 async def _seconds(log: Path, checkpoint: Path) -> float:
-    """Return how long the compaction takes that is about to begin."""
+    """Wait for the next compaction and return its duration."""
     await _until(lambda: any(log.glob("*.cleaned")), "the compaction begins")
     begin = time.perf_counter()
     line = re.compile(rf"^{TOPIC} 0 [1-9]", re.MULTILINE)

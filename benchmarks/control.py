@@ -1,14 +1,14 @@
-"""What the controller costs: creation, a stopping broker, a dead controller, a dead broker; all of it real processes.
+"""Measure the controller with real processes: topic creation, a stopping broker, a dead controller, a dead broker.
 
     python -m benchmarks.control [--partitions 1000 10000] [--alone 1000 10000 100000] [--output FILE]
 
-Sizes after ``--partitions`` run with three brokers; where those are what takes the time, the sizes after ``--alone``
-show the controller against null brokers (`benchmarks.null_brokers`), which agree to everything at once.
+The sizes of ``--partitions`` run with three brokers. The sizes of ``--alone`` measure the controller without the time
+of brokers, with null brokers (`benchmarks.null_brokers`), which answer every request at once.
 
-Times are read from the logs that every process writes (one machine, one clock), so nothing that is measured is slowed
-down by being watched. Spans follow a dead broker from its znode's loss: noticed by the controller, elected (the last
-write of a new leader is in ZooKeeper), serving (the last new leader has taken over), acknowledged (the last replica has
-followed). A controller has taken over when its failover is done and all requests are queued.
+Times are read from the logs that every process writes anyway (one machine, one clock), so the measurement does not slow
+the processes down. Spans of a dead broker begin at the deletion of its znode: noticed by the controller, elected (the
+last write of a new leader is in ZooKeeper), serving (the last new leader leads), acknowledged (the last replica
+follows). A controller failover ends when all requests are queued.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def main() -> None:
         row["load"] = round(os.getloadavg()[0], 1)
         results.append(row)
         print("  " + json.dumps(row), flush=True)
-        # After each row: what was measured stays when a later part fails.
+        # Write the file after each row, so that the measured rows remain when a later part fails.
         arguments.output.write_text(json.dumps({**about, "results": results}, indent=2) + "\n", encoding="utf-8")
     print(f"written to {arguments.output}")
 
@@ -123,7 +123,7 @@ def _broker_failover(cluster: LocalCluster, count: int) -> dict[str, Any]:
     killed_ms = now_ms()
     gone_ms = gone.wait()
     noticed_ms = int(marks.await_record(controller, "broker-down")["wall_ms"])
-    gone_ms = min(gone_ms, noticed_ms)  # the controller's watch may be the first to hear of it
+    gone_ms = min(gone_ms, noticed_ms)  # the controller's watch may fire before the benchmark's
     marks.await_quiet()
     elections = marks.records(controller, "leader-elected")
     taken = _first_of_each(marks, others, elections)
@@ -145,7 +145,7 @@ def _broker_failover(cluster: LocalCluster, count: int) -> dict[str, Any]:
 
 
 def _controlled_shutdown(cluster: LocalCluster, count: int) -> dict[str, Any]:
-    """Stop broker 2 in order; the time is that of the last leader that moved, counted from the signal."""
+    """Stop broker 2 with a controlled shutdown; measure the time from the signal to the last moved leader."""
     one, victim, three = of_kind(cluster, "broker")
     controller = _active(cluster)
     marks = Marks([one, three, controller])
@@ -169,7 +169,7 @@ def _controlled_shutdown(cluster: LocalCluster, count: int) -> dict[str, Any]:
 
 
 def _first_of_each(marks: Marks, brokers: list[Node], elections: list[Record]) -> list[int]:
-    """Return when each elected leader had taken over: later requests repeat what it knows."""
+    """Return the times at which the elected leaders began to lead; later requests only repeat their decisions."""
     elected = {(record["topic"], record["partition"]) for record in elections}
     first: dict[tuple[str, int], int] = {}
     for node in brokers:

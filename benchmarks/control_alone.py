@@ -1,4 +1,4 @@
-"""The controller alone, against null brokers: what is left when brokers cost nothing."""
+"""Measure the controller alone, with null brokers, which take no time."""
 
 import json
 import subprocess
@@ -49,7 +49,7 @@ def measure_alone(count: int, topic_count: int) -> Iterator[dict[str, Any]]:
 
 
 class NullBrokers:
-    """The process with the null brokers, and what it has said."""
+    """The process of the null brokers, and the lines that it has printed."""
 
     def __init__(self, zookeeper: str) -> None:
         self.zookeeper = zookeeper
@@ -78,20 +78,20 @@ class NullBrokers:
             self._said.append(json.loads(line))
 
     def drop(self, broker_id: int) -> None:
-        """End the session of one."""
+        """End the session of a null broker."""
         self._input.write(f"drop {broker_id}\n".encode())
         self._input.flush()
 
     def requests(self, since: int = 0) -> list[dict[str, Any]]:
-        """Return the control requests answered since the position `mark` gave."""
+        """Return the control requests answered since a position that `mark` returned."""
         return [one for one in self._said[since:] if "kind" in one]
 
     def mark(self) -> int:
-        """Return the present position."""
+        """Return the current position."""
         return len(self._said)
 
     def await_told(self, since: int, broker_ids: Iterable[int], partitions: int = 1, timeout_s: float = 120.0) -> None:
-        """Wait until each broker has answered a LeaderAndIsr of so many partitions or more, then until all is quiet."""
+        """Wait until each broker has answered a LeaderAndIsr of at least ``partitions``, then until requests stop."""
 
         def told() -> set[int]:
             requests = self.requests(since)
@@ -101,7 +101,7 @@ class NullBrokers:
         self.await_quiet()
 
     def await_quiet(self, quiet_s: float = 3.0, timeout_s: float = 300.0) -> None:
-        """Wait until no request has come for a while."""
+        """Wait until no request has arrived for a while."""
         deadline = time.monotonic() + timeout_s
         count, still_since = -1, time.monotonic()
         while time.monotonic() - still_since < quiet_s:
@@ -150,7 +150,7 @@ def _broker_failover(cluster: LocalCluster, brokers: NullBrokers, count: int) ->
     brokers.drop(1)
     gone_ms = gone.wait()
     noticed_ms = int(marks.await_record(controller, "broker-down")["wall_ms"])
-    gone_ms = min(gone_ms, noticed_ms)  # the controller's watch may be the first to hear of it
+    gone_ms = min(gone_ms, noticed_ms)  # the controller's watch may fire before the benchmark's
     brokers.await_told(mark, (2, 3))
     marks.await_quiet()
     elections = marks.records(controller, "leader-elected")
@@ -173,7 +173,7 @@ def _broker_failover(cluster: LocalCluster, brokers: NullBrokers, count: int) ->
 
 
 def _first_per_broker(told: list[dict[str, Any]]) -> int:
-    """Return when the last broker had answered its first LeaderAndIsr: the one with the elections."""
+    """Return the time at which the last broker answered its first LeaderAndIsr, which has the elections."""
     first: dict[int, int] = {}
     for one in told:
         first.setdefault(one["broker"], one["answered_ms"])
@@ -210,7 +210,7 @@ def _controlled_shutdown(cluster: LocalCluster, brokers: NullBrokers, count: int
 
 
 def _ask(stub: Any, request: pb.ControlledShutdownRequest, tries: int = 5) -> None:
-    """Ask as a broker does: again, when the controller has not answered in its time."""
+    """Send the request as a broker does: again when the controller does not answer in time."""
     for left in reversed(range(tries)):
         try:
             stub.ControlledShutdown(request, timeout=120.0)

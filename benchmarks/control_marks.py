@@ -1,4 +1,4 @@
-"""Moments of a running cluster, read from what its processes write anyway, so that nobody is slowed down."""
+"""Read the times of events in a running cluster from its processes' logs, which does not slow the processes down."""
 
 import json
 import re
@@ -18,7 +18,7 @@ _TAKEN_OVER = re.compile(r"^(\S+)Z .*controller epoch \d+: \d+ brokers")
 
 
 class Gone:
-    """When a node of ZooKeeper went, seen by a watch of our own."""
+    """Time at which a znode was deleted, observed by a watch of the benchmark."""
 
     def __init__(self, zookeeper: str, path: str) -> None:
         self._at_ms: int | None = None
@@ -31,7 +31,7 @@ class Gone:
         self._at_ms = now_ms()
 
     def wait(self, timeout_s: float = 60.0) -> int:
-        """Return the time in milliseconds once the node is gone; to be called once."""
+        """Wait for the deletion and return its time in milliseconds; call it once."""
         eventually(lambda: self._at_ms is not None, timeout_s, "the node is gone")
         self._client.stop()
         self._client.close()
@@ -58,7 +58,7 @@ def eventually(condition: Callable[[], bool], timeout_s: float, what: str, poll_
 
 
 class Marks:
-    """What some processes write to their state-change logs from now on."""
+    """Records that some processes append to their state-change logs after this object was made."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = list(nodes)
@@ -66,12 +66,12 @@ class Marks:
         self._service_sizes = {node.name: _size(node.log_path) for node in self.nodes}
 
     def records(self, node: Node, *kinds: str) -> list[Record]:
-        """Return a process's records since, of some kinds or all."""
+        """Return a process's later records, of some kinds or all."""
         found = [json.loads(line) for line in _lines(_log(node), self._sizes[node.name]) if line.endswith(b"}")]
         return [record for record in found if not kinds or record["kind"] in kinds]
 
     def await_record(self, node: Node, kind: str, timeout_s: float = 60.0) -> Record:
-        """Return the first record of a kind, waiting for it."""
+        """Wait for the first record of a kind and return it."""
         found: list[Record] = []
 
         def there() -> bool:
@@ -82,7 +82,7 @@ class Marks:
         return found[0]
 
     def await_takeover(self, node: Node, timeout_s: float = 120.0) -> int:
-        """Return when a controller had finished its failover, all requests queued, waiting for it."""
+        """Wait until a controller has finished its failover, with all requests queued, and return that time."""
         found: list[int] = []
 
         def there() -> bool:
@@ -144,6 +144,6 @@ def _lines(path: Path, mark: int) -> list[bytes]:
 
 
 def elect_preferred(bootstrap: str) -> None:
-    """Give every partition its preferred leader back."""
+    """Elect the preferred leader of every partition."""
     with Admin(bootstrap) as admin:
         admin.elect_leaders("preferred", timeout_ms=60_000)

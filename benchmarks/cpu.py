@@ -1,4 +1,4 @@
-"""CPU time of everything that takes part in a measurement: it stays meaningful on a machine that is busy otherwise."""
+"""CPU time of all processes of a measurement, which is meaningful on a machine with other work, too."""
 
 import os
 from collections.abc import Iterable
@@ -9,14 +9,14 @@ from paceline.dev.local_cluster import LocalCluster
 
 
 class CpuMeter:
-    """Seconds of CPU, user and system, that some processes have used since the meter was made."""
+    """Seconds of CPU, user and system, that some processes have used since this meter was created."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._processes = [psutil.Process(pid) for pid in pids]
         self._begin = self._used()
 
     def seconds(self) -> float:
-        """Return what they have used together."""
+        """Return the sum over the processes."""
         return self._used() - self._begin
 
     def _used(self) -> float:
@@ -25,7 +25,7 @@ class CpuMeter:
 
 
 def meter_of(cluster: LocalCluster) -> CpuMeter:
-    """Return a meter of all processes of the cluster and of this one, which drives it."""
+    """Return a meter of all processes of the cluster and of this process, which drives it."""
     pids = [node.process.pid for node in cluster.nodes.values() if node.process is not None]
     if cluster.zookeeper is not None and cluster.zookeeper.pid is not None:
         pids.append(cluster.zookeeper.pid)

@@ -4,9 +4,9 @@
 
 Everything runs on this machine: ZooKeeper, two controllers, three brokers, one producer with linger_ms=20 (0 for the
 latency) and the client's other defaults: batches of 512 KiB, requests of 2 MiB, no compression. A figure is the median
-of the runs. It comes with that of the throwaway prototype that set the aim, with the same work at acks=LEADER in the
-same run, so that the price of replication shows as a ratio, and with the CPU time of all those processes per record:
-what a busy machine changes least. Where the time goes: docs/decisions/0008.
+of the runs. For comparison each row has the figure of the prototype that set the aim, the same work with acks=LEADER in
+the same run, whose ratio shows the cost of replication, and the CPU time per record of all these processes, which
+other work on the machine changes least. docs/decisions/0008 explains the figures.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def _measure(cluster: LocalCluster, run: str, seconds: float) -> list[dict[str, 
 
 
 def _median(rows: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """Each figure's own median; the first figure's runs are listed, so that their spread can be seen."""
+    """Return the median of each figure, and the runs of the first figure to show their spread."""
     found = {
         key: value if isinstance(value, str) else round(statistics.median(row[key] for row in rows), 3)
         for key, value in rows[0].items()
@@ -114,7 +114,7 @@ def _throughput(cluster: LocalCluster, name: str, size: int, seconds: float) -> 
 
 
 def produce(bootstrap: str, topic: str, size: int, acks: str, seconds: float, linger_ms: int = 20) -> float:
-    """Write for so many seconds as fast as it goes; return acknowledged records per second."""
+    """Write at full speed for the given seconds; return acknowledged records per second."""
     value = bytes(range(256)) * (size // 256 + 1)
     record = (None, value[:size])
     with Producer(bootstrap, acks=acks, linger_ms=linger_ms) as producer:
@@ -152,7 +152,7 @@ def consume(bootstrap: str, topic: str) -> tuple[int, float]:
 
 
 def consume_raw(bootstrap: str, topic: str) -> tuple[int, float]:
-    """Read a topic with `poll_batches` and look at every record; return their number and the seconds it took."""
+    """Read a topic with `poll_batches` and access every record; return the number of records and the seconds."""
     with Consumer(bootstrap) as consumer:
         partitions = [TopicPartition(topic, index) for index in range(PARTITIONS)]
         consumer.assign(partitions)
@@ -174,14 +174,14 @@ def consume_raw(bootstrap: str, topic: str) -> tuple[int, float]:
 def end_to_end(bootstrap: str, topic: str, count: int, warm_up: int, size: int) -> dict[str, float]:
     """Return p50 and p99 in milliseconds from send (acks=all) to the acknowledgement, and to the consumer.
 
-    One record at a time, as Kafka's EndToEndLatency: send, wait for the acknowledgement, poll until it is there.
+    One record at a time, like Kafka's EndToEndLatency: send, wait for the acknowledgement, poll until it arrives.
     """
     value = bytes(size)
     samples: dict[str, list[float]] = {"latency": [], "ack": []}
     with Producer(bootstrap, linger_ms=0) as producer, Consumer(bootstrap) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         consumer.seek_to_end()
-        # The end is looked up in the background; a record sent before that would be left behind it.
+        # The log end is looked up in the background; the consumer would miss a record sent before that.
         consumer.position(TopicPartition(topic, 0))
         for number in range(warm_up + count):
             began = time.perf_counter()

@@ -1,11 +1,12 @@
-"""How long users wait when a process is killed, detection included: real processes, SIGKILL, sessions of 6 s.
+"""Measure the time users wait after SIGKILL of a process, detection included: real processes, sessions of 6 s.
 
     python -m benchmarks.failover [--leaders 1 100 3334] [--kills 10] [--kills-at-100 100] [--kafka 3] [--output FILE]
 
-Each kill hits a broker that leads so many partitions, the active controller, or both at once. Two times are taken from
-the signal: until each partition of the victim has a leader that serves (of the controller: until its standby has taken
-over), and until a producer with acks=all, which sends to such a partition right after the signal, has its
-acknowledgement. Kafka 3.9.1 is killed the same way in the same run, with a session of 6 s and with its default of 18 s.
+Each run kills a broker that leads the given number of partitions, the active controller, or both at once. Two times
+are measured from the signal: until each partition of the killed broker has a leader that serves (for the controller:
+until a standby has finished its failover), and until a producer with acks=all, which sends to such a partition right
+after the signal, gets its acknowledgement. Kafka 3.9.1's brokers are killed in the same way in the same run, with a
+session of 6 s and with Kafka's default of 18 s.
 """
 
 import argparse
@@ -92,7 +93,7 @@ def _paceline(leaders: int, kills: dict[str, int]) -> Iterator[dict[str, Any]]:
 
 
 def _topics(leaders: int) -> list[NewTopic]:
-    """Return topics of which each broker leads ``leaders`` partitions."""
+    """Return topics such that each broker leads ``leaders`` partitions."""
     orders = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
     if leaders < TOPICS:
         return [NewTopic("failover-0", assignments=orders * leaders)]
@@ -101,7 +102,7 @@ def _topics(leaders: int) -> list[NewTopic]:
 
 
 def _kill(cluster: LocalCluster, producer: Producer, kind: str, number: int, count: int) -> tuple[int, int]:
-    """Kill once and bring everything back; return the milliseconds until served and until acknowledged."""
+    """Kill once and restart the processes; return the milliseconds until served and until acknowledged."""
     elect_preferred(cluster.bootstrap)
     led = _led(cluster)
     with Admin(cluster.bootstrap) as admin:
@@ -149,7 +150,7 @@ def _led(cluster: LocalCluster) -> dict[int, set[tuple[str, int]]]:
 
 
 def _served_ms(marks: Marks, survivors: list[Node], wanted: set[tuple[str, int]]) -> int:
-    """Return when the last of the partitions had a leader again."""
+    """Return the time at which the last of the partitions had a leader again."""
     first: dict[tuple[str, int], int] = {}
 
     def all_served() -> bool:
@@ -212,7 +213,7 @@ def _watch_cost() -> dict[str, Any]:
 
 
 def _kafka(session_ms: int, kills: int) -> dict[str, Any]:
-    """Kill Kafka's brokers in turn; the time is that of the last leader in ZooKeeper that is not the dead broker."""
+    """Kill Kafka's brokers in turn; measure until ZooKeeper names another leader for every partition."""
     times: list[tuple[int, int]] = []
     with KafkaCluster(Path("build/bench/failover-kafka"), heap_mib=512, session_timeout_ms=session_ms) as kafka:
         kafka.create_topic("failover", KAFKA_PARTITIONS)

@@ -1,8 +1,8 @@
-"""The calls of a group member, for Paceline (stubs) and for Kafka (aiokafka's requests), behind one interface.
+"""Make the calls of a group member on Paceline (stubs) and on Kafka (aiokafka's requests) through one interface.
 
-Both sides are Python on one event loop, so that the coordinators are compared and not the client libraries. Kafka
-answers the calls of a connection in order, and a JoinGroup waits: its members have connections of their own. gRPC calls
-of all members share one.
+Both sides are Python on one event loop, so that the benchmark compares the coordinators and not the client libraries.
+Kafka answers the calls of a connection in order, and a JoinGroup waits, so each of its members has a separate
+connection. The gRPC calls of all members share a connection.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _MEMBER_ID_REQUIRED = 79
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not a failure of the benchmark
-    """The coordinator refused; ``member_id`` is set when it wants another JoinGroup with it."""
+    """The coordinator refused; ``member_id`` is set when it requires another JoinGroup with this id."""
 
     def __init__(self, why: str, member_id: str = "") -> None:
         super().__init__(why)
@@ -43,11 +43,11 @@ class Joined:
     member_id: str
     generation: int
     member_ids: tuple[str, ...]
-    """For the leader only."""
+    """Members of the group, for the leader only."""
 
 
 class GroupCalls(Protocol):
-    """One coordinator, as one member calls it."""
+    """The calls of a member to its coordinator."""
 
     broker_id: int
 
@@ -55,7 +55,7 @@ class GroupCalls(Protocol):
         """Join, and wait for the rebalance."""
 
     async def sync(self, group_id: str, joined: Joined) -> None:
-        """Hand out empty assignments as the leader, and wait for one's own."""
+        """Send empty assignments as the leader, and wait for the assignment of this member."""
 
     async def heartbeat(self, group_id: str, joined: Joined) -> None:
         """Send a heartbeat."""
@@ -132,7 +132,7 @@ class PacelineCalls:
         return answer.partitions[0].offset if answer.partitions else None
 
     async def close(self) -> None:
-        """Nothing: the channel is shared."""
+        """Do nothing, because the channel is shared."""
 
     @staticmethod
     async def _call(method: Any, request: Any, timeout_s: float = CALL_S) -> Any:
@@ -144,7 +144,7 @@ class PacelineCalls:
 
 
 class KafkaCalls:
-    """A coordinator of Kafka; one connection."""
+    """A coordinator of Kafka, on its own connection."""
 
     _connections: dict[tuple[str, int], Any] = {}  # noqa: RUF012 - shared on purpose
 

@@ -2,11 +2,14 @@
 
     python -m benchmarks.groups [--only paceline|kafka] [--members 10 100 500] [--output build/bench/groups.json]
 
-Both have three brokers. Each is started alone, measured, and stopped. Members are calls on one event loop
-(`group_calls.py`). Measured are: commits a second of one partition each, 40 of them in flight; how long a group takes
-to form, and to take in one more member while all send heartbeats twice a second; how long 1,000 groups are without a
-coordinator after SIGKILL, detection included (the sessions of both have 6 seconds); megabytes a second of one
-compaction, from its first file to its checkpoint; commits a second while it runs, as a part of those without.
+Both have three brokers. Each is started alone, measured, and stopped. Members are simulated by calls on one event loop
+(`group_calls.py`). The benchmark measures:
+
+* commits per second, each of one partition, 40 in flight;
+* the time until a group is stable, and until one more member has joined while all send heartbeats twice a second;
+* the time for which 1,000 groups have no coordinator after SIGKILL, detection included (both have sessions of 6 s);
+* megabytes per second of a compaction, from its first file to its checkpoint;
+* commits per second during the compaction, divided by commits per second without it.
 
 A ratio above 1 is better for Paceline. Kafka's jars come through Maven once, into build/kafka-jars.
 """
@@ -42,7 +45,7 @@ Find = Callable[[list[str], str, bool], Any]
 
 
 class System:
-    """Paceline or Kafka while it is measured."""
+    """The measured system, Paceline or Kafka."""
 
     def __init__(
         self,
@@ -63,13 +66,13 @@ class System:
         """The topic to be compacted."""
 
     async def find(self, group_id: str, shared: bool = False) -> GroupCalls:
-        """Return a connection to the coordinator of a group, its own or one that is shared."""
+        """Return a connection to the coordinator of a group, its own or a shared connection."""
         found: GroupCalls = await self._find(self.addresses, group_id, shared)
         return found
 
 
 async def member(system: System, group_id: str, index: int, generations: dict[int, int]) -> None:
-    """Be a member until cancelled; note the generation of each assignment."""
+    """Run a member until cancelled, and record the generation of each of its assignments."""
     calls = await system.find(group_id)
     member_id = ""
     try:
@@ -90,7 +93,7 @@ async def member(system: System, group_id: str, index: int, generations: dict[in
 
 
 async def rebalances(system: System, counts: list[int]) -> dict[str, float]:
-    """Measure how long a group takes to form, and to take in one more member."""
+    """Measure the time until a group is stable, and until one more member has joined."""
     figures: dict[str, float] = {}
     for count in counts:
         group_id = f"rebalance-{count}"
@@ -115,7 +118,7 @@ async def rebalances(system: System, counts: list[int]) -> dict[str, float]:
 
 
 async def commits_per_s(system: System) -> float:
-    """Return commits a second, one partition each, to one group."""
+    """Return commits per second to a group, each of one partition."""
     connections = [await system.find("commits") for _ in range(IN_FLIGHT)]
 
     async def committer(partition: int, calls: GroupCalls) -> None:
@@ -131,7 +134,7 @@ async def commits_per_s(system: System) -> float:
 
 
 async def failover(system: System, groups: int) -> dict[str, float]:
-    """Kill a coordinator; return how long it took until all of its groups answered with their offsets."""
+    """Kill a coordinator; return the time until another coordinator returns the offsets of all its groups."""
     homes: dict[str, int] = {}
     for number in range(groups):
         calls = await system.find(f"group-{number}", shared=True)
@@ -222,7 +225,7 @@ def kafka(members: list[int], groups: int) -> dict[str, float]:
 
 
 def ratio_of(name: str, ours: float, theirs: float) -> float:
-    """Return how many times better Paceline is."""
+    """Return the ratio of the figures, above 1 if Paceline is better."""
     is_time = name.endswith("_s") and not name.endswith("per_s")
     better, worse = (theirs, ours) if is_time else (ours, theirs)
     return round(better / worse, 3)

@@ -1,4 +1,4 @@
-"""Starts and measures Apache Kafka 3.9.1 in ZooKeeper mode, on loopback, with jars from Maven; for comparisons only."""
+"""Start and measure Apache Kafka 3.9.1 in ZooKeeper mode, on loopback, with jars from Maven; for comparisons only."""
 
 import os
 import re
@@ -21,15 +21,15 @@ _LATENCY_PROGRAM = ROOT / "benchmarks" / "KafkaLatency.java"
 _TOPIC_COMMAND = "org.apache.kafka.tools.TopicCommand"
 _MAVEN_TIMEOUT_S = 600.0
 _TOOL_TIMEOUT_S = 300.0
-"""Longest run of one of Kafka's tools; `subprocess.run` kills it then."""
+"""Time limit of a run of Kafka's tools, after which `subprocess.run` kills the tool."""
 
 
 class KafkaNotAvailableError(Exception):
-    """Kafka's jars or Java cannot be had here."""
+    """Kafka's jars or Java are not available on this machine."""
 
 
 def fetch_jars() -> Path:
-    """Return the folder with Kafka's jars, filling it through Maven the first time.
+    """Return the folder with Kafka's jars, after downloading them with Maven the first time.
 
     Raises:
         KafkaNotAvailableError: no Java, no Maven, or Maven failed.
@@ -53,14 +53,14 @@ def fetch_jars() -> Path:
 
 @dataclass
 class KafkaCluster:
-    """One ZooKeeper and three brokers; a context manager."""
+    """A ZooKeeper server and three brokers, as a context manager."""
 
     directory: Path
     brokers: int = 3
     heap_mib: int = 1_500
     session_timeout_ms: int = 6_000
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings of every broker, which win over those below."""
+    """Settings of every broker, which override the defaults below."""
     _processes: list["subprocess.Popen[bytes]"] = field(default_factory=list, init=False)
     bootstrap: str = field(default="", init=False)
     zookeeper: str = field(default="", init=False)
@@ -111,7 +111,7 @@ class KafkaCluster:
         self.broker_pids[number - 1] = pid
 
     def create_topic(self, name: str, partitions: int, min_insync_replicas: int = 2, replicas: int = 3) -> None:
-        """Create a topic; one of thousands of partitions takes longer than the tool's usual timeout."""
+        """Create a topic, with a time limit that is long enough for thousands of partitions."""
         patient = self.directory / "admin.properties"
         milliseconds = int(_TOOL_TIMEOUT_S * 1_000)
         patient.write_text(f"default.api.timeout.ms={milliseconds}\nrequest.timeout.ms={milliseconds}\n")

@@ -1,10 +1,11 @@
-"""Brokers that agree to everything and do nothing: real registrations, real gRPC servers, no replicas.
+"""Run null brokers, which answer every control request with success: real registrations and servers, no replicas.
 
     python -m benchmarks.null_brokers --zookeeper HOST:PORT/CHROOT --ids 1 2 3
 
-What the controller costs shows against them alone. A line ``drop N`` on standard input ends the session of broker N.
-Standard output has one JSON object per control request: broker, kind, partitions, how many of them this broker is to
-lead, and when it came and was answered; and one when the node of a dropped broker is gone.
+They take almost no time, so a benchmark with them measures the controller. A line ``drop N`` on standard input ends the
+session of broker N. Standard output has one JSON object per control request: broker, kind, partitions, number of
+partitions that this broker shall lead, and the times of request and answer. It also has an object when the node of a
+dropped broker is deleted.
 """
 
 import argparse
@@ -48,7 +49,7 @@ def main() -> None:
 
 
 class NullBroker:
-    """One registration and the CONTROL server behind it."""
+    """A registration and its CONTROL server."""
 
     def __init__(self, broker_id: int, zookeeper: str) -> None:
         self._broker_id = broker_id

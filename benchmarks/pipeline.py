@@ -1,20 +1,20 @@
-"""The data source and the ingest job beside Spark's own Kafka source, in the same run on this machine.
+"""Compare the data source and the ingest job with Spark's own Kafka source, in the same run on this machine.
 
     python -m benchmarks.pipeline [--records 4000000] [--rounds 3] [--seconds 20] [--many 10000]
         [--output build/bench/pipeline.json]
 
 Kafka 3.9.1 and Paceline have three brokers, six partitions, three replicas and the same number of records of 100 bytes.
-Each is read alone by Spark with local[2]: PySpark 4.2.0 with spark-sql-kafka-0-10_2.13 4.2.0, the newest there is, and
-PySpark 4.3 with our source. Figures are medians of warm rounds.
+Spark with local[2] reads each alone: PySpark 4.2.0 with spark-sql-kafka-0-10_2.13 4.2.0, the newest version, and
+PySpark 4.3 with Paceline's source. Figures are medians of warm rounds.
 
-batch_noop: rows per second of a batch read to nowhere.
-ingest_parquet: rows per second to Parquet files, our ingest job beside Spark's writer after Spark's Kafka source.
+batch_noop: rows per second of a batch read to the noop sink.
+ingest_parquet: rows per second to Parquet files, Paceline's ingest job and Spark's writer after Spark's Kafka source.
 parquet_writer: the same with Spark's writer on both sides.
-micro_batch: milliseconds of one micro-batch to nowhere while 1,000 records a second are written to six partitions.
-micro_batch_10000_partitions: the same over --many partitions of one replica, which give the name its number, and how
-much longer our source takes than over six. ``spark_kafka_at_least``: no micro-batch of Spark's Kafka source ended in
-the time waited, which stands for it.
-plan_1m_partitions: seconds in which the job ``plan`` solves for a million partitions. Spark has no counterpart.
+micro_batch: milliseconds of a micro-batch to the noop sink while 1,000 records a second are written to six partitions.
+micro_batch_10000_partitions: the same with --many partitions of one replica (the number in the name), and the ratio to
+Paceline's time with six partitions. ``spark_kafka_at_least``: no micro-batch of Spark's Kafka source ended in the time
+limit, which is used as its time.
+plan_1m_partitions: seconds of the job ``plan`` for a million partitions. Spark has no counterpart.
 
 A ratio above 1 is better for Paceline, for times too.
 """
@@ -153,7 +153,7 @@ def _write_at_rate(bootstrap: str, topic: str, partitions: int, seconds: float) 
 
 @dataclass(frozen=True)
 class _Side:
-    """One of the two that are compared."""
+    """A compared side, Paceline or Kafka."""
 
     name: str
     python: list[str]
@@ -164,7 +164,7 @@ class _Side:
 def _session(
     arguments: argparse.Namespace, side: _Side, rounds: int, live_topic: str, write: Callable[[str], None]
 ) -> Figures:
-    """Run one Spark session and return its figures; ``write`` fills ``live_topic`` while the session streams it."""
+    """Run a Spark session and return its figures; ``write`` writes to ``live_topic`` while the session streams it."""
     command = [*side.python, str(SESSION), side.name, side.bootstrap, "perf", str(FOLDER / f"{side.name}-output")]
     command += ["--rounds", str(rounds), "--heap", arguments.heap, "--micro-batches", live_topic, *side.more_arguments]
     environment = environment_of_child() if side.name == "kafka" else None
@@ -186,7 +186,7 @@ def _session(
                 found: Figures = json.loads(line)
                 print(f"{side.name}: {live_topic}: {line.strip()}", flush=True)
                 with suppress(subprocess.TimeoutExpired):
-                    # A micro-batch of ten thousand tasks would hold up the session's end.
+                    # A running micro-batch of ten thousand tasks would delay the end of the session.
                     process.wait(30)
                 return found
         raise SystemExit(f"the session ended with {process.wait()}, see {log.name}: {' '.join(command)}")
@@ -221,7 +221,7 @@ def _result(name: str, mine: float, theirs: float, ratio: float, unit: str) -> d
 
 
 def _plan(partitions: int) -> dict[str, Any]:
-    """Solve once, on 200 brokers in ten racks with skewed loads and three replicas, as the job does."""
+    """Solve once as the job does, for 200 brokers in ten racks with skewed loads and three replicas."""
     brokers, racks = 200, 10
     rng = np.random.default_rng(5)
     first = rng.integers(0, brokers, partitions) * rng.integers(1, 3, partitions) % brokers

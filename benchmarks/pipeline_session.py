@@ -1,9 +1,9 @@
-"""One Spark session of the pipeline benchmark: measures one source and prints one JSON object.
+"""Run a Spark session of the pipeline benchmark, which measures a source and prints a JSON object.
 
     python pipeline_session.py kafka|paceline BOOTSTRAP TOPIC OUTPUT --rounds 3 [--jars a.jar,b.jar] [--heap 1g]
         [--micro-batches TOPIC]
 
-It runs in the environment of either side, so it imports nothing of this repository unless the side is ``paceline``.
+It runs in the environment of either side, so it imports modules of this repository only if the side is ``paceline``.
 With ``--micro-batches`` it starts a query, prints ``ready`` and waits for a line on its standard input.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 FEWEST_BATCHES = 3
 SLOW_BATCHES_S = 150.0
-"""How long to wait for them when a batch takes longer than the records are written."""
+"""Longest wait for micro-batches if a batch takes longer than the writing of the records."""
 COLUMNS = ("key", "value", "partition", "offset", "timestamp")
 
 
@@ -69,7 +69,7 @@ def _source(reader: Any, arguments: argparse.Namespace) -> Any:
 
 
 def _batches(spark: Any, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return rows per second of warm rounds: to nowhere, with Spark's Parquet writer, and with our ingest job."""
+    """Return rows per second of warm rounds: to the noop sink, with Spark's Parquet writer, and with the ingest job."""
     frame = _source(spark.read, arguments).option("subscribe", arguments.topic).load()
     rows = frame.count()
     columns = frame.selectExpr(*COLUMNS)
@@ -102,7 +102,7 @@ def _batches(spark: Any, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _median_s(action: Any, rounds: int) -> float:
-    """Return the median time of the rounds after a first one that warms up."""
+    """Return the median time of the rounds after a warm-up round."""
     times = []
     for number in range(rounds + 1):
         began = time.monotonic()
@@ -114,7 +114,7 @@ def _median_s(action: Any, rounds: int) -> float:
 def _micro_batch(spark: Any, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the median time of a micro-batch that has rows, while the caller writes.
 
-    When none ends in time, the time waited is a lower bound, marked with ``micro_batch_not_ended``.
+    When no micro-batch ends in time, the result is the time limit, a lower bound, with ``micro_batch_not_ended``.
     """
     frame = _source(spark.readStream, arguments).option("subscribe", arguments.micro_batches)
     query = (
@@ -140,7 +140,7 @@ def _micro_batch(spark: Any, arguments: argparse.Namespace) -> dict[str, Any]:
         return {"micro_batch_ms": round((time.monotonic() - began) * 1000), "micro_batch_not_ended": True}
     query.stop()
     shutil.rmtree(arguments.output, ignore_errors=True)
-    # The first batches compile code.
+    # In the first batches the JVM compiles code.
     return {"micro_batch_ms": float(median(times[len(times) // 5 :]))}
 
 

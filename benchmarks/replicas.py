@@ -1,10 +1,10 @@
-"""What thousands of replicas cost a broker: a restart after kill -9, idling as a follower, taking leadership of all.
+"""Measure a broker with thousands of replicas: restart after kill -9, idle following, becoming leader of all.
 
     python -m benchmarks.replicas [--partitions 10000] [--idle-seconds 30] [--output build/bench/replicas.json]
 
-Three brokers, replication factor 3, so that each of them has a replica of every partition. Broker 3 is killed and comes
-back; it leads nothing then and follows everything. At last a request as a controller would send it tells broker 3 to
-lead everything; the leader-epoch files are not in the page cache then.
+Three brokers, replication factor 3, so that each broker has a replica of every partition. Broker 3 is killed and
+restarted; then it follows all partitions and leads none. Finally the benchmark sends broker 3 a LeaderAndIsr that makes
+it leader of all partitions; at that time the leader-epoch files are not in the page cache.
 """
 
 import argparse
@@ -34,7 +34,7 @@ AIMS = {
     "idle_followers": {"cpu_percent": 5.0, "rss_mib": 400.0, "kafka_cpu_percent": 13.0, "kafka_rss_mib": 830.0},
     "become_leader": {"seconds": 1.0},
 }
-"""What to stay under with 10,000 partitions, and Kafka 3.9.1 on two cores."""
+"""Limits for 10,000 partitions, and the figures of Kafka 3.9.1 on two cores."""
 
 
 def main() -> None:
@@ -122,7 +122,7 @@ def _idle(cluster: LocalCluster, idle_s: float) -> dict[str, Any]:
 
 
 def _await_calm(process: psutil.Process, limit_s: float = 120.0) -> None:
-    """Wait until background work of the start, files to be made durable, is over: two calm windows in a row."""
+    """Wait until the background flushes after the start are over, that is for two idle windows in a row."""
     calm = 0
     deadline = time.monotonic() + limit_s
     while calm < 2 and time.monotonic() < deadline:
@@ -133,7 +133,7 @@ def _await_calm(process: psutil.Process, limit_s: float = 120.0) -> None:
 
 
 def _become_leader(cluster: LocalCluster, count: int) -> dict[str, Any]:
-    """Send one LeaderAndIsr that names broker 3 the leader of everything; the time is from its bytes to the answer."""
+    """Make broker 3 leader of all partitions by one LeaderAndIsr; measure from encoded request to answer."""
     heir = of_kind(cluster, "broker")[2]
     request = _leader_and_isr(cluster, heir)
     cluster.kill(of_kind(cluster, "controller")[0])

@@ -1,10 +1,10 @@
-"""What TLS costs: produce, fetch, latency and new connections, beside plaintext, in alternating rounds.
+"""Measure the cost of TLS: produce, fetch, latency and new connections, with plaintext in alternating rounds.
 
     python -m benchmarks.security [--seconds 4] [--rounds 5] [--output build/bench/security.json]
 
-Two clusters of three brokers run side by side on this machine, one in plaintext, one with mutual TLS on every listener;
-one of them works at a time, the order changes from round to round. The figure is the median over the rounds of TLS
-divided by plaintext in the same round, so that a busy machine changes it least; the rounds are listed beside it.
+Two clusters of three brokers run on this machine, one in plaintext, one with mutual TLS on every listener. Only one of
+them has load at a time, in an order that alternates between rounds. A figure is the median over the rounds of TLS
+divided by plaintext in the same round, which other work on the machine changes least; the rounds are listed, too.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def _measure(cluster: LocalCluster, topic: str, seconds: float) -> dict[str, flo
 
 
 def _new_connection_ms(cluster: LocalCluster) -> float:
-    """Median time of a first call on a connection of its own."""
+    """Return the median time of the first call on a new connection."""
     return statistics.median(_calls_ms(cluster, 1) for _ in range(_CONNECTIONS))
 
 
@@ -114,7 +114,7 @@ def _small_call_ms(cluster: LocalCluster) -> float:
 
 
 def _calls_ms(cluster: LocalCluster, count: int) -> float:
-    """Mean time of calls one after the other, the connection included."""
+    """Return the mean time of calls one after the other, including the connection."""
     began = time.perf_counter()
     address, tls = cluster.broker(1).client_address, client_credentials(cluster.client_tls, {})
     with open_channel(address, own_connection=True, tls=tls) as channel:
@@ -126,7 +126,7 @@ def _calls_ms(cluster: LocalCluster, count: int) -> float:
 
 @contextlib.contextmanager
 def _environment(cluster: LocalCluster) -> Iterator[None]:
-    """Name the cluster's certificate files as a user would."""
+    """Set the variables that name the cluster's certificate files."""
     files = astuple(cluster.client_tls) if cluster.client_tls is not None else ()
     for name, path in zip(FILE_VARIABLES, files, strict=False):
         os.environ[name] = str(path)

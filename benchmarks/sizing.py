@@ -1,10 +1,10 @@
-"""What one broker process carries, and what four broker processes of one machine carry together.
+"""Measure the largest load of one broker process, and of four broker processes on one machine.
 
     python -m benchmarks.sizing [--seconds 8] [--output build/bench/sizing.json]
 
 One broker with topics of one replica: calls with one record, streams with one record per message, batches, idle
 connections, partitions. Then four brokers with three replicas and the machine as their rack. The load programs run on
-the same machine, so the table also gives the cores that the brokers used: a broker ends where its own core is full.
+the same machine, so the table also gives the cores that the brokers used: the limit of a broker is one core.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from paceline_client import Admin, NewTopic
 TOPIC = "sizing"
 PARTITION_STEPS = (1_000, 5_000, 10_000)
 TOPIC_PARTITIONS = 1_000
-"""Partitions of each of the topics that only exist."""
+"""Number of partitions of each idle topic."""
 IDLE_CONNECTIONS = 4_000
 
 
@@ -115,7 +115,7 @@ def _calls(cluster: LocalCluster, program: Path, mode: str, count: int, seconds:
 
 
 def _partitions(cluster: LocalCluster, program: Path, seconds: int) -> Iterator[dict[str, Any]]:
-    """Add partitions step by step; of each step the seconds of creation, idle cores, memory, and `callers_50`."""
+    """Add partitions step by step; measure creation, idle cores, memory and `callers_50` after each step."""
     made = 0
     pids = _broker_pids(cluster)
     with Admin(cluster.bootstrap) as admin:
@@ -141,7 +141,7 @@ def _partitions(cluster: LocalCluster, program: Path, seconds: int) -> Iterator[
 
 
 def _shown(rows: Iterable[dict[str, Any]], **about: int) -> Iterator[dict[str, Any]]:
-    """Yield the rows with ``about`` in front, and print each as soon as it is measured."""
+    """Yield the rows with the prefix ``about``, and print each row when it is measured."""
     for row in rows:
         whole = {**about, **row}
         print("  " + "  ".join(f"{key}={value}" for key, value in whole.items()), flush=True)

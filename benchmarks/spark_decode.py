@@ -1,10 +1,10 @@
-"""How fast do records get from stored batches into Arrow, and through Spark to nowhere?
+"""Measure the decoding of stored batches into Arrow, and a read with Spark to the noop sink.
 
 Run: ``python benchmarks/spark_decode.py [--megabytes 64] [--rounds 3] [--no-spark]``. Prints machine, date and commit.
 
-Decode: numpy and Arrow against aiokafka's compiled codec filling lists that become Arrow arrays, on the same
-bytes in the same run, so the ratio means something on a busy machine too. Spark: the whole data source, from a gRPC
-server in a process of its own to the noop sink, Unix sockets on.
+Decode: numpy and Arrow, compared with aiokafka's compiled codec, which fills lists that become Arrow arrays, on the
+same bytes in the same run, so the ratio is meaningful on a busy machine, too. Spark: the whole data source, from a gRPC
+server in a separate process to the noop sink, over Unix sockets.
 """
 
 import argparse
@@ -40,7 +40,7 @@ SHAPES = {
 
 
 def make_log(total_bytes: int, low: int, high: int, batch_bytes: int, seed: int = 1) -> tuple[bytes, int]:
-    """Return stored batches, uncompressed, keys of 12 bytes, and how many records they hold."""
+    """Return uncompressed stored batches, with keys of 12 bytes, and their number of records."""
     rng = random.Random(seed)
     noise = rng.randbytes(MIB)
     log, offset = bytearray(), 0
@@ -63,7 +63,7 @@ def make_log(total_bytes: int, low: int, high: int, batch_bytes: int, seed: int 
 
 
 def fetches_of(log: bytes) -> list[bytes]:
-    """Cut the log at batch borders into answers of at most the fetch size."""
+    """Split the log at batch borders into responses of at most the fetch size."""
     answers, begin, position = [], 0, 0
     while position < len(log):
         (length,) = struct.unpack_from(">i", log, position + 8)
@@ -115,7 +115,7 @@ def decode_with_lists(answers: list[bytes]) -> int:
 
 
 def seconds(work: Callable[[], int], expected: int) -> float:
-    """Return the CPU time of one run, after checking its row count: other work on the machine disturbs that least."""
+    """Return the CPU time of a run, which other work on the machine changes least, and check its row count."""
     gc.collect()
     started = time.process_time()
     rows = work()
@@ -208,7 +208,7 @@ def _measure_spark(spark: Any, address: str, name: str, count: int, size: int, r
 
 
 def machine() -> str:
-    """One line about where and when this ran."""
+    """Return a line with machine, date and commit of this run."""
     root = Path(__file__).resolve().parents[1]
     commit = subprocess.run(
         ["git", "-C", str(root), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
@@ -229,7 +229,7 @@ def machine() -> str:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the benchmarks that the command line selects."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=64, help="log size per case (default 64)")
     parser.add_argument(

@@ -1,7 +1,7 @@
-"""Spark's own Kafka source, for comparisons only: PySpark 4.2.0 in an environment of its own, jars through Maven.
+"""Install Spark's own Kafka source, for comparisons only: PySpark 4.2.0 in a separate environment, jars from Maven.
 
-The newest Spark for which Maven Central has spark-sql-kafka-0-10_2.13 is 4.2.0, so its side does not run in the
-environment of this repository. `fetch_environment` builds both once, under build/spark-kafka.
+The newest Spark for which Maven Central has spark-sql-kafka-0-10_2.13 is 4.2.0, so this source cannot run in the
+environment of this repository. `fetch_environment` installs PySpark and the jars once, under build/spark-kafka.
 """
 
 import os
@@ -17,7 +17,7 @@ POM = ROOT / "benchmarks" / "spark-kafka" / "pom.xml"
 REQUIREMENTS = ("pyspark==4.2.0", "pyarrow>=15,<27", "pandas>=2.2,<3", "numpy>=1.26,<3")
 _TIMEOUT_S = 900.0
 _WANTED = ("spark-sql-kafka", "spark-token-provider", "kafka-clients", "commons-pool2")
-"""The other dependencies come with Spark."""
+"""Jars to download; Spark contains the other dependencies."""
 
 
 def fetch_environment() -> tuple[Path, list[Path]]:
@@ -41,7 +41,7 @@ def fetch_environment() -> tuple[Path, list[Path]]:
 
 
 def environment_of_child() -> dict[str, str]:
-    """Return the environment for a PySpark 4.2.0 process: nothing of this interpreter's PySpark may reach it."""
+    """Return the environment variables for a PySpark 4.2.0 process, without those of this interpreter's PySpark."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK", "PYTHON"))}
     return kept | {"PYSPARK_PYTHON": str(FOLDER / "venv" / "bin" / "python")}
 

@@ -1,4 +1,4 @@
-"""What every benchmark prints first: machine, date and commit."""
+"""Stamp of a benchmark, which it prints first: machine, date and commit."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ import grpc
 
 
 def stamp() -> dict[str, Any]:
-    """Return where and when this is measured, and what."""
+    """Return machine, date and commit of the measurement."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),

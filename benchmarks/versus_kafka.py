@@ -1,15 +1,16 @@
-"""Paceline side by side with Apache Kafka 3.9.1 (ZooKeeper mode) in the same run, on this machine.
+"""Compare Paceline with Apache Kafka 3.9.1 (ZooKeeper mode) in the same run, on this machine.
 
     python -m benchmarks.versus_kafka [--seconds 8] [--only latency] [--output build/bench/versus_kafka.json]
 
 Both have three brokers, RF 3, min ISR 2, six partitions (one for the latency), one producer with acks=all and
 linger.ms=5 and without compression, one consumer with its defaults. Each is started alone, warmed up, measured, and
 stopped before the other. Kafka is measured by its own tools: ProducerPerformance (batch.size=262144, otherwise
-defaults) and ConsumerPerformance (records a second while it fetches); and by KafkaLatency.java, which does what its
-EndToEndLatency does with samples finer than a millisecond. Ours are `Producer.send_many` (batches of 512 KiB),
-`Consumer.poll_batches` with every record looked at, as Kafka's tool does, and one record at a time from `send` to its
-acknowledgement (`ack_*`) and to `poll` (`latency_*`), linger.ms=0 for both. `consume_*_poll` has no equal at Kafka's
-tools: `Consumer.poll` makes a ConsumerRecord of every record, and is set against the same figure of Kafka.
+defaults) and ConsumerPerformance (records a second while it fetches); and by KafkaLatency.java, which measures like
+EndToEndLatency, but with samples finer than a millisecond. Paceline is measured by `Producer.send_many` (batches of
+512 KiB), by `Consumer.poll_batches` with access to every record, as in Kafka's tool, and with one record at a time from
+`send` to its acknowledgement (`ack_*`) and to `poll` (`latency_*`), linger.ms=0 for both. `consume_*_poll` has no
+counterpart among Kafka's tools: `Consumer.poll` makes a ConsumerRecord of every record, and is compared with the same
+figure of Kafka.
 
 A ratio above 1 is better for Paceline, for latencies (milliseconds) too. On a quiet machine a run takes about three
 minutes. Kafka's jars come through Maven once, into build/kafka-jars.
@@ -39,7 +40,7 @@ AIMS = {
     "consume_1024": 1.0,
     "latency_p50": 0.667,
 }
-"""What the design asks for; the latency may be 1.5 times Kafka's."""
+"""Aims of the design; the latency may be 1.5 times Kafka's."""
 
 
 def main() -> None:
@@ -98,7 +99,7 @@ def _print_table(results: list[dict[str, Any]]) -> None:
 
 
 def _progress(who: str, found: dict[str, float], measure: Callable[[], dict[str, float]]) -> None:
-    """Measure something, keep it and say it at once: the whole takes minutes."""
+    """Measure, store the result and print it at once, because the whole run takes minutes."""
     for name, value in measure().items():
         found[name] = value
         print(f"  {who}: {name} {value:,.2f}", flush=True)
