@@ -74,13 +74,13 @@ def test_s3_1_a_killed_brokers_node_goes_with_its_session_and_a_stopped_ones_at_
         took_s = time.monotonic() - killed_s
         # The last heartbeat may have come up to a third of the timeout before the end, and later on a busy machine.
         assert SHORT_SESSION_MS * 0.4 <= took_s * 1000 <= SHORT_SESSION_MS + TICK_MS + SLACK_S * 1000
-        controller.wait_said(r"dead \[1\]")
+        controller.wait_said(r"dead=\[1\]")
 
         stopped_s = time.monotonic()
         assert brokers[2].stop() == 0
         assert client.exists(node(2)) is None, "gone before the process is"
         assert time.monotonic() - stopped_s < LONG_S
-        controller.wait_said(r"dead \[2\]")
+        controller.wait_said(r"dead=\[2\]")
         assert client.get_children("/rows/brokers/ids") == ["3"]
 
 
