@@ -14,7 +14,7 @@ from paceline.dev.local_cluster import LocalCluster, Node
 from paceline_client import Admin
 
 Record = dict[str, Any]
-_TAKEN_OVER = re.compile(r"^(\S+)Z .*controller epoch \d+: \d+ brokers")
+_TAKEN_OVER = re.compile(r"^(\S+)Z .*cluster state loaded: epoch=\d+ brokers=")
 
 
 class Gone:
