@@ -1,6 +1,5 @@
 """CI repeats a few failed tests with processes once, and nothing else."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,25 +11,35 @@ PASSES, FAILS = "tests/integration/passes.py", "tests/integration/fails.py"
 
 @pytest.fixture
 def failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one test that passes and one that fails; returns the file that names the failed tests."""
+    """A folder with one test that passes and one that fails; returns the path of the report."""
     monkeypatch.chdir(tmp_path)
     for name, passes in ((PASSES, True), (FAILS, False)):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"def test_it():\n    assert {passes}\n")
-    listed = tmp_path / second_try.LAST_FAILED
-    listed.parent.mkdir(parents=True)
-    return listed
+    report = tmp_path / second_try.REPORT
+    report.parent.mkdir(parents=True)
+    return report
+
+
+def write(report: Path, tests: list[str]) -> None:
+    """Write a report in which these tests failed and another one passed."""
+    cases = ['<testcase classname="tests.integration.other" name="test_it" />']
+    for test in tests:
+        file, _, name = test.partition("::")
+        module = file.removesuffix(".py").replace("/", ".")
+        cases.append(f'<testcase classname="{module}" name="{name}"><failure>no</failure></testcase>')
+    report.write_text(f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>")
 
 
 def test_a_failed_test_that_passes_now_is_named(failed: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    failed.write_text(json.dumps({f"{PASSES}::test_it": True}))
+    write(failed, [f"{PASSES}::test_it"])
     assert second_try.main() == 0
     assert f"SECOND TRY passed: {PASSES}::test_it" in capfd.readouterr().out
 
 
 def test_a_test_that_fails_again_fails_the_run(failed: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    failed.write_text(json.dumps({f"{PASSES}::test_it": True, f"{FAILS}::test_it": True}))
+    write(failed, [f"{PASSES}::test_it", f"{FAILS}::test_it"])
     assert second_try.main() == 1
     assert f"SECOND TRY failed: {FAILS}::test_it" in capfd.readouterr().out
 
@@ -45,5 +54,5 @@ def test_a_test_that_fails_again_fails_the_run(failed: Path, capfd: pytest.Captu
     ],
 )
 def test_nothing_is_repeated_without_processes_or_when_much_failed(failed: Path, tests: list[str]) -> None:
-    failed.write_text(json.dumps(dict.fromkeys(tests, True)))
+    write(failed, tests)
     assert second_try.main() == 1
