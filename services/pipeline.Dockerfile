@@ -22,7 +22,9 @@ RUN mkdir -p /usr/share/man/man1 \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
  && apt-get clean \
  && rm -rf /var/lib/apt/lists/* /usr/share/doc/* \
- && install -d -o 10001 -g 10001 -m 0750 /var/lib/paceline/lake
+ && install -d -o 10001 -g 10001 -m 0750 /srv/paceline/lake
+# Not below /var/lib/paceline, a volume of the base image: a folder made there would be lost.
+WORKDIR /srv/paceline
 COPY --from=build /opt/paceline /opt/paceline
 ENV SPARK_LOCAL_DIRS=/tmp \
     PYSPARK_PYTHON=/opt/paceline/bin/python

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800), in_every_run]
 RECORDS = 20_000
 SECRETS = "/run/paceline"
 BOOTSTRAP = "broker-1:9092,broker-2:9092,broker-3:9092"
-LAKE = "/var/lib/paceline/lake"
+LAKE = "/srv/paceline/lake"
 
 
 @dataclass(frozen=True)
@@ -176,6 +176,8 @@ def _spark(cluster: ComposeCluster) -> Iterator[None]:
         yield
     except BaseException:
         print(*(cluster.log(service, 40) for service in services), sep="\n")
+        executors = ["docker", "exec", cluster.container("spark-worker-1"), "sh", "-c"]
+        print(run([*executors, "tail -n 60 /tmp/spark/*/*/stderr 2>&1 || true"]))
         raise
     finally:
         cluster.compose("--profile", "pipeline", "rm", "-f", "-s", "-v", *services, timeout_s=300.0)
@@ -197,7 +199,10 @@ def _driver(cluster: ComposeCluster, *command: str) -> Iterator[subprocess.Popen
         try:
             yield running
         except BaseException:
-            print(run(["docker", "logs", "--tail", "40", name]))
+            logged = subprocess.run(
+                ["docker", "logs", "--tail", "40", name], capture_output=True, text=True, timeout=60.0
+            )
+            print(logged.stdout, logged.stderr)
             raise
         finally:
             subprocess.run(["docker", "rm", "-f", name], capture_output=True, timeout=120.0)
