@@ -26,7 +26,7 @@ type GroupConfig struct {
 	Assignors []Assignor
 	// Reset says where to begin without a committed offset, and where to continue when the position is out of range.
 	Reset ResetPolicy
-	// SessionTimeout: the group goes on without a member whose heartbeats stay away for so long; 0 means 45 s.
+	// SessionTimeout: the coordinator removes a member that sends no heartbeat for this time; 0 means 45 s.
 	SessionTimeout time.Duration
 	// HeartbeatInterval is the pause between heartbeats; 0 means 3 s.
 	HeartbeatInterval time.Duration

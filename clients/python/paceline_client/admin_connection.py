@@ -125,19 +125,19 @@ class AdminConnection:
             return self._follow_controller(call, timeout_ms, only_reads, wait)
 
     def _follow_controller(self, call: Callable[[Any, float], T], timeout_ms: int, only_reads: bool, wait: Wait) -> T:
-        nobody: NotControllerError | None = None
+        not_active: NotControllerError | None = None
 
         def attempt(left_s: float | None) -> T:
-            nonlocal nobody
+            nonlocal not_active
             try:
                 address = self._controller or self._find_controller(min(left_s or ONE_CALL_S, ONE_CALL_S), wait)
-            except NotControllerError as none_active:
-                nobody = none_active
+            except NotControllerError as refusal:
+                not_active = refusal
                 raise
             except BootstrapError:
-                if nobody is None:
+                if not_active is None:
                     raise
-                raise nobody from None  # A controller did answer; the time left was too short for another call.
+                raise not_active from None  # A controller did answer; the time left was too short for another call.
             try:
                 return call(self._channel(address), (left_s or timeout_ms / 1000) + _ADMIN_GRACE_S)
             except grpc.RpcError as failure:

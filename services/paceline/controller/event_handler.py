@@ -129,7 +129,7 @@ class ControllerEventHandler:
             self._on_office(False)
 
     def _move(self, cause: str) -> Flow[None]:
-        """Resign, delete ``/controller`` if this session still owns it, and take part in the next election."""
+        """Resign, delete ``/controller`` if this ZooKeeper session owns it, and take part in the next election."""
         self.resign(cause)
         try:
             yield from self._election.withdraw()

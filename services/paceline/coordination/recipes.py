@@ -48,7 +48,7 @@ class Registered:
     czxid: int
     """The broker epoch."""
     adopted: bool = False
-    """The node already existed: an earlier answer of this session was lost."""
+    """The node already existed: an earlier response in this ZooKeeper session was lost."""
 
 
 def expect(response: Response, path: str, *codes: ZkCode) -> None:

@@ -103,7 +103,7 @@ class FetchSession:
         self.unsettled: dict[TopicPartition, None] = {}
         """Partitions that every fetch reads: those with an error in the last response or about to join the ISR."""
         self.waiting: Callable[[], None] | None = None
-        """Called after a batch of changes was marked, while a fetch of this session waits; otherwise None."""
+        """Called after a batch of changes was marked, while a fetch waits; otherwise None."""
         self.fresh: dict[TopicPartition, int] = {}
         """Changes since the waiting fetch last checked, as bits of `News`."""
         self.closed = False
@@ -128,7 +128,7 @@ class FetchSession:
         return self.partitions.pop(topic_partition, None) is not None
 
     def mark(self, topic_partition: TopicPartition, news: int) -> bool:
-        """Mark a changed partition; return whether a fetch of this session waits and must be notified."""
+        """Mark a changed partition; return whether a waiting fetch must be notified."""
         if topic_partition not in self.partitions:
             return False
         self.marked[topic_partition] = None

@@ -167,7 +167,7 @@ impl Member {
     }
 }
 
-/// Polls until it is told to stop or a poll fails. The lock is fair: a command gets it between two polls.
+/// Polls until a stop is requested or a poll fails. The lock is fair: a command gets it between two polls.
 async fn poll(
     consumer: Arc<tokio::sync::Mutex<GroupConsumer>>,
     seen: Arc<Mutex<Seen>>,

@@ -202,7 +202,7 @@ class ControllerElection:
         return max(self._newest_epoch, journaled)
 
     def withdraw(self) -> Flow[None]:
-        """Delete ``/controller`` only if it still belongs to this session.
+        """Delete ``/controller`` only if it still belongs to this ZooKeeper session.
 
         The epoch's version is read before the owner and checked in the same multi as the deletion, so that the node of
         a successor elected in between is never deleted. The version suffices: this also works when the epoch is
