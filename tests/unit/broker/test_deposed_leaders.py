@@ -19,14 +19,20 @@ from paceline.model.client_io import (
 )
 from paceline.model.errors import ErrorCode, RequestTimedOutError
 from paceline.model.identifiers import NO_LEADER
+from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.state_change import StateChangeKind
 from tests.support.broker_cluster import TP, BrokerCluster, batch
 
-SESSION_MS, LEASE_MS = 6_000, 9_000
+SESSION_MS, LEASE_MS, REPLICA_LAG_MS = 6_000, 9_000, 10_000
 
 
 def led_by_1(isr: tuple[int, ...] = (1, 2, 3), cuts: frozenset[tuple[int, int]] = frozenset()) -> BrokerCluster:
     """Return a cluster in which broker 1 leads, with one committed record."""
-    cluster = BrokerCluster(zookeeper_session_timeout_ms=SESSION_MS, controller_broker_lease_ms=LEASE_MS)
+    cluster = BrokerCluster(
+        zookeeper_session_timeout_ms=SESSION_MS,
+        controller_broker_lease_ms=LEASE_MS,
+        replica_lag_time_max_ms=REPLICA_LAG_MS,
+    )
     cluster.cuts |= cuts
     cluster.decide(1, 0, isr, is_new=True)
     cluster.time.run_for(500)
@@ -122,18 +128,37 @@ def test_a_leader_that_one_isr_member_has_left_stops_although_the_other_fetches(
     cluster.time.run_until(lambda: cluster[1].node.ready, 10_000)
 
 
+def regain_contact(cluster: BrokerCluster) -> None:
+    """Connect broker 1 to ZooKeeper and the controller again, in a new session; the brokers stay cut off from it."""
+    old_epoch = cluster[1].node.broker_epoch
+    cluster[1].transport.heartbeat_answer = None
+    cluster[1].zookeeper.link.heal()
+    cluster.time.run_until(lambda: cluster[1].node.broker_epoch > old_epoch, 20_000)
+
+
 def test_contact_alone_does_not_bring_a_leader_back() -> None:
     cluster = led_by_1()
     cut_off(cluster)
     cluster.time.run_for(SESSION_MS + 2_000)
-    cluster[1].transport.heartbeat_answer = None
-    cluster[1].zookeeper.link.heal()
-    old_epoch = cluster[1].node.broker_epoch
-    cluster.time.run_until(lambda: cluster[1].node.broker_epoch > old_epoch, 20_000)
-    cluster.time.run_for(LEASE_MS)
+    elected = LeaderAndIsr(leader=2, leader_epoch=1, isr=(2, 3), zk_version=0, controller_epoch=1)
+    cluster.write_state(elected)
+    regain_contact(cluster)
+    cluster.time.run_for(4 * LEASE_MS)
     assert {failure.code for failure in failures(cluster).values() if failure} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
-    cluster.cuts.clear()
-    cluster.time.run_until(lambda: cluster[1].node.ready, 10_000)
+    assert cluster.state().leader == 2, "a late LeaderAndIsr leaves the election as it is"
+
+
+def test_a_write_of_the_unchanged_isr_proves_the_leadership_without_a_cut_off_follower() -> None:
+    cluster = led_by_1()
+    cut_off(cluster)
+    cluster.time.run_for(SESSION_MS + 2_000)
+    cluster.cuts -= {(1, 2), (2, 1)}
+    regain_contact(cluster)
+    assert not cluster[1].node.ready, "broker 3 is alive, has all records and does not fetch"
+    cluster.time.run_until(lambda: cluster[1].node.ready, REPLICA_LAG_MS)
+    assert not [kind for kind, failure in failures(cluster).items() if failure and kind != "fetch out of range"]
+    assert cluster.state().isr == (1, 2, 3), "equal ends stay in the ISR"
+    assert not cluster[1].said(StateChangeKind.ISR_SHRUNK, StateChangeKind.ISR_EXPANDED)
 
 
 @pytest.mark.parametrize(

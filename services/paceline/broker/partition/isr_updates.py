@@ -6,7 +6,8 @@
 3. The result is reported once: `written`, `refused` or `conflict`. After `unknown` the writer asks ZooKeeper again.
 
 A result counts only for the present proposal: a newer LeaderAndIsr invalidates it.
-Source: docs/protocol/replication.md#joining-the-isr, #leaving-the-isr, #writing-the-isr and #isr-conflict.
+Source: docs/protocol/replication.md#joining-the-isr, #leaving-the-isr, #writing-the-isr, #isr-conflict and
+#leadership-proof.
 """
 
 from typing import TYPE_CHECKING
@@ -71,7 +72,7 @@ class IsrUpdates:
         self._propose((*partition.isr, broker_id), ((broker_id, broker_epoch),))
 
     def maybe_shrink(self) -> None:
-        """Propose to remove the members that are out of sync."""
+        """Propose to remove the members that are out of sync, or write the ISR unchanged to prove the leadership."""
         partition = self._partition
         log = partition.log
         if not partition.is_leader or log is None or partition.proposal is not None:
@@ -86,13 +87,17 @@ class IsrUpdates:
         )
         if late:
             self._propose(tuple(broker_id for broker_id in partition.isr if broker_id not in late), ())
+        elif self._host.in_contact() and not partition.is_leadership_proved:
+            # A member that is cut off from this leader alone neither fetches nor leaves the ISR while it lacks nothing.
+            # The unchanged ISR is written: the write succeeds only if ZooKeeper still has this leadership.
+            self._propose(partition.isr, (), "to prove the leadership")
 
-    def _propose(self, isr: tuple[int, ...], joiners: tuple[tuple[int, int], ...]) -> None:
+    def _propose(self, isr: tuple[int, ...], joiners: tuple[tuple[int, int], ...], cause: str | None = None) -> None:
         partition = self._partition
         partition.proposal = IsrProposal(
             partition.isr, isr, partition.leader_epoch, partition.zk_version, joiners, self._host.now_ms()
         )
-        self._host.emit(StateChangeKind.ISR_PROPOSED, partition, partition.isr)
+        self._host.emit(StateChangeKind.ISR_PROPOSED, partition, partition.isr, cause)
         self._host.propose_isr(partition, partition.proposal)
 
     def written(self, proposal: IsrProposal, zk_version: int) -> None:
@@ -102,8 +107,9 @@ class IsrUpdates:
             return
         old_isr = partition.isr
         self._adopt(proposal, proposal.isr, zk_version)
-        kind = StateChangeKind.ISR_EXPANDED if proposal.joiners else StateChangeKind.ISR_SHRUNK
-        self._host.emit(kind, partition, old_isr)
+        if partition.isr != old_isr:
+            kind = StateChangeKind.ISR_EXPANDED if proposal.joiners else StateChangeKind.ISR_SHRUNK
+            self._host.emit(kind, partition, old_isr)
         self._host.isr_committed(partition, old_isr)
         self._settled()
 

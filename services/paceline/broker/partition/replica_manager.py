@@ -252,7 +252,7 @@ class ReplicaManager:
         """Count a successful ISR write and schedule the notification of the controller."""
         if len(partition.isr) < len(old_isr):
             self.metrics.isr_shrinks += 1
-        else:
+        elif len(partition.isr) > len(old_isr):
             self.metrics.isr_expands += 1
         self.isr_propagation.record(partition.topic_partition, self.now_ms())
 
