@@ -25,7 +25,7 @@ Rules that keep order and exactly-once delivery for an idempotent producer, per 
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from paceline.model.errors import (
@@ -40,7 +40,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline_client.batch import ProducerBatch
 from paceline_client.delivery_errors import closed_before, delivery_failed, in_words
 from paceline_client.errors import ProducerClosedError, ProducerFatalError
-from paceline_client.partition_queue import PartitionQueue
+from paceline_client.partition_queue import Leader, PartitionQueue
 from paceline_client.record_buffer import AccumulatorConfig, RecordBuffer
 
 MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
@@ -201,7 +201,14 @@ class Accumulator(RecordBuffer):
         queue.last_error = None
         self._resolve(batch, base_offset, log_append_time_ms, None)
 
-    def fail(self, batch: ProducerBatch, error: PacelineError, now_ms: int, answered: bool = True) -> bool:
+    def fail(
+        self,
+        batch: ProducerBatch,
+        error: PacelineError,
+        now_ms: int,
+        answered: bool = True,
+        leader: Leader | None = None,
+    ) -> bool:
         """Handle a failed attempt: retry or fail the batch. Returns whether it will be sent again.
 
         Args:
@@ -209,6 +216,7 @@ class Accumulator(RecordBuffer):
             error: the failure, naming the broker.
             now_ms: the time.
             answered: False when no broker responded (a lost connection), so that the batch may be in the log.
+            leader: the leader that failed; `retry_at_new_leaders` compares it with the present leader.
         """
         queue = self._queues[batch.topic_partition]
         batch.on_wire = False
@@ -232,13 +240,24 @@ class Accumulator(RecordBuffer):
             self._give_up(queue, batch, delivery_failed(queue, batch, self.config.delivery_timeout_ms))
             return False
         queue.retry_at_ms = now_ms + max(self._backoff_ms(batch.attempts), error.retry_delay_ms)
+        queue.failed_leader = leader if error.refresh_metadata or not answered else None
         return True
 
-    def retry_now(self, topic_partition: TopicPartition) -> None:
-        """Retry without back-off because the new leader is known."""
-        queue = self._queues.get(topic_partition)
-        if queue is not None:
-            queue.retry_at_ms = 0
+    def retry_at_new_leaders(self, leader_of: Callable[[TopicPartition], Leader | None], now_ms: int) -> bool:
+        """Retry without back-off where a new leader is known (KAFKA-15415).
+
+        Return whether a batch in back-off still waits for a new leader, so that metadata should be read again.
+        """
+        waiting = False
+        for topic_partition, queue in self._active.items():
+            if queue.failed_leader is None or now_ms >= queue.retry_at_ms:
+                continue
+            leader = leader_of(topic_partition)
+            if leader is None or leader == queue.failed_leader:
+                waiting = True
+            else:
+                queue.retry_at_ms = 0
+        return waiting
 
     def note_obstacle(self, topic_partition: TopicPartition, error: PacelineError) -> None:
         """Store why no batch can be sent to a partition, for the error of batches that expire before an attempt."""

@@ -9,12 +9,16 @@ from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline_client.batch import ProducerBatch
 
+Leader = tuple[int, int | None]
+"""Broker id and leader epoch; the epoch is None when it is not known."""
+
 
 class PartitionQueue:
     """Batches of one partition, oldest first: ``unresolved`` batches were drained, ``pending`` batches were not."""
 
     __slots__ = (
         "acknowledged",
+        "failed_leader",
         "gap",
         "last_error",
         "next_sequence",
@@ -47,6 +51,8 @@ class PartitionQueue:
         self.gap = False
         """Whether a sequence number was assigned that will never be in the log."""
         self.retry_at_ms = 0
+        self.failed_leader: Leader | None = None
+        """Leader of a failed attempt, while the batch waits for its retry and another leader may take it sooner."""
         self.last_error: PacelineError | None = None
         """Why no batch could be sent to the partition, for batches that expire without an attempt."""
 

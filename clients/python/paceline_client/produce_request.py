@@ -12,7 +12,7 @@ from paceline_client.accumulator import Accumulator
 from paceline_client.batch import ProducerBatch
 from paceline_client.codec import finish
 from paceline_client.metadata import Broker
-from paceline_client.partition_queue import PartitionQueue
+from paceline_client.partition_queue import Leader, PartitionQueue
 from paceline_client.wire import ProducePiece, encode_produce_request
 
 _WIRE_ACKS: Final = {RequiredAcks.ALL: ACKS_ALL, RequiredAcks.LEADER: ACKS_LEADER, RequiredAcks.NONE: ACKS_NONE}
@@ -41,6 +41,10 @@ class SentRequest:
     batches: list[ProducerBatch]
     leader_epochs: Mapping[TopicPartition, int | None] = field(default_factory=dict)
     """Leader epochs known when the leader was chosen."""
+
+    def leader_of(self, topic_partition: TopicPartition) -> Leader:
+        """Return the leader to which the request was sent."""
+        return self.broker.broker_id, self.leader_epochs.get(topic_partition)
 
     def encode(self, config: SenderConfig, accumulator: Accumulator) -> bytes:
         """Return the encoded request; a batch is encoded once, for all attempts."""

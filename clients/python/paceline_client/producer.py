@@ -467,7 +467,7 @@ class Producer:
                 count = self._metadata.partition_count(topic)
                 if count and count != route.count:  # it can decrease only when the topic was re-created
                     self._make_route(topic, count)
-        self._sender.wake()
+        self._sender.metadata_refreshed()
 
 
 def _acks_named(acks: str | int | RequiredAcks) -> RequiredAcks:

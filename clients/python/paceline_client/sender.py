@@ -38,6 +38,7 @@ from paceline_client.clock import monotonic_ms
 from paceline_client.errors import ProducerClosedError, ProducerFatalError
 from paceline_client.metadata import Broker
 from paceline_client.metadata_refresher import MetadataRefresher
+from paceline_client.partition_queue import Leader
 from paceline_client.produce_request import SenderConfig, SentRequest
 from paceline_client.producer_ids import ProducerIds
 from paceline_client.wire import PRODUCE_METHOD, PRODUCE_STREAM_METHOD
@@ -98,6 +99,13 @@ class Sender:
         with self._lock:
             self._woken = True
             self._wake.notify()
+
+    def metadata_refreshed(self) -> None:
+        """Retry at new leaders at once; while a batch waits for a new leader, request the next refresh."""
+        with self._lock:
+            if self._accumulator.retry_at_new_leaders(self._leader, monotonic_ms()):
+                self._metadata.request()
+        self.wake()
 
     def send_now(self) -> None:
         """Send ready batches on the caller's thread, which holds the lock; leave complex cases to the sender thread.
@@ -236,6 +244,10 @@ class Sender:
                 requests.append(SentRequest(leader, address, batches, epochs))
         return requests, wait_ms
 
+    def _leader(self, topic_partition: TopicPartition) -> Leader | None:
+        broker, epoch, _ = self._metadata.leadership(topic_partition)
+        return None if broker is None else (broker.broker_id, epoch)
+
     def _without_leader(self, topic_partition: TopicPartition, now_ms: int) -> None:
         known = self._metadata.partition(topic_partition)
         if known is not None and known.leader is not None:
@@ -363,7 +375,7 @@ class Sender:
         self._metadata.request()
         now_ms = monotonic_ms()
         for batch in sent.batches:
-            self._accumulator.fail(batch, error, now_ms, answered)
+            self._accumulator.fail(batch, error, now_ms, answered, sent.leader_of(batch.topic_partition))
 
     def _succeeded(self, sent: SentRequest, response: ProduceResponse) -> None:
         self._in_flight[sent.address] -= 1
@@ -395,11 +407,11 @@ class Sender:
         error = error_for(result.error.code, f"{sent.broker}: {batch.topic_partition}: {result.error.message}")
         if result.error.HasField("retry_after_ms"):
             error = error.with_metadata(retry_delay_ms=result.error.retry_after_ms)
-        again = self._accumulator.fail(batch, error, now_ms)
+        again = self._accumulator.fail(batch, error, now_ms, leader=sent.leader_of(batch.topic_partition))
         moved = result.error.HasField("current_leader") and self._metadata.apply_hint(
             batch.topic_partition, result.error.current_leader
         )
         if moved and again:
-            self._accumulator.retry_now(batch.topic_partition)
+            self._accumulator.retry_at_new_leaders(self._leader, now_ms)
         elif again or error.retriable:
             self._metadata.request()

@@ -253,13 +253,30 @@ def test_a_retry_keeps_sequence_and_bytes() -> None:
     assert parse_header(before).base_sequence == 0
 
 
-def test_a_known_new_leader_is_tried_without_waiting() -> None:
+@pytest.mark.parametrize(
+    "error, answered",
+    [(NotLeaderOrFollowerError("moved"), True), (BrokerNotAvailableError("connection refused"), False)],
+    ids=["not the leader", "connection lost"],
+)
+def test_a_batch_in_back_off_is_sent_to_a_new_leader_at_once(error: PacelineError, answered: bool) -> None:
     accumulator = make()
     put(accumulator, b"a")
     (batch,) = take(accumulator, 0)
-    accumulator.fail(batch, NotLeaderOrFollowerError("moved"), 0)
-    accumulator.retry_now(TP)
-    assert take(accumulator, 0) == [batch]
+    accumulator.fail(batch, error, 0, answered, leader=(1, 5))
+    for unchanged in ((1, 5), None):
+        assert accumulator.retry_at_new_leaders({TP: unchanged}.get, 10), "metadata must be read again"
+        assert take(accumulator, 10) == []
+    assert not accumulator.retry_at_new_leaders({TP: (2, 6)}.get, 20)
+    assert take(accumulator, 20) == [batch]
+
+
+def test_a_new_leader_does_not_end_the_back_off_of_other_errors() -> None:
+    accumulator = make()
+    put(accumulator, b"a")
+    (batch,) = take(accumulator, 0)
+    accumulator.fail(batch, NotEnoughReplicasError("two are missing"), 0, leader=(1, 5))
+    assert not accumulator.retry_at_new_leaders({TP: (2, 6)}.get, 10)
+    assert take(accumulator, 99) == []
 
 
 def test_after_a_failure_batches_are_resent_one_at_a_time_in_order() -> None:
