@@ -2,7 +2,7 @@
 
 Both sides are Python on one event loop, so that the benchmark compares the coordinators and not the client libraries.
 Kafka answers the calls of a connection in order, and a JoinGroup waits, so each of its members has a separate
-connection. The gRPC calls of all members share a connection.
+connection. Up to 100 members of Paceline share a connection, which takes at most 256 calls at a time.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from paceline.v1.group_service_pb2_grpc import GroupServiceStub
 TOPIC = "t"
 SESSION_MS, REBALANCE_MS = 30_000, 60_000
 PAUSE_S = 0.05
+MEMBERS_PER_CHANNEL = 100
 CALL_S = 90
 _MEMBER_ID_REQUIRED = 79
 
@@ -73,7 +74,9 @@ class GroupCalls(Protocol):
 class PacelineCalls:
     """A coordinator of Paceline."""
 
-    _channels: dict[str, grpc.aio.Channel] = {}  # noqa: RUF012 - shared on purpose
+    _channels: dict[tuple[str, int], grpc.aio.Channel] = {}  # noqa: RUF012 - shared on purpose
+    _members = 0
+    """Members that have found their coordinator."""
 
     def __init__(self, broker_id: int, stub: Any) -> None:
         self.broker_id = broker_id
@@ -81,21 +84,28 @@ class PacelineCalls:
 
     @classmethod
     async def find(cls, addresses: list[str], group_id: str, shared: bool = False) -> "PacelineCalls":
-        """Return the coordinator of a group, as soon as some broker knows it; channels are always shared."""
+        """Return the coordinator of a group, as soon as a broker knows it; with ``shared``, on the first channel."""
+        place = 0 if shared else PacelineCalls._members // MEMBERS_PER_CHANNEL
+        PacelineCalls._members += not shared
         while True:
             for address in addresses:
                 with contextlib.suppress(grpc.aio.AioRpcError):
                     stub = GroupServiceStub(cls._channel(address))
                     found = await stub.FindCoordinator(pb.FindCoordinatorRequest(group_id=group_id), timeout=2)
-                    return cls(found.broker_id, GroupServiceStub(cls._channel(f"{found.host}:{found.port}")))
+                    return cls(found.broker_id, GroupServiceStub(cls._channel(f"{found.host}:{found.port}", place)))
             await asyncio.sleep(PAUSE_S)
 
     @classmethod
-    def _channel(cls, address: str) -> grpc.aio.Channel:
-        if address not in cls._channels:
-            options = [("grpc.max_reconnect_backoff_ms", 200), ("grpc.initial_reconnect_backoff_ms", 50)]
-            cls._channels[address] = grpc.aio.insecure_channel(address, options=options)
-        return cls._channels[address]
+    def _channel(cls, address: str, place: int = 0) -> grpc.aio.Channel:
+        channel = cls._channels.get((address, place))
+        if channel is None:
+            options = [
+                ("grpc.max_reconnect_backoff_ms", 200),
+                ("grpc.initial_reconnect_backoff_ms", 50),
+                ("grpc.use_local_subchannel_pool", 1),
+            ]
+            channel = cls._channels[address, place] = grpc.aio.insecure_channel(address, options=options)
+        return channel
 
     async def join(self, group_id: str, member_id: str) -> Joined:
         protocol = pb.GroupProtocol(name="range", subscription=pb.ConsumerSubscription(topics=[TOPIC]))
