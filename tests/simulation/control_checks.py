@@ -301,12 +301,12 @@ class ControlChecks:
 
         propose, isr_written = IsrUpdates._propose, IsrUpdates.written
 
-        def probed_propose(updates: IsrUpdates, isr: tuple[int, ...], joiners: Any) -> None:
+        def probed_propose(updates: IsrUpdates, isr: tuple[int, ...], joiners: Any, *cause: Any) -> None:
             host, partition = updates._host, updates._partition
             for broker_id, _ in joiners:
                 leaving = host.is_offline_replica(partition.topic_partition, broker_id)
                 verdicts.check("R13", not leaving, f"{partition.topic_partition} lets in {broker_id}, which is leaving")
-            propose(updates, isr, joiners)
+            propose(updates, isr, joiners, *cause)
 
         def probed_written(updates: IsrUpdates, *args: Any) -> None:
             isr_written(updates, *args)
