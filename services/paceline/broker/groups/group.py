@@ -23,6 +23,8 @@ from paceline.broker.groups.requests import (
     GroupDescription,
     GroupListing,
     JoinedMember,
+    JoinReply,
+    JoinRequest,
     JoinResult,
     MemberDescription,
     Protocol,
@@ -104,6 +106,8 @@ class Group:
         self.sync_timer: Cancellable | None = None
         self.subscribed_topics: frozenset[str] | None = frozenset()
         """Topics of all members; None when a subscription cannot be decoded."""
+        self._common: set[str] | None = None
+        """Assignors that all members support, None when they must be counted again."""
 
     # State
 
@@ -130,15 +134,29 @@ class Group:
             self.protocol_type = self.protocol_type or CONSUMER
         if self.leader is None:
             self.leader = member.member_id
+        names = {one.name for one in member.protocols}
+        self._common = names & self._common if self.members and self._common is not None else None
         self.members[member.member_id] = member
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
+
+    def update(self, member: Member, request: JoinRequest, on_join: JoinReply | None) -> None:
+        """Apply a member's new JoinGroup."""
+        if member.protocols != request.protocols:
+            self._common = None
+        member.update(request, on_join)
+
+    def set_protocols(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
+        """Set a member's assignors."""
+        self._common = None
+        member.protocols = protocols
 
     def remove(self, member_id: str) -> Member | None:
         """Remove a member; elects another leader if it was the leader."""
         member = self.members.pop(member_id, None)
         if member is None:
             return None
+        self._common = None
         member.stop_timer()
         self.pending_sync.discard(member_id)
         if member.group_instance_id is not None and self.static_members.get(member.group_instance_id) == member_id:
@@ -219,8 +237,13 @@ class Group:
 
     def common_protocols(self) -> set[str]:
         """Return the assignors that all members support."""
-        counts = Counter(name for member in self.members.values() for name in {one.name for one in member.protocols})
-        return {name for name, count in counts.items() if count == len(self.members)}
+        if self._common is None:
+            # Every join needs them; counted for each join, a rebalance of n members would take n * n steps.
+            counts = Counter(
+                name for member in self.members.values() for name in {one.name for one in member.protocols}
+            )
+            self._common = {name for name, count in counts.items() if count == len(self.members)}
+        return self._common
 
     def select_protocol(self) -> str:
         """Return the common assignor with the most votes; the first member's order decides a tie."""

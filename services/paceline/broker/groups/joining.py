@@ -134,7 +134,7 @@ class Joining:
         old, member.on_join = member.on_join, None
         if old is not None:
             old(UnknownMemberIdError("the member has sent another JoinGroup"))
-        member.update(request, reply)
+        group.update(member, request, reply)
         self._rebalances.heard_of(group, member)
         self._rebalance(group, "a member joins again")
         return self._cancel(group, member, reply)
@@ -172,10 +172,10 @@ class Joining:
         if not group.is_in(GroupState.STABLE):
             return self._update(group, member, request, reply)
         protocols = member.protocols
-        member.update(request, None)
+        group.update(member, request, None)
         self._rebalances.heard_of(group, member)
         if group.select_protocol() != group.protocol:
-            member.protocols = protocols
+            group.set_protocols(member, protocols)
             return self._update(group, member, request, reply)
         generation = group.generation
 

@@ -1,8 +1,12 @@
 """Members of a group: joining, syncing, heartbeats, leaving, static members."""
 
+import random
+
 import pytest
 
-from paceline.broker.groups.requests import JoinResult, SyncResult
+from paceline.broker.groups.group import Group, GroupState
+from paceline.broker.groups.member import Member
+from paceline.broker.groups.requests import JoinResult, Protocol, SyncResult
 from paceline.model.errors import (
     CoordinatorNotAvailableError,
     ErrorCode,
@@ -246,3 +250,22 @@ def test_every_error_of_the_coordinator_has_kafkas_number() -> None:
     assert (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.FENCED_INSTANCE_ID) == (27, 82)
     assert (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR) == (14, 16)
     assert CONFIG.offsets_topic_num_partitions == 50
+
+
+def test_the_common_assignors_follow_every_change_of_the_members() -> None:
+    rng = random.Random(5)
+    group = Group("g", 0, GroupState.EMPTY, 0)
+
+    def protocols() -> tuple[Protocol, ...]:
+        return tuple(Protocol(name, b"") for name in ("a", "b", "c") if rng.random() < 0.8)
+
+    for number in range(300):
+        step = rng.random()
+        if step < 0.5 or not group.members:
+            group.add(Member(f"m{number}", None, "client", "/host", 1, 1, protocols()))
+        elif step < 0.8:
+            group.remove(rng.choice(sorted(group.members)))
+        else:
+            group.set_protocols(group.members[rng.choice(sorted(group.members))], protocols())
+        wanted = [{one.name for one in member.protocols} for member in group.members.values()]
+        assert group.common_protocols() == (set.intersection(*wanted) if wanted else set())
