@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from paceline.log.batch_file import BatchFile
 from paceline.log.compaction.batch_rewrite import delete_horizon_ms, empty_batch, rewrite_batch
 from paceline.log.compaction.cleanable import Cleanable
 from paceline.log.compaction.offset_map import OffsetMap, short_key
@@ -92,8 +91,8 @@ class Cleaner:
         # Make the renames of the previous cleaning durable: at load a .cleaned file makes later .swap files invalid.
         self._files.sync_directory(self._directory)
         yield from self._build_map()
-        for sources in self._groups():
-            yield from self._clean_group(sources)
+        for group in self._groups():
+            yield from self._clean_group(group)
 
     # -- the map -----------------------------------------------------------------------------------------------
 
@@ -104,7 +103,7 @@ class Cleaner:
             if end <= first_dirty:
                 continue
             read = 0
-            for header, data in batches_of(self._files, segment):
+            for header, data in batches_of(self._files, segment, end):
                 read += header.size
                 if read >= READ_BYTES:
                     yield read
@@ -119,9 +118,9 @@ class Cleaner:
 
     # -- the segments ------------------------------------------------------------------------------------------
 
-    def _groups(self) -> Iterator[tuple[Segment, ...]]:
-        """Yield groups of segments to merge: together they fit ``segment.bytes`` and ``segment.index.bytes``."""
-        config, group = self._config, list[Segment]()
+    def _groups(self) -> Iterator[dict[Segment, int]]:
+        """Yield groups of segments to merge, and their ends; a group fits ``segment.bytes`` and its indexes."""
+        config, group = self._config, dict[Segment, int]()
         size = index_bytes = time_index_bytes = 0
         for segment, end in zip(self._cleanable.segments, self._cleanable.ends, strict=True):
             if segment.base_offset >= self.end_offset:
@@ -132,24 +131,25 @@ class Cleaner:
             if group and (
                 size > config.segment_bytes
                 or max(index_bytes, time_index_bytes) > config.segment_index_bytes
-                or end - 1 - group[0].base_offset > MAX_INT32
+                or end - 1 - next(iter(group)).base_offset > MAX_INT32
             ):
-                yield tuple(group)
-                group = []
+                yield group
+                group = {}
                 size = segment.size
                 index_bytes = segment.offset_index.entry_count * segment.offset_index.layout.size
                 time_index_bytes = segment.time_index.entry_count * segment.time_index.layout.size
-            group.append(segment)
+            group[segment] = end
         if group:
-            yield tuple(group)
+            yield group
 
-    def _clean_group(self, sources: tuple[Segment, ...]) -> Iterator[int | CleanedSegment]:
+    def _clean_group(self, group: Mapping[Segment, int]) -> Iterator[int | CleanedSegment]:
+        sources = tuple(group)
         output = _Output(self._files, self._new_segment(sources[0].base_offset))
         last: BatchHeader | None = None
         is_changed = last_is_kept = False
         read = 0
-        for source in sources:
-            for header, data in batches_of(self._files, source):
+        for source, end in group.items():
+            for header, data in batches_of(self._files, source, end):
                 batch = self._clean_batch(header, data)
                 is_changed |= batch is not data
                 last, last_is_kept = header, batch is not None
@@ -261,14 +261,22 @@ class _Output:
             self._files.sync(path)
 
 
-def batches_of(files: Files, segment: BatchFile) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Yield the header and the bytes of each batch of a segment, after a check of its checksum.
+def batches_of(files: Files, segment: Segment, end_offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Yield the header and the bytes of each batch of a segment, after a check of its checksum and its offsets.
+
+    The checksum does not cover the base offset. A damaged offset would remove later records with the same keys.
+
+    Args:
+        files: the file system.
+        segment: the segment.
+        end_offset: base offset of the next segment.
 
     Raises:
         OSError: storage failed.
-        CorruptMessageError: the file contains bytes that are not a sound batch.
+        CorruptMessageError: the file contains bytes that are not a sound batch of this segment.
     """
     chunk, start, position = b"", 0, 0
+    next_offset = segment.base_offset
     while position < segment.size:
         at = position - start
         if at + HEADER_BYTES > len(chunk):
@@ -283,8 +291,14 @@ def batches_of(files: Files, segment: BatchFile) -> Iterator[tuple[BatchHeader, 
             chunk, start, at = files.read_at(segment.log_path, position, wanted), position, 0
         data = chunk[at : at + header.size]
         check_crc(data, 0, header)
+        if not next_offset <= header.base_offset <= header.last_offset < end_offset:
+            raise CorruptMessageError(
+                f"the batch at {position} of {segment.log_path} has the offsets {header.base_offset} to "
+                f"{header.last_offset}, outside of {next_offset} to {end_offset - 1}"
+            )
         yield header, data
         position += header.size
+        next_offset = header.last_offset + 1
 
 
 def _keys_of(header: BatchHeader, data: bytes) -> dict[bytes, int]:

@@ -19,6 +19,7 @@ from paceline.log.record_batch import (
     set_timestamp,
     stamp,
 )
+from paceline.model.errors import CorruptMessageError
 from tests.unit.log.helpers import NOW_MS, TP, crash, manager, new_log, records_of
 from tests.unit.log.memory_files import MemoryFiles
 
@@ -318,3 +319,18 @@ def test_a_flush_that_a_swap_has_voided_is_due_again() -> None:
     flush.run()
     log.finish_flush(flush)
     assert log.flush_needed()
+
+
+@pytest.mark.parametrize("bit", [0, 42, 63], ids=["negative", "far above", "below the previous batch"])
+def test_compaction_stops_at_a_batch_whose_base_offset_is_damaged(bit: int) -> None:
+    """The checksum does not cover the base offset; a high offset would be the last of every key in the batch."""
+    files = MemoryFiles()
+    log = filled(files)
+    sealed = log.segments[1]
+    content = files.contents[sealed.log_path]
+    position, header = list(iterate_headers(bytes(content)))[-1]
+    content[position : position + 8] = ((header.base_offset | 1) ^ (1 << 63 - bit)).to_bytes(8, "big")
+    before = {path: bytes(data) for path, data in files.contents.items()}
+    with pytest.raises(CorruptMessageError, match="offsets"):
+        compact(log)
+    assert {path: files.contents[path] for path in before} == before
