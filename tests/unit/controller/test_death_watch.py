@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from paceline.controller.service.death_watch import connect_outcome, refuses_connects
 
 PAUSE_MS = 20
@@ -46,6 +48,17 @@ def test_a_connect_accepted_by_a_dying_process_is_tried_again() -> None:
         thread = serve(server, lambda _: server.close())
         assert refuses_connects(address, PAUSE_MS)
         thread.join(5)
+
+
+def test_a_connect_reset_before_it_is_established_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The listening socket can close between the two ends of the handshake."""
+    causes = iter([ConnectionResetError(), ConnectionRefusedError(), ConnectionRefusedError()])
+
+    def connect(*_: object, **__: object) -> socket.socket:
+        raise next(causes)
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    assert refuses_connects("127.0.0.1:9094", PAUSE_MS)
 
 
 def test_an_address_that_does_not_exist_is_no_evidence() -> None:

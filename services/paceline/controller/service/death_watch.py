@@ -89,8 +89,8 @@ def refuses_connects(address: str, pause_ms: int) -> bool:
 def reachability(address: str, pause_ms: int) -> Reachability:
     """Return the result of TCP connects to ``host:port``, ``pause_ms`` apart: refused means two refusals in a row.
 
-    When a process dies, its kernel closes connections before the listening socket: a connect in between is accepted and
-    reset, and is repeated.
+    When a process dies, its kernel closes connections before the listening socket: a connect in between is reset,
+    before or after it was accepted, and is repeated.
     """
     refused = resets = 0
     while refused < _CONNECTS:
@@ -124,6 +124,8 @@ def connect_outcome(address: str, open_s: float) -> str:
             return _while_open(connection)
     except ConnectionRefusedError:
         return "refused"
+    except ConnectionError:
+        return "reset"
     except TimeoutError:
         return "timeout"
     except socket.gaierror:
