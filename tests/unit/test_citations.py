@@ -146,10 +146,27 @@ def test_every_file_that_a_protocol_page_names_exists() -> None:
     assert not dead, "\n".join(dead)
 
 
-def test_every_rule_of_replication_names_its_file_and_its_test() -> None:
-    rules = re.split(r"^## ", (ROOT / "docs/protocol/replication.md").read_text("utf-8"), flags=re.MULTILINE)[1:]
-    incomplete = [rule.partition("\n")[0] for rule in rules if "* File: `" not in rule or "`tests/" not in rule]
-    assert rules and not incomplete
+PROTOCOL_PAGES = sorted((ROOT / "docs/protocol").glob("[a-z]*.md"))
+
+
+def incomplete_rules(page: str) -> list[str]:
+    """Return the rules of a page that name no file before their test, or no test."""
+    rules = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
+    complete = re.compile(r"`(?:services|clients|protos|tests)/[^`]+`.*\bTests?:\s+`tests/", re.DOTALL)
+    return [rule.partition("\n")[0] for rule in rules if not complete.search(rule)]
+
+
+@pytest.mark.parametrize("page", PROTOCOL_PAGES, ids=lambda path: path.name)
+def test_every_rule_of_the_protocol_names_its_file_and_its_test(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert "\n## " in text
+    assert incomplete_rules(text) == []
+
+
+def test_a_rule_without_a_file_or_without_a_test_is_found() -> None:
+    file, test = "File: `services/a.py`.", "Test: `tests/unit/test_a.py`."
+    page = f"# Page\n\n## Complete\n\n{file} {test}\n\n## No test\n\n{file}\n\n## No file\n\n{test}\n"
+    assert incomplete_rules(page) == ["No test", "No file"]
 
 
 def test_anchors_follow_the_rule_of_github() -> None:

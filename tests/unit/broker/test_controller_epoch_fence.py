@@ -1,11 +1,20 @@
-"""Which control requests a broker takes: none before it is registered, and no controller epoch that nobody has."""
+"""Control requests are refused before the broker is registered, and with a controller epoch that is not in ZooKeeper.
+
+Source: docs/protocol/replication.md#request-fences.
+"""
 
 from collections.abc import Callable
 
 import pytest
 
 from paceline.broker.control.controller_epoch_fence import ControllerEpochFence, ControlRequestDeferredError
-from paceline.model.control import ControllerStamp, LeaderAndIsrRequest, UpdateMetadataRequest
+from paceline.model.control import (
+    ControllerStamp,
+    LeaderAndIsrRequest,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
 from paceline.model.errors import ErrorCode
 from paceline.model.state_change import StateChangeKind
 from tests.support.broker_cluster import TP, BrokerCluster
@@ -76,6 +85,20 @@ def test_the_next_controller_is_heard_once_zookeeper_has_confirmed_its_epoch() -
     assert read == [True, True]
     earlier = LeaderAndIsrRequest(cluster.stamp(1, controller_epoch=1), (), ())
     assert node.handle_control(earlier).error is ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+@pytest.mark.parametrize("delete", [True, False])
+def test_stop_replica_of_an_older_controller_neither_stops_nor_deletes(delete: bool) -> None:
+    cluster = BrokerCluster()
+    cluster.decide(1, 0, (1, 2, 3), is_new=True)
+    cluster.set_controller_epoch(2)
+    assert cluster.send(2).error is ErrorCode.NONE
+    manager = cluster[2].node.replica_manager
+    state = StopReplicaPartition(TP, "topic-id-of-orders-one", 0, delete)
+    request = StopReplicaRequest(cluster.stamp(2, controller_epoch=1), (state,))
+    assert cluster[2].node.handle_control(request).error is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert TP in manager.partitions and manager.logs.get(TP) is not None
+    assert manager.fetchers.state(TP) is not None
 
 
 def test_an_epoch_that_could_not_be_read_is_asked_for_again() -> None:
