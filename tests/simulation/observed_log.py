@@ -3,9 +3,8 @@
 The mirror costs a few numbers per batch and is never read by the log. A batch is known by its checksum, which covers
 all but base offset and leader epoch; one that was compacted stands in the mirror as it was appended. A prefix is known
 by a chain of hashes over (base, end, epoch, checksum), so two replicas agree up to an offset when their chains agree
-there. The mirror keeps what lies below the log start for as long
-as the process lives; one that begins later, after a restart or at a leader's log start, takes over the chain that the
-checks know for where it begins (`Mirror.root`).
+there. The mirror keeps what lies below the log start for as long as the process lives; one that begins later, after a
+restart or at a leader's log start, takes over the chain that the checks know for where it begins (`Mirror.root`).
 """
 
 from bisect import bisect_right

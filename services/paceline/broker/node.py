@@ -103,9 +103,10 @@ class BrokerNode:
         cleaner_background: BackgroundWork | None = None,
         on_metadata_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """Make it; `start` connects.
+        """Create the broker without connecting it; `start` connects.
 
-        ``background`` flushes logs and ``cleaner_background`` compacts them; without them the event loop does.
+        ``background`` flushes logs and ``cleaner_background`` compacts them; without them this work runs on the event
+        loop.
         """
         self._config = config
         self._scheduler = scheduler
@@ -229,7 +230,7 @@ class BrokerNode:
         self._stopping = False
         self._stopped = False
 
-    # Life
+    # Start and stop
 
     @property
     def broker_epoch(self) -> int:
@@ -556,10 +557,6 @@ class BrokerNode:
         return snapshot_of(self.replica_manager, self.groups)
 
     # Storage
-
-    def log_dir_failed(self) -> None:
-        """Handle a failed log directory; callers other than the log itself may report it too."""
-        self.replica_manager.take_failed_dirs_offline()
 
     def describe_log_dirs(self, wanted: Collection[TopicPartition] | None) -> list[LogDirView]:
         """Return the log directories with their replicas; None means every replica."""

@@ -1,9 +1,8 @@
 """Replicas that left the ISR, or returned without their data: extra keys of a partition's state node.
 
 KIP-966 calls the first "eligible leader replicas". Both lists are extra keys of the state's JSON. Every writer of an
-ISR
-must carry them over with `next_extra`. A writer that drops them, such as Kafka's own, also drops the record of a loss:
-such a partition is then elected as in Kafka.
+ISR must carry them over with `next_extra`. A writer that drops them, such as Kafka's own, also drops the record of a
+loss: such a partition is then elected as in Kafka.
 
 Source: docs/protocol/zookeeper.md#isr-history; docs/decisions/0005-unclean-restart.md.
 """

@@ -129,8 +129,7 @@ def _read_back(path: str, read: Response, desired: LeaderAndIsr) -> Written | Co
 
     Only this leader writes within its leader epoch, so equal content means that an earlier attempt of this write was
     applied before its answer was lost (KAFKA-2729). A state with the expected version but another leadership belongs to
-    a
-    re-created topic.
+    a re-created topic.
     """
     if read.stat is None:
         return Conflict(None)

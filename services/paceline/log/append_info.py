@@ -15,6 +15,6 @@ class AppendInfo:
     """-1 when the records keep the producer's timestamps."""
     log_start_offset: int
     duplicate: bool = False
-    """Whether the batch already was in the log; the offsets are those of the first append."""
+    """Whether the batch was already in the log; the offsets are those of the first append."""
     max_timestamp_ms: int = NO_TIMESTAMP
     record_count: int = 0

@@ -16,9 +16,7 @@ def wait_for_sockets_directly() -> None:
     """Let the threads that wait for messages poll the sockets themselves, unless the environment is already set.
 
     By default gRPC's event engine polls on its own threads, which then wake the waiting threads: for a small message
-    and
-    its answer 130 us instead of 70, and half as much CPU again (measured: docs/decisions/0008). A gRPC release that
-    does
-    not know these names logs that and uses its default.
+    and its answer 130 us instead of 70, and half as much CPU again (measured: docs/decisions/0008). A gRPC release that
+    does not know these names logs that and uses its default.
     """
     os.environ.setdefault(_EXPERIMENTS, ",".join(f"-{name}" for name in _OFF))

@@ -74,7 +74,7 @@ def test_a_directory_that_has_failed_says_so_and_lists_nothing() -> None:
     cluster = two_directories()
     failed = where(cluster)[TP]
     cluster[1].log().directory.fail(KafkaStorageError("broken"))
-    cluster[1].node.log_dir_failed()
+    cluster[1].node.replica_manager.take_failed_dirs_offline()
     views = {view.path: view for view in cluster[1].node.describe_log_dirs(None)}
     assert isinstance(views[failed].error, KafkaStorageError)
     assert views[failed].replicas == ()

@@ -131,6 +131,6 @@ def test_an_old_log_in_a_failed_directory_has_somebody_else_lead_the_new_topic()
     broker = cluster.boot(3, broker.files, dirs=("/data", "/more"))
     cluster.time.run_until(lambda: broker.node.ready, 10_000)
     broker.log().directory.fail(OSError("gone"))
-    broker.node.log_dir_failed()
+    broker.node.replica_manager.take_failed_dirs_offline()
     assert decide(cluster, replace(NEW, is_new=True)) is ErrorCode.KAFKA_STORAGE_ERROR
     assert TP not in broker.node.replica_manager.partitions and broker.logs.set_aside == []

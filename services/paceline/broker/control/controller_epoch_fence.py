@@ -1,4 +1,7 @@
-"""Fence control requests: accept only controller epochs that ZooKeeper has confirmed."""
+"""Fence control requests: accept only controller epochs that ZooKeeper has confirmed.
+
+Source: docs/protocol/replication.md#request-fences.
+"""
 
 from collections.abc import Callable
 

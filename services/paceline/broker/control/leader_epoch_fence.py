@@ -1,4 +1,7 @@
-"""Fence leader epochs: an improbably large rise is first confirmed in ZooKeeper."""
+"""Fence leader epochs: an improbably large rise is first confirmed in ZooKeeper.
+
+Source: docs/protocol/replication.md#request-fences.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Final

@@ -2,8 +2,9 @@
 
 Every method is called, and every reply comes exactly once, on the node's scheduler. A generation's members and
 assignments, and every committed offset, are written to ``__consumer_offsets`` before an answer shows them, so that
-another broker can continue from the log. Between rebalances members are in memory only. Source: Kafka's
-GroupCoordinator.
+another broker can continue from the log. Between rebalances members are in memory only.
+
+Source: docs/protocol/groups.md; Kafka's GroupCoordinator.
 """
 
 from collections.abc import Callable, Iterable, Sequence

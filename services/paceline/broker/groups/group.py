@@ -8,7 +8,7 @@
 | PREPARING_REBALANCE | EMPTY | the last member has left |
 | any | DEAD | the group is deleted or has moved to another coordinator |
 
-Source: Kafka's GroupMetadata.
+Source: docs/protocol/groups.md#fencing-a-member and #static-members; Kafka's GroupMetadata.
 """
 
 import logging

@@ -2,8 +2,9 @@
 
 Become-leader starts a load, which reads the partition in small steps. Until it ends, requests for its groups get
 COORDINATOR_LOAD_IN_PROGRESS. It ends when every record read is committed, so that no answer contains an offset that a
-later coordinator may lack. Become-follower drops the groups. Source: Kafka's
-GroupMetadataManager.
+later coordinator may lack. Become-follower drops the groups.
+
+Source: docs/protocol/groups.md#loading-groups; Kafka's GroupMetadataManager.
 """
 
 import logging

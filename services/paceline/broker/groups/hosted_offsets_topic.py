@@ -102,8 +102,7 @@ class HostedOffsetsTopic:
         self._append(RequiredAcks.ALL, self._config.offsets_commit_timeout_ms, data, done, False)
 
     def create(self) -> None:
-        """Ask the controller to create the topic, unless a request is in flight or too few brokers are alive
-        (KIP-115)."""
+        """Ask the controller to create the topic, unless a request is in flight or too few brokers live (KIP-115)."""
         config, snapshot = self._config, self._manager.metadata.snapshot
         controller = next((one for one in snapshot.controller_endpoints if one.listener == CONTROL_LISTENER), None)
         if self._creating or controller is None or len(snapshot.brokers) < config.offsets_topic_replication_factor:

@@ -1,4 +1,7 @@
-"""JoinGroup: new members, members that join again, and static members whose process was replaced."""
+"""JoinGroup: new members, members that join again, and static members whose process was replaced.
+
+Source: docs/protocol/groups.md#joining-a-group; KIP-394 (MEMBER_ID_REQUIRED), KIP-345 (static members).
+"""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""Delete expired committed offsets, and groups without members and offsets (KIP-211)."""
+"""Delete expired committed offsets, and groups without members and offsets.
+
+Source: docs/protocol/groups.md#expiring-offsets; KIP-211.
+"""
 
 import logging
 from collections.abc import Sequence

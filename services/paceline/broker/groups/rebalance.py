@@ -6,8 +6,9 @@
    ``group.initial.rebalance.delay.ms``, and again whenever a member has joined during the wait.
 3. The leader's assignments are written: STABLE, every sync is answered.
 
-A static member that does not join again in step 2 stays until its session timeout. Source: Kafka's GroupCoordinator,
-KIP-134 (initial delay), KIP-345 (static members), KIP-394 (MEMBER_ID_REQUIRED).
+A static member that does not join again in step 2 stays until its session timeout.
+
+Source: docs/protocol/groups.md#rebalance and #session-of-a-member; KIP-134 (initial delay), KIP-345 (static members).
 """
 
 import logging

@@ -84,8 +84,7 @@ class BrokerSuspicions:
         self._weak.pop(broker_id, None)
 
     def heartbeat_received(self, broker_id: int, broken_leaders: Collection[int] = ()) -> None:
-        """End a suspicion that this heartbeat disproves, suppress the next suspicion, and store the follower's
-        report."""
+        """End a suspicion that this heartbeat disproves, damp the next one, and store the broker's report."""
         self._weak.pop(broker_id, None)
         if broker_id in self._suspected:
             del self._suspected[broker_id]

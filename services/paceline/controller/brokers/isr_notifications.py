@@ -70,8 +70,8 @@ def on_log_dir_event(components: ControllerComponents) -> Flow[None]:
 def take_all_notifications(components: ControllerComponents) -> Flow[list[TopicPartition]]:
     """Delete all notifications at failover and return the partitions whose ISR changed, which are read next.
 
-    A controller that reads all states does not need the notifications, but the standbys of the next failover do: their
-    partitions are written to the journal before the notifications are deleted.
+    The partitions are written to the journal before the notifications are deleted: this controller reads their states
+    in any case, but a standby that takes over next knows only from the journal that its copy is out of date.
     """
     names = yield from components.storage.children(znodes.LOG_DIR_EVENT_NOTIFICATION, watch=True)
     yield from components.storage.delete_fenced(

@@ -34,11 +34,11 @@ def on_lease_change(components: ControllerComponents, broker_id: int) -> Flow[No
 
 
 def _lost(components: ControllerComponents, broker_id: int) -> Flow[None]:
-    """Move leaders away from the broker, which stays registered and receives every request; it may continue as
-    follower.
+    """Move leaders away from the broker.
 
-    A follower that fetches is a valid replica even if it does not reach the controller; its leader removes a follower
-    that does not fetch. But the broker joins no ISR during that time, because the metadata lists it as offline.
+    The broker stays registered, receives every request and may continue as follower. A follower that fetches is a valid
+    replica even if it does not reach the controller; its leader removes a follower that does not fetch. But the broker
+    joins no ISR during that time, because the metadata lists it as offline.
     """
     context = components.context
     suspected = components.suspicions.is_suspected(broker_id)

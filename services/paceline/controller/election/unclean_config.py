@@ -18,7 +18,7 @@ MINIMUM_KEY = "min.insync.replicas"
 
 
 class UncleanElectionConfig:
-    """Reads topic configuration over the cluster default when an election needs it.
+    """Reads the settings of topics, and the cluster's defaults for topics without them, when an election needs them.
 
     Source: docs/protocol/controller.md#unclean-election; docs/protocol/controller.md#unclean-restart.
     """

@@ -14,9 +14,10 @@ from paceline.runtime.settings.keys import KEYS, NOT_HERE
 
 ENVIRONMENT_PREFIX = "PACELINE_"
 _ENVIRONMENT_MISTAKE = 0.85
-"""Similarity from which an unknown PACELINE_ variable counts as a misspelt key: other tools of the project have
-variables
-of their own."""
+"""Similarity from which an unknown PACELINE_ variable counts as a misspelt key.
+
+Other tools of the project have variables of their own.
+"""
 
 
 class SettingsError(Exception):

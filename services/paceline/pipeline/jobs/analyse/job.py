@@ -29,7 +29,7 @@ class AnalyseConfig:
     since_ms: int | None = None
     """Earliest time of an event's record; None selects all events of the topic."""
     tls: TlsFiles | None = None
-    """Certificate files, at the same paths wherever tasks run; None: those that the driver's environment names."""
+    """Certificate files, at the same paths on driver and executors; None: the files in the driver's environment."""
 
 
 def run(spark: Any, config: AnalyseConfig, listener: JobListener | None = None) -> JobResult:
