@@ -1,4 +1,4 @@
-"""Asking the active controller for something and waiting, in virtual time, for its one reply."""
+"""Calls to the active controller that wait, in virtual time, for the one reply."""
 
 from collections.abc import Callable
 from typing import Any
@@ -53,7 +53,7 @@ def elect(
     timeout_ms: int = TIMEOUT_MS,
     validate_only: bool = False,
 ) -> list[ElectLeaderResult]:
-    """No partitions: all that need it."""
+    """Elect leaders; without partitions, for all partitions that need it."""
     admin, wanted = cluster.controller.admin, [tp(partition) for partition in partitions] or None
     return list(
         ask(

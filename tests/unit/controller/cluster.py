@@ -60,7 +60,7 @@ def tp(text: str) -> TopicPartition:
 
 @dataclass
 class FakeBrokers:
-    """The brokers' side of `ControlTransport`: records what arrives and answers as a replica manager would."""
+    """The brokers' side of `ControlTransport`: records requests and answers as a replica manager would."""
 
     scheduler: Scheduler
     received: list[tuple[int, ControlRequest]] = field(default_factory=list)
@@ -137,7 +137,7 @@ class FakeBrokers:
             for shown in request.partitions:
                 partition = shown.topic_partition
                 if broker_id not in shown.replicas and epochs.get(partition, shown.leader_epoch) < shown.leader_epoch:
-                    del epochs[partition]  # a stray, set aside
+                    del epochs[partition]  # a stray log, set aside
         elif isinstance(request, StopReplicaRequest):
             for stop in request.partitions:
                 refused = stop.delete_partition and stop.topic_partition in self.undeletable[broker_id]
@@ -149,7 +149,7 @@ class FakeBrokers:
 
 
 class Streams:
-    """`StandbyTransport` between the controllers of one cluster: at once, in order, as long as both live."""
+    """`StandbyTransport` between the controllers of one cluster: delivers at once, in order, while both live."""
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
@@ -183,7 +183,7 @@ class Streams:
         return sink.close
 
     def refuse(self, controller_id: int) -> None:
-        """End the streams that follow a controller as a transport does that found its address refusing connects."""
+        """End the streams that follow a controller, as after a refused connect to its address."""
         for followed, sink in self.open:
             if followed == controller_id and not sink.closed:
                 sink.on_end(ActiveControllerDeadError("two connects were refused"))
@@ -287,7 +287,7 @@ class Cluster:
         self.zk(Create(znodes.topic_path(topic), data))
 
     def change_isr(self, partition: str, isr: list[int], notify: bool = True) -> None:
-        """What a leader does when its ISR changes: keep everything, write, leave a notice."""
+        """Change an ISR as a leader does: write the state, keep its other fields, and create a notification."""
         path = znodes.partition_state_path(tp(partition))
         response = self.zk(GetData(path))
         value = json.loads(response.data or b"")
@@ -324,7 +324,7 @@ class Cluster:
             self.server.expire(session_id)
 
     def bounce_broker(self, broker_id: int) -> None:
-        """End one registration and make the next before the controller can look."""
+        """End one registration and make the next before the controller reads the registrations."""
         client = self.broker_sessions[broker_id]
         path = znodes.broker_path(broker_id)
         data = self.zk(GetData(path)).data or b""
@@ -368,7 +368,7 @@ class Cluster:
     # time
 
     def settle(self) -> None:
-        """Let everything that needs no time happen."""
+        """Run all callbacks that are due now."""
         self.time.run_due()
 
     # requests

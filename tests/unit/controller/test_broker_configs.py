@@ -1,4 +1,4 @@
-"""DescribeConfigs and IncrementalAlterConfigs for brokers: origins, refusals, what is written and announced."""
+"""DescribeConfigs and IncrementalAlterConfigs for brokers: origin of each value, refusals, writes, notifications."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def described(cluster: Cluster, name: str, *keys: str) -> dict[str, ConfigEntry]
     return {entry.key: entry for entry in result.entries}
 
 
-def test_a_brokers_own_value_wins_over_that_of_all_and_says_so() -> None:
+def test_a_brokers_own_value_overrides_the_default_and_its_origin_is_named() -> None:
     cluster = started()
     assert kinds(alter(cluster, (broker(""), (change(LEADER, "7"), change(FOLLOWER, "8"))))) == [None]
     assert kinds(alter(cluster, (broker("1"), (change(LEADER, "5"),)))) == [None]
@@ -50,11 +50,11 @@ def test_a_brokers_own_value_wins_over_that_of_all_and_says_so() -> None:
     assert described(cluster, "", LEADER) == {LEADER: ConfigEntry(LEADER, "7", ConfigSource.BROKER_DEFAULT)}
 
 
-def test_what_nobody_sets_is_without_limit() -> None:
+def test_a_rate_that_is_not_set_is_unlimited() -> None:
     assert described(started(), "1", LEADER) == {LEADER: ConfigEntry(LEADER, UNLIMITED, ConfigSource.BUILT_IN_DEFAULT)}
 
 
-def test_a_change_is_announced_to_the_broker() -> None:
+def test_a_change_notifies_the_broker() -> None:
     cluster = started()
     before = notices(cluster)
     alter(cluster, (broker("1"), (change(LEADER, "5"),)), (broker(""), (change(LEADER, "6"),)))
@@ -74,7 +74,7 @@ def test_topics_and_brokers_may_be_changed_in_one_request() -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "-1", "01", "1,2", " 1", str(2**31), "9" * 500, "<default>", "١"])
-def test_a_name_that_is_no_broker_id_is_refused(name: str) -> None:
+def test_a_resource_name_that_is_no_broker_id_is_refused(name: str) -> None:
     cluster = started()
     assert kinds(alter(cluster, (broker(name), (change(LEADER, "5"),)))) == [InvalidRequestError]
 
@@ -91,13 +91,13 @@ def test_a_name_that_is_no_broker_id_is_refused(name: str) -> None:
         change("num.replica.fetchers", None, ConfigOperation.DELETE),
     ],
 )
-def test_a_bad_change_is_refused_with_all_others_of_that_broker(bad: ConfigChange) -> None:
+def test_an_invalid_change_refuses_all_changes_of_its_broker(bad: ConfigChange) -> None:
     cluster = started()
     assert kinds(alter(cluster, (broker("1"), (change(FOLLOWER, "5"), bad)))) == [InvalidConfigError]
     assert described(cluster, "1")[FOLLOWER].source is ConfigSource.BUILT_IN_DEFAULT
 
 
-def test_deleting_a_value_brings_the_limit_of_all_back() -> None:
+def test_deleting_a_brokers_value_restores_the_default() -> None:
     cluster = started()
     alter(cluster, (broker(""), (change(LEADER, "7"),)), (broker("1"), (change(LEADER, "5"),)))
     alter(cluster, (broker("1"), (change(LEADER, None, ConfigOperation.DELETE),)))
@@ -105,7 +105,7 @@ def test_deleting_a_value_brings_the_limit_of_all_back() -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "0:1,2", "0:-1", "*,0:1", "zero:1"])
-def test_a_throttle_list_that_is_none_is_refused(value: str) -> None:
+def test_a_malformed_throttle_list_is_refused(value: str) -> None:
     cluster = started()
     results = alter(cluster, (topic("a"), (change("leader.replication.throttled.replicas", value),)))
     assert kinds(results) == [InvalidConfigError]

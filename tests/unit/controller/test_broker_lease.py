@@ -1,4 +1,4 @@
-"""A broker that the controller does not hear from keeps its registration and loses its leaders."""
+"""A broker without heartbeats loses its leaders when its lease expires, and keeps its registration."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ def started(*topics: tuple[str, tuple[int, ...]]) -> Cluster:
 
 
 def pass_ms(cluster: Cluster, ms: int, *alive: int) -> None:
-    """Let time pass; brokers ``alive`` send heartbeats as they should."""
+    """Let time pass; brokers ``alive`` send heartbeats on time."""
     while ms > 0:
         for broker_id in alive:
             cluster.heartbeat(broker_id)
@@ -35,20 +35,20 @@ def pass_ms(cluster: Cluster, ms: int, *alive: int) -> None:
     cluster.settle()
 
 
-def test_a_broker_that_is_silent_for_a_lease_loses_leadership_but_not_its_registration() -> None:
+def test_a_broker_without_heartbeats_for_a_lease_loses_leadership_but_not_its_registration() -> None:
     cluster = started(("a", (1, 2)), ("b", (2, 1)), ("u", (1,)))
     pass_ms(cluster, LEASE_MS - 1, 2, 3)
     assert cluster.state("a-0") == "1/0 isr [1, 2] ce 1 v0", "a whole lease from the start"
     pass_ms(cluster, LEASE_MS, 2, 3)
     assert cluster.state("a-0") == "2/1 isr [2] ce 1 v1"
-    assert cluster.state("b-0") == "2/0 isr [2, 1] ce 1 v0", "what it follows it goes on following"
-    assert cluster.state("u-0") == "1/0 isr [1] ce 1 v0", "nobody could take that one over"
+    assert cluster.state("b-0") == "2/0 isr [2, 1] ce 1 v0", "it continues to follow its other partitions"
+    assert cluster.state("u-0") == "1/0 isr [1] ce 1 v0", "no other replica can lead this partition"
     told = cluster.told()
-    assert "LAI a-0 2/1 [2]" in told[1], "it is sent what is decided"
+    assert "LAI a-0 2/1 [2]" in told[1], "it receives decisions"
     assert told[3][-1] == "UM {a-0 2/1 [2] offline [1], b-0 2/0 [2, 1] offline [1], u-0 1/0 [1] offline [1]}"
 
 
-def test_it_comes_back_when_it_is_heard_from_again() -> None:
+def test_a_heartbeat_lets_the_broker_lead_again() -> None:
     cluster = started(("a", (1, 2)), ("u", (1,)))
     pass_ms(cluster, 2 * LEASE_MS, 2, 3)
     cluster.told()
@@ -75,8 +75,8 @@ def test_a_broker_without_a_lease_is_not_elected_and_gets_no_new_replicas() -> N
     assert cluster.state("a-0").startswith("2/")
 
 
-def test_a_broker_without_a_lease_is_told_of_new_partitions_and_new_leaders() -> None:
-    """Nobody tells it again when it is heard from: it would follow nobody, or a leader that is gone."""
+def test_a_broker_without_a_lease_receives_new_partitions_and_new_leaders() -> None:
+    """The controller does not resend them later: without them the broker would follow a dead leader, or none."""
     cluster = started(("a", (1, 2, 3)))
     pass_ms(cluster, 2 * LEASE_MS, 1, 3)
     cluster.told()
@@ -87,7 +87,7 @@ def test_a_broker_without_a_lease_is_told_of_new_partitions_and_new_leaders() ->
     assert "LAI a-0 3/1 [3]" in cluster.told()[2]
 
 
-def test_a_silent_leader_is_relieved_by_a_member_of_its_isr_that_is_heard_from_again() -> None:
+def test_a_leader_without_lease_is_replaced_when_an_isr_member_sends_heartbeats_again() -> None:
     cluster = started(("a", (1, 2)))
     pass_ms(cluster, 2 * LEASE_MS, 1, 3)
     pass_ms(cluster, 2 * LEASE_MS, 3)
@@ -96,7 +96,7 @@ def test_a_silent_leader_is_relieved_by_a_member_of_its_isr_that_is_heard_from_a
     assert cluster.state("a-0") == "2/1 isr [2] ce 1 v1"
 
 
-def test_a_silent_leader_is_relieved_by_whom_it_lets_into_its_isr() -> None:
+def test_a_leader_without_lease_is_replaced_by_a_replica_that_joins_its_isr() -> None:
     cluster = started(("a", (1, 2)), ("b", (1, 2)))
     cluster.change_isr("a-0", [1])
     cluster.change_isr("b-0", [1])
@@ -109,7 +109,7 @@ def test_a_silent_leader_is_relieved_by_whom_it_lets_into_its_isr() -> None:
     assert cluster.state("b-0") == "1/0 isr [1] ce 1 v1"
 
 
-def test_heartbeats_keep_everything_as_it_is() -> None:
+def test_a_broker_with_heartbeats_keeps_its_leaders() -> None:
     cluster = started(("a", (1, 2)))
     pass_ms(cluster, 10 * LEASE_MS, 1, 2, 3)
     assert cluster.state("a-0") == "1/0 isr [1, 2] ce 1 v0"
@@ -124,10 +124,10 @@ def test_a_new_controller_grants_full_leases() -> None:
     pass_ms(cluster, LEASE_MS - 1_000)
     assert cluster.state("a-0") == "1/0 isr [1, 2] ce 1 v0"
     pass_ms(cluster, 2_000, 2, 3)
-    assert cluster.state("a-0").startswith("2/1"), "only 1 was silent for a whole lease of this controller"
+    assert cluster.state("a-0").startswith("2/1"), "only 1 sent no heartbeat for a whole lease"
 
 
-def test_a_broker_that_registers_anew_begins_with_a_full_lease() -> None:
+def test_a_broker_that_registers_again_begins_with_a_full_lease() -> None:
     cluster = started(("a", (1, 2)))
     pass_ms(cluster, 2 * LEASE_MS, 2, 3)
     assert cluster.state("a-0").startswith("2/1")
@@ -161,7 +161,7 @@ def test_a_heartbeat_of_an_earlier_registration_renews_nothing() -> None:
     assert cluster.state("a-0").startswith("2/")
 
 
-def test_a_lease_of_0_never_runs_out() -> None:
+def test_a_lease_of_0_never_expires() -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.start_controller()
@@ -171,7 +171,7 @@ def test_a_lease_of_0_never_runs_out() -> None:
 
 
 class _StoppableClock(VirtualTime):
-    """Time whose process may stand still: its callbacks come late."""
+    """Virtual time of a process that may be paused: its callbacks run late."""
 
     skipped_ms = 0
 
@@ -180,7 +180,7 @@ class _StoppableClock(VirtualTime):
 
 
 @pytest.mark.parametrize(("paused_ms", "expected"), [(0, [1]), (LEASE_MS // 3, [1]), (LEASE_MS // 3 + 1, [])])
-def test_a_controller_that_stood_still_itself_blames_nobody(paused_ms: int, expected: list[int]) -> None:
+def test_a_controller_that_was_paused_itself_expires_no_lease(paused_ms: int, expected: list[int]) -> None:
     time = _StoppableClock()
     changes: list[int] = []
     on_change: Callable[[int], None] = changes.append
@@ -192,7 +192,7 @@ def test_a_controller_that_stood_still_itself_blames_nobody(paused_ms: int, expe
     assert leases.has_expired(1) is bool(expected)
 
 
-def test_who_is_silent_longest_runs_out_first_and_a_dropped_one_never() -> None:
+def test_the_oldest_lease_expires_first_and_a_dropped_lease_never() -> None:
     time = VirtualTime()
     changes: list[int] = []
     leases = BrokerLeases(LEASE_MS, time, changes.append)
@@ -206,7 +206,7 @@ def test_who_is_silent_longest_runs_out_first_and_a_dropped_one_never() -> None:
     assert changes == [2, 1, 2] and not leases.has_expired(2)
 
 
-def test_the_time_since_the_last_heartbeat_is_known_for_brokers_that_were_heard() -> None:
+def test_the_time_since_the_last_heartbeat_is_known_only_after_a_heartbeat() -> None:
     time = VirtualTime()
     leases = BrokerLeases(9_000, time, lambda _broker_id: None)
     leases.grant([1, 2])

@@ -1,4 +1,4 @@
-"""Suspicion: refused connects stand for a dead process until the broker is heard from again."""
+"""Suspicion: a broker that refuses connects counts as dead until its next heartbeat."""
 
 import pytest
 
@@ -74,14 +74,14 @@ def test_evidence_about_an_earlier_registration_is_ignored() -> None:
     assert cluster.state("a-0") == "1/0 isr [1, 2, 3] ce 1 v0"
 
 
-def test_a_controller_that_finds_most_brokers_dead_suspects_itself() -> None:
+def test_a_controller_ignores_evidence_against_more_than_a_third_of_its_brokers() -> None:
     cluster = started(("a", (1, 2, 3)), ("b", (2, 3, 1)))
     refuse(cluster, 1)
     refuse(cluster, 2)
     assert cluster.state("b-0").startswith("2/"), "one of three brokers is the limit"
 
 
-def test_a_confirmed_death_makes_room_for_the_next_suspicion() -> None:
+def test_a_broker_whose_registration_ends_no_longer_counts_against_the_limit() -> None:
     cluster = started(("a", (1, 2, 3)), ("b", (2, 3, 1)))
     refuse(cluster, 1)
     cluster.kill_broker(1)
@@ -90,7 +90,7 @@ def test_a_confirmed_death_makes_room_for_the_next_suspicion() -> None:
     assert cluster.state("b-0").startswith("3/")
 
 
-def test_no_suspicion_when_it_is_switched_off() -> None:
+def test_no_broker_is_suspected_when_suspicion_is_disabled() -> None:
     cluster = Cluster()
     cluster.lease_ms = 9_000
     cluster.suspect_ms = 0
@@ -101,7 +101,7 @@ def test_no_suspicion_when_it_is_switched_off() -> None:
     assert cluster.state("a-0") == "1/0 isr [1, 2] ce 1 v0"
 
 
-def test_no_suspicion_without_leases_because_no_heartbeat_could_refute_it() -> None:
+def test_no_broker_is_suspected_without_leases_because_no_heartbeat_could_end_it() -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.start_controller()
@@ -121,9 +121,7 @@ def causes(cluster: Cluster) -> list[str | None]:
 
 @pytest.mark.parametrize("evidence", [one for one in Evidence if not one.is_conclusive])
 @pytest.mark.parametrize("report_comes_first", [True, False])
-def test_weak_evidence_counts_together_with_the_report_of_a_follower(
-    evidence: Evidence, report_comes_first: bool
-) -> None:
+def test_weak_evidence_counts_only_with_the_report_of_a_follower(evidence: Evidence, report_comes_first: bool) -> None:
     cluster = started(("a", (1, 2, 3)))
     if report_comes_first:
         report(cluster, 2, 1)
@@ -136,7 +134,7 @@ def test_weak_evidence_counts_together_with_the_report_of_a_follower(
     assert causes(cluster)[-1] == f"suspicion: {evidence.value}, and the fetch connection of broker 2 to it broke"
 
 
-def test_reports_of_followers_alone_move_nothing() -> None:
+def test_reports_of_followers_alone_move_no_leader() -> None:
     cluster = started(("a", (1, 2, 3)))
     report(cluster, 2, 1)
     report(cluster, 3, 1)
@@ -152,7 +150,7 @@ def test_a_report_ends_with_the_next_heartbeat_without_it() -> None:
     assert cluster.state("a-0") == "1/0 isr [1, 2, 3] ce 1 v0"
 
 
-def test_a_brokers_report_about_itself_counts_for_nothing() -> None:
+def test_a_brokers_report_about_itself_is_ignored() -> None:
     cluster = started(("a", (1, 2, 3)))
     report(cluster, 1, 1)
     found(cluster, 1, Evidence.UNREACHABLE)
@@ -160,7 +158,7 @@ def test_a_brokers_report_about_itself_counts_for_nothing() -> None:
     assert cluster.state("a-0") == "1/0 isr [1, 2, 3] ce 1 v0"
 
 
-def test_the_report_of_a_suspected_follower_counts_for_nothing() -> None:
+def test_the_report_of_a_suspected_follower_is_ignored() -> None:
     cluster = started(("a", (1, 2, 3)), brokers=6)
     report(cluster, 2, 1)
     refuse(cluster, 2)
@@ -170,7 +168,7 @@ def test_the_report_of_a_suspected_follower_counts_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("sign", ["heartbeat", "connection"])
-def test_a_sign_of_life_drops_evidence_that_waits_for_a_follower(sign: str) -> None:
+def test_a_heartbeat_or_connection_drops_evidence_that_waits_for_a_follower(sign: str) -> None:
     cluster = started(("a", (1, 2, 3)))
     found(cluster, 1, Evidence.UNREACHABLE)
     if sign == "heartbeat":
@@ -181,7 +179,7 @@ def test_a_sign_of_life_drops_evidence_that_waits_for_a_follower(sign: str) -> N
     assert cluster.state("a-0") == "1/0 isr [1, 2, 3] ce 1 v0"
 
 
-def test_a_restarted_process_that_is_not_registered_proves_the_death_of_the_registered_one() -> None:
+def test_an_unregistered_process_at_the_address_proves_that_the_registered_process_is_dead() -> None:
     cluster = started(("a", (1, 2, 3)))
     cluster.brokers.unregistered.add(1)
     cluster.controller.broker_connection_closed(1, cluster.broker_epoch(1))
@@ -210,7 +208,7 @@ def test_the_heartbeat_of_the_next_registration_confirms_a_suspicion_and_damps_n
     assert cluster.state("a-0").startswith("2/2 isr [2, 3]"), "suspected again, without damping"
 
 
-def test_each_cause_of_an_election_has_its_word_and_its_series() -> None:
+def test_each_cause_of_an_election_has_its_log_word_and_its_metric() -> None:
     cluster = started(("a", (1, 2, 3)), ("b", (2, 3, 1)))
     refuse(cluster, 1)
     cluster.kill_broker(1)

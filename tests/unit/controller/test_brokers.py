@@ -1,4 +1,4 @@
-"""Brokers that come, go, bounce, move or want to stop; and leaders that should go home."""
+"""Brokers that start, die, restart, change address or shut down; and preferred leaders that are restored."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def started(*topics: tuple[str, tuple[int, ...]], config: ControllerConfig | Non
     return cluster
 
 
-def test_a_bounce_between_two_looks_is_a_failure_and_then_a_start() -> None:
+def test_a_restart_between_two_reads_is_handled_as_a_failure_and_then_a_start() -> None:
     cluster = started(("a", (1, 2)))
     cluster.bounce_broker(1)
     cluster.settle()
@@ -61,8 +61,8 @@ def test_s4_2_new_brokers_are_handled_before_bounced_and_bounced_before_dead_one
         (StateChangeKind.BROKER_DOWN, 3),
     ]
     told = cluster.told()
-    assert told[4][0] == "UM {a-0 1/0 [1, 2], c-0 3/0 [3, 1]}", "4 was started while 1 was still taken for alive"
-    assert told[1][1] == "UM {a-0 2/1 [2], c-0 3/1 [3]}", "1 was down and up again while 3 was still taken for alive"
+    assert told[4][0] == "UM {a-0 1/0 [1, 2], c-0 3/0 [3, 1]}", "4 was handled while 1 still counted as alive"
+    assert told[1][1] == "UM {a-0 2/1 [2], c-0 3/1 [3]}", "1 was handled while 3 still counted as alive"
     assert told[1][-1] == "UM {c-0 -1/2 [3] offline [3]}"
 
 
@@ -74,7 +74,7 @@ def test_s3_1_the_end_of_a_session_is_the_end_of_the_broker() -> None:
     assert cluster.state("a-0") == "2/1 isr [2] ce 1 v1"
 
 
-def test_everybody_hears_of_a_broker_that_goes_while_a_partition_has_been_without_a_leader() -> None:
+def test_all_brokers_receive_metadata_without_a_dead_broker_while_a_partition_has_no_leader() -> None:
     cluster = started(("u", (1,)))
     cluster.kill_broker(1)
     cluster.settle()
@@ -86,7 +86,7 @@ def test_everybody_hears_of_a_broker_that_goes_while_a_partition_has_been_withou
     assert [broker.broker_id for broker in request.live_brokers] == [2]
 
 
-def test_a_broker_that_moves_keeps_its_epoch_and_everybody_learns_its_address() -> None:
+def test_a_broker_that_changes_its_address_keeps_its_epoch_and_all_brokers_receive_the_address() -> None:
     cluster = started(("a", (1, 2)))
     path = znodes.broker_path(2)
     registration = znodes.BrokerRegistration(2, (Endpoint("CONTROL", "elsewhere", 1),), 0)
@@ -101,7 +101,7 @@ def test_a_broker_that_moves_keeps_its_epoch_and_everybody_learns_its_address() 
     assert cluster.told() == {}, "nothing has changed"
 
 
-def test_a_registration_that_cannot_be_read_is_no_broker() -> None:
+def test_an_unreadable_registration_counts_as_no_broker() -> None:
     cluster = started(("a", (1, 2)))
     cluster.zk(SetData(znodes.broker_path(2), b"nonsense"))
     cluster.start_broker(4)
@@ -109,7 +109,7 @@ def test_a_registration_that_cannot_be_read_is_no_broker() -> None:
     assert [broker.broker_id for broker in cluster.controller.describe_cluster().brokers] == [1, 3, 4]
 
 
-def test_a_registration_that_was_mended_is_a_broker_again() -> None:
+def test_a_repaired_registration_counts_as_a_started_broker() -> None:
     cluster = started(("a", (2, 1)))
     registration = cluster.zk(GetData(znodes.broker_path(2))).data
     cluster.zk(SetData(znodes.broker_path(2), b"nonsense"))
@@ -137,7 +137,7 @@ def test_a_controlled_shutdown_of_an_unknown_broker_is_refused() -> None:
     assert answers == [ControlledShutdownResponse(ErrorCode.BROKER_NOT_AVAILABLE)]
 
 
-def test_a_standby_sends_a_broker_that_wants_to_stop_elsewhere() -> None:
+def test_a_standby_refuses_a_controlled_shutdown() -> None:
     cluster = started()
     standby = cluster.start_controller(CONTROLLER_ID + 1)
     answers: list[Any] = []
@@ -145,21 +145,21 @@ def test_a_standby_sends_a_broker_that_wants_to_stop_elsewhere() -> None:
     assert isinstance(answers[0], NotControllerError)
 
 
-def test_a_shutdown_that_cannot_be_granted_names_what_remains() -> None:
+def test_a_controlled_shutdown_that_cannot_complete_lists_the_remaining_partitions() -> None:
     cluster = started(("a", (1, 2)), ("b", (1, 2)))
     cluster.change_isr("a-0", [1])
     cluster.settle()
     assert cluster.controlled_shutdown(1).remaining == (tp("a-0"),)
     assert cluster.state("a-0") == "1/0 isr [1] ce 1 v1"
     assert cluster.state("b-0") == "2/1 isr [2] ce 1 v1"
-    # The follower comes back into the ISR, and the next attempt succeeds.
+    # The follower joins the ISR again, and the next attempt succeeds.
     cluster.change_isr("a-0", [1, 2])
     cluster.settle()
     assert cluster.controlled_shutdown(1).remaining == ()
     assert cluster.state("a-0") == "2/1 isr [2] ce 1 v3"
 
 
-def test_a_broker_that_is_shutting_down_is_elected_by_nobody() -> None:
+def test_a_broker_that_is_shutting_down_is_not_elected() -> None:
     cluster = started(("a", (1, 2, 3)))
     cluster.controlled_shutdown(2)
     cluster.kill_broker(1)
@@ -183,15 +183,15 @@ def rebalancing(partitions: int, away: int, **settings: int) -> Cluster:
 
 
 @pytest.mark.parametrize(("away", "moves"), [(1, False), (2, True)])
-def test_leaders_go_home_only_above_ten_percent(away: int, moves: bool) -> None:
+def test_preferred_leaders_are_elected_only_above_ten_percent_imbalance(away: int, moves: bool) -> None:
     cluster = rebalancing(10, away)
     cluster.time.run_for(4_900)
-    assert cluster.told() == {}, "the first look is five seconds after failover"
+    assert cluster.told() == {}, "the first check is five seconds after failover"
     cluster.time.run_for(200)
     assert (cluster.data(znodes.partition_state_path(tp("a-0")))["leader"] == 1) is moves
 
 
-def test_leaders_do_not_move_while_anything_is_reassigned() -> None:
+def test_preferred_leaders_are_not_elected_while_a_reassignment_runs() -> None:
     cluster = rebalancing(10, 5)
     cluster.reassign({tp("a-9"): (3, 2)})
     cluster.time.run_for(6_000)
@@ -201,7 +201,7 @@ def test_leaders_do_not_move_while_anything_is_reassigned() -> None:
     assert cluster.data(znodes.partition_state_path(tp("a-0")))["leader"] == 1
 
 
-def test_a_preferred_replica_out_of_sync_stays_a_follower() -> None:
+def test_a_preferred_replica_outside_the_isr_is_not_elected() -> None:
     cluster = rebalancing(2, 2)
     cluster.change_isr("a-0", [2])
     cluster.time.run_for(6_000)
@@ -209,7 +209,7 @@ def test_a_preferred_replica_out_of_sync_stays_a_follower() -> None:
     assert leaders == [2, 1]
 
 
-def test_gauges_count_what_is_away_from_home_or_without_a_leader() -> None:
+def test_gauges_count_partitions_without_leader_or_without_their_preferred_leader() -> None:
     cluster = started(("a", (1, 2)), ("u", (1,)))
     cluster.kill_broker(1)
     cluster.settle()

@@ -1,4 +1,4 @@
-"""One request in flight per broker, in order, the same one again until it is answered."""
+"""One request in flight per broker, in order; a failed request is retried until it is answered."""
 
 from collections.abc import Callable
 
@@ -69,7 +69,7 @@ def test_the_next_request_goes_out_only_after_the_answer() -> None:
     assert answers == [(1, 1)]
 
 
-def test_a_request_that_does_not_get_through_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_that_fails_repeatedly_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     manager, transport, time, _ = channels()
     manager.add_broker(broker(1))
     manager.send(1, request(1))
@@ -81,7 +81,7 @@ def test_a_request_that_does_not_get_through_is_reported_once(caplog: pytest.Log
     assert report.endswith("request=UpdateMetadata broker=1 waiting=2 error=no way")
     transport.calls[-1][3](ControlResponse())
     transport.calls[-1][3](ConnectionError("again"))
-    assert len(caplog.records) == 2, "the next request is another matter"
+    assert len(caplog.records) == 2, "a failure of the next request is reported"
 
 
 def test_the_same_request_is_sent_again_100_ms_after_a_failure_until_it_is_answered() -> None:
@@ -121,7 +121,7 @@ def test_brokers_do_not_wait_for_each_other() -> None:
     assert manager.total_queue_size == 2
 
 
-def test_s4_3_nothing_is_sent_after_removal() -> None:
+def test_s4_3_no_request_is_sent_after_a_broker_is_removed() -> None:
     manager, transport, time, answers = channels()
     manager.add_broker(broker(1))
     manager.send(1, request(1))
@@ -135,7 +135,7 @@ def test_s4_3_nothing_is_sent_after_removal() -> None:
     assert transport.closed == [1]
 
 
-def test_a_retry_that_is_due_is_dropped_with_its_broker() -> None:
+def test_a_pending_retry_is_dropped_with_its_broker() -> None:
     manager, transport, time, _ = channels()
     manager.add_broker(broker(1))
     manager.send(1, request(1))
@@ -165,7 +165,7 @@ def test_adding_a_broker_twice_keeps_its_queue() -> None:
     assert transport.closed == []
 
 
-def test_a_broker_that_moved_is_called_at_its_new_address() -> None:
+def test_a_broker_that_changed_its_address_is_called_there() -> None:
     manager, transport, _, _ = channels()
     manager.add_broker(broker(1, host="old"))
     manager.send(1, request(1))
@@ -175,7 +175,7 @@ def test_a_broker_that_moved_is_called_at_its_new_address() -> None:
     assert [called.endpoints[0].host for called, *_ in transport.calls] == ["old", "new"]
 
 
-def test_an_answer_that_comes_twice_counts_once() -> None:
+def test_a_repeated_response_counts_once() -> None:
     manager, transport, _, answers = channels()
     manager.add_broker(broker(1))
     manager.send(1, request(1))

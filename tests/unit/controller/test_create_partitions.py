@@ -1,4 +1,4 @@
-"""CreatePartitions: what is refused, where new partitions go, and when the answer comes."""
+"""CreatePartitions: refusals, placement of the new partitions, and the time of the answer."""
 
 import itertools
 from typing import Any
@@ -35,7 +35,7 @@ def started(config: ControllerConfig | None = None) -> Cluster:
     return cluster
 
 
-def test_new_partitions_get_leaders_and_the_old_one_is_left_alone() -> None:
+def test_new_partitions_get_leaders_and_the_old_partition_is_unchanged() -> None:
     cluster = started()
     before = cluster.data(znodes.topic_path("a"))
     (result,) = grow(cluster, NewPartitions("a", 3, ((2, 3), (3, 1))))
@@ -49,7 +49,7 @@ def test_new_partitions_get_leaders_and_the_old_one_is_left_alone() -> None:
     assert [partition.leader for partition in described.partitions] == [1, 2, 3]
 
 
-def test_placement_goes_on_where_the_topic_stopped() -> None:
+def test_placement_continues_after_the_last_partition() -> None:
     """Start index: the position of partition 0's first replica; then round robin."""
     cluster = started()
     (result,) = grow(cluster, NewPartitions("a", 4))
@@ -89,7 +89,7 @@ def test_too_few_brokers_are_refused() -> None:
     assert type(result.error) is InvalidReplicationFactorError
 
 
-def test_a_name_listed_twice_fails_and_leaves_the_others_alone() -> None:
+def test_a_topic_listed_twice_is_refused_and_other_topics_grow() -> None:
     cluster = started()
     cluster.create(NewTopic("b", assignments=((1, 2),)))
     results = grow(cluster, NewPartitions("a", 2), NewPartitions("b", 2), NewPartitions("a", 3))
@@ -115,7 +115,7 @@ def test_a_topic_that_is_being_deleted_does_not_grow() -> None:
     assert kinds(grow(cluster, NewPartitions("a", 2))) == [InvalidTopicError]
 
 
-def test_validation_changes_nothing_and_says_where_replicas_would_go() -> None:
+def test_validation_changes_nothing_and_returns_the_placement() -> None:
     cluster = started()
     writes = len(cluster.writes)
     (result,) = grow(cluster, NewPartitions("a", 3), validate_only=True)
@@ -129,14 +129,14 @@ def test_the_answer_waits_for_every_new_leader() -> None:
     cluster.brokers.silent.add(3)
     (result,) = grow(cluster, NewPartitions("a", 3, ((2, 1), (3, 1))), timeout_ms=300)
     assert type(result.error) is RequestTimedOutError
-    assert result.assignments == ((2, 1), (3, 1)), "they exist all the same"
+    assert result.assignments == ((2, 1), (3, 1)), "they exist nevertheless"
     assert cluster.state("a-2").startswith("3/0")
     cluster.brokers.release(3)
     cluster.settle()
     assert kinds(grow(cluster, NewPartitions("a", 4, ((2, 1),)))) == [None]
 
 
-def test_a_lost_answer_is_still_a_success() -> None:
+def test_a_lost_zookeeper_reply_is_still_a_success() -> None:
     cluster = started()
     link = cluster.controller_clients[CONTROLLER_ID].link
     path = znodes.topic_path("a")
@@ -156,8 +156,8 @@ def test_partitions_that_another_tool_adds_meanwhile_are_kept() -> None:
     assert cluster.data(path)["partitions"] == {"0": [1, 2], "1": [3, 1], "2": [2, 3]}
 
 
-def test_a_reassignment_right_behind_keeps_the_new_partitions() -> None:
-    """Both rewrite the topic's node, the second from memory."""
+def test_a_reassignment_queued_after_it_keeps_the_new_partitions() -> None:
+    """Both requests rewrite the topic's node; the second rewrites it from memory."""
     cluster = started()
     answers: list[Any] = []
     admin = cluster.controller.admin
@@ -169,7 +169,7 @@ def test_a_reassignment_right_behind_keeps_the_new_partitions() -> None:
     assert cluster.state("a-1").startswith("2/0")
 
 
-def test_a_topic_that_vanishes_while_somebody_waits_is_said() -> None:
+def test_a_topic_deleted_while_a_caller_waits_is_answered_as_unknown() -> None:
     cluster = started()
     cluster.brokers.silent.add(3)
     answers: list[Any] = []
@@ -185,7 +185,7 @@ def test_a_topic_that_vanishes_while_somebody_waits_is_said() -> None:
     assert kinds(answers[0]) == [UnknownTopicOrPartitionError]
 
 
-def test_a_new_leader_elected_meanwhile_ends_the_wait() -> None:
+def test_a_leader_elected_during_the_wait_ends_it() -> None:
     cluster = started()
     cluster.brokers.silent.add(3)
     answers: list[Any] = []
@@ -197,7 +197,7 @@ def test_a_new_leader_elected_meanwhile_ends_the_wait() -> None:
     assert cluster.state("a-1").startswith("1/1")
 
 
-def test_whoever_waits_is_answered_when_the_controller_resigns() -> None:
+def test_waiting_callers_are_answered_when_the_controller_resigns() -> None:
     cluster = started()
     cluster.brokers.silent.update((1, 2, 3))
     answers: list[Any] = []
@@ -220,8 +220,8 @@ def test_a_standby_refuses() -> None:
 
 
 @pytest.mark.parametrize("steps", range(40))
-def test_who_is_sent_to_the_next_controller_finds_nothing_done(steps: int) -> None:
-    """Asked again it would say that there are so many partitions already."""
+def test_a_not_controller_answer_means_that_no_partition_was_created(steps: int) -> None:
+    """A repeated request would be refused because the topic already has so many partitions."""
     cluster = started()
     cluster.start_controller(CONTROLLER_ID + 1)
     answers: list[Any] = []

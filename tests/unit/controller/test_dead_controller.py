@@ -62,4 +62,4 @@ def test_evidence_about_an_earlier_epoch_replaces_no_controller() -> None:
     assert epoch(cluster) == 2 and cluster.controllers[active].is_active
     cluster.controllers[other]._enqueue(ActiveControllerDead(CONTROLLER_ID, 2))
     cluster.settle()
-    assert epoch(cluster) == 2, "the dead controller is not the active one any more"
+    assert epoch(cluster) == 2, "the dead controller is no longer active"

@@ -1,4 +1,4 @@
-"""ElectLeaders: the table of errors, who becomes leader, and when the answer comes."""
+"""ElectLeaders: the table of errors, the elected replica, and the time of the answer."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN
 
 
 def away_from_home(back_in_sync: bool = True) -> Cluster:
-    """Topic ``a`` on brokers 1 and 2, led by 2 since 1 was away; topic ``b`` on 2 and 3, led by 2."""
+    """Topic ``a`` on brokers 1 and 2, led by 2 because 1 was down; topic ``b`` on 2 and 3, led by 2."""
     cluster = Cluster()
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
@@ -39,7 +39,7 @@ def away_from_home(back_in_sync: bool = True) -> Cluster:
 
 
 def leaderless() -> Cluster:
-    """Topic ``a`` on brokers 1 and 2: 2 left the ISR, then 1 died, then 2 came back. Nobody may lead."""
+    """Topic ``a`` on brokers 1 and 2: 2 left the ISR, then 1 died, then 2 returned. No replica may lead."""
     cluster = Cluster()
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
@@ -54,7 +54,7 @@ def leaderless() -> Cluster:
     return cluster
 
 
-def test_the_preferred_broker_leads_again_and_has_acknowledged() -> None:
+def test_the_preferred_replica_leads_again_and_has_acknowledged() -> None:
     cluster = away_from_home()
     (result,) = elect(cluster, PREFERRED, "a-0")
     assert (result.error, result.leader, result.leader_epoch, result.unclean) == (None, 1, 2, False)
@@ -62,14 +62,14 @@ def test_the_preferred_broker_leads_again_and_has_acknowledged() -> None:
     assert cluster.brokers.epochs[1][tp("a-0")] == 2
 
 
-def test_without_partitions_all_that_need_it_get_their_preferred_leader() -> None:
+def test_a_request_without_partitions_elects_preferred_leaders_where_needed() -> None:
     cluster = away_from_home()
     results = elect(cluster, PREFERRED)
     assert [(str(result.topic_partition), result.leader) for result in results] == [("a-0", 1)]
     assert elect(cluster, PREFERRED) == []
 
 
-def test_every_partition_has_its_own_error_and_its_own_place() -> None:
+def test_every_partition_has_its_own_error_in_the_order_of_the_request() -> None:
     cluster = away_from_home()
     results = elect(cluster, PREFERRED, "b-0", "nosuch-0", "a-7", "a-0")
     assert kinds(results) == [
@@ -87,7 +87,7 @@ def test_a_partition_listed_twice_is_refused() -> None:
     assert cluster.state("a-0").startswith("2/1")
 
 
-def test_a_preferred_broker_that_is_not_in_sync_is_not_elected() -> None:
+def test_a_preferred_replica_outside_the_isr_is_not_elected() -> None:
     cluster = away_from_home(back_in_sync=False)
     (result,) = elect(cluster, PREFERRED, "a-0")
     assert type(result.error) is PreferredLeaderNotAvailableError
@@ -95,7 +95,7 @@ def test_a_preferred_broker_that_is_not_in_sync_is_not_elected() -> None:
     assert cluster.state("a-0").startswith("2/1")
 
 
-def test_a_preferred_broker_that_is_dead_is_not_elected() -> None:
+def test_a_dead_preferred_replica_is_not_elected() -> None:
     cluster = away_from_home()
     cluster.kill_broker(1)
     cluster.settle()
@@ -118,7 +118,7 @@ def test_an_unclean_election_is_not_needed_while_a_leader_lives() -> None:
     assert elect(cluster, UNCLEAN) == []
 
 
-def test_an_unclean_election_takes_who_is_there_and_says_so() -> None:
+def test_an_unclean_election_elects_an_online_replica_and_is_marked_unclean() -> None:
     cluster = leaderless()
     (result,) = elect(cluster, UNCLEAN, "a-0")
     assert (result.error, result.leader, result.unclean) == (None, 2, True)
@@ -126,7 +126,7 @@ def test_an_unclean_election_takes_who_is_there_and_says_so() -> None:
     assert cluster.controller.elections["unclean", "other"] == 1
 
 
-def test_a_forecast_names_the_leader_and_elects_nobody() -> None:
+def test_validation_returns_the_leader_without_electing_it() -> None:
     cluster = leaderless()
     writes = len(cluster.writes)
     (result,) = elect(cluster, UNCLEAN, validate_only=True)
@@ -135,7 +135,7 @@ def test_a_forecast_names_the_leader_and_elects_nobody() -> None:
     assert cluster.state("a-0").startswith("-1/")
 
 
-def test_a_forecast_of_a_preferred_election_has_the_same_errors() -> None:
+def test_validation_of_a_preferred_election_has_the_same_errors() -> None:
     cluster = away_from_home()
     (result,) = elect(cluster, PREFERRED, "a-0", validate_only=True)
     assert (result.error, result.leader, result.leader_epoch) == (None, 1, None)
@@ -143,7 +143,7 @@ def test_a_forecast_of_a_preferred_election_has_the_same_errors() -> None:
     assert kinds(elect(other, PREFERRED, "a-0", validate_only=True)) == [PreferredLeaderNotAvailableError]
 
 
-def test_with_nobody_online_even_an_unclean_election_fails() -> None:
+def test_an_unclean_election_fails_without_an_online_replica() -> None:
     cluster = leaderless()
     cluster.kill_broker(2)
     cluster.settle()
@@ -152,7 +152,7 @@ def test_with_nobody_online_even_an_unclean_election_fails() -> None:
         assert kinds(results) == [EligibleLeadersNotAvailableError]
 
 
-def test_a_partition_that_never_had_a_leader_gets_its_first() -> None:
+def test_a_partition_whose_assigned_brokers_never_registered_cannot_be_elected() -> None:
     cluster = Cluster()
     cluster.start_broker(3)
     cluster.start_controller()
@@ -167,11 +167,11 @@ def test_the_answer_waits_for_the_new_leaders_acknowledgement() -> None:
     cluster.brokers.silent.add(1)
     (result,) = elect(cluster, PREFERRED, "a-0", timeout_ms=300)
     assert type(result.error) is RequestTimedOutError
-    assert (result.leader, result.leader_epoch) == (1, 2), "it is elected all the same"
+    assert (result.leader, result.leader_epoch) == (1, 2), "it is elected nevertheless"
     assert cluster.state("a-0").startswith("1/2")
 
 
-def test_whoever_waits_is_answered_when_the_controller_resigns() -> None:
+def test_waiting_callers_are_answered_when_the_controller_resigns() -> None:
     cluster = away_from_home()
     cluster.brokers.silent.add(1)
     answers: list[Any] = []

@@ -1,4 +1,4 @@
-"""``/controller_epoch`` damaged or deleted: the cluster says so, and goes on by itself as soon as it can."""
+"""``/controller_epoch`` damaged or deleted: controllers report it and recover without an operator where they can."""
 
 import pytest
 
@@ -12,7 +12,7 @@ STATE = znodes.partition_state_path(tp("a-0"))
 
 
 def started() -> Cluster:
-    """``a-0`` on brokers 1 and 2; the controller is in its third term."""
+    """``a-0`` on brokers 1 and 2; the controller epoch is 3."""
     cluster = Cluster()
     cluster.start_broker(1, 2)
     for number in range(3):
@@ -31,7 +31,7 @@ def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("data", GARBAGE)
-def test_a_damaged_epoch_keeps_everybody_from_office_until_it_is_mended(
+def test_no_controller_is_elected_until_a_damaged_epoch_is_repaired(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = started()
@@ -40,20 +40,20 @@ def test_a_damaged_epoch_keeps_everybody_from_office_until_it_is_mended(
     cluster.kill_broker(1)
     cluster.settle()
     assert not any(node.is_active for node in cluster.controllers.values())
-    assert not cluster.exists(znodes.CONTROLLER), "nobody who cannot rule holds the office"
+    assert not cluster.exists(znodes.CONTROLLER), "no controller that cannot become active owns the node"
     assert all(node.active_controller is None for node in cluster.controllers.values())
     first = complaints(caplog)
-    assert len(first) >= 2, "each of them says so"
+    assert len(first) >= 2, "each controller reports it"
     assert znodes.CONTROLLER_EPOCH in first[0] and "at least 3" in first[0]
     cluster.time.run_for(600_000)
-    assert 20 <= len(complaints(caplog)) <= 45, "again and again, at growing distances"
+    assert 20 <= len(complaints(caplog)) <= 45, "repeated with growing pauses"
     cluster.zk(SetData(znodes.CONTROLLER_EPOCH, b"7"))
     cluster.settle()
-    assert cluster.controller.controller_epoch == 8, "taken up without waiting for the next attempt"
+    assert cluster.controller.controller_epoch == 8, "elected without waiting for the next attempt"
     assert (cluster.data(STATE)["leader"], cluster.data(STATE)["isr"]) == (2, [2])
 
 
-def test_a_new_controller_waits_for_a_damaged_epoch_to_be_mended(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_controller_waits_until_a_damaged_epoch_is_repaired(caplog: pytest.LogCaptureFixture) -> None:
     cluster = started()
     cluster.controllers.popitem()[1].stop()
     cluster.zk(SetData(znodes.CONTROLLER_EPOCH, b"?"))
@@ -65,7 +65,7 @@ def test_a_new_controller_waits_for_a_damaged_epoch_to_be_mended(caplog: pytest.
 
 
 @pytest.mark.parametrize("who_sees_it", ["the one in office", "one that has just started"])
-def test_a_deleted_epoch_goes_on_beyond_every_earlier_one(who_sees_it: str) -> None:
+def test_a_deleted_epoch_is_re_created_above_every_earlier_epoch(who_sees_it: str) -> None:
     cluster = started()
     if who_sees_it == "one that has just started":
         cluster.controllers.popitem()[1].stop()

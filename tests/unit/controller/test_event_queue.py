@@ -1,4 +1,4 @@
-"""One event at a time, to its end, in order; and what preemption leaves of them."""
+"""Events run one at a time, in order, each to its end; and preemption of the running and the queued events."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from tests.support.virtual_time import VirtualTime
 
 @dataclass(frozen=True)
 class Task(Event):
-    """Takes time, and says what became of it."""
+    """An event that takes time and records whether it was handled or preempted."""
 
     number: int
     log: list[str] = field(hash=False)
@@ -58,7 +58,7 @@ def test_an_event_runs_to_its_end_before_the_next_begins() -> None:
     assert (queue.state, queue.idle) == (ControllerState.IDLE, True)
 
 
-def test_a_failing_event_does_not_stop_the_queue() -> None:
+def test_an_event_that_raises_does_not_stop_the_queue() -> None:
     queue, time, log, _ = queue_and_log()
     queue.put(Task(1, log, fails=True))
     queue.put(Task(2, log))
@@ -66,7 +66,7 @@ def test_a_failing_event_does_not_stop_the_queue() -> None:
     assert log == ["begin 1", "begin 2", "end 2"]
 
 
-def test_clearing_aborts_the_running_event_and_preempts_those_behind_it() -> None:
+def test_clearing_aborts_the_running_event_and_preempts_queued_events() -> None:
     queue, time, log, _ = queue_and_log()
     for number in (1, 2, 3):
         queue.put(Task(number, log))
@@ -78,7 +78,7 @@ def test_clearing_aborts_the_running_event_and_preempts_those_behind_it() -> Non
     assert log[3:] == ["aborted 2", "preempted 3", "begin 9", "end 9"]
 
 
-def test_a_closed_queue_preempts_whatever_comes() -> None:
+def test_a_closed_queue_preempts_every_new_event() -> None:
     queue, time, log, _ = queue_and_log()
     queue.put(Task(1, log))
     queue.close()

@@ -1,4 +1,4 @@
-"""What a real controller wrote and sent, reproduced: order of states per partition, what each broker is told."""
+"""Writes and requests of a real Kafka controller, reproduced: order of states per partition, requests per broker."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def without_epochs(requests: list[Any]) -> list[Any]:
     ]
 
 
-def test_a_controller_whose_fence_is_broken_resigns_where_kafkas_keeps_its_place() -> None:
+def test_a_controller_whose_epoch_fence_fails_resigns_where_kafkas_stays_active() -> None:
     replay = Replay("controller-fence-broken")
     broken = replay.trace["steps"][0]
     replay.begin_step()
@@ -48,7 +48,7 @@ def test_a_controller_whose_fence_is_broken_resigns_where_kafkas_keeps_its_place
     following = replay.trace["steps"][1]
     replay.begin_step()
     replay.play(following)
-    assert replay.expected_states(following) == {} != replay.states(), "the topic gets its leader all the same"
+    assert replay.expected_states(following) == {} != replay.states(), "the topic gets its leader nevertheless"
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -1,4 +1,4 @@
-"""The journal's content, what it covers, and how large it gets."""
+"""The controller journal: its encoding, the multis that it covers, and its maximum size."""
 
 import json
 from dataclasses import replace
@@ -50,7 +50,7 @@ topics = st.text(alphabet="abcXYZ019._-", min_size=1, max_size=40).filter(lambda
     st.integers(0, 2**62),
     st.lists(st.lists(st.tuples(topics, st.integers(0, 2**31 - 1)), max_size=10, unique=True), max_size=4),
 )
-def test_what_is_written_is_what_is_read(since: int, batches: list[list[tuple[str, int]]]) -> None:
+def test_a_journal_decodes_to_the_encoded_entry(since: int, batches: list[list[tuple[str, int]]]) -> None:
     written = [
         JournalBatch(since + number, tuple(TopicPartition(*one) for one in sorted(batch)))
         for number, batch in enumerate(batches, 1)
@@ -94,16 +94,16 @@ def test_keys_of_later_versions_are_ignored() -> None:
     assert decode_journal(PATH, json.dumps(value).encode()) == expected
 
 
-def test_the_list_covers_several_multis() -> None:
+def test_the_journal_covers_several_multis() -> None:
     journal, entry = journal_after(numbered(2), numbered(3, "u"), [TopicPartition("t", 1), TopicPartition("t", 5)])
     assert entry.sequence == first_sequence(7) + 3 == journal.sequence
     assert entry.since == first_sequence(7)
     assert listed(entry) == ["t-0", "t-1", "t-5", "u-0", "u-1", "u-2"]
-    assert sorted(map(str, entry.touched_after(entry.sequence - 1))) == ["t-1", "t-5"], "to one that is one behind"
+    assert sorted(map(str, entry.touched_after(entry.sequence - 1))) == ["t-1", "t-5"], "for one multi behind"
     assert list(entry.touched_after(entry.sequence)) == []
 
 
-def test_what_does_not_fit_moves_the_beginning_up() -> None:
+def test_entries_that_do_not_fit_are_dropped_and_raise_since() -> None:
     step = MAX_LIST_BYTES // 8 // 2 - 10
     _, entry = journal_after(numbered(step), numbered(step, "u"), numbered(step, "v"))
     assert entry.since == first_sequence(7) + 1
@@ -111,12 +111,12 @@ def test_what_does_not_fit_moves_the_beginning_up() -> None:
     assert len(encode_journal(entry.sequence, entry.since, entry.batches)) < MAX_LIST_BYTES
 
 
-def test_one_multi_of_too_many_says_read_all() -> None:
+def test_a_multi_of_too_many_partitions_makes_standbys_read_all() -> None:
     _, entry = journal_after(numbered(3), numbered(MAX_LIST_BYTES // 8 + 1))
     assert entry == JournalEntry(first_sequence(7) + 2, first_sequence(7) + 2, ())
 
 
-def test_long_names_count() -> None:
+def test_long_topic_names_count_in_the_size() -> None:
     long = [TopicPartition(f"{number:0>249}", 0) for number in range(300)]
     journal = ControllerJournal()
     journal.begin(1, None)
@@ -125,27 +125,27 @@ def test_long_names_count() -> None:
     assert entry_of(operation).batches == ()
 
 
-def test_the_next_term_goes_on_from_what_it_finds() -> None:
+def test_the_next_controller_continues_the_journal_of_its_predecessor() -> None:
     _, found = journal_after(numbered(2), numbered(4, "u"))
     journal = ControllerJournal()
     journal.begin(8, found)
-    assert journal.applied == found.sequence, "nothing of the new term is written yet"
+    assert journal.applied == found.sequence, "the new controller has written nothing yet"
     entry = entry_of(journal.advance(numbered(1, "w")))
     assert entry.sequence == first_sequence(8) + 1
-    assert entry.since == found.since, "who followed the predecessor can still catch up"
+    assert entry.since == found.since, "a standby that followed the predecessor can still catch up"
     assert {partition.topic for partition in entry.touched_after(entry.since)} == {"t", "u", "w"}
 
 
-def test_sequences_of_two_terms_are_never_equal() -> None:
+def test_sequences_of_two_controller_epochs_are_never_equal() -> None:
     assert first_sequence(8) > first_sequence(7) + 2**31
 
 
-def test_a_multi_that_failed_is_not_told() -> None:
+def test_a_failed_multi_is_not_published() -> None:
     journal = ControllerJournal()
     journal.begin(1, None)
     journal.advance(numbered(1))
     journal.advance(numbered(2))
     journal.confirm(first_sequence(1) + 1)
-    assert journal.applied == first_sequence(1), "before the states are remembered nobody is told"
+    assert journal.applied == first_sequence(1), "not published before the states are in memory"
     journal.settle()
     assert journal.applied == first_sequence(1) + 1

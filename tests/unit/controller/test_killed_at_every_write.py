@@ -1,7 +1,7 @@
-"""Controllers that die before, and after, each single write of a job: the next one ends it, and all brokers know.
+"""Controllers die before and after each write of a job: the next controller completes it, and all brokers learn of it.
 
-Every write a controller sends while it works is one moment to die at; the write itself is then either lost or applied
-without anybody being told. All answers of brokers and of ZooKeeper that are under way are lost with the process.
+The controller dies at each of its writes in turn; the write is either lost or applied without an answer. All answers of
+brokers and of ZooKeeper in flight are lost with the process.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ class Mortal:
         self.client.submit = self.submit  # type: ignore[method-assign]
 
     def submit(self, requests: Sequence[Request], on_done: Callable[[list[Response]], None]) -> None:
-        """Pass requests on, up to the one it dies at."""
+        """Pass requests on, up to the write at which the controller dies."""
         for index, request in enumerate(requests):
             if self.dead or not is_write(request):
                 continue
@@ -53,20 +53,20 @@ class Mortal:
         self._submit(requests, on_done)
 
     def die(self) -> None:
-        """End the process; what it has sent arrives, what it would hear is lost."""
+        """End the process; requests it has sent arrive, answers to it are lost."""
         if self.dead:
             return
         self.dead = True
         session_id = self.client.session_id
         self.client.crash()
         self.cluster.controllers.pop(self.controller_id).stop()
-        # By then the write it died at has arrived.
+        # By then the write at which it died has arrived.
         self.cluster.time.call_later(1, lambda: self.cluster.server.expire(session_id))
 
 
 @dataclass(frozen=True)
 class Job:
-    """Something a controller works on."""
+    """A change that a controller carries out."""
 
     name: str
     prepare: Callable[[Cluster], None]
@@ -80,9 +80,9 @@ class Job:
 
 
 def perform(job: Job, nths: Sequence[int | None], applied: bool, stands_by: bool = False) -> list[Mortal]:
-    """Carry a job out under controllers that die one after the other, then under one that lives.
+    """Carry a job out under controllers that die one after the other, then under one that survives.
 
-    With ``stands_by`` that last one has followed the first from the beginning.
+    With ``stands_by`` the surviving controller has followed the first one from the beginning.
     """
     cluster = Cluster(job.config)
     cluster.start_broker(*BROKERS)
@@ -123,7 +123,7 @@ def perform(job: Job, nths: Sequence[int | None], applied: bool, stands_by: bool
 
 
 def check_brokers_know(cluster: Cluster) -> None:
-    """The newest order, and the newest metadata, that each broker has are those in ZooKeeper."""
+    """Check that each broker's newest LeaderAndIsr and newest metadata equal the states in ZooKeeper."""
     orders: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
     metadata: dict[tuple[int, TopicPartition], tuple[int, int, tuple[int, ...]]] = {}
     for broker_id, request in cluster.brokers.received:
@@ -152,12 +152,12 @@ def nothing(_: Cluster) -> None:
 
 
 def tree(cluster: Cluster, topic: str) -> set[str]:
-    """Every node that bears the topic's name."""
+    """Return every node with the topic's name in its path."""
     return {path for path in cluster.server.tree.paths() if topic in path.split("/")}
 
 
 def ask(cluster: Cluster, call: Callable[[Any], None]) -> None:
-    """Ask the active controller, if there is one, without waiting for the answer."""
+    """Call the active controller, if any, without waiting for the answer."""
     for node in list(cluster.controllers.values()):
         if node.is_active:
             call(node)
@@ -206,7 +206,7 @@ def deleted(cluster: Cluster) -> None:
     for broker_id in (1, 2, 3):
         left = [partition for partition in cluster.brokers.epochs[broker_id] if partition.topic == "a"]
         assert left == [], f"broker {broker_id} still has its replica"
-    assert cluster.state("b-0").startswith("1/0 isr [1, 2]"), "the other topic is as it was"
+    assert cluster.state("b-0").startswith("1/0 isr [1, 2]"), "the other topic is unchanged"
 
 
 # reassignment
@@ -226,7 +226,7 @@ def reassign_by_node(cluster: Cluster) -> None:
 
 
 def everybody_joins(cluster: Cluster) -> None:
-    """Ask again what was lost, and let the leader take everybody into its ISR."""
+    """Repeat lost calls, and let the leader add every replica to its ISR."""
     assignment = cluster.data(znodes.topic_path("a"))["partitions"]["0"]
     if assignment == [1, 2, 3]:
         reassign(cluster)
@@ -331,9 +331,9 @@ JOBS = [
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
-def test_a_controller_that_dies_at_any_write_is_succeeded(job: Job) -> None:
+def test_a_cold_successor_completes_the_job_of_a_controller_that_dies_at_any_write(job: Job) -> None:
     (undisturbed,) = perform(job, [None], applied=False)
-    assert undisturbed.writes >= job.least_writes, "or there is hardly anything to die at"
+    assert undisturbed.writes >= job.least_writes, "too few writes for this test"
     for nth in range(1, undisturbed.writes + 1):
         for applied in (False, True):
             try:
@@ -343,7 +343,7 @@ def test_a_controller_that_dies_at_any_write_is_succeeded(job: Job) -> None:
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
-def test_a_standby_succeeds_a_controller_that_dies_at_any_write(job: Job) -> None:
+def test_a_warm_standby_completes_the_job_of_a_controller_that_dies_at_any_write(job: Job) -> None:
     (undisturbed,) = perform(job, [None], applied=False, stands_by=True)
     kinds: set[TakeoverKind] = set()
     for nth in range(1, undisturbed.writes + 1):
@@ -357,11 +357,11 @@ def test_a_standby_succeeds_a_controller_that_dies_at_any_write(job: Job) -> Non
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
-def test_a_successor_that_dies_at_any_write_is_succeeded(job: Job) -> None:
+def test_a_successor_that_dies_at_any_write_is_succeeded_as_well(job: Job) -> None:
     (undisturbed,) = perform(job, [None], applied=False)
     first_dies_at = (undisturbed.writes + 1) // 2
     _, second = perform(job, [first_dies_at, None], applied=True)
-    assert second.writes >= 2, "it was at least elected"
+    assert second.writes >= 2, "the successor was at least elected"
     for nth in range(1, second.writes + 1):
         for applied in (False, True):
             try:
@@ -370,7 +370,7 @@ def test_a_successor_that_dies_at_any_write_is_succeeded(job: Job) -> None:
                 raise AssertionError(f"{job.name}: write {nth}, {'applied' if applied else 'lost'}: {error}") from error
 
 
-def test_a_death_is_one_and_its_write_is_lost_or_applied() -> None:
+def test_a_controller_dies_once_and_its_last_write_is_lost_or_applied() -> None:
     for applied in (False, True):
         cluster = Cluster()
         cluster.start_broker(1)

@@ -1,4 +1,4 @@
-"""Election strategies, after the worked examples E1 to E11 of the protocol (AR, ISR, old leader, who is online)."""
+"""Election strategies, with one table each: docs/protocol/controller.md#leader-election."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def state(leader: int, epoch: int, *isr: int) -> LeaderAndIsr:
 
 
 def outcome(election: Election) -> tuple[int, int, list[int], list[int]] | None:
-    """Leader, epoch, ISR, recipients; the version the decision was taken on and the deciding epoch are checked here."""
+    """Return leader, epoch, ISR and recipients; checks the version of the cached state and the controller epoch."""
     elected = election.leader_and_isr
     if elected is None:
         assert election.recipients == ()
@@ -55,7 +55,7 @@ def test_s3_6_the_first_assigned_replica_that_is_online_and_in_the_isr_leads(
     assert outcome(elect_offline(before, assigned, online, unclean, EPOCH)) == expected, row
 
 
-def test_an_unclean_election_is_marked_as_such() -> None:
+def test_an_unclean_election_is_marked_unclean() -> None:
     assert elect_offline(state(-1, 6, 1), (1, 2, 3), (2, 3), True, EPOCH).unclean
     assert not elect_offline(state(1, 6, 1, 2), (1, 2, 3), (2, 3), True, EPOCH).unclean
 
@@ -82,7 +82,7 @@ def test_a_reassignment_elects_the_first_target_replica_in_sync(
         ("preferred replica offline", (2, 1), (2, 3), None),
     ],
 )
-def test_a_preferred_election_takes_the_first_assigned_replica_or_nobody(
+def test_a_preferred_election_elects_the_first_assigned_replica_or_none(
     row: str, isr: tuple[int, ...], online: tuple[int, ...], expected: object
 ) -> None:
     assert outcome(elect_preferred(state(2, 3, *isr), (1, 2, 3), online, EPOCH)) == expected, row
@@ -97,7 +97,7 @@ def test_a_preferred_election_takes_the_first_assigned_replica_or_nobody(
         ("two shut down at once", (1, 2, 3), (1, 2, 3), (1, 2, 3), {1, 2}, (3, 4, [3], [1, 2, 3])),
     ],
 )
-def test_a_controlled_shutdown_elects_somebody_who_stays(
+def test_a_controlled_shutdown_elects_a_replica_that_is_not_shutting_down(
     row: str,
     assigned: tuple[int, ...],
     isr: tuple[int, ...],

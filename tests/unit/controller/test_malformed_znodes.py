@@ -77,7 +77,7 @@ def fail_over(cluster: Cluster) -> None:
 
 
 def assert_well(cluster: Cluster, caplog: pytest.LogCaptureFixture, path: str) -> None:
-    """The controller works: the other topic gets a new leader, a new topic appears, and the bad node was named."""
+    """Check that the other topic gets a new leader, a topic can be created, and the malformed node was logged."""
     epoch = cluster.controller.controller_epoch
     if 1 in cluster.broker_sessions:
         cluster.kill_broker(1)
@@ -86,7 +86,7 @@ def assert_well(cluster: Cluster, caplog: pytest.LogCaptureFixture, path: str) -
     (result,) = cluster.create(NewTopic("fresh", assignments=((3, 2),)))
     assert result.error is None
     assert any(text.startswith("LAI fresh-0 3/0") for text in cluster.told()[3])
-    assert cluster.controller.controller_epoch == epoch, "nobody resigned"
+    assert cluster.controller.controller_epoch == epoch, "no controller resigned"
     reports = [record for record in caplog.records if path in caplog.handler.format(record)]
     assert reports, f"{path} was not reported"
     for report in reports:
@@ -99,7 +99,9 @@ def assert_well(cluster: Cluster, caplog: pytest.LogCaptureFixture, path: str) -
 
 
 @table(TOPIC_NODES)
-def test_a_malformed_new_topic_is_left_out_until_it_is_mended(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_topic_with_a_malformed_node_is_ignored_until_it_is_repaired(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster = started()
     cluster.zk(Create(znodes.topic_path("broken"), data))
     cluster.settle()
@@ -113,7 +115,7 @@ def test_a_malformed_new_topic_is_left_out_until_it_is_mended(data: bytes, caplo
 
 
 @table(TOPIC_NODES)
-def test_a_known_topic_whose_node_is_overwritten_goes_on_as_it_was(
+def test_a_known_topic_keeps_its_assignment_when_its_node_becomes_malformed(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = started()
@@ -125,7 +127,7 @@ def test_a_known_topic_whose_node_is_overwritten_goes_on_as_it_was(
 
 
 @table(TOPIC_NODES)
-def test_a_new_controller_leaves_a_malformed_topic_alone(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_controller_ignores_a_malformed_topic(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     cluster = started()
     cluster.zk(SetData(znodes.topic_path("sick"), data))
     fail_over(cluster)
@@ -135,7 +137,7 @@ def test_a_new_controller_leaves_a_malformed_topic_alone(data: bytes, caplog: py
     assert not any("sick" in text for texts in cluster.told().values() for text in texts)
 
 
-def test_a_topic_mended_under_a_new_controller_goes_on_where_it_was() -> None:
+def test_a_topic_repaired_under_a_new_controller_keeps_its_state() -> None:
     cluster = started()
     path = znodes.topic_path("sick")
     good = cluster.server.tree.get(path).data  # type: ignore[union-attr]
@@ -154,18 +156,18 @@ def test_a_topic_mended_under_a_new_controller_goes_on_where_it_was() -> None:
 
 
 @table(STATES)
-def test_a_malformed_state_keeps_only_its_partition_from_being_elected(
+def test_a_malformed_state_prevents_only_the_election_of_its_partition(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = started()
     path = znodes.partition_state_path(tp("sick-0"))
     cluster.zk(SetData(path, data))
     assert_well(cluster, caplog, path)
-    assert cluster.server.tree.get(path).data == data, "nobody writes over what nobody understands"  # type: ignore[union-attr]
+    assert cluster.server.tree.get(path).data == data, "a malformed node is not overwritten"  # type: ignore[union-attr]
 
 
 @table(STATES)
-def test_a_new_controller_leaves_a_malformed_state_alone(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_controller_does_not_overwrite_a_malformed_state(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     cluster = started()
     path = znodes.partition_state_path(tp("sick-0"))
     cluster.zk(SetData(path, data))
@@ -176,7 +178,7 @@ def test_a_new_controller_leaves_a_malformed_state_alone(data: bytes, caplog: py
 
 
 @table(STATES)
-def test_a_malformed_state_does_not_hold_up_the_others_on_a_directory_that_fails(data: bytes) -> None:
+def test_a_malformed_state_does_not_delay_other_partitions_of_a_failed_directory(data: bytes) -> None:
     cluster = started()
     cluster.zk(SetData(znodes.partition_state_path(tp("sick-0")), data))
     cluster.told()
@@ -197,7 +199,7 @@ def test_a_topic_with_a_malformed_state_can_be_deleted(data: bytes) -> None:
     assert result.error is None and not cluster.exists(znodes.topic_path("sick"))
 
 
-def test_a_state_mended_under_a_new_controller_is_taken_up_when_a_broker_starts() -> None:
+def test_a_state_repaired_under_a_new_controller_is_read_when_a_broker_starts() -> None:
     cluster = started()
     path = znodes.partition_state_path(tp("sick-0"))
     good = cluster.server.tree.get(path).data  # type: ignore[union-attr]
@@ -215,7 +217,7 @@ def test_a_state_mended_under_a_new_controller_is_taken_up_when_a_broker_starts(
 
 
 @table(REGISTRATIONS)
-def test_a_malformed_registration_is_no_broker(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_malformed_registration_counts_as_no_broker(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     cluster = started()
     cluster.zk(Create(znodes.broker_path(9), data))
     cluster.zk(Create(f"{znodes.BROKER_IDS}/nonsense", b"{}"))
@@ -225,7 +227,7 @@ def test_a_malformed_registration_is_no_broker(data: bytes, caplog: pytest.LogCa
 
 
 @table(REGISTRATIONS)
-def test_a_broker_whose_registration_is_overwritten_counts_as_gone_and_comes_back(
+def test_a_broker_with_an_overwritten_registration_counts_as_dead_until_it_registers_again(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = started()
@@ -249,7 +251,7 @@ def test_a_broker_whose_registration_is_overwritten_counts_as_gone_and_comes_bac
 
 @pytest.mark.parametrize("path", [znodes.REASSIGN_PARTITIONS, znodes.PREFERRED_REPLICA_ELECTION])
 @table(REQUESTS)
-def test_a_malformed_request_is_removed_and_the_next_one_served(
+def test_a_malformed_request_in_an_admin_node_is_removed_and_the_next_one_executed(
     data: bytes, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = started()
@@ -266,7 +268,9 @@ def test_a_malformed_request_is_removed_and_the_next_one_served(
 
 @pytest.mark.parametrize("path", [znodes.REASSIGN_PARTITIONS, znodes.PREFERRED_REPLICA_ELECTION])
 @table(REQUESTS)
-def test_a_new_controller_removes_a_malformed_request(data: bytes, path: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_controller_removes_a_malformed_request_in_an_admin_node(
+    data: bytes, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster = started()
     cluster.controllers.pop(CONTROLLER_ID).stop()
     cluster.zk(Create(path, data))
@@ -296,7 +300,7 @@ def out_of_sync(cluster: Cluster) -> None:
 
 
 @table(CONFIGS)
-def test_a_malformed_configuration_allows_no_unclean_election_of_its_topic_and_stops_no_other(
+def test_a_malformed_configuration_forbids_unclean_election_of_its_topic_only(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = started()
@@ -310,7 +314,7 @@ def test_a_malformed_configuration_allows_no_unclean_election_of_its_topic_and_s
 
 
 @table(CONFIGS)
-def test_a_malformed_default_allows_no_unclean_election_except_where_a_topic_says_so(
+def test_a_malformed_default_forbids_unclean_election_except_where_a_topic_allows_it(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = started()
@@ -324,9 +328,7 @@ def test_a_malformed_default_allows_no_unclean_election_except_where_a_topic_say
 
 
 @table(CONFIGS)
-def test_a_malformed_notice_of_a_changed_configuration_hides_no_other(
-    data: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_malformed_configuration_notification_hides_no_other(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     cluster = started()
     out_of_sync(cluster)
     allowed = znodes.encode_config({"unclean.leader.election.enable": "true"})
@@ -338,24 +340,24 @@ def test_a_malformed_notice_of_a_changed_configuration_hides_no_other(
     assert_well(cluster, caplog, f"{znodes.CONFIG_CHANGES}/config_change_")
 
 
-# office
+# controller nodes
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"version":1}', b'{"version":99,"brokerid":1}', b"x" * MEGABYTE])
-def test_a_malformed_controller_node_is_an_office_taken(data: bytes) -> None:
+def test_a_malformed_controller_node_counts_as_an_active_controller(data: bytes) -> None:
     cluster = started()
     cluster.controllers.pop(CONTROLLER_ID).stop()
     cluster.settle()
     cluster.zk(Create(znodes.CONTROLLER, data))
     node = cluster.start_controller(CONTROLLER_ID + 1)
     assert not node.is_active and cluster.told() == {}
-    # Whoever put it there takes it away again, and the controller that waited takes office.
+    # When the foreign node is deleted, the waiting controller is elected.
     cluster.zk(Delete(znodes.CONTROLLER))
     cluster.settle()
     assert node.is_active and cluster.data(znodes.CONTROLLER)["brokerid"] == CONTROLLER_ID + 1
 
 
-def test_a_damaged_cluster_id_keeps_nobody_from_office(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_cluster_id_prevents_no_election(caplog: pytest.LogCaptureFixture) -> None:
     cluster = started()
     cluster.zk(SetData(znodes.CLUSTER_ID, b"nonsense"))
     fail_over(cluster)

@@ -1,4 +1,4 @@
-"""Notices of brokers: read, acted upon, and exactly those deleted that were read."""
+"""Notifications of brokers and requests in admin nodes: exactly those that were read are handled and deleted."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def notices(cluster: Cluster) -> tuple[str, ...]:
     return cluster.children(znodes.ISR_CHANGE_NOTIFICATION)
 
 
-def test_s4_11_an_isr_change_reaches_everybody_and_its_notice_goes(cluster: Cluster) -> None:
+def test_s4_11_an_isr_change_is_sent_to_all_brokers_and_its_notification_deleted(cluster: Cluster) -> None:
     cluster.change_isr("a-0", [1])
     cluster.settle()
     assert cluster.told() == {broker_id: ["UM {a-0 1/0 [1]}"] for broker_id in (1, 2, 3)}
@@ -35,7 +35,7 @@ def test_s4_11_an_isr_change_reaches_everybody_and_its_notice_goes(cluster: Clus
     assert cluster.controller.describe_topics(["a"])[0].partitions[0].isr == (1,)
 
 
-def test_several_notices_become_one_update(cluster: Cluster) -> None:
+def test_several_notifications_become_one_update(cluster: Cluster) -> None:
     for partition, isr in (("a-0", [1]), ("a-1", [2])):
         cluster.change_isr(partition, isr, notify=False)
     # Written in one step, so the controller sees them together.
@@ -51,7 +51,9 @@ def test_several_notices_become_one_update(cluster: Cluster) -> None:
     assert notices(cluster) == ()
 
 
-def test_s4_11_notices_go_also_when_handling_them_failed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s4_11_notifications_are_deleted_even_when_handling_them_failed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(components: object, partitions: object) -> None:
         raise ValueError("cannot refresh")
 
@@ -62,11 +64,11 @@ def test_s4_11_notices_go_also_when_handling_them_failed(cluster: Cluster, monke
     monkeypatch.undo()
     cluster.change_isr("a-0", [1, 2])
     cluster.settle()
-    assert cluster.told()[3] == ["UM {a-0 1/0 [1, 2]}"], "the next one is handled"
+    assert cluster.told()[3] == ["UM {a-0 1/0 [1, 2]}"], "the next notification is handled"
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense", b'{"version":1,"partitions":[{"topic":"../x","partition":0}]}'])
-def test_a_malformed_notice_is_dropped(cluster: Cluster, data: bytes) -> None:
+def test_a_malformed_notification_is_deleted(cluster: Cluster, data: bytes) -> None:
     cluster.zk(Create(znodes.ISR_CHANGE_PREFIX, data, sequential=True))
     cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, data, sequential=True))
     cluster.settle()
@@ -75,7 +77,7 @@ def test_a_malformed_notice_is_dropped(cluster: Cluster, data: bytes) -> None:
     assert cluster.controller.is_active
 
 
-def test_a_notice_about_an_unknown_partition_changes_nothing(cluster: Cluster) -> None:
+def test_a_notification_about_an_unknown_partition_changes_nothing(cluster: Cluster) -> None:
     cluster.zk(Create(znodes.ISR_CHANGE_PREFIX, znodes.encode_partition_set([tp("x-0")]), sequential=True))
     cluster.settle()
     assert cluster.told() == {broker_id: ["UM {}"] for broker_id in (1, 2, 3)}
@@ -94,12 +96,12 @@ def test_s4_12_the_node_of_a_preferred_election_is_removed_and_watched_again(clu
         cluster.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, asked))
         cluster.settle()
         assert not cluster.exists(znodes.PREFERRED_REPLICA_ELECTION)
-    assert cluster.state("a-0") == "1/2 isr [2, 1] ce 1 v3", "elected once, the second time there was nothing to do"
+    assert cluster.state("a-0") == "1/2 isr [2, 1] ce 1 v3", "elected once; the second request needed no election"
     picture = "UM {a-0 1/2 [2, 1]}"
     assert cluster.told() == {1: ["LAI a-0 1/2 [2, 1]", picture], 2: ["LAI a-0 1/2 [2, 1]", picture], 3: [picture]}
 
 
-def test_s4_12_a_preferred_replica_that_is_down_or_out_of_sync_is_not_elected_and_the_node_is_removed(
+def test_s4_12_a_preferred_replica_that_is_dead_or_out_of_sync_is_not_elected_and_the_node_is_removed(
     cluster: Cluster,
 ) -> None:
     asked = znodes.encode_partition_set([tp("a-0")])
@@ -115,7 +117,7 @@ def test_s4_12_a_preferred_replica_that_is_down_or_out_of_sync_is_not_elected_an
     cluster.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, asked))
     cluster.settle()
     assert not cluster.exists(znodes.PREFERRED_REPLICA_ELECTION) and cluster.state("a-0") == before
-    # The watch was set again each time: the next node is served.
+    # The watch was set again each time: the next request is executed.
     cluster.change_isr("a-0", [2, 1])
     cluster.settle()
     cluster.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, asked))
@@ -123,7 +125,7 @@ def test_s4_12_a_preferred_replica_that_is_down_or_out_of_sync_is_not_elected_an
     assert cluster.state("a-0").startswith("1/2 isr [2, 1]")
 
 
-def test_s4_12_a_preferred_election_left_in_its_node_is_held_by_the_next_controller(cluster: Cluster) -> None:
+def test_s4_12_a_pending_preferred_election_is_executed_by_the_next_controller(cluster: Cluster) -> None:
     cluster.kill_broker(1)
     cluster.settle()
     cluster.start_broker(1)
@@ -150,7 +152,7 @@ def test_a_malformed_admin_node_is_removed(cluster: Cluster) -> None:
     assert not cluster.exists(znodes.REASSIGN_PARTITIONS)
 
 
-def test_s4_15_rewriting_the_admin_node_does_not_start_anything(cluster: Cluster) -> None:
+def test_s4_15_rewriting_the_admin_node_starts_no_reassignment(cluster: Cluster) -> None:
     targets = {tp("a-0"): (3, 2), tp("a-1"): (2, 3)}
     cluster.zk(Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment(targets)))
     cluster.settle()
@@ -163,7 +165,7 @@ def test_s4_15_rewriting_the_admin_node_does_not_start_anything(cluster: Cluster
     assert cluster.state("a-1") == before
 
 
-def test_a_preferred_election_asked_for_while_a_new_controller_removes_another_is_served(
+def test_a_preferred_election_requested_while_a_new_controller_removes_another_is_executed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster()

@@ -1,4 +1,4 @@
-"""Placement of replicas: Kafka's vector, and what must hold for any cluster."""
+"""Placement of replicas: Kafka's vector, and properties of every placement."""
 
 import random
 from collections import Counter
@@ -44,7 +44,7 @@ def test_every_partition_gets_distinct_brokers_and_leaders_are_spread(
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 20), st.integers(0, 2**32), st.data())
-def test_replicas_stand_in_as_many_racks_as_there_are(
+def test_replicas_are_placed_in_as_many_racks_as_possible(
     rack_count: int, per_rack: int, partitions: int, seed: int, data: st.DataObject
 ) -> None:
     racks: dict[int, str | None] = {b: f"r{b % rack_count}" for b in range(rack_count * per_rack)}
@@ -61,7 +61,7 @@ def test_racks_are_ignored_when_a_broker_has_none() -> None:
     assert mixed == plain
 
 
-def test_added_partitions_start_at_the_leader_of_partition_0_and_go_on_counting() -> None:
+def test_added_partitions_start_at_the_leader_of_partition_0_and_continue_the_count() -> None:
     assert start_index_for_added_partitions([5, 1, 3], 3) == 1
     assert start_index_for_added_partitions([5, 1, 3], 9) == 0
     placed = place_replicas(dict.fromkeys((1, 3, 5)), 2, 2, random.Random(1), fixed_start=1, first_partition=4)

@@ -1,7 +1,7 @@
 """Znodes that parse, yet would stop the whole cluster if the controller believed them.
 
 A control request is about many partitions, and a broker that refuses one of them refuses the request: the controller
-would send it again and again, and everything behind it would wait for ever.
+would retry it for ever, and all later requests to the broker would wait.
 """
 
 import itertools
@@ -37,7 +37,7 @@ DAMAGED = b'{"version":1,"leader":1,"leader_epoch":'
 
 
 def assert_brokers_accept(cluster: Cluster) -> None:
-    """Whatever was sent passes the checks that brokers make of a request as a whole."""
+    """Check that every request sent passes the checks that brokers apply to a whole request."""
     assert cluster.brokers.received
     for _, request in cluster.brokers.received:
         if isinstance(request, LeaderAndIsrRequest):
@@ -49,13 +49,13 @@ def assert_brokers_accept(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("name", "node"), list(TOPICS.values()), ids=list(TOPICS))
-def test_a_topic_that_brokers_would_refuse_is_left_out_and_can_be_deleted(
+def test_a_topic_that_brokers_would_refuse_is_ignored_and_can_be_deleted(
     name: str, node: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = started()
     cluster.zk(Create(znodes.topic_path(name), json.dumps(node).encode()))
     cluster.settle()
-    assert cluster.brokers.received == [], "brokers are not told"
+    assert cluster.brokers.received == [], "brokers receive nothing about it"
     fail_over(cluster)
     assert_brokers_accept(cluster)
     assert_well(cluster, caplog, znodes.topic_path(name))
@@ -65,7 +65,9 @@ def test_a_topic_that_brokers_would_refuse_is_left_out_and_can_be_deleted(
 
 
 @pytest.mark.parametrize("when", ["in office", "before the election"])
-def test_a_topic_too_large_for_an_id_is_left_out(when: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_with_too_many_partitions_for_a_topic_id_is_ignored(
+    when: str, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster = started()
     if when == "before the election":
         cluster.controllers.pop(CONTROLLER_ID).stop()
@@ -78,7 +80,7 @@ def test_a_topic_too_large_for_an_id_is_left_out(when: str, caplog: pytest.LogCa
     assert_well(cluster, caplog, znodes.topic_path("huge"))
 
 
-def test_a_state_whose_epoch_cannot_be_raised_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_state_whose_epoch_cannot_be_raised_is_not_changed(caplog: pytest.LogCaptureFixture) -> None:
     cluster = started()
     path = znodes.partition_state_path(tp("sick-0"))
     data = DAMAGED + b'2147483647,"controller_epoch":1,"isr":[1,2]}'
@@ -92,7 +94,7 @@ def test_a_state_whose_epoch_cannot_be_raised_is_left_alone(caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("node", list(REGISTRATIONS.values()), ids=list(REGISTRATIONS))
-def test_an_address_that_brokers_would_refuse_is_no_broker(
+def test_a_broker_with_an_address_that_brokers_would_refuse_is_ignored(
     node: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = started()
@@ -114,9 +116,7 @@ def test_an_address_that_brokers_would_refuse_is_no_broker(
     ],
 )
 @pytest.mark.parametrize("when", ["in office", "before the election"])
-def test_what_is_to_be_removed_goes_with_whatever_lies_below_it(
-    path: str, when: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_admin_nodes_are_removed_with_foreign_children(path: str, when: str, caplog: pytest.LogCaptureFixture) -> None:
     cluster = started()
     if when == "before the election":
         cluster.controllers.pop(CONTROLLER_ID).stop()
@@ -132,7 +132,7 @@ def test_what_is_to_be_removed_goes_with_whatever_lies_below_it(
     assert not [r for r in caplog.records if "handling" in r.getMessage() or "failover" in r.getMessage()]
 
 
-def test_a_move_whose_state_is_damaged_does_not_keep_a_new_controller_from_office(
+def test_a_reassignment_with_a_damaged_state_does_not_fail_a_failover(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cluster = started()
@@ -143,7 +143,7 @@ def test_a_move_whose_state_is_damaged_does_not_keep_a_new_controller_from_offic
     assert_well(cluster, caplog, path)
 
 
-def test_a_move_whose_state_is_damaged_does_not_hold_up_a_broker_that_starts(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reassignment_with_a_damaged_state_does_not_delay_a_starting_broker(caplog: pytest.LogCaptureFixture) -> None:
     cluster = started()
     assert kinds(move(cluster, ("sick-0", (3, 2)), ("well-0", (2, 3)))) == [None, None]
     cluster.kill_broker(3)
@@ -154,11 +154,13 @@ def test_a_move_whose_state_is_damaged_does_not_hold_up_a_broker_that_starts(cap
     cluster.told()
     cluster.start_broker(3)
     cluster.settle()
-    assert any("LAI" in text and "well-0" in text and "new" in text for text in cluster.told()[3]), "its move goes on"
+    assert any("LAI" in text and "well-0" in text and "new" in text for text in cluster.told()[3]), (
+        "its reassignment runs"
+    )
     assert not [r for r in caplog.records if "handling" in r.getMessage()]
 
 
-def test_brokers_forget_a_deleted_topic_whose_state_nobody_could_read() -> None:
+def test_brokers_remove_a_deleted_topic_whose_state_was_unreadable() -> None:
     cluster = started()
     cluster.zk(SetData(znodes.partition_state_path(tp("sick-0")), DAMAGED))
     fail_over(cluster)
@@ -175,7 +177,7 @@ def asked_by_node(cluster: Cluster, targets: dict[str, list[int]]) -> None:
     cluster.settle()
 
 
-def test_a_node_that_wants_no_replicas_at_all_deletes_nothing() -> None:
+def test_a_reassignment_to_no_replicas_deletes_nothing() -> None:
     cluster = started()
     cluster.told()
     asked_by_node(cluster, {"sick-0": [], "well-0": [3, 2]})
@@ -186,7 +188,7 @@ def test_a_node_that_wants_no_replicas_at_all_deletes_nothing() -> None:
     assert [row["topic"] for row in asked] == ["well"], "what is not served is taken out"
 
 
-def test_a_node_does_not_replace_a_move_whose_new_replicas_are_the_only_ones_in_sync() -> None:
+def test_a_request_in_the_admin_node_does_not_replace_a_reassignment_whose_new_replicas_alone_are_in_sync() -> None:
     cluster = started()
     assert kinds(move(cluster, ("sick-0", (3, 2)))) == [None]
     cluster.change_isr("sick-0", [3])
@@ -199,7 +201,7 @@ def test_a_node_does_not_replace_a_move_whose_new_replicas_are_the_only_ones_in_
 
 
 @pytest.mark.parametrize("steps", range(30))
-def test_a_topic_deleted_and_made_again_by_hand_is_found_at_whatever_moment(steps: int) -> None:
+def test_a_topic_deleted_and_re_created_in_zookeeper_gets_a_leader_at_any_step(steps: int) -> None:
     cluster = started()
     topic = znodes.topic_path("sick")
     data = znodes.encode_topic_assignment(znodes.TopicAssignment({0: ReplicaAssignment((3, 2))}, "s" * 22))
@@ -213,8 +215,8 @@ def test_a_topic_deleted_and_made_again_by_hand_is_found_at_whatever_moment(step
     assert cluster.state("sick-0").startswith("3/0 isr [3, 2]")
 
 
-def test_markers_count_again_after_somebody_deleted_the_node_they_are_in() -> None:
-    """``deleteall /admin/delete_topics`` is how operators have got rid of deletions that hang."""
+def test_deletion_markers_are_noticed_after_their_parent_node_was_deleted() -> None:
+    """Operators remove deletions that hang with ``deleteall /admin/delete_topics``."""
     cluster = Cluster()
     cluster.start_broker(1)
     cluster.start_controller()
@@ -226,7 +228,7 @@ def test_markers_count_again_after_somebody_deleted_the_node_they_are_in() -> No
     assert not cluster.exists(znodes.topic_path("a"))
 
 
-def test_isr_changes_are_heard_of_again_after_somebody_deleted_the_node_of_notices() -> None:
+def test_isr_notifications_are_noticed_after_their_parent_node_was_deleted() -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.start_controller()

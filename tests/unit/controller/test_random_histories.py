@@ -1,4 +1,4 @@
-"""Random histories of brokers, topics and sessions; what must hold at every write, and once all is quiet again."""
+"""Random histories of brokers, topics and sessions; rules that hold at every write, and at the end."""
 
 import json
 import logging
@@ -87,7 +87,7 @@ class History:
         return [TopicPartition(match[1], int(match[2])) for match in found if match]
 
     def change_isr(self) -> None:
-        """A leader shrinks or grows its ISR, as far as it leads at all."""
+        """Let a leader shrink or grow its ISR, if the partition has a leader."""
         partitions = self.partitions()
         if not partitions:
             return
@@ -147,7 +147,7 @@ class History:
             self.cluster.brokers.silent.add(broker_id)
 
     def calm_down(self) -> None:
-        """Mend everything and wait until nothing is left to do."""
+        """Repair everything and wait until the controller is idle."""
         cluster = self.cluster
         for client in cluster.controller_clients.values():
             client.link.heal()
@@ -156,7 +156,7 @@ class History:
             if broker_id not in cluster.broker_sessions:
                 cluster.start_broker(broker_id)
         cluster.time.run_for(4 * SESSION_TIMEOUT_MS)
-        # Leaders let everybody in again, which also finishes what is being reassigned.
+        # Leaders add every replica to their ISR again, which also completes the reassignments.
         for _ in range(3):
             for partition in self.partitions():
                 state = cluster.data(znodes.partition_state_path(partition))
@@ -199,7 +199,7 @@ def check_writes(writes: list[AppliedWrite]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_happens_the_cluster_ends_up_whole(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_cluster_is_complete_after_any_history(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     history = History(seed)
     for _ in range(150):

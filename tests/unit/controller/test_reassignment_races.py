@@ -1,4 +1,4 @@
-"""The last replica of a move joins the ISR while a new controller is taking over, at whatever moment."""
+"""Reassignments that race with failovers, ISR writes of leaders, and other clients of ZooKeeper, at each step."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ PATH = znodes.partition_state_path(tp("a-0"))
 
 
 def join(cluster: Cluster, broker_id: int) -> None:
-    """What a leader does, without waiting for it: a conditional write, and another one when that has lost."""
+    """Add a replica to the ISR as a leader does, without waiting: a conditional write, repeated after a conflict."""
     node = cluster.server.tree.get(PATH)
     assert node is not None and node.data is not None
     state = json.loads(node.data)
@@ -38,7 +38,7 @@ def join(cluster: Cluster, broker_id: int) -> None:
 
 
 @pytest.mark.parametrize("steps", range(60))
-def test_whoever_joins_during_a_takeover_leads_when_the_old_leader_goes(steps: int) -> None:
+def test_a_replica_that_joins_during_a_failover_completes_the_reassignment_at_any_step(steps: int) -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
@@ -56,7 +56,7 @@ def test_whoever_joins_during_a_takeover_leads_when_the_old_leader_goes(steps: i
     assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (3, [3])
 
 
-def test_a_move_to_a_broker_without_a_lease_leaves_a_partition_that_is_elected_when_it_is_heard_from() -> None:
+def test_a_reassignment_to_a_broker_without_lease_gets_its_leader_at_the_next_heartbeat() -> None:
     cluster = Cluster()
     cluster.lease_ms = 9_000
     cluster.start_broker(1, 2, 3)
@@ -76,7 +76,7 @@ def test_a_move_to_a_broker_without_a_lease_leaves_a_partition_that_is_elected_w
 
 
 def one_step_from_done() -> Cluster:
-    """``a-0`` moves from 1 and 2 to 1 and 3, and 3 has yet to join."""
+    """``a-0`` is being reassigned from 1 and 2 to 1 and 3; 3 has not joined the ISR yet."""
     cluster = Cluster()
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
@@ -89,10 +89,10 @@ def assert_done(cluster: Cluster) -> None:
     assert moves(cluster) == []
     assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [1, 3]}
     assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (1, [1, 3])
-    assert tp("a-0") not in cluster.brokers.epochs[2], "the replica that was to go is deleted"
+    assert tp("a-0") not in cluster.brokers.epochs[2], "the removed replica is deleted"
 
 
-def test_a_move_that_cannot_be_finished_goes_on_when_its_state_is_mended() -> None:
+def test_a_reassignment_continues_when_its_malformed_state_is_repaired() -> None:
     cluster = one_step_from_done()
     state = cluster.data(PATH)
     cluster.zk(SetData(PATH, json.dumps({**state, "isr": [1, 2, 3], "controller_epoch": 99}).encode()))
@@ -104,7 +104,7 @@ def test_a_move_that_cannot_be_finished_goes_on_when_its_state_is_mended() -> No
     assert_done(cluster)
 
 
-def test_a_move_whose_last_write_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reassignment_whose_last_write_fails_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = one_step_from_done()
     real, refusals = Storage.write_topic, [ZkCode.NO_NODE, ZkCode.NO_NODE]
 
@@ -123,7 +123,7 @@ def test_a_move_whose_last_write_fails_is_tried_again(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("came_by", ["a call", "the node"])
-def test_a_move_that_never_had_a_leader_leads_at_once_where_it_goes(came_by: str) -> None:
+def test_a_partition_that_never_had_a_leader_gets_its_first_leader_in_the_target(came_by: str) -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
@@ -145,7 +145,7 @@ def test_a_move_that_never_had_a_leader_leads_at_once_where_it_goes(came_by: str
     assert not cluster.exists(znodes.topic_path("a")), "its replicas are known, so they can be deleted"
 
 
-def test_a_move_that_never_had_a_leader_waits_for_brokers_that_are_not_there() -> None:
+def test_a_partition_that_never_had_a_leader_waits_for_a_broker_of_the_target() -> None:
     cluster = Cluster()
     cluster.start_broker(1)
     cluster.start_controller()
@@ -153,7 +153,7 @@ def test_a_move_that_never_had_a_leader_waits_for_brokers_that_are_not_there() -
     cluster.settle()
     assert kinds(move(cluster, ("a-0", (9,)))) == [None]
     assert len(moves(cluster)) == 1 and not cluster.exists(PATH)
-    assert cluster.controller.gauges().offline_partitions == 1, "it cannot be used, whether it ever could or not"
+    assert cluster.controller.gauges().offline_partitions == 1, "a partition that never had a leader counts as offline"
     cluster.start_broker(9)
     cluster.settle()
     assert moves(cluster) == []
@@ -161,7 +161,7 @@ def test_a_move_that_never_had_a_leader_waits_for_brokers_that_are_not_there() -
     assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (9, [9])
 
 
-def test_a_leader_that_a_new_target_leaves_out_is_replaced_at_once() -> None:
+def test_a_leader_outside_a_new_target_is_replaced_at_once() -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2, 3, 4)
     cluster.start_controller()
@@ -177,7 +177,7 @@ def test_a_leader_that_a_new_target_leaves_out_is_replaced_at_once() -> None:
     assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (1, [1])
 
 
-def test_a_new_target_elects_nobody_where_nobody_led_before() -> None:
+def test_a_new_target_elects_no_leader_where_the_partition_had_none() -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2, 3, 4)
     cluster.start_controller()
@@ -196,7 +196,7 @@ def test_a_new_target_elects_nobody_where_nobody_led_before() -> None:
 
 
 def taken_back_and_no_further(leader: int, isr: list[int]) -> Cluster:
-    """``a-0`` was on its way from 2 and 3 to 2 and 1; a controller took that back in the topic's node, and ended."""
+    """A controller cancelled the reassignment of ``a-0`` from 2 and 3 to 2 and 1 in the topic's node, and then died."""
     cluster = Cluster()
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
@@ -213,7 +213,7 @@ def taken_back_and_no_further(leader: int, isr: list[int]) -> Cluster:
 
 
 @pytest.mark.parametrize(("leader", "isr", "left"), [(2, [2, 3, 1], [2, 3]), (2, [2, 1], [2]), (1, [3, 1], [3])])
-def test_a_successor_takes_out_of_the_isr_whom_a_move_that_was_taken_back_let_in(
+def test_a_new_controller_removes_replicas_of_a_cancelled_reassignment_from_the_isr(
     leader: int, isr: list[int], left: list[int]
 ) -> None:
     cluster = taken_back_and_no_further(leader, isr)
@@ -221,18 +221,18 @@ def test_a_successor_takes_out_of_the_isr_whom_a_move_that_was_taken_back_let_in
     cluster.start_controller(CONTROLLER_ID + 1)
     state = cluster.data(PATH)
     assert (state["leader"], state["isr"]) == (left[0], left)
-    assert state["leader_epoch"] > before, "what the leader is writing on what it knew fails"
-    assert tp("a-0") not in cluster.brokers.epochs[1], "its replica is set aside"
+    assert state["leader_epoch"] > before, "an ISR write of the leader that is in flight fails"
+    assert tp("a-0") not in cluster.brokers.epochs[1], "its log is set aside"
     for broker_id in (2, 3):
         cluster.kill_broker(broker_id)
         cluster.settle()
     cluster.start_broker(2, 3)
     cluster.settle()
-    assert cluster.data(PATH)["leader"] == left[-1], "whoever was in sync last"
+    assert cluster.data(PATH)["leader"] == left[-1], "the last in-sync replica"
 
 
-def test_a_successor_waits_where_nobody_in_sync_is_assigned() -> None:
-    """Such a state is not made by a controller; it is left to people as it is."""
+def test_a_new_controller_keeps_an_isr_without_any_assigned_replica() -> None:
+    """No controller creates such a state; it is left to an operator."""
     cluster = taken_back_and_no_further(-1, [1])
     before = cluster.state("a-0")
     cluster.start_controller(CONTROLLER_ID + 1)
@@ -241,10 +241,10 @@ def test_a_successor_waits_where_nobody_in_sync_is_assigned() -> None:
 
 @pytest.mark.parametrize("wish", [None, (1, 4)])
 @pytest.mark.parametrize("steps", range(30))
-def test_a_move_is_not_taken_back_when_its_new_replica_is_left_alone_in_sync_meanwhile(
+def test_a_cancellation_is_refused_when_a_new_replica_alone_stays_in_sync_at_any_step(
     wish: tuple[int, ...] | None, steps: int
 ) -> None:
-    """Its leader, of the target, takes the last other member out of the ISR while the controller is at it."""
+    """The leader, a new replica, removes the last other ISR member while the controller handles the request."""
     cluster = Cluster()
     cluster.start_broker(1, 2, 3, 4)
     cluster.start_controller()
@@ -269,15 +269,15 @@ def test_a_move_is_not_taken_back_when_its_new_replica_is_left_alone_in_sync_mea
     assert state["leader"] in state["isr"] and set(state["isr"]) <= set(replicas)
     if state["isr"] == [3]:
         assert isinstance(result.error, InvalidReplicaAssignmentError)
-        assert cluster.brokers.epochs[3][tp("a-0")] == state["leader_epoch"], "it knows in which epoch it leads"
+        assert cluster.brokers.epochs[3][tp("a-0")] == state["leader_epoch"], "the leader received its leader epoch"
         assert len(moves(cluster)) == 1
     else:
         assert result.error is None and tp("a-0") not in cluster.brokers.epochs[3]
 
 
 @pytest.mark.parametrize("steps", range(50))
-def test_a_move_is_not_finished_when_its_target_leaves_the_isr_meanwhile(steps: int) -> None:
-    """The old leader takes the whole target out of the ISR after the controller has seen it in sync."""
+def test_a_reassignment_is_not_completed_when_its_target_leaves_the_isr_at_any_step(steps: int) -> None:
+    """The old leader removes the whole target from the ISR after the controller has read it there."""
     cluster = Cluster()
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
@@ -305,8 +305,10 @@ def test_a_move_is_not_finished_when_its_target_leaves_the_isr_meanwhile(steps: 
 
 @pytest.mark.parametrize("grown", [False, True])
 @pytest.mark.parametrize("steps", range(28, 48))
-def test_a_move_by_node_of_what_nobody_has_heard_of_yet_is_not_refused(steps: int, grown: bool) -> None:
-    """Once a move by node is done the node is looked at again; what is made meanwhile has its news behind that."""
+def test_a_request_in_the_admin_node_for_a_partition_created_a_moment_before_is_executed(
+    steps: int, grown: bool
+) -> None:
+    """After a completed reassignment the admin node is read before the event of a topic created meanwhile."""
     cluster = Cluster()
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
@@ -327,7 +329,7 @@ def test_a_move_by_node_of_what_nobody_has_heard_of_yet_is_not_refused(steps: in
     answers: list[list[Response]] = []
     cluster.tool.submit([made, by_node("a-1", (3,))], answers.append)
     cluster.settle()
-    asked = answers[0][1].ok  # Else the move before was not done yet.
+    asked = answers[0][1].ok  # Otherwise the earlier reassignment was not complete yet.
     assert asked or steps < 32
     assert [str(one.topic_partition) for one in moves(cluster)] == (["a-1"] if asked else [])
 
@@ -336,7 +338,7 @@ def by_node(partition: str, target: tuple[int, ...]) -> Create:
     return Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({tp(partition): target}))
 
 
-def test_a_broker_that_leads_what_a_move_adds_is_asked_about_it_when_a_directory_of_its_fails() -> None:
+def test_a_failed_directory_of_an_added_replica_that_leads_is_noticed() -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2, 3, 4)
     cluster.start_controller()
@@ -354,7 +356,7 @@ def test_a_broker_that_leads_what_a_move_adds_is_asked_about_it_when_a_directory
     assert (cluster.data(PATH)["leader"], cluster.data(PATH)["isr"]) == (2, [2])
 
 
-def test_moves_asked_for_by_node_are_served_after_somebody_has_deleted_that_node_by_hand() -> None:
+def test_reassignments_in_the_admin_node_are_executed_after_the_node_was_deleted() -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
@@ -367,7 +369,7 @@ def test_moves_asked_for_by_node_are_served_after_somebody_has_deleted_that_node
     assert [str(one.topic_partition) for one in moves(cluster)] == ["a-0", "a-1"]
 
 
-def test_a_leader_hears_of_its_epoch_when_a_move_could_not_be_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_receive_the_raised_epoch_when_a_cancellation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
@@ -389,7 +391,7 @@ def test_a_leader_hears_of_its_epoch_when_a_move_could_not_be_taken_back(monkeyp
 
 
 def add_partition(cluster: Cluster) -> None:
-    """Partition 1 of ``a`` by node: add it to what is there and write on that version, again when that has lost."""
+    """Add partition 1 to the node of ``a``, conditional on its version; repeated after a conflict."""
     path = znodes.topic_path("a")
     node = cluster.server.tree.get(path)
     assert node is not None and node.data is not None
@@ -404,7 +406,7 @@ def add_partition(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("steps", range(30))
-def test_a_partition_that_another_tool_adds_is_not_lost_to_a_move(steps: int) -> None:
+def test_a_reassignment_keeps_a_partition_that_another_tool_adds(steps: int) -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
@@ -419,7 +421,7 @@ def test_a_partition_that_another_tool_adds_is_not_lost_to_a_move(steps: int) ->
 
 
 @pytest.mark.parametrize("steps", range(30))
-def test_a_topic_made_anew_by_hand_is_not_overwritten_by_its_namesakes_move(steps: int) -> None:
+def test_a_re_created_topic_is_not_overwritten_by_the_reassignment_of_the_deleted_one(steps: int) -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments and ListPartitionReassignments: errors per partition, and what a move waits for."""
+"""AlterPartitionReassignments and ListPartitionReassignments: errors per partition, and the replicas awaited."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def awaited(cluster: Cluster) -> list[tuple[int, AwaitedReason]]:
     return [(replica.broker_id, replica.reason) for replica in ongoing.waiting_for]
 
 
-def test_a_move_is_listed_until_it_is_done() -> None:
+def test_a_reassignment_is_listed_until_it_completes() -> None:
     cluster = started()
     assert moves(cluster) == []
     assert kinds(move(cluster, ("a-0", (3, 4)))) == [None]
@@ -55,14 +55,14 @@ def test_a_move_is_listed_until_it_is_done() -> None:
     assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [3, 4]}
 
 
-def test_only_the_partitions_asked_for_are_listed() -> None:
+def test_only_the_requested_partitions_are_listed() -> None:
     cluster = started()
     move(cluster, ("a-0", (3, 2)), ("b-0", (4, 2)))
     assert [str(each.topic_partition) for each in moves(cluster)] == ["a-0", "b-0"]
     assert [str(each.topic_partition) for each in moves(cluster, "b-0", "nosuch-3")] == ["b-0"]
 
 
-def test_a_malformed_wish_fails_alone() -> None:
+def test_an_invalid_row_fails_alone() -> None:
     cluster = started()
     results = move(
         cluster,
@@ -93,19 +93,19 @@ def test_a_bad_target_changes_nothing(target: tuple[int, ...], said: str) -> Non
     assert len(cluster.writes) == writes
 
 
-def test_a_partition_listed_twice_is_refused_and_the_other_is_moved() -> None:
+def test_a_partition_listed_twice_is_refused_and_the_other_is_reassigned() -> None:
     cluster = started()
     results = move(cluster, ("a-0", (3, 2)), ("b-0", (3, 2)), ("a-0", (4, 2)))
     assert kinds(results) == [InvalidRequestError, None, InvalidRequestError]
     assert [str(each.topic_partition) for each in moves(cluster)] == ["b-0"]
 
 
-def test_nothing_can_be_cancelled_where_nothing_moves() -> None:
+def test_a_cancellation_without_a_reassignment_is_refused() -> None:
     cluster = started()
     assert kinds(move(cluster, ("a-0", None))) == [NoReassignmentInProgressError]
 
 
-def test_a_cancelled_move_is_gone() -> None:
+def test_a_cancelled_reassignment_is_no_longer_listed() -> None:
     cluster = started()
     move(cluster, ("a-0", (3, 2)))
     assert kinds(move(cluster, ("a-0", None))) == [None]
@@ -114,8 +114,8 @@ def test_a_cancelled_move_is_gone() -> None:
 
 
 @pytest.mark.parametrize("wish", [None, (4, 2)])
-def test_a_leader_cannot_let_in_a_replica_that_is_taken_back(wish: tuple[int, ...] | None) -> None:
-    """Its write may be under way when the move is cancelled or replaced, and the replica's log is deleted."""
+def test_a_leader_cannot_add_a_replica_of_a_replaced_target_to_the_isr(wish: tuple[int, ...] | None) -> None:
+    """The leader's write may be in flight when the target is replaced and the replica's log is deleted."""
     cluster = started()
     move(cluster, ("a-0", (3, 2)))
     admission = cluster.zk(GetData(znodes.partition_state_path(tp("a-0"))))
@@ -129,14 +129,14 @@ def test_a_leader_cannot_let_in_a_replica_that_is_taken_back(wish: tuple[int, ..
     assert late.code is ZkCode.BAD_VERSION
 
 
-def test_a_move_of_a_topic_that_is_being_deleted_is_refused() -> None:
+def test_a_reassignment_of_a_topic_that_is_being_deleted_is_refused() -> None:
     cluster = started()
     cluster.brokers.silent.add(1)
     cluster.delete("a", timeout_ms=100)
     assert kinds(move(cluster, ("a-0", (3, 2)))) == [UnknownTopicOrPartitionError]
 
 
-def test_validation_starts_nothing() -> None:
+def test_validation_starts_no_reassignment() -> None:
     cluster = started()
     writes = len(cluster.writes)
     results = move(cluster, ("a-0", (3, 2)), ("b-0", (9,)), ("nosuch-0", None), validate_only=True)
@@ -145,7 +145,7 @@ def test_validation_starts_nothing() -> None:
     assert moves(cluster) == []
 
 
-def test_the_same_wish_twice_is_the_same_move() -> None:
+def test_a_repeated_request_keeps_the_running_reassignment() -> None:
     cluster = started()
     move(cluster, ("a-0", (3, 2)))
     assert kinds(move(cluster, ("a-0", (3, 2)))) == [None]
@@ -154,8 +154,8 @@ def test_the_same_wish_twice_is_the_same_move() -> None:
 
 
 @pytest.mark.parametrize("wish", [None, (1, 2), (4, 2)])
-def test_a_move_whose_new_replicas_alone_are_in_sync_is_not_taken_back(wish: tuple[int, ...] | None) -> None:
-    """To cancel or replace it would delete every copy that has all records."""
+def test_a_reassignment_whose_new_replicas_alone_are_in_sync_cannot_be_cancelled(wish: tuple[int, ...] | None) -> None:
+    """Cancelling or replacing it would delete every replica that has all records."""
     cluster = started()
     move(cluster, ("a-0", (3, 4)))
     cluster.change_isr("a-0", [3], notify=False)
@@ -167,7 +167,7 @@ def test_a_move_whose_new_replicas_alone_are_in_sync_is_not_taken_back(wish: tup
     assert ongoing.assignment.adding == (3, 4)
 
 
-def test_a_move_stuck_on_a_dead_broker_says_so() -> None:
+def test_a_reassignment_that_waits_for_a_dead_broker_names_it() -> None:
     cluster = started()
     move(cluster, ("a-0", (3, 2)))
     cluster.kill_broker(3)
@@ -178,14 +178,14 @@ def test_a_move_stuck_on_a_dead_broker_says_so() -> None:
     assert awaited(cluster) == [(3, AwaitedReason.NOT_CAUGHT_UP)]
 
 
-def test_a_move_stuck_on_a_broker_that_shuts_down_says_so() -> None:
+def test_a_reassignment_that_waits_for_a_stopping_broker_names_it() -> None:
     cluster = started()
     move(cluster, ("a-0", (3, 2)))
     cluster.controlled_shutdown(3)
     assert awaited(cluster) == [(3, AwaitedReason.BROKER_SHUTTING_DOWN)]
 
 
-def test_a_move_stuck_on_a_failed_directory_says_so() -> None:
+def test_a_reassignment_that_waits_for_a_failed_directory_names_its_broker() -> None:
     cluster = started()
     cluster.brokers.failed_dirs[3].add(tp("a-0"))
     move(cluster, ("a-0", (3, 2)))
@@ -193,7 +193,7 @@ def test_a_move_stuck_on_a_failed_directory_says_so() -> None:
     assert awaited(cluster) == [(3, AwaitedReason.LOG_DIR_FAILED)]
 
 
-def test_a_move_without_a_leader_says_so() -> None:
+def test_a_reassignment_without_a_leader_is_listed_as_such() -> None:
     cluster = started()
     move(cluster, ("a-0", (3, 2)))
     cluster.kill_broker(1, 2)
@@ -203,15 +203,15 @@ def test_a_move_without_a_leader_says_so() -> None:
     assert (3, AwaitedReason.NO_LEADER) in awaited(cluster)
 
 
-def test_the_isr_is_read_anew() -> None:
-    """Leaders tell controllers seconds later; who looks wants to know now."""
+def test_listing_reads_the_isr_from_zookeeper() -> None:
+    """Leaders notify the controller of ISR changes only seconds later."""
     cluster = started()
     move(cluster, ("a-0", (3, 4)))
     cluster.change_isr("a-0", [1, 2, 4], notify=False)
     assert awaited(cluster) == [(3, AwaitedReason.NOT_CAUGHT_UP)]
 
 
-def test_a_successor_lists_what_it_took_over() -> None:
+def test_a_new_controller_lists_the_reassignments_of_its_predecessor() -> None:
     cluster = started()
     cluster.start_controller(CONTROLLER_ID + 1)
     move(cluster, ("a-0", (3, 2)))
@@ -220,7 +220,7 @@ def test_a_successor_lists_what_it_took_over() -> None:
     assert [str(each.topic_partition) for each in moves(cluster)] == ["a-0"]
 
 
-def test_the_admin_node_of_kafkas_tools_still_works() -> None:
+def test_a_reassignment_requested_in_the_admin_node_runs() -> None:
     cluster = started()
     cluster.zk(Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({tp("a-0"): (3, 2)})))
     cluster.settle()

@@ -1,4 +1,4 @@
-"""What one step decided, as one request of each kind per broker."""
+"""The decisions of a step become one request of each kind per broker."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.unit.controller.cluster import describe, tp
 
 
 class Channels:
-    """Takes what a batch sends."""
+    """Records the requests that a batch sends."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, Any]] = []
@@ -48,7 +48,9 @@ def batch_of(context: ControllerContext) -> tuple[RequestBatch, Channels]:
     return batch, channels
 
 
-def test_leader_and_isr_goes_first_then_metadata_to_all_then_stop_replica(context: ControllerContext) -> None:
+def test_leader_and_isr_is_sent_first_then_metadata_to_all_brokers_then_stop_replica(
+    context: ControllerContext,
+) -> None:
     batch, channels = batch_of(context)
     batch.add_stop_replica((3,), A, delete=False)
     batch.add_leader_and_isr((2, 1), A, context.leadership[A], ASSIGNMENT, is_new=False)
@@ -64,7 +66,7 @@ def test_leader_and_isr_goes_first_then_metadata_to_all_then_stop_replica(contex
     ]
 
 
-def test_replicas_told_one_by_one_of_one_decision_share_it_and_a_newer_one_is_not_mixed_in(
+def test_replicas_of_one_decision_share_one_object_and_a_newer_decision_gets_its_own(
     context: ControllerContext,
 ) -> None:
     batch, channels = batch_of(context)
@@ -78,7 +80,7 @@ def test_replicas_told_one_by_one_of_one_decision_share_it_and_a_newer_one_is_no
     assert (third.replicas, third.adding_replicas, third.is_new) == ((1, 2, 3), (3,), True)
 
 
-def test_the_last_decision_wins_and_new_stays_new(context: ControllerContext) -> None:
+def test_the_last_decision_replaces_earlier_ones_and_is_new_stays_set(context: ControllerContext) -> None:
     batch, channels = batch_of(context)
     batch.add_leader_and_isr((1,), A, context.leadership[A], ASSIGNMENT, is_new=True)
     later = LeaderAndIsr(2, 6, (2,), 10, 4)
@@ -88,7 +90,7 @@ def test_the_last_decision_wins_and_new_stays_new(context: ControllerContext) ->
     assert channels.texts()[:2] == ["1: LAI a-0 2/6 [2] new", "2: LAI a-0 2/6 [2]"]
 
 
-def test_deleting_is_sticky_and_the_last_epoch_wins(context: ControllerContext) -> None:
+def test_the_delete_flag_stays_set_and_the_last_epoch_is_sent(context: ControllerContext) -> None:
     batch, channels = batch_of(context)
     batch.add_stop_replica((1,), A, delete=True)
     context.leadership[A] = LeaderAndIsr(2, 6, (2,), 10, 4)
@@ -97,7 +99,7 @@ def test_deleting_is_sticky_and_the_last_epoch_wins(context: ControllerContext) 
     assert channels.texts() == ["1: SR a-0 6 delete"]
 
 
-def test_stop_replica_carries_minus_2_for_a_deleted_topic_and_minus_1_when_nothing_is_known(
+def test_stop_replica_has_epoch_minus_2_for_a_deleted_topic_and_minus_1_for_an_unknown_one(
     context: ControllerContext,
 ) -> None:
     batch, channels = batch_of(context)
@@ -108,7 +110,7 @@ def test_stop_replica_carries_minus_2_for_a_deleted_topic_and_minus_1_when_nothi
     assert channels.texts() == ["1: SR never-0 -1", "2: SR a-0 -2"]
 
 
-def test_metadata_of_a_topic_being_deleted_has_no_leader_and_that_of_an_unknown_one_is_left_out(
+def test_metadata_of_a_topic_being_deleted_has_leader_minus_2_and_unknown_topics_are_omitted(
     context: ControllerContext,
 ) -> None:
     context.deletion_queued.add("a")
@@ -119,7 +121,7 @@ def test_metadata_of_a_topic_being_deleted_has_no_leader_and_that_of_an_unknown_
     assert channels.sent[0][1].partitions[0].zk_version == 0
 
 
-def test_unregistered_and_negative_brokers_are_left_out(context: ControllerContext) -> None:
+def test_unregistered_and_negative_broker_ids_are_omitted(context: ControllerContext) -> None:
     batch, channels = batch_of(context)
     batch.add_leader_and_isr((-1, 9), A, context.leadership[A], ASSIGNMENT, is_new=False)
     batch.add_stop_replica((9,), A, delete=True)
@@ -127,7 +129,7 @@ def test_unregistered_and_negative_brokers_are_left_out(context: ControllerConte
     assert channels.texts() == [f"{broker_id}: UM {{a-0 1/5 [1, 2]}}" for broker_id in (1, 2, 3)]
 
 
-def test_live_leaders_are_the_registered_ones_mentioned(context: ControllerContext) -> None:
+def test_live_leaders_are_the_registered_leaders_of_the_request(context: ControllerContext) -> None:
     batch, channels = batch_of(context)
     for partition, leader in (("a-0", 1), ("b-0", -1), ("c-0", 9), ("d-0", 2)):
         batch.add_leader_and_isr((3,), tp(partition), LeaderAndIsr(leader, 0, (1,), 0, 4), ASSIGNMENT, is_new=False)
@@ -135,7 +137,7 @@ def test_live_leaders_are_the_registered_ones_mentioned(context: ControllerConte
     assert [leader.broker_id for leader in channels.sent[0][1].live_leaders] == [1, 2]
 
 
-def test_a_broker_shutting_down_is_offline_in_metadata_and_still_told(context: ControllerContext) -> None:
+def test_a_broker_shutting_down_is_offline_in_metadata_and_still_receives_requests(context: ControllerContext) -> None:
     context.shutting_down.add(2)
     batch, channels = batch_of(context)
     batch.add_update_metadata(context.brokers, (A,))
@@ -152,13 +154,13 @@ def test_a_batch_that_was_never_sent_is_an_illegal_state(context: ControllerCont
     batch.new_batch()
 
 
-def test_each_picture_has_a_later_number_than_the_one_before_it(context: ControllerContext) -> None:
+def test_each_update_metadata_has_a_higher_sequence_than_the_one_before(context: ControllerContext) -> None:
     numbers: list[int] = []
     for _ in range(3):
         batch, channels = batch_of(context)
         batch.add_update_metadata((1, 2), (A,))
         batch.send()
         sent = [one for _, one in channels.sent if isinstance(one, UpdateMetadataRequest)]
-        assert len(sent) == 2 and sent[0].sequence == sent[1].sequence, "every broker gets the same picture"
+        assert len(sent) == 2 and sent[0].sequence == sent[1].sequence, "every broker gets the same metadata"
         numbers.append(sent[0].sequence)
     assert numbers == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""What brokers are told, request by request: the scenarios Q1 to Q12 of the protocol.
+"""The requests that brokers receive, in order, for each kind of event.
 
 Order counts per broker; between brokers there is none. LAI is LeaderAndIsr, UM UpdateMetadata, SR StopReplica.
 """
@@ -22,7 +22,7 @@ def cluster_with(*topics: tuple[str, tuple[int, ...]], brokers: tuple[int, ...] 
     return cluster
 
 
-def test_q1_a_new_topic_reaches_its_replicas_and_everybody_learns_of_it() -> None:
+def test_a_new_topic_is_sent_to_its_replicas_and_to_all_brokers_as_metadata() -> None:
     cluster = cluster_with()
     cluster.create(NewTopic("a", assignments=((1, 2),)))
     assert cluster.told() == {
@@ -32,7 +32,7 @@ def test_q1_a_new_topic_reaches_its_replicas_and_everybody_learns_of_it() -> Non
     }
 
 
-def test_q2_s3_3_when_a_broker_dies_leaders_are_elected_before_isrs_shrink() -> None:
+def test_s3_3_when_a_broker_dies_leaders_are_elected_before_isrs_shrink() -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (2, 1)))
     cluster.kill_broker(1)
     cluster.settle()
@@ -48,7 +48,7 @@ def test_q2_s3_3_when_a_broker_dies_leaders_are_elected_before_isrs_shrink() -> 
     assert (cluster.state("a-0"), cluster.state("b-0")) == ("2/1 isr [2] ce 1 v1", "2/1 isr [2] ce 1 v1")
 
 
-def test_q3_s1_6_a_broker_that_starts_gets_all_metadata_and_then_its_partitions() -> None:
+def test_s1_6_a_broker_that_starts_gets_all_metadata_and_then_its_partitions() -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (2, 1)), ("c", (2, 3)))
     cluster.kill_broker(1)
     cluster.settle()
@@ -63,7 +63,7 @@ def test_q3_s1_6_a_broker_that_starts_gets_all_metadata_and_then_its_partitions(
     }
 
 
-def test_q4_a_preferred_election_moves_the_leader_back() -> None:
+def test_a_preferred_election_sends_the_preferred_leader_to_all_replicas() -> None:
     cluster = cluster_with(("a", (1, 2)))
     cluster.kill_broker(1)
     cluster.settle()
@@ -81,7 +81,7 @@ def test_q4_a_preferred_election_moves_the_leader_back() -> None:
     }
 
 
-def test_q5_s3_9_a_controlled_shutdown_moves_leaders_first_and_stops_followers() -> None:
+def test_s3_9_a_controlled_shutdown_moves_leaders_first_and_stops_followers() -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (2, 1)), ("u", (1,)))
     response = cluster.controlled_shutdown(1)
     assert response.remaining == (), "the single replica of u does not block"
@@ -100,7 +100,7 @@ def test_q5_s3_9_a_controlled_shutdown_moves_leaders_first_and_stops_followers()
     assert cluster.told() == {2: ["LAI a-0 2/1 [2], b-0 2/1 [2]", gone], 3: [gone]}
 
 
-def test_q5_without_a_leader_to_replace_the_death_is_told_by_a_plain_metadata_update() -> None:
+def test_the_death_of_a_broker_that_leads_no_partition_is_sent_as_empty_update_metadata() -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (2, 1)))
     cluster.controlled_shutdown(1)
     cluster.settle()
@@ -111,7 +111,7 @@ def test_q5_without_a_leader_to_replace_the_death_is_told_by_a_plain_metadata_up
     assert cluster.told() == {2: ["LAI a-0 2/1 [2], b-0 2/1 [2]", gone, "UM {}"], 3: [gone, "UM {}"]}
 
 
-def test_q6_a_reassignment_walks_through_its_phases() -> None:
+def test_a_reassignment_passes_its_phases_in_order() -> None:
     cluster = cluster_with(("a", (1, 2)))
     cluster.reassign({tp("a-0"): (3, 2)})
     cluster.settle()
@@ -131,7 +131,7 @@ def test_q6_a_reassignment_walks_through_its_phases() -> None:
     }
 
 
-def test_q7_a_cancelled_reassignment_stops_and_deletes_what_it_had_added() -> None:
+def test_a_cancelled_reassignment_stops_and_deletes_the_added_replicas() -> None:
     cluster = cluster_with(("a", (1, 2)))
     cluster.reassign({tp("a-0"): (3, 2)})
     cluster.settle()
@@ -139,7 +139,7 @@ def test_q7_a_cancelled_reassignment_stops_and_deletes_what_it_had_added() -> No
     cluster.reassign({tp("a-0"): None})
     cluster.settle()
     picture = "UM {a-0 1/2 [1, 2]}"
-    # Kafka stops the replica in the old epoch; ours raises it first, so that the leader cannot let it in meanwhile.
+    # Kafka stops the replica in the old epoch; ours raises the epoch first, so that the leader cannot add the replica.
     assert cluster.told() == {
         1: ["LAI a-0 1/2 [1, 2]", picture, "LAI a-0 1/2 [1, 2]", picture, picture],
         2: ["LAI a-0 1/2 [1, 2]", picture, "LAI a-0 1/2 [1, 2]", picture, picture],
@@ -148,7 +148,7 @@ def test_q7_a_cancelled_reassignment_stops_and_deletes_what_it_had_added() -> No
     assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [2, 1]}, "the order is not restored"
 
 
-def test_q8_a_deleted_topic_is_forgotten_stopped_and_deleted() -> None:
+def test_a_deleted_topic_leaves_the_metadata_then_is_stopped_and_deleted() -> None:
     cluster = cluster_with(("a", (1, 2)))
     (result,) = cluster.delete("a")
     assert result.error is None
@@ -160,7 +160,7 @@ def test_q8_a_deleted_topic_is_forgotten_stopped_and_deleted() -> None:
     }
 
 
-def test_q9_s1_5_a_new_controller_tells_everything_again_and_changes_nothing() -> None:
+def test_s1_5_a_new_controller_sends_everything_again_and_changes_nothing() -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (2, 3)))
     standby = cluster.start_controller(CONTROLLER_ID + 1)
     states = [cluster.state("a-0"), cluster.state("b-0")]
@@ -178,7 +178,7 @@ def test_q9_s1_5_a_new_controller_tells_everything_again_and_changes_nothing() -
     assert [cluster.state("a-0"), cluster.state("b-0")] == states
 
 
-def test_q10_s4_10_a_failed_log_directory_takes_only_its_replicas_offline() -> None:
+def test_s4_10_a_failed_log_directory_takes_only_its_replicas_offline() -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (1, 2)))
     cluster.brokers.failed_dirs[1].add(tp("a-0"))
     cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(1), sequential=True))
@@ -193,12 +193,12 @@ def test_q10_s4_10_a_failed_log_directory_takes_only_its_replicas_offline() -> N
     assert cluster.children(znodes.LOG_DIR_EVENT_NOTIFICATION) == ()
 
 
-def test_a_failed_replica_outside_the_isr_is_fenced_from_a_leader_that_only_waits_to_be_replaced() -> None:
-    """It would let it in, go, and leave it as the only member of the ISR; the next disk there may be an empty one."""
+def test_a_failed_replica_outside_the_isr_is_fenced_from_a_leader_that_is_shutting_down() -> None:
+    """The leader could add it to the ISR and then stop; the replica's disk may be replaced by an empty one."""
     cluster = cluster_with(("a", (1, 2)))
     cluster.change_isr("a-0", [1])
     cluster.settle()
-    assert cluster.controlled_shutdown(1).remaining == (tp("a-0"),), "it leads on until it is gone"
+    assert cluster.controlled_shutdown(1).remaining == (tp("a-0"),), "it leads until it stops"
     cluster.brokers.failed_dirs[2].add(tp("a-0"))
     cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(2), sequential=True))
     cluster.told()
@@ -207,7 +207,7 @@ def test_a_failed_replica_outside_the_isr_is_fenced_from_a_leader_that_only_wait
     assert "LAI a-0 1/1 [1]" in cluster.told()[1]
 
 
-def test_a_replica_that_is_healed_hears_of_who_was_elected_before_it_had_said_so() -> None:
+def test_a_replica_online_again_receives_elections_held_while_it_counted_as_failed() -> None:
     cluster = cluster_with(("a", (1, 2)))
     cluster.change_isr("a-0", [1])
     cluster.brokers.failed_dirs[2].add(tp("a-0"))
@@ -229,7 +229,7 @@ def test_a_replica_that_is_healed_hears_of_who_was_elected_before_it_had_said_so
 
 
 @pytest.mark.parametrize("when", ["after the answer", "before the answer"])
-def test_a_topic_that_vanishes_leaves_no_trace_among_failed_directories(when: str) -> None:
+def test_a_deleted_topic_leaves_no_entry_among_failed_directories(when: str) -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (1, 2)))
     context = cluster.controller._components.context
     assert context.on_offline_dirs == {}, "brokers without failed directories are not listed"
@@ -250,7 +250,7 @@ def test_a_topic_that_vanishes_leaves_no_trace_among_failed_directories(when: st
     assert not [replica for replica in context.replica_states if replica.topic_partition == tp("a-0")]
 
 
-def test_q11_a_controller_and_the_broker_beside_it_die_together() -> None:
+def test_a_controller_and_a_broker_that_die_together_are_handled_at_the_failover() -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (2, 1)), ("u", (1,)))
     cluster.start_controller(CONTROLLER_ID + 1)
     cluster.told()
@@ -280,7 +280,7 @@ def test_q11_a_controller_and_the_broker_beside_it_die_together() -> None:
     assert cluster.state("u-0") == "-1/1 isr [1] ce 2 v1"
 
 
-def test_q12_a_reassignment_is_resumed_by_the_next_controller() -> None:
+def test_a_reassignment_is_resumed_by_the_next_controller() -> None:
     cluster = cluster_with(("a", (1, 2)))
     cluster.start_controller(CONTROLLER_ID + 1)
     cluster.reassign({tp("a-0"): (3, 2)})
@@ -296,7 +296,7 @@ def test_q12_a_reassignment_is_resumed_by_the_next_controller() -> None:
     }
     cluster.change_isr("a-0", [1, 2, 3], notify=False)
     cluster.settle()
-    assert cluster.told()[3][:2] == ["LAI a-0 1/2 [1, 2]", after], "B1 repeats what was cached before the joining"
+    assert cluster.told()[3][:2] == ["LAI a-0 1/2 [1, 2]", after], "the state cached before is sent again"
     assert cluster.state("a-0") == "3/4 isr [2, 3] ce 2 v5"
     assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [3, 2]}
 

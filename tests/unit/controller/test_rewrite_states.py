@@ -1,4 +1,4 @@
-"""States the controller rewrites for a reason of its own while leaders write, too: nothing of either is lost."""
+"""States that the controller rewrites while their leaders write the ISR: no change of either is lost."""
 
 import json
 
@@ -12,7 +12,7 @@ from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 
 def leader_writes_first(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, partition: str, *isrs: list[int]) -> None:
-    """Each time the controller is about to write the partition's state its leader has just written one of ``isrs``."""
+    """Let the partition's leader write one of ``isrs`` just before each write of its state by the controller."""
     path = znodes.partition_state_path(tp(partition))
     submit = MemoryZooKeeper.submit
     to_write = list(isrs)
@@ -32,7 +32,7 @@ def leader_writes_first(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, parti
 
 
 def without_controller() -> Cluster:
-    """a-0 and b-0 are led by broker 2; whoever takes over comes next."""
+    """a-0 and b-0 are led by broker 2, and the active controller has stopped."""
     cluster = Cluster()
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
@@ -48,7 +48,7 @@ def take_over(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("isrs", [([2, 1],), ([2, 1], [2, 1, 3])], ids=str)
-def test_an_unclean_member_is_taken_out_though_the_leader_writes_meanwhile(
+def test_an_unclean_member_is_removed_although_the_leader_writes_meanwhile(
     monkeypatch: pytest.MonkeyPatch, isrs: tuple[list[int], ...]
 ) -> None:
     cluster = without_controller()
@@ -63,7 +63,7 @@ def test_an_unclean_member_is_taken_out_though_the_leader_writes_meanwhile(
     assert f"a-0 2/1 {left}" in first
 
 
-def test_a_state_the_leader_has_put_right_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_from_which_the_leader_removed_the_member_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = without_controller()
     cluster.kill_broker(1)
     cluster.start_broker(1, unclean=True)
@@ -73,7 +73,7 @@ def test_a_state_the_leader_has_put_right_itself_is_left_alone(monkeypatch: pyte
     assert cluster.state("b-0") == "2/1 isr [2, 3] ce 2 v1"
 
 
-def test_a_member_nobody_has_assigned_is_taken_out_though_the_leader_writes_meanwhile(
+def test_an_unassigned_member_is_removed_although_the_leader_writes_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = without_controller()

@@ -1,4 +1,4 @@
-"""Election, resignation and what a session's end, doubt or a lost answer does to a controller."""
+"""Election and resignation of controllers; sessions that end or are in doubt; lost replies."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -32,7 +32,7 @@ A, B = CONTROLLER_ID, CONTROLLER_ID + 1
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """Two brokers, A in office, B standing by, and a topic on both brokers."""
+    """Two brokers, controller A active, B a standby, and a topic on both brokers."""
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.start_controller(A)
@@ -59,8 +59,8 @@ def test_the_first_controller_has_epoch_1_and_publishes_its_address(cluster: Clu
     assert (known.controller_id, [e.host for e in known.endpoints]) == (A, [f"c{A}", f"c{A}"])
 
 
-def test_an_address_is_published_although_the_earlier_node_goes_between_two_looks() -> None:
-    """A watch on a node that is not there any more would tell of nothing: brokers could send no heartbeat for ever."""
+def test_an_address_is_published_although_the_earlier_node_is_deleted_between_two_reads() -> None:
+    """Without the address brokers could send no heartbeat; a watch on a deleted node does not fire."""
     zookeeper, path = SimpleNamespace(session_id=7), znodes.controller_path(A)
     election: Any = ControllerElection(A, (), cast(ZooKeeper, zookeeper), VirtualTime())
     flow = election.publish_address()
@@ -80,7 +80,7 @@ def test_an_address_is_published_although_the_earlier_node_goes_between_two_look
     assert asked == [Create, Exists, Create, Exists]
 
 
-def test_an_election_whose_answer_was_lost_is_resolved_by_reading_back() -> None:
+def test_an_election_whose_reply_was_lost_is_resolved_by_reading_both_nodes() -> None:
     cluster = Cluster()
     link = Link()
     link.lose_next_reply(is_election)
@@ -94,18 +94,18 @@ def test_an_election_whose_answer_was_lost_is_resolved_by_reading_back() -> None
     assert cluster.create(NewTopic("t", assignments=((1,),)))[0].error is None, "its fence is the right one"
 
 
-def test_a_controller_that_stops_hands_over_at_once(cluster: Cluster) -> None:
+def test_a_standby_is_elected_at_once_when_the_active_controller_stops(cluster: Cluster) -> None:
     cluster.controllers[A].stop()
     cluster.settle()
     assert cluster.controllers[B].is_active
     assert cluster.data(znodes.CONTROLLER_EPOCH) == 2
 
 
-def test_a_controller_whose_fence_fails_resigns_and_stands_again(cluster: Cluster) -> None:
+def test_a_controller_whose_epoch_fence_fails_resigns_and_is_a_candidate_again(cluster: Cluster) -> None:
     cluster.zk(SetData(znodes.CONTROLLER_EPOCH, b"1"))
     cluster.kill_broker(1)
     cluster.settle()
-    # The next election makes up for what the aborted event had begun.
+    # The failover after the next election completes the aborted event.
     assert cluster.state("a-0").startswith("2/")
     assert cluster.data(znodes.CONTROLLER_EPOCH) == 2
     active = cluster.controller
@@ -115,9 +115,9 @@ def test_a_controller_whose_fence_fails_resigns_and_stands_again(cluster: Cluste
     assert cluster.create(NewTopic("b", assignments=((2,),)))[0].error is None
 
 
-def test_a_fenced_controller_leaves_its_successors_node_alone(cluster: Cluster) -> None:
+def test_a_fenced_controller_does_not_delete_its_successors_node(cluster: Cluster) -> None:
     a = cluster.controllers[A]
-    # A hears nothing, but what it sends still arrives.
+    # A receives no reply, but its requests arrive.
     cluster.controller_clients[A].link.cut(requests=False, replies=True)
     cluster.zk(Delete(znodes.CONTROLLER))
     cluster.settle()
@@ -135,7 +135,7 @@ def test_a_fenced_controller_leaves_its_successors_node_alone(cluster: Cluster) 
     assert cluster.data(znodes.CONTROLLER_EPOCH) == 2
 
 
-def test_a_paused_controller_whose_session_expired_has_no_effect(cluster: Cluster) -> None:
+def test_a_paused_controller_whose_session_expired_writes_nothing(cluster: Cluster) -> None:
     a_session = cluster.controller_clients[A].session_id
     cluster.controller_clients[A].link.cut()
     cluster.kill_broker(1)
@@ -158,7 +158,7 @@ def test_a_paused_controller_whose_session_expired_has_no_effect(cluster: Cluste
     assert known.controller_id == B
 
 
-def test_a_controller_that_is_cut_off_resigns_by_its_own_clock(cluster: Cluster) -> None:
+def test_a_disconnected_controller_resigns_by_its_own_clock(cluster: Cluster) -> None:
     a = cluster.controllers[A]
     answers: list[Any] = []
     cluster.brokers.silent.update((1, 2))
@@ -166,12 +166,12 @@ def test_a_controller_that_is_cut_off_resigns_by_its_own_clock(cluster: Cluster)
     cluster.settle()
     cluster.controller_clients[A].link.cut()
     cluster.time.run_until(lambda: not a.is_active, max_ms=2 * SESSION_TIMEOUT_MS)
-    assert answers, "nobody waits for a controller that has resigned"
+    assert answers, "no caller waits for a controller that has resigned"
     assert a.active_controller is None
     cluster.time.run_until(lambda: cluster.controllers[B].is_active, max_ms=2 * SESSION_TIMEOUT_MS)
 
 
-def test_a_controller_that_doubted_a_living_session_gives_the_office_back_and_stands_again() -> None:
+def test_a_controller_that_resigned_in_a_surviving_session_is_elected_again() -> None:
     cluster = Cluster()
     cluster.start_broker(1)
     a = cluster.start_controller(A)
@@ -185,10 +185,10 @@ def test_a_controller_that_doubted_a_living_session_gives_the_office_back_and_st
     assert cluster.data(znodes.CONTROLLER_EPOCH) == 2
 
 
-def test_a_creation_cut_short_by_the_sessions_end_has_an_unknown_outcome(cluster: Cluster) -> None:
+def test_a_creation_interrupted_by_the_end_of_the_session_has_an_unknown_outcome(cluster: Cluster) -> None:
     a = cluster.controllers[A]
     answers: list[Any] = []
-    # The answers stay away while the requests still arrive, so the topic is created and nobody here knows.
+    # The requests arrive but no reply does, so the topic is created and the controller does not know it.
     cluster.controller_clients[A].link.cut(requests=False, replies=True)
     a.create_topics([NewTopic("doubtful", assignments=((2,),))], 60_000, False, answers.append)
     cluster.time.run_until(lambda: not a.is_active, max_ms=2 * SESSION_TIMEOUT_MS)
@@ -196,7 +196,7 @@ def test_a_creation_cut_short_by_the_sessions_end_has_an_unknown_outcome(cluster
     assert not answers[0].definite
 
 
-def test_what_changes_during_a_short_disconnect_is_noticed_afterwards(cluster: Cluster) -> None:
+def test_changes_during_a_short_disconnect_are_noticed_after_it(cluster: Cluster) -> None:
     a = cluster.controllers[A]
     cluster.controller_clients[A].disconnect()
     cluster.create_topic_node("b", [[2, 1]])
@@ -217,8 +217,8 @@ def test_what_changes_during_a_short_disconnect_is_noticed_afterwards(cluster: C
     assert cluster.children(znodes.TOPICS) == ("b", "c")
 
 
-def test_a_controller_whose_node_was_deleted_while_it_was_disconnected_stands_again() -> None:
-    """Its watch went with the connection, and a new one, on a node that is not there, tells of nothing."""
+def test_a_controller_whose_node_was_deleted_while_it_was_disconnected_is_elected_again() -> None:
+    """Its watch ended with the connection, and a new watch on a deleted node does not fire."""
     cluster = Cluster()
     node = cluster.start_controller(A)
     cluster.controller_clients[A].disconnect()
@@ -229,12 +229,12 @@ def test_a_controller_whose_node_was_deleted_while_it_was_disconnected_stands_ag
     assert (node.controller_epoch, controller_id(cluster)) == (2, A)
     cluster.start_broker(1)
     cluster.settle()
-    assert [broker.broker_id for broker in node.describe_cluster().brokers] == [1], "the new term has its watches"
+    assert [broker.broker_id for broker in node.describe_cluster().brokers] == [1], "the new election has set watches"
 
 
 @pytest.mark.parametrize("with_address", [False, True])
-def test_a_controller_whose_node_is_deleted_during_its_failover_stands_again(with_address: bool) -> None:
-    """The node's creation has used up the watch that was armed when it was not there."""
+def test_a_controller_whose_node_is_deleted_during_its_failover_is_elected_again(with_address: bool) -> None:
+    """The watch that was set before the node existed fired at its creation."""
     cluster = Cluster()
     node = cluster.start_controller(A, settle=False)
     cluster.time.run_until(lambda: node.is_active, max_ms=1_000)
@@ -256,9 +256,7 @@ def test_calls_to_a_standby_are_answered_not_controller(cluster: Cluster) -> Non
         standby.describe_topics([])
 
 
-def test_a_controller_that_cannot_finish_its_failover_gives_the_office_back(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_controller_whose_failover_fails_resigns(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(components: object) -> Any:
         raise ValueError("cannot load")
         yield
@@ -274,7 +272,7 @@ def test_a_controller_that_cannot_finish_its_failover_gives_the_office_back(
     assert cluster.controllers[B].controller_epoch == 3
 
 
-def test_an_earlier_session_of_the_same_controller_is_waited_for() -> None:
+def test_a_restarted_controller_waits_for_the_end_of_its_earlier_session() -> None:
     cluster = Cluster()
     cluster.start_controller(A)
     # The process dies and is started again before its session has ended.
@@ -288,7 +286,7 @@ def test_an_earlier_session_of_the_same_controller_is_waited_for() -> None:
     assert cluster.children(znodes.CONTROLLER_IDS) == (str(A),)
 
 
-def test_a_controller_keeps_retrying_a_broker_until_the_broker_is_gone(cluster: Cluster) -> None:
+def test_a_controller_retries_requests_until_the_broker_is_unregistered(cluster: Cluster) -> None:
     cluster.brokers.unreachable.add(2)
     cluster.kill_broker(1)
     cluster.settle()
@@ -301,7 +299,7 @@ def test_a_controller_keeps_retrying_a_broker_until_the_broker_is_gone(cluster: 
     assert cluster.controller.gauges().request_queue_size == 0
 
 
-def test_nothing_is_sent_after_resignation(cluster: Cluster) -> None:
+def test_no_request_is_sent_after_resignation(cluster: Cluster) -> None:
     cluster.brokers.unreachable.add(2)
     cluster.kill_broker(1)
     cluster.settle()

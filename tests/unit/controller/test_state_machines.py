@@ -1,4 +1,4 @@
-"""Every transition of the two state machines, allowed and refused, and what entering a state does."""
+"""Every transition of the partition and replica state machines, allowed and refused, and its requests and writes."""
 
 import pytest
 
@@ -33,7 +33,7 @@ REPLICA_TRANSITIONS = {
 
 
 class Machines:
-    """A settled cluster whose state machines are driven by hand."""
+    """A settled cluster whose state machines the test drives."""
 
     def __init__(self) -> None:
         self.cluster = Cluster()
@@ -61,7 +61,7 @@ def machines() -> Machines:
 
 @pytest.mark.parametrize("target", list(P))
 @pytest.mark.parametrize("before", list(P))
-def test_s3_4_a_partition_moves_only_along_the_table(before: P, target: P) -> None:
+def test_s3_4_a_partition_makes_only_the_transitions_of_the_table(before: P, target: P) -> None:
     machines = Machines()
     context = machines.components.context
     partition = tp("a-0")
@@ -81,7 +81,7 @@ def test_s3_4_a_partition_moves_only_along_the_table(before: P, target: P) -> No
 
 @pytest.mark.parametrize("target", list(R))
 @pytest.mark.parametrize("before", list(R))
-def test_a_replica_moves_only_along_the_table(before: R, target: R) -> None:
+def test_a_replica_makes_only_the_transitions_of_the_table(before: R, target: R) -> None:
     machines = Machines()
     context = machines.components.context
     replica = Replica(tp("a-0"), 2)
@@ -116,13 +116,13 @@ def test_a_new_partition_without_a_live_replica_stays_new() -> None:
     assert machines.cluster.state("z-1") == "3/0 isr [3] ce 1 v0"
 
 
-def test_s1_4_the_first_live_replica_leads_a_new_partition_and_the_isr_is_who_lives(machines: Machines) -> None:
+def test_s1_4_the_first_live_replica_leads_a_new_partition_and_the_isr_is_all_live_replicas(machines: Machines) -> None:
     machines.cluster.create_topic_node("z", [[9, 3, 8, 1]])
     machines.cluster.settle()
     assert machines.cluster.state("z-0") == "3/0 isr [3, 1] ce 1 v0"
 
 
-def test_the_last_member_stays_in_the_isr_and_every_further_removal_costs_an_epoch(machines: Machines) -> None:
+def test_the_last_member_stays_in_the_isr_and_every_further_removal_raises_the_epoch(machines: Machines) -> None:
     cluster = machines.cluster
     cluster.create(NewTopic("u", assignments=((1,),)))
     replica = Replica(tp("u-0"), 1)
@@ -131,7 +131,7 @@ def test_the_last_member_stays_in_the_isr_and_every_further_removal_costs_an_epo
         assert cluster.state("u-0") == f"-1/{epoch} isr [1] ce 1 v{epoch}"
 
 
-def test_removing_somebody_who_is_out_already_writes_nothing_and_tells_the_unchanged_epoch(machines: Machines) -> None:
+def test_removing_a_replica_outside_the_isr_writes_nothing_and_sends_the_unchanged_epoch(machines: Machines) -> None:
     cluster = machines.cluster
     cluster.change_isr("a-0", [1])
     cluster.settle()
@@ -141,11 +141,11 @@ def test_removing_somebody_who_is_out_already_writes_nothing_and_tells_the_uncha
     assert cluster.told()[1] == ["LAI a-0 1/0 [1]", "UM {a-0 1/0 [1]}"]
 
 
-def test_removal_from_the_isr_notices_a_member_the_cache_does_not_know_yet(machines: Machines) -> None:
+def test_removal_from_the_isr_finds_a_member_that_is_not_cached_yet(machines: Machines) -> None:
     cluster = machines.cluster
     cluster.change_isr("a-0", [1])
     cluster.settle()
-    # The leader lets 2 in again; its notice has not come yet, so the cache still says [1].
+    # The leader adds 2 to the ISR again; its notification is missing, so the cache still has [1].
     cluster.change_isr("a-0", [1, 2], notify=False)
     machines.run(machines.components.replicas.handle_state_changes([Replica(tp("a-0"), 2)], R.OFFLINE))
     assert cluster.state("a-0") == "1/1 isr [1] ce 1 v3"
@@ -153,14 +153,14 @@ def test_removal_from_the_isr_notices_a_member_the_cache_does_not_know_yet(machi
 
 def test_s1_2_change_leaders_keeps_a_concurrent_isr_change(machines: Machines) -> None:
     cluster = machines.cluster
-    # The leader has shrunk the ISR to itself; the controller has not heard of it when both brokers' fate is decided.
+    # The leader has shrunk the ISR to itself; the controller has not been notified when it elects.
     cluster.change_isr("a-0", [1], notify=False)
     cluster.kill_broker(1)
     cluster.settle()
     assert cluster.state("a-0") == "-1/1 isr [1] ce 1 v2", "2 was not in sync and must not lead"
 
 
-def test_an_election_notices_a_member_the_cache_does_not_know_yet(machines: Machines) -> None:
+def test_an_election_finds_an_isr_member_that_is_not_cached_yet(machines: Machines) -> None:
     cluster = machines.cluster
     cluster.change_isr("a-0", [1])
     cluster.settle()
@@ -190,7 +190,7 @@ def test_keys_outside_kafkas_schema_survive_an_election(machines: Machines) -> N
     assert cluster.state("a-0") == "2/1 isr [2] ce 1 v2"
 
 
-def test_s1_9_a_leaderless_partition_is_tried_again_when_a_broker_starts(machines: Machines) -> None:
+def test_s1_9_a_leaderless_partition_is_elected_again_when_a_broker_starts(machines: Machines) -> None:
     cluster = machines.cluster
     cluster.kill_broker(1, 2)
     cluster.settle()

@@ -1,4 +1,4 @@
-"""Many partition states in one multi: one check of the epoch, a version each, chunks, and what a conflict costs."""
+"""Many partition states in one multi: one epoch check, a version per state, limits, and multis after a conflict."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ PARTITIONS = 40
 
 
 class Recorder:
-    """Sits between a controller's client and the server and keeps what was submitted."""
+    """Records the requests that a controller submits to the server."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.requests: list[Request] = []
@@ -29,7 +29,7 @@ class Recorder:
         client.submit = recorded  # type: ignore[method-assign]
 
     def state_writes(self) -> list[int]:
-        """How many states each multi wrote, in order."""
+        """Return the number of states in each multi, in order."""
         return [
             sum(isinstance(op, SetData) and op.path.endswith("/state") for op in request.operations)
             for request in self.requests
@@ -66,7 +66,7 @@ def test_s1_14_all_elections_of_a_dead_broker_are_one_multi_with_one_check() -> 
     checks = [operation for operation in multi.operations if isinstance(operation, Check)]
     assert [check.path for check in checks] == [znodes.CONTROLLER_EPOCH]
     reads = [request for request in recorder.requests if getattr(request, "path", "").endswith("/state")]
-    assert reads == [], "elections decide on what is cached"
+    assert reads == [], "elections use cached states"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_s1_14_all_elections_of_a_dead_broker_are_one_multi_with_one_check() -> 
         (replace(CONFIG, zookeeper_multi_max_operations=1), [1] * PARTITIONS),
     ],
 )
-def test_a_multi_is_cut_by_operations_and_by_bytes(config: ControllerConfig, sizes: list[int]) -> None:
+def test_multis_are_limited_by_operations_and_by_bytes(config: ControllerConfig, sizes: list[int]) -> None:
     cluster, recorder = cluster_of(config)
     recorder.requests.clear()
     cluster.kill_broker(1)
@@ -87,7 +87,7 @@ def test_a_multi_is_cut_by_operations_and_by_bytes(config: ControllerConfig, siz
     assert states(cluster) == {"2/1 isr [2] ce 1 v1"}
 
 
-def test_chunks_stay_within_their_bytes() -> None:
+def test_multis_stay_within_their_limit_of_bytes() -> None:
     limit = 2_000
     cluster, recorder = cluster_of(replace(CONFIG, zookeeper_multi_max_bytes=limit))
     recorder.requests.clear()
@@ -102,22 +102,22 @@ def test_chunks_stay_within_their_bytes() -> None:
             assert sum(len(op.path) + len(op.data or b"") for op in data) <= limit
 
 
-def test_after_a_conflict_the_whole_chunk_is_read_again_and_written_in_halves() -> None:
+def test_after_a_conflict_the_whole_multi_is_read_again_and_written_in_halves() -> None:
     cluster, recorder = cluster_of(CONFIG)
-    # One leader has shrunk its ISR and the controller has not heard of it.
+    # One leader has shrunk its ISR and the controller has not been notified.
     cluster.change_isr("a-7", [1], notify=False)
     recorder.requests.clear()
     cluster.kill_broker(1)
     cluster.settle()
     reads = [r for r in recorder.requests if not isinstance(r, Multi) and getattr(r, "path", "").endswith("/state")]
     assert len(reads) == PARTITIONS
-    # 39 elections in halves of a limit of 999; a-7 has nobody to lead it and loses its leader afterwards.
+    # 39 elections in halves of a limit of 999; a-7 has no replica that can lead and loses its leader afterwards.
     assert recorder.state_writes() == [PARTITIONS, PARTITIONS - 1, 1]
     assert cluster.state("a-7") == "-1/1 isr [1] ce 1 v2"
     assert states(cluster) == {"2/1 isr [2] ce 1 v1", "-1/1 isr [1] ce 1 v2"}
 
 
-def test_chunks_get_smaller_while_conflicts_go_on() -> None:
+def test_multis_get_smaller_while_conflicts_continue() -> None:
     cluster, recorder = cluster_of(replace(CONFIG, zookeeper_multi_max_operations=PARTITIONS + 1))
     recorder.requests.clear()
     client = cluster.controller_clients[CONTROLLER_ID]
@@ -146,7 +146,7 @@ def test_chunks_get_smaller_while_conflicts_go_on() -> None:
     assert recorder.state_writes() == [40, 20, 20, 10, 10]
 
 
-def test_a_write_whose_answer_was_lost_is_recognised_and_not_repeated() -> None:
+def test_a_write_whose_reply_was_lost_is_recognised_and_not_repeated() -> None:
     cluster, _ = cluster_of(CONFIG)
     link = cluster.controller_clients[CONTROLLER_ID].link
     link.lose_next_reply(lambda r: isinstance(r, Multi) and any(isinstance(o, SetData) for o in r.operations))
@@ -156,7 +156,7 @@ def test_a_write_whose_answer_was_lost_is_recognised_and_not_repeated() -> None:
     assert any(text.startswith("LAI a-0 2/1") for text in cluster.told()[2])
 
 
-def test_a_creation_whose_answer_was_lost_is_recognised() -> None:
+def test_a_creation_whose_reply_was_lost_is_recognised() -> None:
     cluster = Cluster(CONFIG)
     cluster.start_broker(1, 2)
     cluster.start_controller()

@@ -1,4 +1,4 @@
-"""Topics that vanish, and are made again, while the controller looks."""
+"""Topics that are deleted and re-created while the controller reads them, and topic ids that tools drop."""
 
 import itertools
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ NODE = znodes.encode_topic_assignment(znodes.TopicAssignment({0: ReplicaAssignme
 
 
 def made_again_when_read(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Topic ``t`` goes after it was listed and before its node is read, and comes back right after that."""
+    """Delete topic ``t`` after it was listed and before its node is read, and re-create it after that read."""
     real, path = Storage.topic_nodes, znodes.topic_path("t")
     times: list[int] = []
 
@@ -38,7 +38,7 @@ def made_again_when_read(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Storage, "topic_nodes", topic_nodes)
 
 
-def test_a_topic_that_is_made_again_between_two_looks_gets_its_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_re_created_between_two_reads_gets_its_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.start_controller()
@@ -48,7 +48,7 @@ def test_a_topic_that_is_made_again_between_two_looks_gets_its_leader(monkeypatc
     assert cluster.state("t-0") == "1/0 isr [1, 2] ce 1 v0"
 
 
-def test_a_topic_that_is_made_again_during_a_takeover_gets_its_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_re_created_during_a_failover_gets_its_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.zk(Create(znodes.topic_path("t"), NODE))
@@ -58,8 +58,8 @@ def test_a_topic_that_is_made_again_during_a_takeover_gets_its_leader(monkeypatc
 
 
 @pytest.mark.parametrize("steps", range(20))
-def test_a_topic_made_anew_by_hand_is_not_deleted_in_its_namesakes_place(steps: int) -> None:
-    """Who is tired of waiting for a deletion removes its nodes and makes the topic again."""
+def test_a_re_created_topic_is_not_deleted_by_the_deletion_of_the_earlier_one(steps: int) -> None:
+    """An operator may remove the nodes of a deletion that waits, and re-create the topic."""
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.start_controller()
@@ -98,8 +98,8 @@ def test_an_id_that_a_tool_drops_is_written_back_from_the_controllers_memory() -
 
 
 @pytest.mark.parametrize("stands_by", [True, False])
-def test_an_id_that_was_dropped_before_a_failover_is_not_replaced(stands_by: bool) -> None:
-    """A new id would make brokers set every log aside. A standby knows the id; brokers answer it to a cold one."""
+def test_an_id_that_was_dropped_before_a_failover_is_restored_and_not_replaced(stands_by: bool) -> None:
+    """A new id would make brokers set all logs aside. A standby knows the id; brokers return it to a cold controller."""
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.start_controller()
@@ -126,7 +126,7 @@ def test_an_id_that_was_dropped_before_a_failover_is_not_replaced(stands_by: boo
 
 
 def cold_controller(cluster: Cluster) -> ControllerNode:
-    """Drop the id of ``t`` and start a controller that has never known it."""
+    """Remove the id of ``t`` and start a controller that has never read it."""
     node = cluster.controllers.pop(CONTROLLER_ID)
     client = cluster.controller_clients[CONTROLLER_ID]
     session_id = client.session_id
@@ -147,15 +147,15 @@ def test_an_id_is_restored_when_every_isr_member_has_answered() -> None:
     topic_id = cluster.data(znodes.topic_path("t"))["topic_id"]
     cluster.brokers.silent.update({2, 3})
     standing = cold_controller(cluster)
-    assert cluster.data(znodes.topic_path("t")).get("topic_id") is None, "the answer of the leader alone does not do"
+    assert cluster.data(znodes.topic_path("t")).get("topic_id") is None, "the answer of the leader alone is not enough"
     cluster.brokers.release(2)
     cluster.settle()
     assert cluster.data(znodes.topic_path("t"))["topic_id"] == topic_id, "broker 3 is not in the ISR"
     assert standing.describe_topics(["t"])[0].topic_id == topic_id
 
 
-def test_an_id_about_which_isr_members_disagree_is_not_restored(caplog: pytest.LogCaptureFixture) -> None:
-    """A broker with the other id would set its log aside, and it may hold what the leader lacks."""
+def test_an_id_is_not_restored_when_isr_members_return_different_ids(caplog: pytest.LogCaptureFixture) -> None:
+    """A broker with the other id would set its log aside, which may have records that the leader lacks."""
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.start_controller()
@@ -184,7 +184,7 @@ def test_a_restored_id_reaches_the_standby() -> None:
     mirror = standby._machine._standby.mirror
     assert mirror is not None
     assert mirror.topics["t"].topic_id == topic_id
-    assert mirror.topics["t"].states, "its states are there under the restored id, too"
+    assert mirror.topics["t"].states, "the standby has its states under the restored id"
 
 
 def test_a_topic_without_states_gets_a_new_id() -> None:

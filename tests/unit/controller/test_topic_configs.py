@@ -1,4 +1,4 @@
-"""DescribeConfigs and IncrementalAlterConfigs: origins, refusals, what is written, and what follows from it."""
+"""DescribeConfigs and IncrementalAlterConfigs for topics: origin of each value, refusals, writes, notifications."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_every_value_has_its_origin() -> None:
         assert (found[key].value, found[key].source) == (value, ConfigSource.BUILT_IN_DEFAULT)
 
 
-def test_only_the_keys_asked_for_are_described() -> None:
+def test_only_the_requested_keys_are_described() -> None:
     cluster = started()
     assert list(entries(cluster, "a", "retention.ms", "cleanup.policy")) == ["retention.ms", "cleanup.policy"]
 
@@ -82,13 +82,13 @@ def test_the_cluster_wide_unclean_flag_is_a_broker_default() -> None:
     assert entries(cluster, "a")[key].value == "false"
 
 
-def test_a_stored_value_that_makes_no_sense_counts_as_not_set_as_at_the_brokers() -> None:
+def test_a_stored_value_that_does_not_parse_counts_as_not_set() -> None:
     cluster = started()
     cluster.zk(SetData(znodes.topic_config_path("a"), znodes.encode_config({"segment.bytes": "x", "odd": "1"})))
     assert entries(cluster, "a")["segment.bytes"].source is ConfigSource.BUILT_IN_DEFAULT
 
 
-def test_resources_are_refused_one_by_one() -> None:
+def test_each_invalid_resource_has_its_own_error() -> None:
     cluster = started()
     cluster.create(NewTopic("broken", assignments=((1,),)))
     cluster.zk(SetData(znodes.topic_config_path("broken"), b"{"))
@@ -122,7 +122,7 @@ def test_a_topic_whose_configuration_node_is_missing_has_the_defaults() -> None:
 # changing
 
 
-def test_single_keys_change_and_brokers_are_told() -> None:
+def test_single_keys_change_and_brokers_are_notified() -> None:
     cluster = started(retention_ms="1000", segment_ms="7")
     changes = (change("retention.ms", "2000"), change("segment.ms", None, DELETE), change("flush.messages", "1"))
     assert kinds(alter(cluster, ("a", changes))) == [None]
@@ -131,7 +131,7 @@ def test_single_keys_change_and_brokers_are_told() -> None:
     assert entries(cluster, "a")["segment.ms"].source is ConfigSource.BUILT_IN_DEFAULT
 
 
-def test_configuration_and_notice_are_one_transaction() -> None:
+def test_configuration_and_notification_are_one_transaction() -> None:
     cluster = started()
     before = len(cluster.writes)
     alter(cluster, ("a", (change("retention.ms", "5"),)))
@@ -143,7 +143,7 @@ def test_configuration_and_notice_are_one_transaction() -> None:
 def test_lists_grow_and_shrink() -> None:
     cluster = started()
     alter(cluster, ("a", (change("cleanup.policy", "compact", APPEND),)))
-    assert stored(cluster) == {"cleanup.policy": "delete,compact"}, "the default is what it was appended to"
+    assert stored(cluster) == {"cleanup.policy": "delete,compact"}, "appended to the default"
     alter(cluster, ("a", (change("cleanup.policy", "compact", APPEND),)))
     assert stored(cluster) == {"cleanup.policy": "delete,compact"}
     alter(cluster, ("a", (change("cleanup.policy", "delete", SUBTRACT),)))
@@ -173,7 +173,7 @@ def test_lists_grow_and_shrink() -> None:
         (change("min.compaction.lag.ms", str(2**62)), InvalidConfigError, "must not exceed"),
     ],
 )
-def test_one_bad_change_refuses_the_whole_resource(bad: ConfigChange, error: type[Exception], said: str) -> None:
+def test_an_invalid_change_refuses_the_whole_resource(bad: ConfigChange, error: type[Exception], said: str) -> None:
     cluster = started(max_compaction_lag_ms="1000")
     before = len(cluster.writes)
     (result,) = alter(cluster, ("a", (change("segment.ms", "7"), bad)))
@@ -182,7 +182,7 @@ def test_one_bad_change_refuses_the_whole_resource(bad: ConfigChange, error: typ
     assert len(cluster.writes) == before
 
 
-def test_a_refused_resource_leaves_the_others_alone() -> None:
+def test_a_refused_resource_does_not_stop_the_others() -> None:
     cluster = started()
     cluster.create(NewTopic("b", assignments=((1,),)))
     set_it = (change("retention.ms", "5"),)
@@ -207,7 +207,7 @@ def test_a_resource_of_an_unknown_kind_and_one_without_changes_are_refused() -> 
     assert ResourceType.TOPIC is results[1].resource.kind
 
 
-def test_what_another_tool_left_behind_can_be_removed() -> None:
+def test_invalid_keys_of_other_tools_can_be_removed() -> None:
     cluster = started()
     cluster.zk(SetData(znodes.topic_config_path("a"), znodes.encode_config({"odd": "1", "segment.ms": "x"})))
     assert kinds(alter(cluster, ("a", (change("odd", None, DELETE), change("retention.ms", "5"))))) == [None]
@@ -223,7 +223,7 @@ def test_validation_changes_nothing() -> None:
     assert len(cluster.writes) == before
 
 
-def test_a_change_whose_answer_was_lost_is_a_success_and_made_once() -> None:
+def test_a_change_whose_reply_was_lost_succeeds_and_is_written_once() -> None:
     cluster = started()
     link = cluster.controller_clients[CONTROLLER_ID].link
     path = znodes.topic_config_path("a")
@@ -232,7 +232,7 @@ def test_a_change_whose_answer_was_lost_is_a_success_and_made_once() -> None:
     assert notices(cluster) == ["topics/a"]
 
 
-def test_a_topic_that_is_being_deleted_is_gone() -> None:
+def test_a_topic_that_is_being_deleted_is_unknown() -> None:
     cluster = started()
     cluster.brokers.silent.add(1)
     cluster.delete("a", timeout_ms=100)
@@ -261,12 +261,12 @@ def test_a_written_configuration_is_an_event() -> None:
     cluster.settle()
     wanted = (StateChangeKind.TOPIC_CONFIGURED, StateChangeKind.BROKER_CONFIGURED)
     found = [(one.kind, one.topic, one.replica) for one in cluster.state_changes if one.kind in wanted]
-    # Notices that are read together and name one entity are one event.
+    # Notifications about one topic that are read together are one event.
     assert found[0] == (StateChangeKind.TOPIC_CONFIGURED, "a", None)
     assert {one[2] for one in found[1:]} == {1, 2} and {one[1] for one in found[1:]} == {None}
 
 
-def test_old_notices_are_cleared_away() -> None:
+def test_old_notifications_are_deleted() -> None:
     cluster = started()
     for _ in range(NOTICES_KEPT + 5):
         cluster.zk(Create(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("topics/x"), sequential=True))
@@ -278,8 +278,8 @@ def test_old_notices_are_cleared_away() -> None:
     assert notices(cluster)[-1] == "topics/a"
 
 
-def test_no_notice_goes_before_brokers_can_have_read_it() -> None:
-    """One request may change thousands of resources, as throttling a big move does."""
+def test_recent_notifications_are_kept_for_brokers_to_read() -> None:
+    """One request may change thousands of resources, as the throttle of a large reassignment does."""
     cluster = started()
     admin, throttle = cluster.controller.admin, (change("leader.replication.throttled.rate", "1000"),)
     names = [str(broker_id) for broker_id in range(NOTICES_KEPT + 5)]

@@ -1,4 +1,4 @@
-"""Deletion of topics: what halts it, what lets it go on, what it leaves behind."""
+"""Deletion of topics: the conditions that halt and resume it, and its complete result."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def is_gone(cluster: Cluster, topic: str) -> bool:
     return not any(cluster.exists(path) for path in paths)
 
 
-def test_s4_6_a_marker_deletes_the_topic_and_nothing_is_left() -> None:
+def test_s4_6_a_marker_deletes_the_topic_and_all_its_nodes() -> None:
     cluster = started()
     mark(cluster, "a")
     assert is_gone(cluster, "a")
@@ -50,8 +50,8 @@ def test_s4_6_a_marker_of_an_unknown_topic_is_removed() -> None:
     assert cluster.told() == {}
 
 
-def test_a_marker_of_a_topic_the_controller_has_not_heard_of_yet_deletes_it() -> None:
-    """News of the marker can come first: somebody's earlier marker has asked for the same look."""
+def test_a_marker_of_a_topic_that_the_controller_has_not_read_yet_deletes_it() -> None:
+    """The event of the marker may come before that of the topic, because an earlier marker has queued it."""
     cluster = started()
     link = cluster.controller_clients[CONTROLLER_ID].link
     link.cut(requests=False, replies=True)
@@ -75,7 +75,7 @@ def test_s4_6_with_deletion_disabled_markers_are_removed_and_the_topic_stays() -
     assert cluster.exists(znodes.topic_path("a"))
 
 
-def test_s4_7_deletion_waits_for_a_broker_that_is_down_and_ends_when_it_is_back() -> None:
+def test_s4_7_deletion_waits_for_a_broker_that_is_down_and_completes_when_it_returns() -> None:
     cluster = started()
     cluster.kill_broker(3)
     cluster.settle()
@@ -101,7 +101,7 @@ def test_s3_2_a_broker_that_dies_halts_the_deletion_and_its_other_partitions_are
     assert is_gone(cluster, "a")
 
 
-def test_s4_7_a_late_answer_of_an_earlier_registration_does_not_halt_what_its_return_began() -> None:
+def test_s4_7_a_late_answer_of_an_earlier_registration_does_not_halt_a_resumed_deletion() -> None:
     cluster = started(NewTopic("a", assignments=((2, 3),)))
     cluster.brokers.silent.add(3)
     stamp = stamp_of(cluster, 3)
@@ -112,7 +112,7 @@ def test_s4_7_a_late_answer_of_an_earlier_registration_does_not_halt_what_its_re
     cluster.start_broker(3)
     cluster.settle()
     assert stamp_of(cluster, 3) != stamp
-    # It was answered in time and waited in the queue of events while the broker came back.
+    # The answer was in time, but waited in the event queue while the broker registered again.
     cluster.controller._on_response(3, replace(asked, stamp=stamp), ControlResponse(ErrorCode.STALE_BROKER_EPOCH))
     cluster.settle()
     cluster.brokers.release(3)
@@ -120,7 +120,7 @@ def test_s4_7_a_late_answer_of_an_earlier_registration_does_not_halt_what_its_re
     assert is_gone(cluster, "a")
 
 
-def test_s4_7_a_late_answer_of_an_earlier_term_does_not_end_what_this_one_began() -> None:
+def test_s4_7_a_late_answer_to_an_earlier_controller_epoch_does_not_complete_a_deletion() -> None:
     cluster = started(NewTopic("a", assignments=((2, 3),)))
     cluster.brokers.silent.add(3)
     stamp = stamp_of(cluster, 3)
@@ -129,23 +129,23 @@ def test_s4_7_a_late_answer_of_an_earlier_term_does_not_end_what_this_one_began(
     cluster.zk(Delete(znodes.CONTROLLER))
     cluster.settle()
     assert stamp_of(cluster, 3).controller_epoch == stamp.controller_epoch + 1, "elected again"
-    # It waited in the queue of events behind the one that ended the old term and began this one.
+    # The answer waited in the event queue behind the event that resigned and elected this controller again.
     answer = ControlResponse(ErrorCode.NONE, {tp("a-0"): ErrorCode.NONE})
     cluster.controller._on_response(3, replace(asked, stamp=stamp), answer)
     cluster.settle()
-    assert cluster.exists(znodes.topic_path("a")), "broker 3 has been told to make the log again, and then to delete it"
+    assert cluster.exists(znodes.topic_path("a")), "broker 3 still has to create the log again and then to delete it"
     cluster.brokers.release(3)
     cluster.settle()
     assert is_gone(cluster, "a")
 
 
-def test_s4_7_a_deletion_halted_for_a_failed_replica_ends_when_the_replica_turns_out_to_be_deleted() -> None:
+def test_s4_7_a_deletion_halted_for_a_failed_replica_completes_when_the_broker_reports_it_deleted() -> None:
     cluster = started(NewTopic("a", assignments=((2, 3),)))
     cluster.brokers.failed_dirs[3].add(tp("a-0"))
     cluster.brokers.silent.add(3)
     cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(3), sequential=True))
     mark(cluster, "a")
-    # One answer at a time: the question how broker 3 is comes first, its deletion was under way by then.
+    # One answer at a time: first the answer to LeaderAndIsr, when the deletion on broker 3 has already started.
     while not cluster.controller._components.context.deletion_ineligible:
         assert cluster.brokers.held
         cluster.brokers.release(3)
@@ -159,7 +159,7 @@ def test_s4_7_a_deletion_halted_for_a_failed_replica_ends_when_the_replica_turns
 
 
 def stamp_of(cluster: Cluster, broker_id: int) -> ControllerStamp:
-    """The stamp of what the controller sends to this registration."""
+    """Return the stamp of the controller's requests to this registration."""
     context = cluster.controller._components.context
     return ControllerStamp(CONTROLLER_ID, context.epoch, context.brokers[broker_id].broker_epoch)
 
@@ -168,7 +168,7 @@ def deletes(request: StopReplicaRequest) -> bool:
     return all(partition.delete_partition for partition in request.partitions)
 
 
-def test_s4_8_only_the_replicas_that_failed_are_tried_again() -> None:
+def test_s4_8_only_failed_deletions_of_replicas_are_retried() -> None:
     cluster = started(NewTopic("a", assignments=((1, 2), (2, 1))))
     cluster.brokers.undeletable[2].add(tp("a-1"))
     mark(cluster, "a")
@@ -192,7 +192,7 @@ def test_s4_8_only_the_replicas_that_failed_are_tried_again() -> None:
     assert [text for text in told[2] if text.endswith("delete")] == ["SR a-1 -2 delete"], "broker 2 only one of them"
 
 
-def test_s1_10_a_deletion_begun_by_one_controller_is_ended_by_the_next() -> None:
+def test_s1_10_a_deletion_started_by_one_controller_is_completed_by_the_next() -> None:
     cluster = started()
     cluster.start_controller(CONTROLLER_ID + 1)
     cluster.brokers.silent.add(3)
@@ -205,7 +205,7 @@ def test_s1_10_a_deletion_begun_by_one_controller_is_ended_by_the_next() -> None
     assert is_gone(cluster, "a")
 
 
-def test_s4_5_partitions_added_to_a_topic_that_is_being_deleted_are_taken_back() -> None:
+def test_s4_5_partitions_added_to_a_topic_that_is_being_deleted_are_removed_again() -> None:
     cluster = started()
     cluster.kill_broker(3)
     cluster.settle()
@@ -221,7 +221,7 @@ def test_s4_5_partitions_added_to_a_topic_that_is_being_deleted_are_taken_back()
     assert is_gone(cluster, "a")
 
 
-def test_s4_9_a_topic_created_again_is_a_new_one() -> None:
+def test_s4_9_a_re_created_topic_is_a_new_topic() -> None:
     cluster = started()
     mark(cluster, "a")
     cluster.told()
@@ -231,7 +231,7 @@ def test_s4_9_a_topic_created_again_is_a_new_one() -> None:
     assert cluster.told()[1][0] == "LAI a-0 2/0 [2, 1] new"
 
 
-def test_a_topic_deleted_and_created_between_two_looks_is_a_new_one() -> None:
+def test_a_topic_deleted_and_re_created_between_two_reads_is_a_new_topic() -> None:
     cluster = started()
     cluster.controller_clients[CONTROLLER_ID].link.cut(requests=False, replies=True)
     paths = [path for path in cluster.server.tree.paths() if path.startswith("/brokers/topics/a")]
@@ -246,7 +246,7 @@ def test_a_topic_deleted_and_created_between_two_looks_is_a_new_one() -> None:
     assert cluster.state("a-0") == "3/0 isr [3, 1] ce 1 v0"
 
 
-def test_s4_4_a_topic_whose_node_vanishes_is_forgotten() -> None:
+def test_s4_4_a_topic_whose_node_was_deleted_is_removed_from_memory() -> None:
     cluster = started()
     paths = [path for path in cluster.server.tree.paths() if path.startswith("/brokers/topics/a")]
     for path in sorted(paths, reverse=True):
@@ -258,7 +258,7 @@ def test_s4_4_a_topic_whose_node_vanishes_is_forgotten() -> None:
     assert cluster.controller.is_active
 
 
-def test_something_foreign_in_the_tree_is_deleted_with_it() -> None:
+def test_foreign_nodes_below_a_topic_are_deleted_with_it() -> None:
     cluster = started()
     cluster.zk(Create(f"{znodes.topic_path('a')}/partitions/0/foreign"))
     cluster.zk(Create(f"{znodes.topic_path('a')}/other"))
@@ -287,7 +287,7 @@ def test_s4_7_a_topic_in_mid_reassignment_is_deleted_on_all_its_brokers() -> Non
     assert cluster.controller.list_partition_reassignments() == {}
 
 
-def test_an_admin_node_entry_does_not_outlive_its_topic() -> None:
+def test_a_reassignment_in_the_admin_node_is_removed_with_its_topic() -> None:
     cluster = started(NewTopic("a", assignments=((1, 2),)))
     cluster.zk(Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({tp("a-0"): (3, 2)})))
     cluster.settle()
@@ -297,8 +297,8 @@ def test_an_admin_node_entry_does_not_outlive_its_topic() -> None:
     assert not cluster.exists(znodes.REASSIGN_PARTITIONS), "or later requests could never start"
 
 
-def test_the_answer_to_a_move_that_was_taken_back_ends_no_deletion() -> None:
-    """The replica came back with another move: it is told to begin again, and then to be deleted with its topic."""
+def test_the_answer_to_a_cancelled_reassignment_completes_no_deletion() -> None:
+    """The replica was added again by another reassignment, so it is created again and then deleted with its topic."""
     cluster = started(NewTopic("a", assignments=((1, 3),)))
     assert cluster.reassign({tp("a-0"): (1, 3, 2)})[0].error is None
     cluster.settle()
@@ -313,12 +313,12 @@ def test_the_answer_to_a_move_that_was_taken_back_ends_no_deletion() -> None:
         cluster.brokers.silent.add(2)
         cluster.settle()
     answered = cluster.told()[2][: -len(cluster.brokers.held) or None]
-    assert "SR a-0 -2 delete" in answered, "what broker 2 was told for the deletion"
+    assert "SR a-0 -2 delete" in answered, "the request to broker 2 for the deletion"
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_the_marker_of_a_topic_whose_node_vanishes_does_not_delete_the_next_one_of_its_name(at_once: bool) -> None:
-    """What people do by hand when a deletion waits for a broker that never returns."""
+def test_the_marker_of_a_topic_whose_node_was_deleted_does_not_delete_a_re_created_topic(at_once: bool) -> None:
+    """Operators do this when a deletion waits for a broker that never returns."""
     cluster = started(NewTopic("a", assignments=((1, 2),)))
     cluster.kill_broker(2)
     cluster.settle()
@@ -338,8 +338,8 @@ def test_the_marker_of_a_topic_whose_node_vanishes_does_not_delete_the_next_one_
     assert cluster.exists(znodes.topic_path("a"))
 
 
-def test_a_topic_whose_nodes_cannot_be_deleted_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody adds to what lies below it faster than it is deleted."""
+def test_a_topic_whose_nodes_cannot_be_deleted_delays_no_other_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another client creates nodes below the topic faster than they are deleted."""
     cluster = started(*(NewTopic(name, assignments=((1, 2),)) for name in "abc"))
     send, refused = Storage.send_fenced, [True]
 
@@ -363,7 +363,7 @@ def test_a_topic_whose_nodes_cannot_be_deleted_holds_up_nobody_else(monkeypatch:
     assert cluster.data(znodes.partition_state_path(tp("c-0")))["leader"] == 2
     cluster.controllers.pop(CONTROLLER_ID).stop()
     cluster.start_controller(CONTROLLER_ID + 1)
-    assert cluster.controller.is_active, "nor does it keep a controller from its office"
+    assert cluster.controller.is_active, "a failover does not fail because of it, either"
     refused[0] = False
     cluster.start_broker(1)
     cluster.settle()

@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics: what is refused, what is written, and when the answer comes."""
+"""CreateTopics and DeleteTopics: refusals, writes, and the time of the answer."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("topic", "error"), REFUSED)
-def test_a_topic_that_cannot_be_is_refused_and_changes_nothing(topic: NewTopic, error: type[PacelineError]) -> None:
+def test_an_invalid_topic_is_refused_and_changes_nothing(topic: NewTopic, error: type[PacelineError]) -> None:
     cluster = started()
     writes = len(cluster.writes)
     (result,) = cluster.create(topic)
@@ -74,7 +74,7 @@ def test_a_topic_that_cannot_be_is_refused_and_changes_nothing(topic: NewTopic, 
     assert len(cluster.writes) == writes
 
 
-def test_each_topic_of_a_request_stands_for_itself() -> None:
+def test_each_topic_of_a_request_has_its_own_result() -> None:
     cluster = started()
     results = cluster.create(
         NewTopic("good", partitions=2, replication_factor=2, configs={"retention.ms": "60000"}),
@@ -103,13 +103,13 @@ def test_each_topic_of_a_request_stands_for_itself() -> None:
     assert set(cluster.children(znodes.TOPICS)) == {"good", "good_2", "taken.name"}
 
 
-def test_the_partitions_of_a_whole_request_are_limited() -> None:
+def test_the_number_of_partitions_in_a_request_is_limited() -> None:
     cluster = started(ControllerConfig(CONTROLLER_ID, max_partitions_per_request=5))
     results = cluster.create(NewTopic("x", partitions=3), NewTopic("y", partitions=3), NewTopic("z", partitions=2))
     assert [type(result.error).__name__ for result in results] == ["NoneType", "InvalidPartitionsError", "NoneType"]
 
 
-def test_validate_only_checks_and_places_and_changes_nothing() -> None:
+def test_validate_only_returns_the_placement_and_changes_nothing() -> None:
     cluster = started()
     writes = len(cluster.writes)
     results = cluster.create(NewTopic("a", partitions=3), NewTopic("b", partitions=0), validate_only=True)
@@ -145,7 +145,7 @@ def test_creation_is_answered_when_every_leader_has_acknowledged() -> None:
     assert answers[0][0].error is None
 
 
-def test_creation_times_out_and_the_topic_is_kept() -> None:
+def test_a_creation_that_times_out_keeps_the_topic() -> None:
     cluster = started()
     cluster.brokers.silent.add(2)
     results = cluster.create(NewTopic("a", assignments=((2, 1),)), NewTopic("b", assignments=((1,),)), timeout_ms=300)
@@ -155,14 +155,14 @@ def test_creation_times_out_and_the_topic_is_kept() -> None:
     assert cluster.controller.describe_topics(["a"])[0].partitions[0].leader == 2
 
 
-def test_an_acknowledgement_that_came_twice_counts() -> None:
-    """A retried LeaderAndIsr is answered as stale by a broker that took the first one."""
+def test_a_stale_answer_to_a_retried_leader_and_isr_counts_as_acknowledgement() -> None:
+    """A broker that applied a LeaderAndIsr answers its retry as stale."""
     cluster = started()
     cluster.brokers.epochs[1][tp("a-0")] = 0
     assert cluster.create(NewTopic("a", assignments=((1,),)))[0].error is None
 
 
-def test_a_creation_whose_answer_was_lost_is_a_success() -> None:
+def test_a_creation_whose_reply_was_lost_is_a_success() -> None:
     cluster = started()
     link = cluster.controller_clients[CONTROLLER_ID].link
     link.lose_next_reply(lambda r: isinstance(r, Multi) and any(o.path == znodes.topic_path("a") for o in r.operations))
@@ -171,7 +171,7 @@ def test_a_creation_whose_answer_was_lost_is_a_success() -> None:
     assert cluster.data(znodes.topic_path("a"))["topic_id"] == result.topic_id
 
 
-def test_a_configuration_left_behind_is_replaced() -> None:
+def test_a_configuration_node_of_a_deleted_topic_is_replaced() -> None:
     cluster = started()
     cluster.zk(Create(znodes.topic_config_path("a"), znodes.encode_config({"retention.ms": "1"})))
     cluster.create(NewTopic("a", configs={"segment.ms": "7"}))
@@ -187,7 +187,7 @@ def test_deletion_answers_for_each_topic() -> None:
     assert not cluster.zk(GetData(znodes.topic_config_path("taken.name")), must_succeed=False).ok
 
 
-def test_deletion_times_out_and_goes_on() -> None:
+def test_a_deletion_that_times_out_continues() -> None:
     cluster = started()
     cluster.brokers.silent.add(1)
     (result,) = cluster.delete("taken.name", timeout_ms=300)
@@ -214,7 +214,7 @@ def test_a_name_can_be_used_again_after_deletion_with_another_id() -> None:
     assert second.topic_id != first.topic_id
 
 
-def test_whoever_waits_is_answered_when_the_controller_resigns() -> None:
+def test_waiting_callers_are_answered_when_the_controller_resigns() -> None:
     cluster = started()
     cluster.brokers.silent.update((1, 2, 3))
     answers: list[Any] = []
@@ -235,8 +235,8 @@ def test_creating_a_topic_while_it_is_being_deleted_is_refused() -> None:
     assert "being deleted" in str(result.error)
 
 
-def test_a_name_that_collides_with_one_written_a_moment_before_is_refused() -> None:
-    """The controller hears of a topic when it reads the list of topics, which waits behind the next request."""
+def test_a_name_that_collides_with_a_topic_created_a_moment_before_is_refused() -> None:
+    """The controller learns of a topic when it reads the list of topics, after the next queued request."""
     cluster = Cluster()
     cluster.start_broker(1)
     cluster.start_controller()

@@ -1,4 +1,4 @@
-"""Brokers that come back without records that they had acknowledged; docs/protocol/controller.md#unclean-restart."""
+"""Brokers that restart without records that they had acknowledged: docs/protocol/controller.md#unclean-restart."""
 
 from typing import Any
 
@@ -43,13 +43,13 @@ def lists(cluster: Cluster, partition: str) -> tuple[object, object]:
     return state.get("former_members"), state.get("unclean_members")
 
 
-def test_b17_a_complete_former_member_leads_instead_of_the_last_one_that_lost_its_tail() -> None:
+def test_a_complete_former_member_leads_instead_of_the_last_member_that_lost_records() -> None:
     cluster = started(("a", (1, 2)))
     kill(cluster, 2, 1)
     assert cluster.state("a-0") == "-1/2 isr [1] ce 1 v2"
     cluster.start_broker(2)
     cluster.settle()
-    assert cluster.state("a-0") == "-1/2 isr [1] ce 1 v2", "the last member may still come back whole"
+    assert cluster.state("a-0") == "-1/2 isr [1] ce 1 v2", "the last member may still return with all its records"
     cluster.start_broker(1, unclean=True)
     cluster.settle()
     assert cluster.state("a-0") == "2/4 isr [2] ce 1 v4"
@@ -57,8 +57,8 @@ def test_b17_a_complete_former_member_leads_instead_of_the_last_one_that_lost_it
     assert "LAI a-0 2/4 [2]" in cluster.told()[1]
 
 
-def test_a_former_member_is_not_taken_for_complete_where_min_insync_replicas_was_raised_since() -> None:
-    """The lone leader may have committed before that."""
+def test_a_former_member_is_not_complete_when_min_insync_replicas_was_raised_later() -> None:
+    """A leader alone in the ISR may have committed records before the change."""
     cluster = started(("a", (1, 2)), min_isr=1)
     kill(cluster, 2)
     configure(cluster, "a", "min.insync.replicas", "2")
@@ -69,7 +69,7 @@ def test_a_former_member_is_not_taken_for_complete_where_min_insync_replicas_was
     assert cluster.state("a-0").startswith("-1/")
 
 
-def test_b17_without_a_complete_former_member_the_partition_stays_offline() -> None:
+def test_the_partition_stays_offline_without_a_complete_former_member() -> None:
     cluster = started(("a", (1, 2)), min_isr=1)
     kill(cluster, 2, 1)
     cluster.start_broker(2)
@@ -80,13 +80,13 @@ def test_b17_without_a_complete_former_member_the_partition_stays_offline() -> N
     kill(cluster, 1)
     cluster.start_broker(1)
     cluster.settle()
-    assert cluster.state("a-0").startswith("-1/"), "a later restart in order brings nothing back"
+    assert cluster.state("a-0").startswith("-1/"), "a later clean restart restores no record"
     configure(cluster, "a", "unclean.leader.election.enable", "true")
-    assert cluster.state("a-0").startswith("1/"), "of those who may lack records the last member lacks the least"
+    assert cluster.state("a-0").startswith("1/"), "the last member lacks the fewest records"
     assert lists(cluster, "a-0") == (None, None)
 
 
-def test_b17_the_brokers_default_of_min_insync_replicas_counts_too() -> None:
+def test_the_brokers_default_of_min_insync_replicas_makes_a_former_member_complete() -> None:
     settings = ControllerConfig(CONTROLLER_ID, auto_leader_rebalance_enable=False, min_insync_replicas=2)
     cluster = started(("a", (1, 2)), min_isr=None, config=settings)
     kill(cluster, 2, 1)
@@ -96,8 +96,8 @@ def test_b17_the_brokers_default_of_min_insync_replicas_counts_too() -> None:
     assert cluster.state("a-0") == "2/4 isr [2] ce 1 v4"
 
 
-def test_a_former_member_is_not_taken_for_complete_by_a_default_that_brokers_do_not_read() -> None:
-    """They take throttles from there and nothing else: the lone leader commits under their own setting, which is 1."""
+def test_a_former_member_is_not_complete_by_a_default_in_zookeeper_that_brokers_do_not_read() -> None:
+    """Brokers read only throttles from there: the leader alone in the ISR commits under its own setting, which is 1."""
     cluster = started(("a", (1, 2)), min_isr=None)
     default = znodes.broker_config_path(None)
     cluster.zk(Create(default, znodes.encode_config({"min.insync.replicas": "2"})))
@@ -108,7 +108,7 @@ def test_a_former_member_is_not_taken_for_complete_by_a_default_that_brokers_do_
     assert cluster.state("a-0").startswith("-1/")
 
 
-def test_a_former_member_is_not_taken_for_complete_by_a_value_that_brokers_pass_over() -> None:
+def test_a_former_member_is_not_complete_by_a_value_that_brokers_ignore() -> None:
     cluster = started()
     config = znodes.encode_config({"min.insync.replicas": "3000000000"})
     cluster.zk(Create(znodes.topic_config_path("a"), config))
@@ -121,10 +121,10 @@ def test_a_former_member_is_not_taken_for_complete_by_a_value_that_brokers_pass_
     assert cluster.state("a-0").startswith("-1/")
 
 
-def test_b17_a_former_member_that_lost_its_own_tail_is_not_complete_any_more() -> None:
+def test_a_former_member_after_an_unclean_restart_is_no_longer_complete() -> None:
     cluster = started(("a", (1, 2, 3)))
     kill(cluster, 3, 2)
-    assert lists(cluster, "a-0") == ([2], None), "3 left while there were two, who committed without it"
+    assert lists(cluster, "a-0") == ([2], None), "3 left while two members remained, which committed without it"
     cluster.start_broker(2, unclean=True)
     cluster.settle()
     assert cluster.state("a-0") == "1/3 isr [1] ce 1 v3"
@@ -135,7 +135,7 @@ def test_b17_a_former_member_that_lost_its_own_tail_is_not_complete_any_more() -
     assert cluster.state("a-0").startswith("-1/")
 
 
-def test_a_single_replica_comes_back_after_a_mere_crash_and_stays_away_after_a_loss() -> None:
+def test_a_single_replica_leads_again_after_a_process_crash_but_not_after_an_unclean_restart() -> None:
     cluster = started(("a", (1,)))
     kill(cluster, 1)
     cluster.start_broker(1)
@@ -149,7 +149,7 @@ def test_a_single_replica_comes_back_after_a_mere_crash_and_stays_away_after_a_l
 
 
 def bounce_uncleanly(cluster: Cluster, broker_id: int) -> None:
-    """Register again, as unclean, before the controller can look."""
+    """Register again, as unclean, before the controller reads the registrations."""
     client = cluster.broker_sessions.pop(broker_id)
     path = znodes.broker_path(broker_id)
     found = znodes.decode_broker(path, cluster.zk(GetData(path)).data, broker_id)
@@ -160,7 +160,7 @@ def bounce_uncleanly(cluster: Cluster, broker_id: int) -> None:
     cluster.zk(Create(path, znodes.encode_broker(registration), ephemeral=True))
 
 
-def test_an_unclean_bounce_leaves_every_isr_with_another_member() -> None:
+def test_a_broker_after_an_unclean_restart_is_removed_from_every_isr_with_another_member() -> None:
     cluster = started(("a", (1, 2)), ("b", (2, 1)))
     bounce_uncleanly(cluster, 1)
     cluster.settle()
@@ -169,7 +169,7 @@ def test_an_unclean_bounce_leaves_every_isr_with_another_member() -> None:
     assert lists(cluster, "a-0")[0] in (None, [])
 
 
-def test_an_unclean_bounce_hears_nothing_before_it_is_written_even_beside_a_new_broker(
+def test_a_broker_after_an_unclean_restart_gets_no_request_before_its_removal_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = started(("a", (2, 1)), ("u", (1,)))
@@ -196,8 +196,8 @@ def test_an_unclean_bounce_hears_nothing_before_it_is_written_even_beside_a_new_
         assert marks == (None, [1])
 
 
-def test_a_topic_whose_deletion_is_halted_does_not_rely_on_what_was_lost_either() -> None:
-    """Somebody may take its marker away."""
+def test_an_unclean_restart_is_recorded_for_topics_whose_deletion_is_halted() -> None:
+    """Its deletion marker may be removed."""
     cluster = started(("u", (1, 2)))
     kill(cluster, 2, 1)
     cluster.zk(Create(znodes.delete_topic_path("u")))
@@ -212,7 +212,7 @@ def test_a_topic_whose_deletion_is_halted_does_not_rely_on_what_was_lost_either(
 
 
 @pytest.mark.parametrize("alive", [True, False])
-def test_a_new_controller_distrusts_before_it_tells_anybody_anything(alive: bool) -> None:
+def test_a_new_controller_handles_unclean_restarts_before_its_first_leader_and_isr(alive: bool) -> None:
     cluster = started(("a", (1, 2)), ("b", (2, 1)), ("u", (1,)))
     cluster.controllers.pop(CONTROLLER_ID).stop()
     cluster.kill_broker(1)
@@ -223,15 +223,15 @@ def test_a_new_controller_distrusts_before_it_tells_anybody_anything(alive: bool
     cluster.start_controller(CONTROLLER_ID + 1)
     wanted = "2/" if alive else "-1/"
     for partition in ("a-0", "b-0"):
-        assert cluster.state(partition).startswith(wanted), "who is away may still come back whole"
+        assert cluster.state(partition).startswith(wanted), "a dead broker may still return with all its records"
         assert "isr [2]" in cluster.state(partition)
     assert cluster.state("u-0").startswith("-1/") and lists(cluster, "u-0") == (None, [1])
     first = cluster.told()[1][1]
-    assert "1/0" not in first, "the first LeaderAndIsr already says what was decided"
+    assert "1/0" not in first, "the first LeaderAndIsr already has the new decision"
 
 
-def test_nobody_is_relied_on_who_is_not_assigned_any_more() -> None:
-    """A controller took a move to 1 back and died; both replicas that are left lose power before the next one looks."""
+def test_an_unassigned_isr_member_is_not_elected_after_unclean_restarts() -> None:
+    """A controller cancelled a reassignment to 1 and died; then both remaining replicas lose power."""
     cluster = started(("a", (2, 3)))
     cluster.controllers.pop(CONTROLLER_ID).stop()
     cluster.change_isr("a-0", [2, 3, 1], notify=False)
@@ -245,7 +245,7 @@ def test_nobody_is_relied_on_who_is_not_assigned_any_more() -> None:
     assert cluster.state("a-0").startswith("2/")
 
 
-def test_a_broker_that_was_distrusted_joins_again_by_catching_up() -> None:
+def test_a_broker_removed_after_an_unclean_restart_joins_the_isr_again() -> None:
     cluster = started(("a", (1, 2)))
     kill(cluster, 1)
     cluster.start_broker(1, unclean=True)
@@ -256,7 +256,7 @@ def test_a_broker_that_was_distrusted_joins_again_by_catching_up() -> None:
     assert cluster.state("a-0").startswith("1/")
 
 
-def test_a_replica_on_a_failed_directory_is_no_complete_former_member() -> None:
+def test_a_replica_on_a_failed_directory_is_not_a_complete_former_member() -> None:
     cluster = started(("a", (1, 2)))
     kill(cluster, 2)
     assert lists(cluster, "a-0") == ([2], None)
@@ -266,7 +266,7 @@ def test_a_replica_on_a_failed_directory_is_no_complete_former_member() -> None:
     assert lists(cluster, "a-0") == (None, None)
 
 
-def test_a_replica_added_anew_does_not_inherit_what_its_forerunner_was() -> None:
+def test_a_replica_removed_from_the_assignment_leaves_the_former_members() -> None:
     cluster = started(("a", (1, 2)))
     kill(cluster, 2)
     assert lists(cluster, "a-0") == ([2], None)

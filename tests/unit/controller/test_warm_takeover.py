@@ -1,4 +1,4 @@
-"""A standby that takes over: what it reads from ZooKeeper, and that it knows what a full read would have told it."""
+"""Failover of a standby: the states that it reads from ZooKeeper, and that its memory equals a full read."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ BAD_NAME = b'{"version":1,"sequence":2,"since":1,"batches":[{"sequence":2,"parti
 
 
 class Reads:
-    """Partition states a controller asks ZooKeeper for."""
+    """Records the partition states that a controller reads from ZooKeeper."""
 
     def __init__(self, cluster: Cluster, controller_id: int) -> None:
         self.partitions: list[str] = []
@@ -43,7 +43,7 @@ class Reads:
 
 
 def pair(config: ControllerConfig | None = None) -> tuple[Cluster, ControllerNode]:
-    """Three brokers, one topic, an active controller and one that stands by and is warm."""
+    """Three brokers, one topic, an active controller and a warm standby."""
     cluster = Cluster(config)
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
@@ -65,12 +65,12 @@ def die(cluster: Cluster, controller_id: int = CONTROLLER_ID) -> None:
 
 
 def leave_behind(cluster: Cluster) -> None:
-    """Let nothing of what follows reach the standby."""
+    """Keep all later updates from the standby."""
     cluster.streams.cut = True
 
 
 def journal(cluster: Cluster) -> tuple[int, int, int]:
-    """Sequence, since, and number of partitions listed."""
+    """Return sequence, since, and the number of partitions listed."""
     entry = decode_journal(znodes.CONTROLLER_JOURNAL, cluster.zk(GetData(znodes.CONTROLLER_JOURNAL)).data)
     return entry.sequence, entry.since, len(list(entry.touched_after(entry.since)))
 
@@ -92,13 +92,13 @@ def in_zookeeper(cluster: Cluster) -> dict[TopicPartition, LeaderAndIsr]:
 
 
 def knows_what_is_there(cluster: Cluster, node: ControllerNode) -> bool:
-    """Whether leadership in memory is that in ZooKeeper; who decided may differ, where there was nothing to write."""
+    """Whether states in memory equal those in ZooKeeper; the controller epoch may differ where nothing was written."""
     epoch = node.controller_epoch
     known = {p: replace(state, controller_epoch=epoch) for p, state in context(node).leadership.items()}
     return known == {p: replace(state, controller_epoch=epoch) for p, state in in_zookeeper(cluster).items()}
 
 
-def test_a_warm_standby_reads_no_state_at_all() -> None:
+def test_a_warm_standby_reads_no_state() -> None:
     cluster, standby = pair()
     reads = Reads(cluster, STANDBY)
     die(cluster)
@@ -111,7 +111,7 @@ def test_a_warm_standby_reads_no_state_at_all() -> None:
     assert cluster.told()[1][-1].startswith("UM {a-0 1/0 [1, 2]")
 
 
-def test_a_warm_standby_knows_what_was_decided_before() -> None:
+def test_a_warm_standby_has_the_decisions_of_its_predecessor() -> None:
     cluster, standby = pair()
     cluster.kill_broker(1)
     cluster.settle()
@@ -121,15 +121,15 @@ def test_a_warm_standby_knows_what_was_decided_before() -> None:
     assert cluster.takeovers[-1].states.states_read == 0
     assert context(standby).leadership[tp("a-3")].leader == 2
     assert knows_what_is_there(cluster, standby)
-    assert set(reads.partitions) == {f"a-{p}" for p in range(PARTITIONS)}, "whether the dead one was let in again"
+    assert set(reads.partitions) == {f"a-{p}" for p in range(PARTITIONS)}, "whether the dead replica joined again"
 
 
-def test_keys_outside_kafkas_schema_are_known_too() -> None:
+def test_a_warm_standby_has_the_extra_keys_of_states() -> None:
     cluster, standby = pair()
     cluster.kill_broker(1)
     cluster.settle()
     before = dict(context(cluster.controllers[CONTROLLER_ID]).state_extras)
-    assert before, "who left an ISR that has one member is remembered"
+    assert before, "replicas that left an ISR with one member are recorded"
     mirror = standby._standby.mirror
     assert mirror is not None
     assert {TopicPartition("a", p): extra for p, extra in mirror.topics["a"].extras.items()} == before
@@ -167,7 +167,7 @@ def test_a_standby_that_is_too_far_behind_reads_all(monkeypatch: pytest.MonkeyPa
     assert knows_what_is_there(cluster, standby)
 
 
-def test_a_first_controller_reads_all_and_makes_the_journal() -> None:
+def test_a_first_controller_reads_all_states_and_creates_the_journal() -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2)
     assert not cluster.exists(znodes.CONTROLLER_JOURNAL)
@@ -177,7 +177,7 @@ def test_a_first_controller_reads_all_and_makes_the_journal() -> None:
     assert (since, listed) == (sequence, 0)
 
 
-def test_a_journal_that_is_gone_means_reading_all() -> None:
+def test_a_standby_without_a_journal_reads_all_states() -> None:
     cluster, standby = pair()
     cluster.zk(Delete(znodes.CONTROLLER_JOURNAL))
     reads = Reads(cluster, STANDBY)
@@ -193,9 +193,7 @@ def test_a_journal_that_is_gone_means_reading_all() -> None:
     [b"", b"nonsense", BAD_NAME, encode_journal(2**60, 0)],
     ids=["empty", "nonsense", "a name that is none", "of a later term"],
 )
-def test_a_journal_nobody_can_go_on_from_is_reported_and_replaced(
-    data: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unusable_journal_is_reported_and_replaced(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     cluster, standby = pair()
     cluster.zk(SetData(znodes.CONTROLLER_JOURNAL, data))
     die(cluster)
@@ -205,7 +203,7 @@ def test_a_journal_nobody_can_go_on_from_is_reported_and_replaced(
     assert knows_what_is_there(cluster, standby)
 
 
-def test_a_journal_deleted_under_a_controller_is_made_anew_and_nothing_is_lost() -> None:
+def test_a_journal_deleted_under_a_controller_is_re_created() -> None:
     cluster, standby = pair()
     cluster.zk(Delete(znodes.CONTROLLER_JOURNAL))
     cluster.kill_broker(1)
@@ -244,13 +242,13 @@ def test_every_multi_that_writes_states_carries_the_journal_and_stays_small() ->
         assert size < 1_000_000, "jute.maxbuffer"
 
 
-# what leaders wrote
+# ISR writes of leaders
 
 
-def test_a_partition_named_in_a_pending_notice_is_read() -> None:
+def test_a_partition_named_in_a_pending_notification_is_read() -> None:
     cluster, standby = pair()
     client = cluster.controller_clients[CONTROLLER_ID]
-    client.crash()  # The notice comes when nobody listens any more.
+    client.crash()  # The notification is written when no controller is active.
     cluster.change_isr("a-4", [1])
     cluster.controllers.pop(CONTROLLER_ID).stop()
     reads = Reads(cluster, STANDBY)
@@ -262,7 +260,7 @@ def test_a_partition_named_in_a_pending_notice_is_read() -> None:
     assert context(standby).leadership[tp("a-4")].isr == (1,)
 
 
-def test_what_an_earlier_notice_said_is_in_the_journal_before_the_notice_is_gone() -> None:
+def test_partitions_of_a_notification_are_in_the_journal_before_it_is_deleted() -> None:
     cluster, standby = pair()
     leave_behind(cluster)
     cluster.change_isr("a-4", [1])
@@ -275,7 +273,7 @@ def test_what_an_earlier_notice_said_is_in_the_journal_before_the_notice_is_gone
     assert knows_what_is_there(cluster, standby)
 
 
-def test_a_notice_taken_by_a_controller_that_died_at_once_is_in_the_journal() -> None:
+def test_partitions_of_a_notification_read_at_a_failover_are_in_the_journal() -> None:
     cluster, _ = pair()
     third = cluster.start_controller(THIRD)
     client = cluster.controller_clients[CONTROLLER_ID]
@@ -294,11 +292,11 @@ def test_a_notice_taken_by_a_controller_that_died_at_once_is_in_the_journal() ->
     assert third is not None
 
 
-def test_the_partitions_of_a_leader_that_registered_again_are_read() -> None:
+def test_partitions_of_a_leader_that_registered_again_are_read() -> None:
     cluster, standby = pair()
     client = cluster.controller_clients[CONTROLLER_ID]
     client.crash()
-    # The leader shrinks an ISR, dies before it can tell anybody, and comes back before anybody looks.
+    # The leader shrinks an ISR, dies before it notifies the controller, and registers again before a controller reads.
     cluster.change_isr("a-4", [1], notify=False)
     cluster.kill_broker(1)
     cluster.start_broker(1)
@@ -312,15 +310,15 @@ def test_the_partitions_of_a_leader_that_registered_again_are_read() -> None:
     assert context(standby).leadership[tp("a-4")] == LeaderAndIsr(1, 0, (1,), 1, 1)
 
 
-def test_an_isr_nobody_has_told_of_yet_costs_one_conflict_and_nothing_more() -> None:
+def test_an_isr_change_without_notification_costs_one_conflict() -> None:
     cluster, standby = pair()
     cluster.change_isr("a-4", [1], notify=False)
     die(cluster)
     assert cluster.takeovers[-1].states.states_read == 0
-    assert context(standby).leadership[tp("a-4")].isr == (1, 2), "as the old controller believed"
+    assert context(standby).leadership[tp("a-4")].isr == (1, 2), "as in the memory of the old controller"
     cluster.kill_broker(1)
     cluster.settle()
-    assert cluster.state("a-4") == "-1/1 isr [1] ce 2 v2", "2 was not in sync, whatever the cache said"
+    assert cluster.state("a-4") == "-1/1 isr [1] ce 2 v2", "2 was not in sync, although the cache had it"
     assert cluster.state("a-5") == "2/1 isr [2] ce 2 v1"
 
 
@@ -341,7 +339,7 @@ def test_states_of_a_topic_that_is_being_deleted_are_read() -> None:
     assert standby.is_active and knows_what_is_there(cluster, standby)
 
 
-def test_a_topic_created_again_under_its_name_is_not_taken_for_the_old_one() -> None:
+def test_a_re_created_topic_is_not_confused_with_the_deleted_one() -> None:
     cluster, standby = pair()
     leave_behind(cluster)
     cluster.delete("b")
@@ -351,7 +349,7 @@ def test_a_topic_created_again_under_its_name_is_not_taken_for_the_old_one() -> 
     assert knows_what_is_there(cluster, standby)
 
 
-def test_a_deleted_topic_is_forgotten_by_the_standby_as_well() -> None:
+def test_a_standby_removes_a_deleted_topic() -> None:
     cluster, standby = pair()
     cluster.delete("b")
     cluster.settle()
@@ -365,8 +363,8 @@ def test_a_deleted_topic_is_forgotten_by_the_standby_as_well() -> None:
     assert knows_what_is_there(cluster, standby)
 
 
-def test_a_standby_is_behind_when_a_notice_told_the_controller_nothing_new() -> None:
-    """It had read the state for another reason, which reaches standbys by their streams alone."""
+def test_a_notification_without_new_information_is_written_to_the_journal() -> None:
+    """The controller had read the state for another reason, and sent it to standbys on their streams only."""
     cluster, standby = pair()
     cluster.create(NewTopic("c", assignments=((1, 2, 3),)))
     cluster.change_isr("c-0", [1, 2])
@@ -375,7 +373,7 @@ def test_a_standby_is_behind_when_a_notice_told_the_controller_nothing_new() -> 
     cluster.change_isr("c-0", [1], notify=False)
     cluster.kill_broker(3)
     cluster.settle()
-    assert context(cluster.controller).leadership[tp("c-0")].isr == (1,), "looked at since 3 is gone"
+    assert context(cluster.controller).leadership[tp("c-0")].isr == (1,), "read when 3 died"
     cluster.start_broker(3)
     cluster.zk(Create(znodes.ISR_CHANGE_PREFIX, znodes.encode_partition_set([tp("c-0")]), sequential=True))
     cluster.settle()
@@ -388,7 +386,7 @@ def test_a_standby_is_behind_when_a_notice_told_the_controller_nothing_new() -> 
 # streams
 
 
-def test_a_stream_that_breaks_is_opened_again_and_the_copy_is_kept_meanwhile() -> None:
+def test_a_broken_stream_is_opened_again_and_the_copy_is_kept() -> None:
     cluster, standby = pair()
     cluster.streams.cut = True
     cluster.time.run_for(SILENCE_MS + 5_000)
@@ -400,7 +398,7 @@ def test_a_stream_that_breaks_is_opened_again_and_the_copy_is_kept_meanwhile() -
     assert cluster.streams.opened == [STANDBY, STANDBY]
 
 
-def test_a_copy_from_a_broken_stream_is_as_good_as_its_sequence() -> None:
+def test_a_copy_from_a_broken_stream_is_used_when_its_sequence_is_current() -> None:
     cluster, _ = pair()
     cluster.streams.cut = True
     cluster.time.run_for(SILENCE_MS + 5_000)
@@ -408,7 +406,7 @@ def test_a_copy_from_a_broken_stream_is_as_good_as_its_sequence() -> None:
     assert cluster.takeovers[-1].states.kind is TakeoverKind.WARM
 
 
-def test_attempts_to_follow_pause_longer_and_end_with_the_term() -> None:
+def test_attempts_to_follow_a_controller_pause_longer_each_time_and_end_with_its_epoch() -> None:
     cluster, standby = pair()
     cluster.streams.cut = True
     cluster.time.run_for(SILENCE_MS + 10_000)
@@ -430,7 +428,7 @@ def test_attempts_to_follow_pause_longer_and_end_with_the_term() -> None:
 
 
 @pytest.mark.parametrize("what", ["a gap", "a repetition", "an old epoch"])
-def test_a_message_that_does_not_fit_ends_the_stream(what: str) -> None:
+def test_an_update_of_another_sequence_or_epoch_ends_the_stream(what: str) -> None:
     cluster, standby = pair()
     core = standby._standby
     stream = core._stream
@@ -448,7 +446,7 @@ def test_a_message_that_does_not_fit_ends_the_stream(what: str) -> None:
     assert standby.is_warm
 
 
-def test_a_standby_hears_from_an_idle_controller() -> None:
+def test_an_idle_controller_sends_messages_to_its_standbys() -> None:
     cluster, standby = pair()
     stream = standby._standby._stream
     assert stream is not None
@@ -456,10 +454,10 @@ def test_a_standby_hears_from_an_idle_controller() -> None:
     cluster.time.run_for(5 * HEARTBEAT_MS)
     assert stream.expected >= heard + 4
     cluster.time.run_for(10 * SILENCE_MS)
-    assert standby._standby._stream is stream, "it is never taken for dead"
+    assert standby._standby._stream is stream, "it never counts as dead"
 
 
-def test_a_follower_that_does_not_keep_up_is_dropped() -> None:
+def test_a_standby_that_does_not_keep_up_is_dropped() -> None:
     cluster, _ = pair()
     active = cluster.controllers[CONTROLLER_ID]
 
@@ -487,7 +485,7 @@ def test_a_controller_that_resigns_ends_its_streams() -> None:
     assert not standby.is_warm
 
 
-def test_a_controller_that_comes_back_follows_its_successor() -> None:
+def test_a_controller_that_resigned_follows_its_successor() -> None:
     cluster, standby = pair()
     old = cluster.controllers[CONTROLLER_ID]
     client = cluster.controller_clients[CONTROLLER_ID]
@@ -502,7 +500,7 @@ def test_a_controller_that_comes_back_follows_its_successor() -> None:
     assert knows_what_is_there(cluster, old)
 
 
-def test_a_snapshot_asked_for_within_an_event_waits_for_its_end() -> None:
+def test_a_snapshot_requested_during_an_event_is_sent_after_the_event() -> None:
     cluster, _ = pair()
     active = cluster.controllers[CONTROLLER_ID]
     publisher = active._components.publisher

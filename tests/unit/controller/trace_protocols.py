@@ -8,7 +8,7 @@ Json = dict[str, Any]
 
 
 def isr_requests(step: Json) -> list[dict[str, int]]:
-    """Return what leaders asked the controller to write and it wrote: each request's partitions with their versions."""
+    """Return the ISR changes that leaders requested and the controller wrote: partitions and versions per request."""
     found = []
     for requests in step["requests"].values():
         for request in requests:
@@ -24,12 +24,12 @@ def isr_requests(step: Json) -> list[dict[str, int]]:
 
 
 def without_recovery_state(data: Any) -> Any:
-    """Leave out the mark that Kafka 3.2 and newer put on a state after an unclean election; ours has none (KIP-704)."""
+    """Remove the field that Kafka 3.2 and later add to a state after an unclean election (KIP-704); ours has none."""
     return {key: data[key] for key in data if key != "leader_recovery_state"} if isinstance(data, dict) else data
 
 
 def shows_earlier(request: ControlRequest, partitions: dict[str, int]) -> bool:
-    """Whether a request shows states older than the given versions, and no others."""
+    """Whether a request has only states older than the given versions."""
     return isinstance(request, UpdateMetadataRequest | LeaderAndIsrRequest) and all(
         one.zk_version < partitions.get(str(one.topic_partition), -1) for one in request.partitions
     )

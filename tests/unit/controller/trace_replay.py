@@ -1,7 +1,7 @@
-"""Plays what happened around a real controller to ours, and compares what the two wrote and sent.
+"""Replays the recorded events of a real Kafka controller to ours, and compares their writes and requests.
 
-A trace lists every ZooKeeper write of a step. Those of brokers and tools are repeated here; those behind the
-controller's fence are what ours has to come up with. The format is described in tests/golden/traces/README.md.
+A trace lists every ZooKeeper write of a step. Writes of brokers and tools are repeated here; our controller must make
+the writes behind the controller's fence itself. tests/golden/traces/README.md describes the format.
 
 In the newer protocols the controller also writes for others. An ISR that a leader asked for with AlterIsr or
 AlterPartition is written here as the leader writes it, with a notification; a topic's settings are changed with a call.
@@ -39,7 +39,7 @@ Json = dict[str, Any]
 
 
 class Replay:
-    """One scenario, played step by step; `compare` after each step says what differs."""
+    """One scenario, played step by step; `compare` returns the differences after each step."""
 
     def __init__(self, name: str) -> None:
         self.trace: Json = json.loads((TRACES / f"{name}.json").read_text())
@@ -84,7 +84,7 @@ class Replay:
         leader, epoch, version = int(match[1]), int(match[2]), int(match[5])
         isr: list[int] = json.loads(match[3])
         if not set(isr) & set(self.cluster.broker_sessions):
-            # Our failover takes the dead sole member's leadership once more, and that costs an epoch.
+            # Our failover removes the leadership of the dead sole member again, which raises the epoch.
             epoch, version = epoch - 1, version - 1
         state = {
             "version": 1,
@@ -124,7 +124,7 @@ class Replay:
         self.remaining.clear()
 
     def play(self, step: Json) -> None:
-        """Do what brokers and tools did in a step, letting the controller finish after each write."""
+        """Repeat the writes of brokers and tools in a step, and let the controller finish after each write."""
         shutdowns = [
             request
             for requests in step["requests"].values()
@@ -202,7 +202,7 @@ class Replay:
         known = self.cluster.data(path)["config"] if self.cluster.exists(path) else {}
         changes = [change(key, wanted[key]) for key in wanted if wanted[key] != known.get(key)]
         changes += [change(key, None, ConfigOperation.DELETE) for key in known if key not in wanted]
-        if not changes:  # What there was before the trace begins is not in it.
+        if not changes:  # Settings from before the beginning of the trace are not in it.
             self._write(entry)
             return
         (result,) = alter(self.cluster, (path.rpartition("/")[2], tuple(changes)))
@@ -212,7 +212,7 @@ class Replay:
         self.cluster.settle()
 
     def _break_directories(self, step: Json) -> None:
-        """Let brokers answer with the storage errors that the real ones answered with."""
+        """Let brokers answer with the storage errors of the real brokers."""
         for broker, requests in step["requests"].items():
             for request in requests:
                 if request["type"] == "LeaderAndIsr":
@@ -236,7 +236,7 @@ class Replay:
         self.cluster.settle()
 
     def _elect(self, kind: str, named: list[str], answers: dict[str, str]) -> None:
-        """Ask for an election and compare what each partition is answered: ``OK``, or a Java exception by name."""
+        """Request an election and compare the answer for each partition: ``OK``, or the name of a Java exception."""
         results = elect(self.cluster, ElectionType[kind.upper()], *(name.replace(":", "-") for name in named))
         given = {}
         for result in results:
@@ -288,7 +288,7 @@ class Replay:
             if not cluster.controllers:
                 cluster.start_controller()
         elif path == znodes.CONTROLLER and op == "delete":
-            # Kafka repeats this until another one wins; here the owner goes with it.
+            # Kafka repeats this until another controller wins; here the owner's session ends with it.
             self._close_session([znodes.CONTROLLER])
         elif path.startswith(f"{znodes.BROKER_IDS}/"):
             self._write_registration(entry)
@@ -349,7 +349,7 @@ class Replay:
         return dict(found)
 
     def requests(self) -> dict[str, list[Json]]:
-        """What each broker was told, in the words of the traces."""
+        """Return the requests that each broker received, in the format of the traces."""
         found: dict[str, list[Json]] = defaultdict(list)
         for broker_id, request in self.cluster.brokers.received:
             found[f"broker {broker_id}"].append(self._described(request))
@@ -428,7 +428,7 @@ class Replay:
         return row
 
     def partitions(self) -> dict[str, str]:
-        """Where every partition stands, in the words of the traces."""
+        """Return the state of every partition, in the format of the traces."""
         found = {}
         for topic in sorted(self.cluster.children(znodes.TOPICS)):
             path = znodes.topic_partitions_path(topic)

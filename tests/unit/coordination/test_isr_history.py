@@ -1,4 +1,4 @@
-"""Who left the ISR, and who came back without its data: how the two lists go from one state to the next."""
+"""Former members and unclean members of an ISR: how the two lists change from one state to the next."""
 
 import pytest
 
@@ -36,30 +36,30 @@ def extra_of(former: str, unclean: str) -> dict[str, JsonValue]:
 
 
 @pytest.mark.parametrize(("former", "unclean", "old", "new", "lost", "former_after", "unclean_after"), STEPS)
-def test_the_lists_follow_the_isr(
+def test_former_and_unclean_members_follow_the_isr(
     former: str, unclean: str, old: str, new: str, lost: str, former_after: str, unclean_after: str
 ) -> None:
     found = next_extra(extra_of(former, unclean), ids(old), ids(new), lost=ids(lost))
     assert found == extra_of(former_after, unclean_after)
 
 
-def test_an_unclean_election_begins_a_new_history() -> None:
+def test_an_unclean_election_clears_both_lists() -> None:
     assert next_extra(extra_of("2", "1"), (1,), (3,), forget=True) == extra_of("", "")
 
 
-def test_a_replica_that_goes_or_sits_on_a_failed_disk_is_forgotten() -> None:
+def test_a_former_member_that_is_unassigned_or_on_a_failed_disk_is_removed() -> None:
     assert next_extra(extra_of("2 3", ""), (1,), (1,), assigned=(1, 3)) == extra_of("3", "")
     assert next_extra(extra_of("2 3", ""), (1,), (1,), failed=(3,)) == extra_of("2", "")
-    assert next_extra(None, (1,), (1,), failed=(1,)) is None, "the last member of an ISR is not given up for its disk"
+    assert next_extra(None, (1,), (1,), failed=(1,)) is None, "the last member stays, although its disk failed"
 
 
-def test_states_without_a_history_stay_as_they_are() -> None:
+def test_states_without_a_history_are_unchanged() -> None:
     foreign: dict[str, JsonValue] = {"elr": [1]}
     assert next_extra(foreign, (1, 2, 3), (1, 2)) is foreign
     assert next_extra(None, (1,), (1,)) is None
 
 
 @pytest.mark.parametrize("value", ["1", [1, "2"], [True], [-1], {"1": 1}, None, [2**31]])
-def test_a_foreign_list_counts_as_none(value: JsonValue) -> None:
+def test_a_malformed_list_counts_as_empty(value: JsonValue) -> None:
     assert history_of({"former_members": value, "unclean_members": value}) == IsrHistory()
     assert history_of(None) is NO_HISTORY

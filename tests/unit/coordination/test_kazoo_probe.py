@@ -1,4 +1,4 @@
-"""What servers say about how far they are, and what follows from it."""
+"""Last transaction ids of ZooKeeper servers, and the decision whether the ensemble has lost its data."""
 
 import socket
 import threading
@@ -12,7 +12,7 @@ ANSWER = b"Zookeeper version: 3.9.3\nLatency min/avg/max: 0/0.5/9\nZxid: 0x%s\nM
 
 
 class Servers:
-    """Listeners that say one thing each to whoever asks ``srvr``."""
+    """Listeners that each answer ``srvr`` with a fixed text."""
 
     def __init__(self) -> None:
         self._listeners: list[socket.socket] = []
@@ -47,13 +47,13 @@ def servers() -> Iterator[Servers]:
 
 
 @pytest.mark.parametrize("mode", [b"standalone", b"leader"])
-def test_a_server_nobody_is_ahead_of_shows_what_was_lost(servers: Servers, mode: bytes) -> None:
+def test_an_older_transaction_id_on_the_newest_server_proves_lost_data(servers: Servers, mode: bytes) -> None:
     host, port = servers.add(ANSWER % (b"1a", mode))
     assert lost_data([(host, port)], 0x1B, 20.0) == f"{host}:{port} is at transaction 0x1a, and we have seen 0x1b"
     assert lost_data([(host, port)], 0x1A, 20.0) is None
 
 
-def test_a_follower_may_be_behind(servers: Servers) -> None:
+def test_an_older_transaction_id_on_a_lagging_follower_proves_nothing(servers: Servers) -> None:
     follower = servers.add(ANSWER % (b"1", b"follower"))
     assert lost_data([follower], 9, 20.0) is None
     leader = servers.add(ANSWER % (b"2", b"leader"))
@@ -70,9 +70,9 @@ def test_a_follower_may_be_behind(servers: Servers) -> None:
         b"Zxid: nonsense\nMode: leader\n",
     ],
 )
-def test_what_is_no_answer_shows_nothing(servers: Servers, answer: bytes) -> None:
+def test_a_malformed_answer_proves_nothing(servers: Servers, answer: bytes) -> None:
     assert lost_data([servers.add(answer)], 9, 20.0) is None
 
 
-def test_a_server_that_is_not_there_shows_nothing() -> None:
+def test_an_unreachable_server_proves_nothing() -> None:
     assert lost_data([("127.0.0.1", 1)], 9, 20.0) is None

@@ -1,4 +1,4 @@
-"""Sockets of the kazoo door: reading ahead, sending late, counting wake-ups, noticing silence."""
+"""Sockets of the kazoo client: reading ahead, batched sends, wake-ups, and detection of a silent peer."""
 
 import socket
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def pair() -> Iterator[tuple[BufferedSocket, socket.socket]]:
         yield BufferedSocket(ours, Contact(6.0)), theirs
 
 
-def test_what_was_read_ahead_is_ready_without_asking_the_kernel(pair: tuple[BufferedSocket, socket.socket]) -> None:
+def test_buffered_data_is_ready_without_a_system_call(pair: tuple[BufferedSocket, socket.socket]) -> None:
     buffered, theirs = pair
     theirs.sendall(b"abcdef")
     assert select_ready([buffered], [], 5.0) == ([buffered], [], [])
@@ -38,7 +38,7 @@ def test_what_was_read_ahead_is_ready_without_asking_the_kernel(pair: tuple[Buff
     assert buffered.recv(1) == b""
 
 
-def test_data_is_sent_before_waiting_and_not_earlier(pair: tuple[BufferedSocket, socket.socket]) -> None:
+def test_data_is_sent_only_before_the_next_wait(pair: tuple[BufferedSocket, socket.socket]) -> None:
     buffered, theirs = pair
     assert buffered.send(b"one") + buffered.send(b"two") == 6
     theirs.setblocking(False)
@@ -48,7 +48,7 @@ def test_data_is_sent_before_waiting_and_not_earlier(pair: tuple[BufferedSocket,
     assert theirs.recv(10) == b"onetwo"
 
 
-def test_a_peer_that_takes_no_data_is_an_error_not_a_wait_for_ever() -> None:
+def test_a_peer_that_reads_no_data_is_an_error_and_not_an_endless_wait() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
@@ -74,7 +74,7 @@ def test_thousands_of_wake_ups_never_block_and_are_all_counted() -> None:
         assert select_ready([ours], [], 5.0)[0] == [ours]
 
 
-def test_contact_is_as_old_as_the_request_that_was_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contact_counts_from_the_time_of_the_answered_request(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     contact = Contact(6.0)
     contact.sent()
@@ -87,7 +87,7 @@ def test_contact_is_as_old_as_the_request_that_was_answered(monkeypatch: pytest.
     assert contact.last_s == 100.0
 
 
-def test_sending_into_silence_fails_after_two_thirds_of_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sending_without_answers_fails_after_two_thirds_of_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     contact = Contact(6.0)
     contact.sent()

@@ -1,4 +1,4 @@
-"""Patience: connection losses are waited out within one session, and what was in doubt says so."""
+"""Requests survive connection losses within one session, and a result in doubt is marked."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_a_write_with_a_lost_reply_is_sent_again_and_marked_in_doubt(world: Worl
     assert (answers[0].code, answers[0].in_doubt_before) == (ZkCode.NODE_EXISTS, True)
 
 
-def test_only_the_requests_without_an_answer_are_sent_again(world: World) -> None:
+def test_only_unanswered_requests_are_sent_again(world: World) -> None:
     world.link.lose_next_reply(to=lambda request: isinstance(request, Multi))
     answers = world.recorder.submit(Create("/a"), Multi((SetData("/a", b"1"),)), GetData("/a"))
     world.scheduler.run_until(lambda: bool(answers))
@@ -56,7 +56,7 @@ def test_a_request_survives_several_losses_within_one_session(world: World) -> N
     assert world.patient.session_id == session_id
 
 
-def test_patience_ends_with_the_session(world: World) -> None:
+def test_requests_in_doubt_end_with_their_session(world: World) -> None:
     session_id = world.patient.session_id
     world.link.lose_next_reply(to=is_create)
     answers = world.recorder.submit(Create("/a"), GetData("/a"))
@@ -69,7 +69,7 @@ def test_patience_ends_with_the_session(world: World) -> None:
     assert world.patient.session_id != session_id
 
 
-def test_patience_ends_when_the_client_is_closed(world: World) -> None:
+def test_requests_in_doubt_end_when_the_client_is_closed(world: World) -> None:
     world.link.cut()
     answers = world.recorder.submit(Create("/a"))
     world.scheduler.run_until(lambda: SessionState.DISCONNECTED in world.recorder.states)

@@ -57,7 +57,7 @@ class Node:
         return self.zookeeper.session_id
 
     def begin(self, flow: Flow[Any]) -> list[Any]:
-        """Start a flow; its result or error will be put into the list returned."""
+        """Start a flow and return the list that gets its result or error."""
         outcome: list[Any] = []
         FlowRun(flow, self.zookeeper, self.world.scheduler, outcome.append, outcome.append).start()
         return outcome
@@ -148,7 +148,7 @@ def test_a_registration_whose_reply_was_lost_is_adopted(world: World) -> None:
     assert world.version("/broker_epochs/1") == 2
 
 
-def test_a_node_left_by_an_earlier_session_of_this_process_is_replaced(world: World) -> None:
+def test_a_registration_of_an_earlier_session_of_this_process_is_replaced(world: World) -> None:
     earlier, node = world.node(), world.node()
     first = earlier.run(register_broker(broker(1), earlier.session_id))
     second = node.run(register_broker(broker(1), node.session_id, {earlier.session_id}))
@@ -158,7 +158,7 @@ def test_a_node_left_by_an_earlier_session_of_this_process_is_replaced(world: Wo
     assert found.ephemeral_owner == node.session_id
 
 
-def test_a_node_that_another_process_registers_meanwhile_is_not_deleted(world: World) -> None:
+def test_a_registration_that_another_process_creates_meanwhile_is_not_deleted(world: World) -> None:
     earlier, node, third = world.node(), world.node(), world.node()
     earlier.run(register_broker(broker(1), earlier.session_id))
     flow = register_broker(broker(1), node.session_id, {earlier.session_id})
@@ -176,7 +176,7 @@ def test_a_node_that_another_process_registers_meanwhile_is_not_deleted(world: W
     assert found.ephemeral_owner == third.session_id
 
 
-def test_a_node_of_a_foreign_session_is_a_duplicate_broker_id_and_stays(world: World) -> None:
+def test_a_registration_of_a_foreign_session_is_a_duplicate_broker_id(world: World) -> None:
     other, node = world.node(), world.node()
     other.run(register_broker(broker(1), other.session_id))
     with pytest.raises(DuplicateBrokerIdError) as caught:
@@ -208,7 +208,7 @@ def test_registration_works_on_an_empty_ensemble() -> None:
     assert znodes.decode_broker("/b", world.data("/brokers/ids/7"), 7).endpoints == broker(7).endpoints
 
 
-def test_the_cluster_id_is_made_once(world: World) -> None:
+def test_the_cluster_id_is_created_once(world: World) -> None:
     first = world.node().run(get_or_create_cluster_id(random.Random(1)))
     second = world.node().run(get_or_create_cluster_id(random.Random(2)))
     assert first == second
@@ -229,7 +229,7 @@ def test_producer_id_blocks_never_overlap_even_when_replies_are_lost(world: Worl
     assert all(block.first % 1000 == 0 and block.last == block.first + 999 for block in blocks)
 
 
-def test_malformed_producer_id_blocks_are_reported_and_left_alone(world: World) -> None:
+def test_malformed_producer_id_blocks_are_reported_and_not_overwritten(world: World) -> None:
     node = world.node()
     node.ask(SetData(znodes.LATEST_PRODUCER_ID_BLOCK, b"{}"))
     with pytest.raises(MalformedZnodeError):
@@ -272,7 +272,7 @@ def test_an_isr_write_whose_reply_was_lost_counts_as_written(world: World) -> No
     assert world.version(STATE) == 1
 
 
-def test_an_isr_write_against_a_newer_state_is_a_conflict_that_shows_it(world: World) -> None:
+def test_an_isr_write_against_a_newer_state_returns_that_state_as_conflict(world: World) -> None:
     node = world.node()
     state = prepare_state(node)
     newer = LeaderAndIsr(2, 4, (2,), 1, 8)
@@ -285,12 +285,12 @@ def test_an_isr_write_against_a_newer_state_is_a_conflict_that_shows_it(world: W
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_server_that_lags_behind_is_no_conflict(world: World, exists: bool) -> None:
+def test_an_outdated_read_from_a_lagging_server_is_no_conflict(world: World, exists: bool) -> None:
     node = world.node()
     node.run(ensure_paths([znodes.partition_path(TP)]))
     if exists:
         node.ask(Create(STATE, znodes.encode_partition_state(LeaderAndIsr(2, 2, (1, 2), 0, 7))))
-    # What a server says that has not heard of the leader's election yet.
+    # The answer of a server that has not applied the leader's election yet.
     late = node.ask(GetData(STATE))
     elected = znodes.encode_partition_state(LeaderAndIsr(1, 3, (1,), 1, 7), {"former_members": [2]})
     if not exists:
@@ -309,7 +309,7 @@ def test_a_server_that_lags_behind_is_no_conflict(world: World, exists: bool) ->
 
 
 @pytest.mark.parametrize(("leader", "leader_epoch"), [(2, 3), (1, 0)])
-def test_a_state_of_the_expected_version_and_another_leadership_is_another_topics(
+def test_a_state_of_the_expected_version_with_another_leadership_is_a_conflict(
     world: World, leader: int, leader_epoch: int
 ) -> None:
     node = world.node()
@@ -338,7 +338,7 @@ def test_a_joiner_with_another_broker_epoch_is_refused(world: World) -> None:
     assert world.version(STATE) == 0
 
 
-def test_a_joiner_that_bounces_between_the_reads_and_the_write_is_refused(world: World) -> None:
+def test_a_joiner_that_restarts_between_the_reads_and_the_write_is_refused(world: World) -> None:
     leader, follower = world.node(), world.node()
     state = prepare_state(leader)
     epoch = follower.run(register_broker(broker(3), follower.session_id)).czxid
@@ -357,7 +357,7 @@ def test_a_joiner_that_bounces_between_the_reads_and_the_write_is_refused(world:
     assert world.version(STATE) == 0
 
 
-def test_an_expansion_in_doubt_counts_as_written_though_the_joiner_bounced_since(world: World) -> None:
+def test_an_expansion_in_doubt_counts_as_written_although_the_joiner_restarted_later(world: World) -> None:
     leader, follower = world.node(), world.node()
     state = prepare_state(leader)
     epoch = follower.run(register_broker(broker(3), follower.session_id)).czxid
@@ -369,7 +369,7 @@ def test_an_expansion_in_doubt_counts_as_written_though_the_joiner_bounced_since
     assert outcome == [Written(1)]
 
 
-def test_isr_changes_are_propagated_in_one_sequential_node_or_in_few(world: World) -> None:
+def test_isr_changes_are_propagated_in_few_sequential_nodes(world: World) -> None:
     node = world.node()
     node.run(propagate_isr_change([TP, TopicPartition("t", 3)]))
     node.run(propagate_isr_change(TopicPartition("t", number) for number in range(3_001)))
@@ -391,7 +391,7 @@ def test_isr_changes_are_propagated_in_one_sequential_node_or_in_few(world: Worl
         lambda node: write_isr(TP, LeaderAndIsr(1, 1, (1,), 0, 1)),
     ],
 )
-def test_every_flow_ends_with_its_session(world: World, make: Callable[[Node], Flow[Any]]) -> None:
+def test_every_flow_fails_when_its_session_ends(world: World, make: Callable[[Node], Flow[Any]]) -> None:
     node = world.node()
     session_id = node.session_id
     node.link.cut()

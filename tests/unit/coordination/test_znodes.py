@@ -1,4 +1,4 @@
-"""Codecs of znodes: our own nodes, the rules of the schemas, and foreign data of every kind."""
+"""Codecs of znodes: encoding of our own nodes, checks of each schema, and malformed data."""
 
 import json
 from collections.abc import Callable
@@ -143,7 +143,7 @@ def test_hostile_data_is_malformed(name: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(DECODERS) - {"config"}))
-def test_null_data_is_malformed_where_a_value_is_due(name: str) -> None:
+def test_null_data_is_malformed_where_a_value_is_required(name: str) -> None:
     with pytest.raises(MalformedZnodeError):
         DECODERS[name]("/some/path", None)
 
@@ -191,14 +191,14 @@ def test_partitions_come_in_the_order_of_their_numbers() -> None:
     assert list(assignment.partitions) == [0, 2, 10]
 
 
-def test_a_topic_of_version_1_has_no_moving_replicas_and_no_id() -> None:
+def test_a_topic_of_version_1_has_no_adding_or_removing_replicas_and_no_id() -> None:
     data = json.dumps({**VALID["topic"], "version": 1}).encode()
     assignment = znodes.decode_topic_assignment("/t", data)
     assert assignment.topic_id is None
     assert not any(partition.is_being_reassigned for partition in assignment.partitions.values())
 
 
-def test_extra_keys_of_the_state_survive_a_rewrite_but_never_replace_the_schema() -> None:
+def test_extra_keys_of_a_state_survive_a_rewrite_but_never_replace_schema_keys() -> None:
     state = znodes.decode_partition_state("/s", json.dumps(VALID["state"]).encode(), 3)
     assert state.extra == {"elr": [4]}
     data = znodes.encode_partition_state(LeaderAndIsr(2, 5, (2,), 3, 8), {**state.extra, "leader": 9})
@@ -217,13 +217,13 @@ def test_an_empty_isr_is_never_written() -> None:
         znodes.encode_partition_state(LeaderAndIsr(1, 0, (), 0, 1))
 
 
-def test_an_empty_isr_is_foreign() -> None:
+def test_an_empty_isr_is_malformed() -> None:
     data = b'{"version":1,"leader":-1,"leader_epoch":0,"controller_epoch":1,"isr":[]}'
     with pytest.raises(MalformedZnodeError, match="'isr': empty"):
         znodes.decode_partition_state("/s", data, 0)
 
 
-def test_our_broker_shows_its_client_endpoint_to_older_tools() -> None:
+def test_our_registration_has_the_client_endpoint_for_older_tools() -> None:
     broker = znodes.BrokerRegistration(
         broker_id=1,
         endpoints=(Endpoint("REPLICATION", "b1", 9093), Endpoint("CLIENT", "::1", 9092)),
@@ -275,7 +275,7 @@ def test_partition_sets_survive_a_round_trip(pairs: list[tuple[str, int]]) -> No
 
 
 @given(st.text(max_size=30))
-def test_sanitized_names_contain_no_slash_and_come_back(name: str) -> None:
+def test_sanitized_names_contain_no_slash_and_decode_to_the_name(name: str) -> None:
     sanitized = znodes.sanitize_name(name)
     assert "/" not in sanitized
     assert sanitized.isascii()
@@ -283,7 +283,7 @@ def test_sanitized_names_contain_no_slash_and_come_back(name: str) -> None:
         assert znodes.desanitize_name(sanitized) == name
 
 
-def test_a_blank_in_a_client_name_becomes_percent_20() -> None:
+def test_a_blank_in_a_client_name_is_encoded_as_percent_20() -> None:
     assert znodes.sanitize_name("app 1*~") == "app%201%2A%7E"
 
 

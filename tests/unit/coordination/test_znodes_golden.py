@@ -1,4 +1,4 @@
-"""Every znode real Kafka wrote is understood, and what we would write in its place is the same JSON value."""
+"""Every znode of a real Kafka cluster decodes, and encodes to the same JSON value."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def read(moment: Path) -> list[dict[str, Any]]:
 
 
 def reencode(path: str, data: bytes, version: int) -> bytes:
-    """Decode by the schema of the path, then encode what was decoded."""
+    """Decode by the schema of the path, then encode the value."""
     if path == "/cluster/id":
         return znodes.encode_cluster_id(znodes.decode_cluster_id(path, data))
     if match := re.fullmatch(r"/brokers/ids/(\d+)", path):
@@ -78,7 +78,7 @@ def test_the_golden_files_cover_every_kind_of_node() -> None:
     assert {"/controller", "/brokers/ids/*", "/isr_change_notification/*", "/config/changes/*"} <= set(kinds)
 
 
-def test_persistent_nodes_are_those_of_a_fresh_kafka_cluster_and_ours() -> None:
+def test_persistent_nodes_are_those_of_a_new_kafka_cluster_and_three_of_paceline() -> None:
     fresh = {node["path"] for node in read(GOLDEN / "protocol-2.6" / "01-fresh-cluster-of-three.ndjson")}
     ours = {"/controllers/ids", "/broker_epochs"}
     assert set(znodes.PERSISTENT_NODES) - ours <= fresh

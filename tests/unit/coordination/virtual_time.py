@@ -1,4 +1,4 @@
-"""A scheduler on virtual time for tests; equal due times are run in an order the seed decides."""
+"""A scheduler on virtual time for tests; the seed decides the order of callbacks with equal due times."""
 
 import heapq
 import random
@@ -70,7 +70,7 @@ class VirtualScheduler:
 
 
 class Recorder:
-    """A started client with everything it was told, in order."""
+    """A started client that records its session events and watch events, in order."""
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self.zookeeper = zookeeper
@@ -86,7 +86,7 @@ class Recorder:
         return [entry for entry in self.log if isinstance(entry, WatchEvent)]
 
     def submit(self, *requests: Request) -> list[Response]:
-        """Submit and return the list the responses will be put into."""
+        """Submit and return the list that gets the responses."""
         answers: list[Response] = []
 
         def done(responses: list[Response]) -> None:

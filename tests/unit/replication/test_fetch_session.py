@@ -1,4 +1,4 @@
-"""Sessions on the leader: numbering, slots and marks (KIP-227)."""
+"""Fetch sessions on the leader: epochs, eviction, and marks of partitions with news (KIP-227)."""
 
 import random
 
@@ -54,7 +54,7 @@ def test_the_epoch_wraps_to_one() -> None:
     assert session.next_epoch == 1
 
 
-def test_nobody_fetches_in_anothers_session() -> None:
+def test_a_session_of_another_reader_is_refused() -> None:
     sessions, closed = cache()
     session = opened(sessions, FOLLOWER)
     for owner in (8, CLIENT):
@@ -66,7 +66,7 @@ def test_nobody_fetches_in_anothers_session() -> None:
     assert closed == [session] and session.closed and len(sessions) == 0
 
 
-def test_a_full_cache_goes_on_without_a_session() -> None:
+def test_a_full_cache_opens_no_session() -> None:
     sessions, closed = cache()
     opened(sessions, CLIENT)
     opened(sessions, CLIENT)
@@ -74,7 +74,7 @@ def test_a_full_cache_goes_on_without_a_session() -> None:
     assert not closed
 
 
-def test_a_silent_session_gives_way_to_any_and_a_clients_to_a_follower() -> None:
+def test_a_new_session_evicts_an_idle_session_and_a_followers_evicts_a_clients() -> None:
     sessions, closed = cache()
     first, second = opened(sessions, CLIENT, now_ms=0), opened(sessions, FOLLOWER, now_ms=10)
     assert opened(sessions, 8, now_ms=100)
@@ -83,7 +83,7 @@ def test_a_silent_session_gives_way_to_any_and_a_clients_to_a_follower() -> None
     assert closed == [first, second]
 
 
-def test_sessions_whose_readers_are_gone_are_closed_in_time() -> None:
+def test_idle_sessions_are_closed_after_the_eviction_time() -> None:
     sessions, closed = cache(slots=5)
     first, second, third = (opened(sessions, CLIENT, now_ms=at) for at in (0, 10, 20))
     sessions.resume(first.session_id, 1, CLIENT, 50)
@@ -93,7 +93,7 @@ def test_sessions_whose_readers_are_gone_are_closed_in_time() -> None:
     assert closed == [second, third, first]
 
 
-def test_the_least_recently_used_is_the_first_to_go() -> None:
+def test_the_least_recently_used_session_is_evicted_first() -> None:
     sessions, closed = cache()
     first, second = opened(sessions, CLIENT, 0), opened(sessions, CLIENT, 0)
     sessions.resume(first.session_id, 1, CLIENT, 5)
@@ -101,7 +101,7 @@ def test_the_least_recently_used_is_the_first_to_go() -> None:
     assert closed == [second]
 
 
-def test_a_follower_that_registered_anew_loses_the_sessions_of_its_earlier_life() -> None:
+def test_a_follower_that_registers_again_loses_its_earlier_sessions() -> None:
     sessions, closed = cache(slots=5)
     old, other = opened(sessions, FOLLOWER, broker_epoch=1), opened(sessions, 8, broker_epoch=1)
     opened(sessions, FOLLOWER, broker_epoch=1)
@@ -110,7 +110,7 @@ def test_a_follower_that_registered_anew_loses_the_sessions_of_its_earlier_life(
     assert old in closed and other not in closed and len(sessions) == 2
 
 
-def test_a_fetch_looks_at_marked_partitions_only() -> None:
+def test_a_fetch_reads_only_marked_partitions() -> None:
     session = FetchSession(1, FOLLOWER, 1, 0)
     for tp in (A, B, C):
         assert session.put(position(tp))
@@ -121,7 +121,7 @@ def test_a_fetch_looks_at_marked_partitions_only() -> None:
     assert [one.topic_partition for one in session.take_marked()] == [B]
 
 
-def test_unsettled_partitions_are_looked_at_every_time() -> None:
+def test_unsettled_partitions_are_read_at_every_fetch() -> None:
     session = FetchSession(1, FOLLOWER, 1, 0)
     for tp in (A, B):
         session.put(position(tp))
@@ -132,7 +132,7 @@ def test_unsettled_partitions_are_looked_at_every_time() -> None:
     assert [one.topic_partition for one in session.take_marked()] == [A]
 
 
-def test_what_was_left_out_comes_first_next_time() -> None:
+def test_partitions_without_room_in_a_response_come_first_in_the_next() -> None:
     session = FetchSession(1, FOLLOWER, 1, 0)
     for tp in (A, B, C):
         session.put(position(tp))
@@ -140,7 +140,7 @@ def test_what_was_left_out_comes_first_next_time() -> None:
     assert list(session.marked) == [C, A, B]
 
 
-def test_a_waiting_fetch_is_told_once_of_all_news_of_a_partition() -> None:
+def test_a_waiting_fetch_receives_all_news_of_a_partition_once() -> None:
     session = FetchSession(1, FOLLOWER, 1, 0)
     session.put(position(A))
     assert not session.mark(A, News.APPENDED)
@@ -150,7 +150,7 @@ def test_a_waiting_fetch_is_told_once_of_all_news_of_a_partition() -> None:
     assert session.take_fresh() == {}
 
 
-def test_a_changed_position_keeps_what_its_reader_was_told() -> None:
+def test_a_changed_position_keeps_the_high_watermark_that_was_sent() -> None:
     session = FetchSession(1, FOLLOWER, 1, 0)
     session.put(position(A))
     session.partitions[A].sent_high_watermark = 5
@@ -158,7 +158,7 @@ def test_a_changed_position_keeps_what_its_reader_was_told() -> None:
     assert session.partitions[A].fetch_offset == 3 and session.partitions[A].sent_high_watermark == 5
 
 
-def test_a_reader_in_another_leader_epoch_is_told_again_what_it_has_dropped() -> None:
+def test_a_reader_in_another_leader_epoch_receives_watermark_and_log_start_again() -> None:
     session = FetchSession(1, FOLLOWER, 1, 0)
     session.put(position(A))
     session.partitions[A].sent_high_watermark = session.partitions[A].sent_log_start_offset = 5

@@ -1,4 +1,4 @@
-"""What a fetch says about a follower, and that idle sessions say the same without naming a partition."""
+"""Progress of followers from their fetches; fetches of idle sessions record it without naming a partition."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +31,7 @@ def test_a_follower_that_is_always_one_batch_behind_stays_in_sync() -> None:
         assert step == 1 or follower.last_caught_up_ms == (step - 1) * 100
 
 
-def test_being_at_the_leaders_end_is_caught_up_now() -> None:
+def test_a_follower_at_the_leaders_end_is_caught_up_now() -> None:
     follower = started()
     fetch(follower, 300, 60, 60)
     assert follower.last_caught_up_ms == 300
@@ -44,19 +44,19 @@ def test_caught_up_time_never_moves_back() -> None:
     assert follower.last_caught_up_ms == 300
 
 
-def test_only_a_moved_end_is_a_change() -> None:
+def test_a_repeated_fetch_of_the_same_offset_is_no_change() -> None:
     follower = started()
     assert fetch(follower, 100, 5, 9)
     assert not fetch(follower, 200, 5, 9)
 
 
-def test_a_new_leader_knows_no_ends_and_starts_the_clock_of_isr_members_only() -> None:
+def test_a_new_leader_has_no_end_offsets_and_starts_the_clock_of_isr_members_only() -> None:
     member, other = started(10, 500, in_isr=True), started(10, 500, in_isr=False)
     assert (member.log_end_offset, member.last_caught_up_ms) == (None, 500)
     assert (other.log_end_offset, other.last_caught_up_ms) == (None, None)
 
 
-def test_a_new_epoch_of_the_same_leader_keeps_ends_and_resets_caught_up_times() -> None:
+def test_a_new_epoch_of_the_same_leader_keeps_end_offsets_and_resets_caught_up_times() -> None:
     follower = started()
     fetch(follower, 100, 8, 8)
     follower.start_epoch(9, 700, in_isr=False, was_leader=True)
@@ -65,8 +65,8 @@ def test_a_new_epoch_of_the_same_leader_keeps_ends_and_resets_caught_up_times() 
 
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.sampled_from(["fetch", "append", "stall"])), max_size=60))
-def test_an_idle_session_says_what_a_fetch_of_every_partition_would(steps: list[tuple[int, str]]) -> None:
-    # `eager` is told of every fetch, `lazy` only of those a session names or has marks for.
+def test_an_idle_session_records_the_same_progress_as_a_fetch_of_every_partition(steps: list[tuple[int, str]]) -> None:
+    # `eager` records every fetch, `lazy` only fetches for partitions that the session names or has marked.
     eager, lazy = started(0, 0, in_isr=True), started(0, 0, in_isr=True)
     clock = FetchClock(0)
     now_ms = leader_end = follower_end = 0

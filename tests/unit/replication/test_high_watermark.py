@@ -30,19 +30,19 @@ def high_watermark(
     )
 
 
-def test_h1_the_slowest_isr_member_sets_it() -> None:
+def test_the_slowest_isr_member_sets_the_high_watermark() -> None:
     assert high_watermark([follower(2, 8), follower(3, 10)], (1, 2, 3)) == 8
 
 
-def test_h2_a_replica_that_was_caught_up_a_moment_ago_holds_it_back() -> None:
+def test_a_replica_caught_up_within_the_lag_limit_holds_the_high_watermark_back() -> None:
     assert high_watermark([follower(2, 7, 5_000)], (1,)) == 7
 
 
-def test_h3_a_replica_that_was_caught_up_long_ago_does_not() -> None:
+def test_a_replica_caught_up_before_the_lag_limit_does_not_hold_it_back() -> None:
     assert high_watermark([follower(2, 7, 31_000)], (1,)) == 10
 
 
-def test_h4_an_isr_member_whose_end_is_unknown_stops_it() -> None:
+def test_an_isr_member_with_an_unknown_end_offset_stops_the_high_watermark() -> None:
     assert high_watermark([follower(2, None)], (1, 2), current=6) == 6
 
 
@@ -51,7 +51,7 @@ def test_caught_up_counts_up_to_and_including_the_lag_limit(age_ms: int, expecte
     assert high_watermark([follower(2, 7, age_ms)], (1,)) == expected
 
 
-def test_it_never_moves_back() -> None:
+def test_the_high_watermark_never_moves_back() -> None:
     assert high_watermark([follower(2, 5)], (1, 2), current=8) == 8
 
 
@@ -63,17 +63,17 @@ def test_a_member_counts_until_its_removal_is_committed() -> None:
     assert high_watermark([follower(2, 7)], isr=(1, 2), maximal_isr=(1, 2)) == 7
 
 
-def test_b15_it_is_frozen_while_the_committed_isr_is_below_the_minimum() -> None:
+def test_the_high_watermark_does_not_advance_while_the_isr_is_below_the_minimum() -> None:
     followers = [follower(2, 10), follower(3, 10)]
     assert high_watermark(followers, isr=(1,), maximal_isr=(1, 2, 3), current=4, min_isr=2) == 4
     assert high_watermark(followers, isr=(1, 2), current=4, min_isr=2) == 10
 
 
-def test_b20_a_stopping_replica_outside_the_isr_does_not_hold_it_back() -> None:
+def test_a_stopping_replica_outside_the_isr_does_not_hold_the_high_watermark_back() -> None:
     assert high_watermark([follower(2, 7, 100)], (1,), may_join=False) == 10
 
 
-def test_a_leader_alone_commits_what_it_has() -> None:
+def test_a_leader_alone_in_the_isr_commits_its_whole_log() -> None:
     assert high_watermark([], (1,)) == 10
 
 
@@ -81,7 +81,7 @@ def test_a_leader_alone_commits_what_it_has() -> None:
     ("current", "leader", "end", "start", "expected"),
     [(0, 7, 5, 0, 5), (0, 3, 5, 0, 3), (4, 3, 5, 0, 4), (0, 3, 9, 6, 6)],
 )
-def test_a_follower_takes_the_leaders_within_its_own_log_and_never_moves_back(
+def test_a_follower_takes_the_leaders_high_watermark_up_to_its_log_end_and_never_moves_back(
     current: int, leader: int, end: int, start: int, expected: int
 ) -> None:
     assert follower_high_watermark(current, leader, end, start) == expected

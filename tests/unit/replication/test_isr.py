@@ -30,11 +30,11 @@ def test_s2_8_a_follower_is_out_of_sync_only_beyond_the_lag_limit(now_ms: int, e
     assert late([follower(2, 8, 0), follower(3, 10, 0)], now_ms) == expected
 
 
-def test_b21_a_silent_follower_at_the_leaders_end_stays() -> None:
+def test_a_follower_at_the_leaders_end_that_stops_fetching_stays() -> None:
     assert late([follower(2, 10, 0), follower(3, 10, None)], 10**9) == ()
 
 
-def test_a_follower_never_seen_in_this_epoch_is_late_once_its_clock_has_run_out() -> None:
+def test_a_follower_that_never_fetched_in_this_epoch_is_out_of_sync_after_the_lag_limit() -> None:
     assert late([follower(2, None, 0), follower(3, None, 20_000)], 30_001) == (2,)
 
 
@@ -64,18 +64,18 @@ def test_a_follower_at_the_high_watermark_and_the_epoch_start_may_join() -> None
     assert refusal(candidate(end=14)) is JoinRefusal.BELOW_HIGH_WATERMARK
 
 
-def test_b5_the_high_watermark_alone_is_not_enough_below_the_epoch_start() -> None:
+def test_a_follower_at_the_high_watermark_may_not_join_below_the_epoch_start() -> None:
     # Leader: end 160, HW 120 lagging, epoch start 160. A replica at 130 may lack committed records.
     assert refusal(candidate(end=130), hw=120, start=160) is JoinRefusal.BELOW_EPOCH_START
     assert refusal(candidate(end=160), hw=120, start=160) is None
 
 
-def test_it_must_have_fetched_in_this_epoch() -> None:
+def test_a_joining_follower_must_have_fetched_in_this_epoch() -> None:
     assert refusal(candidate(fetched=False)) is JoinRefusal.NOT_FETCHED_IN_EPOCH
     assert refusal(candidate(end=None)) is JoinRefusal.NOT_FETCHED_IN_EPOCH
 
 
-def test_b16_its_broker_epoch_must_be_the_registered_one() -> None:
+def test_a_joining_followers_broker_epoch_must_be_the_registered_epoch() -> None:
     assert refusal(candidate(broker_epoch=4)) is JoinRefusal.OLD_BROKER_EPOCH
     assert refusal(candidate(), registered=None) is JoinRefusal.NOT_REGISTERED
     # The cache may lag behind a registration; ZooKeeper confirms it when the ISR is written.
@@ -83,7 +83,7 @@ def test_b16_its_broker_epoch_must_be_the_registered_one() -> None:
     assert refusal(candidate(), registered=-1) is None
 
 
-def test_b20_a_stopping_broker_may_not_join() -> None:
+def test_a_stopping_broker_may_not_join() -> None:
     assert refusal(candidate(), stopping=True) is JoinRefusal.SHUTTING_DOWN
 
 

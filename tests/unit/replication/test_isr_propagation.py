@@ -11,13 +11,13 @@ def propagation() -> IsrPropagation:
     return IsrPropagation(quiet_ms=5_000, max_wait_ms=60_000)
 
 
-def test_s2_10_after_a_quiet_minute_a_change_goes_out_at_the_next_tick() -> None:
+def test_s2_10_a_change_after_a_minute_without_changes_is_sent_at_the_next_tick() -> None:
     changes = propagation()
     changes.record(A, 100_000)
     assert changes.take_due(100_001) == (A,)
 
 
-def test_s2_10_within_a_minute_of_the_last_propagation_it_waits_for_five_seconds_of_silence() -> None:
+def test_s2_10_a_change_within_a_minute_of_the_last_propagation_waits_for_five_seconds_without_changes() -> None:
     changes = propagation()
     changes.record(A, 0)
     assert changes.take_due(0) == (A,)
@@ -27,7 +27,7 @@ def test_s2_10_within_a_minute_of_the_last_propagation_it_waits_for_five_seconds
     assert changes.take_due(15_001) == (B,)
 
 
-def test_s2_10_under_constant_churn_one_goes_out_per_minute() -> None:
+def test_s2_10_constant_changes_are_sent_once_per_minute() -> None:
     changes = propagation()
     told_ms = []
     for now_ms in range(0, 300_000, TICK_MS):
@@ -56,7 +56,7 @@ def test_s2_11_the_set_holds_each_partition_once_and_is_empty_after_propagation(
     assert changes.pending == () and changes.take_due(10**6) == ()
 
 
-def test_what_could_not_be_written_goes_out_later_with_what_came_since() -> None:
+def test_changes_whose_write_failed_are_sent_later_with_newer_changes() -> None:
     changes = propagation()
     changes.record(A, 0)
     failed = changes.take_due(0)

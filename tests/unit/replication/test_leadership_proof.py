@@ -39,7 +39,7 @@ def ago(cell: str) -> int:
 
 
 @pytest.mark.parametrize("given, answers, because", ROWS, ids=[row[2] for row in ROWS])
-def test_a_leader_answers_as_long_as_nobody_can_have_been_elected(given: str, answers: str, because: str) -> None:
+def test_a_leader_answers_while_no_other_replica_can_have_been_elected(given: str, answers: str, because: str) -> None:
     session, controller, gap, regained, told, *fetched = given.split()
     proof = LeadershipProof(session_ms=6_000, lease_ms=9_000, fetch_wait_ms=500, now_ms=0)
     end_ms = NOW_MS if gap == "-" else ago(gap)
@@ -55,27 +55,27 @@ def test_a_leader_answers_as_long_as_nobody_can_have_been_elected(given: str, an
     assert (proved is None or proved >= since_ms) is (answers == "yes"), because
 
 
-def test_a_new_session_has_to_be_proved_anew() -> None:
+def test_a_new_session_needs_a_new_proof() -> None:
     proof = LeadershipProof(6_000, 9_000, 500, 0)
     assert proof.since_ms(1_000, session_may_be_over=False) == NEVER
     proof.session_began(5_000)
     assert proof.since_ms(5_001, session_may_be_over=False) == 5_000
 
 
-def test_a_late_answer_counts_from_when_it_was_asked_for() -> None:
+def test_a_heartbeat_response_counts_from_the_time_of_its_request() -> None:
     proof = LeadershipProof(6_000, 9_000, 500, 0)
     proof.controller_answered(asked_ms=1_000, now_ms=9_000)
     assert not proof.lease_may_be_over(10_000)
     assert proof.lease_may_be_over(10_001)
 
 
-def test_without_leases_only_the_session_counts() -> None:
+def test_without_leases_only_the_zookeeper_session_counts() -> None:
     proof = LeadershipProof(6_000, 0, 500, 0)
     assert proof.since_ms(60_000, session_may_be_over=False) == NEVER
-    assert proof.since_ms(120_000, session_may_be_over=True) == 120_000  # a gap: nobody said that the loop runs
+    assert proof.since_ms(120_000, session_may_be_over=True) == 120_000  # the event loop did not report for a while
 
 
-def test_a_fetch_counts_from_when_the_answer_before_it_was_sent() -> None:
+def test_a_fetch_counts_from_the_time_of_the_response_before_it() -> None:
     follower, clock = FollowerProgress(2), FetchClock(0)
     follower.clock = clock
     clock.fetched(100)
@@ -85,7 +85,7 @@ def test_a_fetch_counts_from_when_the_answer_before_it_was_sent() -> None:
     assert follower.followed_ms() == 150
 
 
-def test_a_follower_that_forgets_a_partition_proves_nothing_any_more() -> None:
+def test_a_follower_that_removes_a_partition_from_its_session_proves_no_leadership() -> None:
     follower, clock = FollowerProgress(2), FetchClock(0)
     follower.clock = clock
     clock.answered_ms = 150
@@ -96,7 +96,7 @@ def test_a_follower_that_forgets_a_partition_proves_nothing_any_more() -> None:
     assert follower.followed_ms() == NEVER
 
 
-def test_a_new_leader_epoch_has_to_be_fetched_in() -> None:
+def test_fetches_in_an_earlier_leader_epoch_prove_no_leadership() -> None:
     follower, clock = FollowerProgress(2), FetchClock(0)
     follower.clock = clock
     clock.answered_ms = 150

@@ -1,4 +1,4 @@
-"""Check, watch, check again, and completion exactly once."""
+"""Waiting operations are checked, watched and checked again, and complete exactly once."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ class Operation(DelayedOperation):
         self.expirations += 1
 
 
-def test_what_is_ready_completes_at_once_and_leaves_nothing_behind() -> None:
+def test_an_operation_that_is_ready_completes_at_once_and_is_not_watched() -> None:
     time = VirtualTime()
     purgatory = Purgatory(time)
     operation = Operation(lambda: True)
@@ -34,7 +34,7 @@ def test_what_is_ready_completes_at_once_and_leaves_nothing_behind() -> None:
     assert (operation.completions, operation.expirations, purgatory.delayed_count) == (1, 0, 0)
 
 
-def test_what_happens_between_check_and_watch_is_not_lost() -> None:
+def test_a_condition_fulfilled_between_check_and_watch_completes_the_operation() -> None:
     purgatory = Purgatory(VirtualTime())
     answers = iter([False, True])
     operation = Operation(lambda: next(answers))
@@ -42,7 +42,7 @@ def test_what_happens_between_check_and_watch_is_not_lost() -> None:
     assert operation.completions == 1 and purgatory.watched_count("a") == 0
 
 
-def test_any_of_its_keys_completes_it_once_and_it_leaves_all_of_them() -> None:
+def test_any_key_completes_an_operation_once_and_removes_it_from_all_keys() -> None:
     time = VirtualTime()
     purgatory = Purgatory(time)
     state = {"ready": False}
@@ -57,7 +57,7 @@ def test_any_of_its_keys_completes_it_once_and_it_leaves_all_of_them() -> None:
     assert purgatory.watched_count("a") == purgatory.watched_count("b") == purgatory.delayed_count == 0
 
 
-def test_time_completes_it_by_force_and_says_so_once() -> None:
+def test_a_timeout_completes_an_operation_and_reports_the_expiration_once() -> None:
     time = VirtualTime()
     purgatory = Purgatory(time)
     operation = Operation(lambda: False)
@@ -69,7 +69,7 @@ def test_time_completes_it_by_force_and_says_so_once() -> None:
     assert purgatory.check_and_complete("a") == 0 and operation.completions == 1
 
 
-def test_completing_one_may_complete_another_without_doing_it_twice() -> None:
+def test_an_operation_that_completes_another_leaves_each_completed_once() -> None:
     purgatory = Purgatory(VirtualTime())
     state = {"ready": False}
     second = Operation(lambda: state["ready"])
@@ -87,7 +87,7 @@ def test_completing_one_may_complete_another_without_doing_it_twice() -> None:
     assert (first.completions, second.completions) == (1, 1)
 
 
-def test_shutdown_completes_everything_once() -> None:
+def test_shutdown_completes_every_operation_once() -> None:
     time = VirtualTime()
     purgatory = Purgatory(time)
     operations = [Operation(lambda: False) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Which replica a consumer is sent to."""
+"""The replica that a consumer should fetch from, by rack."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,20 +16,20 @@ def test_a_follower_in_the_readers_rack_is_chosen() -> None:
     assert nearest_replica("b", "a", OFFSET, [follower(2, "a"), follower(3, "b")]) == 3
 
 
-def test_a_leader_in_the_readers_rack_stays() -> None:
+def test_a_leader_in_the_readers_rack_is_chosen() -> None:
     assert nearest_replica("a", "a", OFFSET, [follower(2, "a")]) is None
 
 
-def test_without_a_rack_or_with_nobody_there_the_leader_is_read() -> None:
+def test_the_leader_is_chosen_without_a_rack_or_without_a_replica_in_it() -> None:
     assert nearest_replica("", "a", OFFSET, [follower(2, None), follower(3, "")]) is None
     assert nearest_replica("c", "a", OFFSET, [follower(2, "b"), follower(3, None)]) is None
 
 
-def test_a_follower_without_the_offset_is_passed_over() -> None:
+def test_a_follower_without_the_offset_is_not_chosen() -> None:
     assert nearest_replica("b", "a", OFFSET, [follower(2, "b", end=49), follower(3, "b", start=51)]) is None
     assert nearest_replica("b", "a", OFFSET, [follower(2, "b", end=50)]) == 2
 
 
 @given(st.permutations([follower(4, "b", 90), follower(3, "b", 100), follower(2, "b", 100)]))
-def test_the_one_that_reaches_furthest_is_chosen_whatever_their_order(followers: list[Candidate]) -> None:
+def test_the_follower_with_the_highest_end_offset_is_chosen_in_any_order(followers: list[Candidate]) -> None:
     assert nearest_replica("b", "a", OFFSET, followers) == 2

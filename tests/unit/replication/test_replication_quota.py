@@ -1,4 +1,4 @@
-"""The quota of throttled replication: what is measured, when somebody waits, and that nobody waits for ever."""
+"""The quota of throttled replication: the measured rate, which replicas wait, and the bound on every wait."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ def limited(limit: int) -> ReplicationQuota:
     return quota
 
 
-def test_a_young_measurement_counts_as_ten_seconds() -> None:
+def test_a_rate_measured_for_less_than_ten_seconds_is_divided_by_ten_seconds() -> None:
     quota = limited(100)
     quota.record(1_000, 0)
     assert quota.rate(0) == 100
@@ -28,7 +28,7 @@ def test_a_young_measurement_counts_as_ten_seconds() -> None:
     assert quota.is_exceeded(0)
 
 
-def test_the_rate_falls_as_time_goes_by_and_samples_leave() -> None:
+def test_the_rate_falls_as_old_samples_expire() -> None:
     quota = limited(100)
     quota.record(11_000, 0)
     assert quota.rate(0) == 1_100
@@ -45,7 +45,7 @@ def test_traffic_within_one_second_is_one_sample() -> None:
     assert quota.rate(11_000) == 500 * 1000 / 10_000
 
 
-def test_without_a_limit_nobody_waits_but_traffic_is_measured() -> None:
+def test_without_a_limit_no_replica_waits_and_traffic_is_measured() -> None:
     quota = limited(UNLIMITED)
     quota.record(1 << 40, 0)
     assert not quota.holds_back(TP, 0)
@@ -69,7 +69,7 @@ def test_only_listed_replicas_wait() -> None:
     limit=st.integers(0, 1_000_000),
     traffic=st.lists(st.tuples(st.integers(0, 3_000), st.integers(1, 50_000_000)), min_size=1, max_size=30),
 )
-def test_whatever_went_before_replicas_go_on_within_eleven_seconds(limit: int, traffic: list[tuple[int, int]]) -> None:
+def test_after_any_traffic_the_quota_is_free_within_eleven_seconds(limit: int, traffic: list[tuple[int, int]]) -> None:
     quota = limited(limit)
     now_ms = 0
     for pause_ms, byte_count in traffic:
@@ -79,9 +79,7 @@ def test_whatever_went_before_replicas_go_on_within_eleven_seconds(limit: int, t
 
 
 @given(st.integers(1_000, 1_000_000), st.integers(1, 200_000))
-def test_a_sender_that_waits_when_told_keeps_to_the_limit_but_for_one_answer_per_window(
-    limit: int, answer: int
-) -> None:
+def test_a_sender_that_obeys_the_quota_exceeds_it_by_at_most_one_response_per_window(limit: int, answer: int) -> None:
     quota = limited(limit)
     sent = 0
     for now_ms in range(0, 60_000, 50):
@@ -98,7 +96,7 @@ def test_a_list_of_replicas_is_accepted(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "0:", ":1", "a:1", "0:1,*", "*,*", "-1:2", "0:1:2", "**"])
-def test_anything_else_is_no_list_of_replicas(text: str) -> None:
+def test_malformed_lists_of_replicas_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         checked_throttled_replicas(text)
 
@@ -110,7 +108,7 @@ def test_a_broker_takes_its_own_entries_from_the_list() -> None:
     assert throttled_partitions("*", 2) is None
 
 
-def test_a_brokers_own_rate_wins_over_that_of_all_and_nonsense_counts_as_unset() -> None:
+def test_a_brokers_own_rate_overrides_the_default_and_an_invalid_rate_counts_as_unset() -> None:
     key = "leader.replication.throttled.rate"
     assert broker_dynamic_config({key: "5"}, {key: "7"}) == BrokerDynamicConfig(5, UNLIMITED)
     assert broker_dynamic_config({}, {key: "7"}) == BrokerDynamicConfig(7, UNLIMITED)

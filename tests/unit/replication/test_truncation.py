@@ -62,24 +62,24 @@ def follow(follower: EpochLog, leader: EpochLog) -> list[int]:
     raise AssertionError("no end to the truncation")
 
 
-def test_without_an_answer_it_truncates_to_the_high_watermark() -> None:
+def test_a_follower_without_an_epoch_end_truncates_to_the_high_watermark() -> None:
     point = truncation_point(None, 10, lambda _epoch: None, fallback_offset=6)
     assert (point.offset, point.done) == (6, True)
 
 
-def test_an_offset_without_an_epoch_is_taken_within_the_own_log() -> None:
+def test_an_end_offset_without_an_epoch_is_limited_to_the_own_log_end() -> None:
     point = truncation_point(EpochEnd(-1, 12), 10, lambda _epoch: None, 0)
     assert (point.offset, point.done) == (10, True)
 
 
-def test_a_known_epoch_ends_the_search_at_the_shorter_of_both() -> None:
+def test_a_known_epoch_ends_the_search_at_the_smaller_of_both_end_offsets() -> None:
     point = truncation_point(EpochEnd(3, 8), 10, lambda _epoch: (3, 9), 0)
     assert (point.offset, point.done) == (8, True)
     point = truncation_point(EpochEnd(3, 12), 10, lambda _epoch: (3, 9), 0)
     assert (point.offset, point.done) == (9, True)
 
 
-def test_an_unknown_epoch_goes_down_to_its_floor_and_asks_again() -> None:
+def test_an_unknown_epoch_truncates_to_the_next_lower_epoch_and_asks_again() -> None:
     point = truncation_point(EpochEnd(1, 4), 4, lambda _epoch: (0, 2), 0)
     assert (point.offset, point.done) == (2, False)
 
@@ -92,13 +92,13 @@ def test_x4_fast_failover_with_fetches() -> None:
     assert divergence(2, 0, 0, leader.end, leader.end_offset) is None
 
 
-def test_x6_unclean_leader_makes_the_old_one_truncate_below_its_high_watermark() -> None:
+def test_x6_an_unclean_leader_makes_the_old_leader_truncate_below_its_high_watermark() -> None:
     old = EpochLog(epochs=[3] * 10)
     unclean = EpochLog(epochs=[3] * 6 + [4, 4])
     assert follow(old, unclean) == [6]
 
 
-def test_x7_an_empty_epoch_costs_its_entry_but_no_record() -> None:
+def test_x7_an_epoch_without_records_removes_its_entry_but_no_record() -> None:
     follower = EpochLog(epochs=[3] * 10).lead(4)
     leader = EpochLog(epochs=[3] * 10 + [5])
     assert divergence(10, 4, 0, leader.end, leader.end_offset) == EpochEnd(3, 10)
@@ -106,7 +106,7 @@ def test_x7_an_empty_epoch_costs_its_entry_but_no_record() -> None:
     assert follower.end == 10 and follower.latest == 3
 
 
-def test_an_epoch_the_leader_knows_nothing_of_is_out_of_range() -> None:
+def test_a_fetch_with_an_epoch_unknown_to_the_leader_is_out_of_range() -> None:
     with pytest.raises(OffsetOutOfRangeError):
         divergence(0, 5, 0, 10, lambda _epoch: None)
 
@@ -122,7 +122,7 @@ epochs = st.lists(st.integers(0, 6), max_size=12).map(sorted)
 
 
 @given(epochs, epochs, st.integers(0, 12))
-def test_b2_after_truncation_the_follower_is_a_prefix_of_the_leader_and_keeps_what_both_have(
+def test_after_truncation_the_follower_is_a_prefix_of_the_leader_and_keeps_the_common_records(
     ours: list[int], theirs: list[int], common: int
 ) -> None:
     # Histories as replication makes them: equal up to a point, and no epoch written by two leaders.
