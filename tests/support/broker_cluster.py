@@ -1,6 +1,6 @@
 """Real broker cores in one thread: virtual time, the in-memory ZooKeeper, logs on a memory disk, a direct transport.
 
-There is no controller here: the test plays it with `BrokerCluster.decide`, `update_metadata` and `stop_replica`.
+There is no controller: the test acts as controller with `BrokerCluster.decide`, `update_metadata` and `stop_replica`.
 """
 
 import random
@@ -188,7 +188,7 @@ class DirectTransport:
 
 
 class BrokerUnderTest:
-    """One broker: its core, disk, session and what it said."""
+    """One broker: its core, disk, session and state changes."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class BrokerUnderTest:
         return log
 
     def values(self, tp: TopicPartition = TP) -> list[bytes]:
-        """Values in the log, all of it."""
+        """Values of all records in the log."""
         log = self.log(tp)
         found: list[bytes] = []
         offset = log.log_start_offset
@@ -293,11 +293,11 @@ class BrokerUnderTest:
         return answers
 
     def crash(self) -> None:
-        """Die: nothing is answered any more, the session ends by its timeout; files stay as they are."""
+        """Kill the process: it answers no request, its session ends by timeout, its files stay."""
         self.up = False
         self.zookeeper.crash()
         self.files.locked.clear()
-        # The dead process's timers run on in virtual time; make sure that they find nothing to do.
+        # The dead process's timers still run in virtual time; make sure that they do nothing.
         self.node.replica_manager._stopped = True
         self.node.replica_manager.fetchers.close()
         self.node._stopped = True
@@ -356,7 +356,7 @@ class BrokerCluster:
     # ZooKeeper
 
     def zk(self, request: object) -> object:
-        """Carry out one request, now."""
+        """Execute one request now."""
         answers: list[object] = []
         self._zk.submit([request], answers.extend)  # type: ignore[list-item]
         self.time.run_until(lambda: bool(answers), 5_000)
@@ -391,7 +391,7 @@ class BrokerCluster:
         """Delete a node."""
         self.zk(Delete(path))
 
-    # The controller's part
+    # Requests of the controller
 
     def live(self, broker_ids: Iterable[int] | None = None) -> tuple[LiveBroker, ...]:
         """Live brokers as the controller would list them."""
@@ -408,7 +408,7 @@ class BrokerCluster:
         )
 
     def stamp(self, broker_id: int, controller_epoch: int | None = None) -> ControllerStamp:
-        """What the controller puts on a request to a broker."""
+        """Return the stamp of the controller's requests to a broker."""
         epoch = self.controller_epoch if controller_epoch is None else controller_epoch
         return ControllerStamp(CONTROLLER_ID, epoch, self.brokers[broker_id].node.broker_epoch)
 
@@ -464,7 +464,7 @@ class BrokerCluster:
         to: Iterable[int] | None = None,
         is_new: bool = False,
     ) -> LeaderAndIsrPartition:
-        """Write a decision to ZooKeeper, then tell the replicas that are up (or only those in ``to``)."""
+        """Write a decision to ZooKeeper, then send it to the replicas that are up (or only those in ``to``)."""
         decision = self.partition(leader, leader_epoch, isr, replicas, tp, is_new=is_new)
         version = self.write_state(LeaderAndIsr(leader, leader_epoch, decision.isr, 0, decision.controller_epoch), tp)
         decision = replace(decision, zk_version=version)
@@ -477,7 +477,7 @@ class BrokerCluster:
         return decision
 
     def update_metadata(self, live: Iterable[int] | None = None, to: Iterable[int] | None = None) -> None:
-        """Tell brokers of all live brokers and decisions."""
+        """Send brokers all live brokers and decisions."""
         alive = self.live(live)
         up = {broker.broker_id for broker in alive}
         partitions = tuple(
@@ -511,7 +511,7 @@ class BrokerCluster:
         state = StopReplicaPartition(tp, topic_id, leader_epoch, delete)
         return self.handle(broker_id, StopReplicaRequest(self.stamp(broker_id), (state,)))
 
-    # What tests wait for
+    # Conditions that tests wait for
 
     def until_in_sync(self, *broker_ids: int, tp: TopicPartition = TP, max_ms: float = 20_000) -> None:
         """Wait until these brokers hold the same log, and its leader's high watermark is at the end."""

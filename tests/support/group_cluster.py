@@ -150,7 +150,7 @@ class GroupCluster:
             replicated()
 
     def run(self) -> None:
-        """Do what is due, without letting time pass."""
+        """Run callbacks that are due, without letting time pass."""
         self.time.run_due()
 
     # Requests
@@ -208,7 +208,7 @@ class GroupCluster:
         return self.coordinator.leave(GROUP, [LeavingMember(one, None) for one in member_ids])
 
     def commit(self, offset: int, joined: JoinResult | None = None, partition: int = 0, topic: str = "t") -> list[Any]:
-        """Commit one offset, as a member or as a caller that is none."""
+        """Commit one offset, as a member or without a membership."""
         answers: list[Any] = []
         value = OffsetValue(offset, 3, "note", self.time.wall_ms())
         generation, member_id = (-1, "") if joined is None else (joined.generation, joined.member_id)

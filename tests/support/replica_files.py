@@ -11,7 +11,7 @@ from paceline.model.identifiers import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """One batch as it lies in a segment."""
+    """One batch as stored in a segment."""
 
     base_offset: int
     last_offset: int

@@ -34,7 +34,7 @@ class VirtualTime:
         return int(self._now_ms) + self._wall_offset_ms
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run after what is due already."""
+        """Run after the callbacks that are already due."""
         self.call_later(0, callback)
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> _Entry:
@@ -44,7 +44,7 @@ class VirtualTime:
         return entry
 
     def run_due(self, max_steps: int = 1_000_000) -> None:
-        """Run everything that is due now, and what it makes due now, without letting time pass."""
+        """Run every callback that is due now, including those they make due, without letting time pass."""
         self.run_until(lambda: False, max_ms=0, max_steps=max_steps, must_hold=False)
 
     def run_for(self, duration_ms: float) -> None:

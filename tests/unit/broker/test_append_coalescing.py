@@ -1,4 +1,4 @@
-"""Followers get the small appends of many producers in one fetch answer (broker/requests/append_coalescing.py)."""
+"""Followers get the small appends of many producers in one fetch response (broker/requests/append_coalescing.py)."""
 
 import pytest
 
@@ -26,13 +26,13 @@ def commit_ms(cluster: BrokerCluster, value: bytes = b"a") -> float:
 
 
 def send_together(cluster: BrokerCluster, count: int) -> None:
-    """Have so many producers answered at the same moment."""
+    """Let the requests of ``producers`` producers be answered at the same moment."""
     answers = [cluster[1].produce(b"a") for _ in range(count)]
     cluster.time.run_until(lambda: all(answers), 1_000)
 
 
 def fetches_per_request(cluster: BrokerCluster, producers: int, requests: int) -> float:
-    """Let producers send the next record soon after each answer, one after the other; return fetches per request."""
+    """Let producers send the next record soon after each answer; return fetches per produce request."""
     done: list[ProduceResult] = []
     fetches = cluster[1].node.replica_manager.fetches
     before = fetches.request_count
@@ -65,7 +65,7 @@ def test_single_producer_is_never_delayed(cluster: BrokerCluster) -> None:
     assert [commit_ms(cluster) for _ in range(5)] == [ROUND_MS] * 5
 
 
-def test_producers_that_do_not_come_back_delay_an_append_for_a_moment_only(cluster: BrokerCluster) -> None:
+def test_producers_that_send_no_more_records_delay_an_append_only_briefly(cluster: BrokerCluster) -> None:
     send_together(cluster, 10)  # takes two rounds: the first append is fetched alone
     assert ROUND_MS < commit_ms(cluster) <= ROUND_MS + (2 * ROUND_MS // 2 + 1) + 1
     cluster.time.run_for(100)

@@ -1,4 +1,4 @@
-"""A configuration changed through a controller reaches the logs of brokers that are running."""
+"""A configuration change through a controller takes effect on running brokers."""
 
 import random
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from tests.support.zookeeper.client import MemoryZooKeeper
 
 
 class Unreachable:
-    """A transport of a controller whose requests never arrive: the test plays the brokers' part by itself."""
+    """A controller's transport whose requests never arrive: the test acts for the brokers."""
 
     def send(
         self,
@@ -38,7 +38,7 @@ class Unreachable:
         pass
 
 
-def test_a_change_asked_of_the_controller_is_applied_by_every_broker() -> None:
+def test_a_configuration_change_through_the_controller_is_applied_by_every_broker() -> None:
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     assignment = znodes.TopicAssignment({TP.partition: ReplicaAssignment((1, 2, 3))}, "x" * 22)

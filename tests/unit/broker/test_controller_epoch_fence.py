@@ -20,7 +20,7 @@ from paceline.model.state_change import StateChangeKind
 from tests.support.broker_cluster import TP, BrokerCluster
 
 
-def test_nothing_is_taken_before_the_first_registration() -> None:
+def test_control_requests_are_refused_before_the_first_registration() -> None:
     fence = ControllerEpochFence(lambda _on_read: None)
     with pytest.raises(ControlRequestDeferredError):
         fence.check(ControllerStamp(1_000_000, 1, 29), -1)
@@ -28,7 +28,7 @@ def test_nothing_is_taken_before_the_first_registration() -> None:
     assert fence.check(ControllerStamp(1_000_000, 1, 30), 30) is ErrorCode.NONE
 
 
-def test_a_broker_back_before_its_old_session_ends_is_not_made_leader_by_a_request_for_its_last_life() -> None:
+def test_a_restarted_broker_refuses_a_leader_and_isr_for_its_earlier_registration() -> None:
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster.time.run_for(50)
@@ -36,7 +36,7 @@ def test_a_broker_back_before_its_old_session_ends_is_not_made_leader_by_a_reque
     cluster.until_in_sync(1, 2, 3)
     stamp = cluster.stamp(2)
     cluster[2].crash()
-    again = cluster.boot(2)  # on an empty disk, while the old registration still stands
+    again = cluster.boot(2)  # on an empty disk, while the old registration still exists
     cluster.time.run_for(100)
     assert again.node.broker_epoch == -1
     with pytest.raises(ControlRequestDeferredError):
@@ -53,7 +53,7 @@ def cluster_with_a_controller() -> BrokerCluster:
     return cluster
 
 
-def test_nothing_of_a_forged_next_epoch_is_applied_and_the_controller_is_not_locked_out() -> None:
+def test_a_request_with_a_forged_controller_epoch_is_not_applied_and_the_real_controller_is_obeyed() -> None:
     cluster = cluster_with_a_controller()
     node = cluster[1].node
     known = node.metadata.snapshot
@@ -70,7 +70,7 @@ def test_nothing_of_a_forged_next_epoch_is_applied_and_the_controller_is_not_loc
     assert {one.cause for one in refused} == {"controller epoch 2 is not in ZooKeeper"}
 
 
-def test_the_next_controller_is_heard_once_zookeeper_has_confirmed_its_epoch() -> None:
+def test_the_next_controller_is_obeyed_when_zookeeper_has_confirmed_its_epoch() -> None:
     cluster = cluster_with_a_controller()
     node = cluster[1].node
     cluster.set_controller_epoch(2)
@@ -101,7 +101,7 @@ def test_stop_replica_of_an_older_controller_neither_stops_nor_deletes(delete: b
     assert manager.fetchers.state(TP) is not None
 
 
-def test_an_epoch_that_could_not_be_read_is_asked_for_again() -> None:
+def test_an_epoch_that_could_not_be_read_is_read_again() -> None:
     answers: list[Callable[[int | None], None]] = []
     refuted: list[int] = []
     fence = ControllerEpochFence(answers.append, refuted.append)

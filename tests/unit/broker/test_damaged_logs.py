@@ -36,12 +36,12 @@ def cluster() -> BrokerCluster:
 
 
 def events(cluster: BrokerCluster) -> int:
-    """Notices to the controller that a replica has changed."""
+    """Return the number of notifications to the controller about a changed replica."""
     return sum(path.startswith(znodes.LOG_DIR_EVENT_NOTIFICATION + "/") for path in cluster.paths())
 
 
 def read_all(broker: BrokerUnderTest, offset: int = 0) -> tuple[bytes, ErrorCode | None]:
-    """What a client reads from ``offset`` on until the end or the first error."""
+    """Return the values that a client reads from ``offset`` on, and the first error."""
     found = b""
     while offset < len(VALUES):
         (response,) = broker.consume(offset, max_bytes=100)
@@ -53,22 +53,22 @@ def read_all(broker: BrokerUnderTest, offset: int = 0) -> tuple[bytes, ErrorCode
     return found, None
 
 
-def test_a_damaged_leader_leaves_service_and_is_rebuilt_from_its_successor(cluster: BrokerCluster) -> None:
+def test_a_damaged_leader_goes_offline_and_is_rebuilt_from_its_successor(cluster: BrokerCluster) -> None:
     damaged, kept_at = cluster[1], cluster[1].log().path
     flip(damaged, VALUES[4])
     found, error = read_all(damaged)
-    assert error is ErrorCode.KAFKA_STORAGE_ERROR, "ask again, elsewhere"
-    assert found.count(b"value-") == 4, "what lies in front of the damage is served"
+    assert error is ErrorCode.KAFKA_STORAGE_ERROR, "the client retries on another leader"
+    assert found.count(b"value-") == 4, "records before the damage are served"
     cluster.time.run_for(50)
     assert TP not in damaged.node.replica_manager.partitions and events(cluster) == 1
     probe = cluster.send(1, replace(cluster.partition(1, 4, (1, 2, 3)), zk_version=0))
     assert probe.partition_errors == {TP: ErrorCode.KAFKA_STORAGE_ERROR}
-    assert damaged.log().log_end_offset == 10, "nothing is thrown away yet"
+    assert damaged.log().log_end_offset == 10, "no log is set aside yet"
 
     cluster.decide(2, 5, (2, 3), to=(2, 3))
     cluster.time.run_for(50)
-    assert events(cluster) == 2, "it says that it is back"
-    assert damaged.logs.set_aside == [], "nor before it is told whom to follow"
+    assert events(cluster) == 2, "it reports that it can follow again"
+    assert damaged.logs.set_aside == [], "nor before a LeaderAndIsr names a leader"
     answer = cluster.send(1, cluster.partition(2, 5, (2, 3)), live_leaders=cluster.live([2]))
     assert answer.partition_errors == {TP: ErrorCode.NONE}
     cluster.until_in_sync(1, 2, 3)
@@ -83,14 +83,14 @@ def test_a_damaged_leader_leaves_service_and_is_rebuilt_from_its_successor(clust
     assert damaged.node.metrics_snapshot().damaged_logs == 0 and damaged.node.metrics_snapshot().logs_set_aside == 1
 
 
-def test_the_last_member_of_the_isr_serves_what_is_intact(cluster: BrokerCluster) -> None:
+def test_the_last_isr_member_serves_its_intact_records(cluster: BrokerCluster) -> None:
     cluster.cuts |= {(2, 1), (3, 1)}
     cluster.decide(1, 5, (1,))
     flip(cluster[1], VALUES[4])
     found, error = read_all(cluster[1])
     assert error is ErrorCode.CORRUPT_MESSAGE and found.count(b"value-") == 4
     (response,) = cluster[1].consume(5)
-    assert response.results[0].batches.count(b"value-") == 5, "also what lies behind the damage"
+    assert response.results[0].batches.count(b"value-") == 5, "also records after the damage"
     cluster.time.run_for(60_000)
     assert cluster[1].node.replica_manager.partitions[TP].is_leader
     assert cluster[1].logs.set_aside == [] and events(cluster) == 0
@@ -99,7 +99,7 @@ def test_the_last_member_of_the_isr_serves_what_is_intact(cluster: BrokerCluster
     assert [change.cause for change in cluster[1].said(StateChangeKind.LOG_DAMAGED)] != []
 
 
-def test_dead_members_of_the_isr_are_no_good_peers(cluster: BrokerCluster) -> None:
+def test_a_damaged_leader_stays_while_the_other_isr_members_are_dead(cluster: BrokerCluster) -> None:
     cluster.decide(1, 5, (1, 2))
     cluster.update_metadata(live=(1, 3))
     flip(cluster[1], VALUES[4])
@@ -108,16 +108,18 @@ def test_dead_members_of_the_isr_are_no_good_peers(cluster: BrokerCluster) -> No
     assert TP in cluster[1].node.replica_manager.partitions
 
 
-def test_it_is_handed_over_as_soon_as_a_peer_is_there(cluster: BrokerCluster) -> None:
+def test_a_damaged_leader_goes_offline_when_another_replica_joins_the_isr(cluster: BrokerCluster) -> None:
     cluster.decide(1, 5, (1,))
     flip(cluster[1], VALUES[4])
     assert read_all(cluster[1])[1] is ErrorCode.CORRUPT_MESSAGE
-    cluster.time.run_until(lambda: set(cluster.state().isr) == {1, 2, 3}, 60_000)  # they have it all already
+    cluster.time.run_until(
+        lambda: set(cluster.state().isr) == {1, 2, 3}, 60_000
+    )  # the followers have all records already
     cluster.time.run_for(60_000)
     assert TP not in cluster[1].node.replica_manager.partitions and events(cluster) >= 1
 
 
-def test_it_takes_its_place_again_when_nobody_else_is_left(cluster: BrokerCluster) -> None:
+def test_a_damaged_replica_leads_again_when_it_is_the_only_isr_member(cluster: BrokerCluster) -> None:
     flip(cluster[1], VALUES[4])
     read_all(cluster[1])
     cluster.time.run_for(50)
@@ -129,7 +131,7 @@ def test_it_takes_its_place_again_when_nobody_else_is_left(cluster: BrokerCluste
     assert read_all(cluster[1], 5)[1] is None
 
 
-def test_metadata_of_the_same_epoch_brings_nobody_back(cluster: BrokerCluster) -> None:
+def test_metadata_of_the_same_leader_epoch_does_not_end_the_offline_state(cluster: BrokerCluster) -> None:
     flip(cluster[1], VALUES[4])
     read_all(cluster[1])
     cluster.time.run_for(50)
@@ -138,18 +140,18 @@ def test_metadata_of_the_same_epoch_brings_nobody_back(cluster: BrokerCluster) -
     assert events(cluster) == 1
 
 
-def test_a_follower_that_the_isr_relies_on_keeps_its_damaged_log(cluster: BrokerCluster) -> None:
+def test_a_follower_in_the_isr_keeps_its_damaged_log(cluster: BrokerCluster) -> None:
     flip(cluster[1], VALUES[4])
     read_all(cluster[1])
     cluster.time.run_for(50)
     cluster.decide(-1, 5, (1,), to=())
     cluster.decide(2, 6, (1, 2), to=(2,))
     answer = cluster.send(1, cluster.partition(2, 6, (1, 2)), live_leaders=cluster.live([2]))
-    assert answer.partition_errors == {TP: ErrorCode.KAFKA_STORAGE_ERROR}, "which takes it out of the ISR"
+    assert answer.partition_errors == {TP: ErrorCode.KAFKA_STORAGE_ERROR}, "which removes it from the ISR"
     assert cluster[1].logs.set_aside == [] and cluster[1].log().log_end_offset == 10
 
 
-def test_damage_met_while_truncating_takes_the_follower_out_of_service(cluster: BrokerCluster) -> None:
+def test_damage_found_while_truncating_takes_the_follower_offline(cluster: BrokerCluster) -> None:
     follower = cluster[3]
     path = follower.log().segments[0].log_path
     data = follower.files.contents[path]
@@ -165,7 +167,7 @@ def test_damage_met_while_truncating_takes_the_follower_out_of_service(cluster: 
     assert follower.values() == VALUES[:5]
 
 
-def test_a_follower_never_appends_a_bad_batch_and_asks_again(cluster: BrokerCluster) -> None:
+def test_a_follower_never_appends_a_corrupt_batch_and_fetches_again(cluster: BrokerCluster) -> None:
     leader, follower = cluster[1], cluster[2]
     bad = True
 
@@ -183,18 +185,18 @@ def test_a_follower_never_appends_a_bad_batch_and_asks_again(cluster: BrokerClus
         return replace(result, batches=bytes(data))
 
     leader.node.handle_replica_fetch = replica_fetch  # type: ignore[method-assign]
-    cluster.time.run_for(2_000)  # what waits at the leader is not spoilt
+    cluster.time.run_for(2_000)  # the leader's own batch is intact
     leader.produce(b"new")
     before = len(follower.transport.fetches)
     cluster.time.run_for(2_000)
     assert follower.values() == VALUES
-    assert 3 <= len(follower.transport.fetches) - before <= 60, "again and again, but not without a pause"
+    assert 3 <= len(follower.transport.fetches) - before <= 60, "repeated, with pauses"
     bad = False
     cluster.until_in_sync(1, 2, 3)
     assert follower.values() == [*VALUES, b"new"]
 
 
-def test_looking_up_a_time_meets_damage_too(cluster: BrokerCluster) -> None:
+def test_a_lookup_by_time_reports_damage(cluster: BrokerCluster) -> None:
     cluster.decide(1, 5, (1,))
     flip(cluster[1], VALUES[0])
     path = cluster[1].log().segments[0].log_path
@@ -216,7 +218,7 @@ def test_a_damaged_replica_may_be_deleted(cluster: BrokerCluster) -> None:
 
 
 def crash_with_a_later_epoch(cluster: BrokerCluster) -> None:
-    """Broker 3 dies, and comes back with a first batch of an epoch that never was: no checksum covers that field."""
+    """Restart broker 3 with a false epoch in its first batch: no checksum covers that field."""
     data = cluster[3].files.contents[cluster[3].log().segments[0].log_path]
     cluster[3].crash()
     data[13] ^= 0x20
@@ -226,22 +228,24 @@ def crash_with_a_later_epoch(cluster: BrokerCluster) -> None:
     assert back.log().latest_epoch == 4 + (0x20 << 16)
 
 
-def test_a_log_with_an_epoch_that_never_was_is_rebuilt(cluster: BrokerCluster) -> None:
+def test_a_log_with_a_false_epoch_is_rebuilt(cluster: BrokerCluster) -> None:
     crash_with_a_later_epoch(cluster)
     cluster.decide(1, 5, (1, 2))
     cluster.until_in_sync(1, 2, 3)
     assert cluster[3].values() == VALUES and cluster[3].log().latest_epoch == 4
-    assert [path.endswith("-damaged") for path in cluster[3].logs.set_aside] == [True], "what was there is kept"
+    assert [path.endswith("-damaged") for path in cluster[3].logs.set_aside] == [True], "the old log is kept"
 
 
-def test_a_log_with_an_epoch_that_never_was_takes_no_role_that_others_rely_on(cluster: BrokerCluster) -> None:
+def test_a_log_with_a_false_epoch_does_not_lead(cluster: BrokerCluster) -> None:
     crash_with_a_later_epoch(cluster)
     answer = cluster.send(3, cluster.partition(3, 5, (1, 2, 3)))
     assert answer.partition_errors == {TP: ErrorCode.KAFKA_STORAGE_ERROR}
     assert cluster[3].logs.set_aside == [], "the ISR relies on it"
 
 
-def test_a_late_stop_of_an_earlier_stay_does_not_delete_a_replica_that_left_service(cluster: BrokerCluster) -> None:
+def test_a_late_stop_replica_of_an_earlier_leader_epoch_does_not_delete_an_offline_replica(
+    cluster: BrokerCluster,
+) -> None:
     damaged = cluster[1]
     flip(damaged, VALUES[4])
     read_all(damaged)

@@ -1,4 +1,4 @@
-"""DeleteRecords: where logs begin, who follows, and when it is answered (KIP-107)."""
+"""DeleteRecords: new log starts on leader and followers, and the time of the answer (KIP-107)."""
 
 from dataclasses import replace
 
@@ -52,16 +52,16 @@ def starts(cluster: BrokerCluster) -> list[int]:
     return [cluster[broker_id].log().log_start_offset for broker_id in (1, 2, 3)]
 
 
-def test_every_live_replica_has_followed_when_it_is_answered(cluster: BrokerCluster) -> None:
+def test_every_live_replica_has_the_new_log_start_at_the_answer(cluster: BrokerCluster) -> None:
     answers = delete(cluster, 7)
-    assert answers == [], "nobody has followed yet"
+    assert answers == [], "no follower has the new log start yet"
     cluster.time.run_until(lambda: bool(answers), 100)
     assert answers[0].failure is None and answers[0].low_watermark == 7
     assert starts(cluster) == [7, 7, 7]
     assert cluster[2].values() == [b"7", b"8", b"9"]
 
 
-def test_without_an_offset_everything_committed_goes(cluster: BrokerCluster) -> None:
+def test_without_an_offset_all_committed_records_are_deleted(cluster: BrokerCluster) -> None:
     answers = delete(cluster, None)
     cluster.time.run_for(200)
     assert answers[0].low_watermark == 10 and starts(cluster) == [10, 10, 10]
@@ -81,7 +81,7 @@ def test_reads_below_the_start_are_out_of_range(cluster: BrokerCluster) -> None:
     assert cluster[1].node.list_offsets(by_time, Isolation.READ_UNCOMMITTED)[0].offset == 7
 
 
-def test_whole_segments_go_after_their_delay_on_every_replica(cluster: BrokerCluster) -> None:
+def test_whole_segments_are_deleted_after_their_delay_on_every_replica(cluster: BrokerCluster) -> None:
     before = {broker_id: len(cluster[broker_id].log().segments) for broker_id in (1, 2, 3)}
     delete(cluster, 7)
     cluster.time.run_for(500)
@@ -89,20 +89,20 @@ def test_whole_segments_go_after_their_delay_on_every_replica(cluster: BrokerClu
         broker = cluster[broker_id]
         assert len(broker.log().segments) < before[broker_id]
         names = [path for path in broker.files.contents if path.startswith(broker.log().path + "/")]
-        assert any(path.endswith(".deleted") for path in names), "readers under way may finish"
+        assert any(path.endswith(".deleted") for path in names), "reads in progress may finish"
     cluster.time.run_for(1_500)
     for broker_id in (1, 2, 3):
         assert not any(path.endswith(".deleted") for path in cluster[broker_id].files.contents)
 
 
-def test_it_survives_a_crash_of_the_leader(cluster: BrokerCluster) -> None:
+def test_the_new_log_start_survives_a_crash_of_the_leader(cluster: BrokerCluster) -> None:
     answers = delete(cluster, 7)
     cluster.time.run_until(lambda: bool(answers), 200)
     broker = cluster.restart(1)
     assert broker.log().log_start_offset == 7 and broker.log().log_end_offset == 10
 
 
-def test_it_survives_a_crash_of_every_replica_whoever_leads_next(cluster: BrokerCluster) -> None:
+def test_the_new_log_start_survives_a_crash_of_every_replica(cluster: BrokerCluster) -> None:
     answers = delete(cluster, 7)
     cluster.time.run_until(lambda: bool(answers), 200)
     assert answers[0].failure is None
@@ -114,7 +114,7 @@ def test_it_survives_a_crash_of_every_replica_whoever_leads_next(cluster: Broker
     assert broker.log().log_start_offset == 7 and broker.values() == [b"7", b"8", b"9"]
 
 
-def test_followers_write_log_starts_once_when_they_move_and_not_with_every_answer(cluster: BrokerCluster) -> None:
+def test_followers_write_a_log_start_only_when_it_changes(cluster: BrokerCluster) -> None:
     def writes() -> int:
         return sum(operation == "rename" and path.startswith(LOG_STARTS) for operation, path in files.operations)
 
@@ -129,7 +129,7 @@ def test_followers_write_log_starts_once_when_they_move_and_not_with_every_answe
     assert cluster[2].log().log_end_offset == 15 and writes() == before + 1
 
 
-def test_a_dead_follower_is_not_waited_for_and_follows_when_it_is_back(cluster: BrokerCluster) -> None:
+def test_a_dead_follower_does_not_delay_the_answer_and_follows_when_it_returns(cluster: BrokerCluster) -> None:
     cluster.cuts.add((3, 1))
     cluster.update_metadata(live=(1, 2))
     cluster.time.run_for(1_000)
@@ -142,7 +142,7 @@ def test_a_dead_follower_is_not_waited_for_and_follows_when_it_is_back(cluster: 
     cluster.time.run_until(lambda: starts(cluster) == [7, 7, 7], 10_000)
 
 
-def test_a_follower_that_ends_below_the_start_begins_anew_there(cluster: BrokerCluster) -> None:
+def test_a_follower_that_ends_below_the_log_start_restarts_its_log_there(cluster: BrokerCluster) -> None:
     cluster.cuts.add((3, 1))
     cluster.decide(1, 5, (1, 2))
     cluster[1].produce(b"10")
@@ -155,7 +155,7 @@ def test_a_follower_that_ends_below_the_start_begins_anew_there(cluster: BrokerC
     assert cluster[3].log().log_end_offset == 12 and cluster[3].values() == []
 
 
-def test_a_silent_follower_ends_it_with_a_time_out_and_the_records_are_gone(cluster: BrokerCluster) -> None:
+def test_an_unreachable_follower_causes_a_timeout_and_the_records_are_deleted(cluster: BrokerCluster) -> None:
     cluster.cuts.add((3, 1))
     cluster.time.run_for(1_000)
     answers = delete(cluster, 7, timeout_ms=800)
@@ -179,7 +179,7 @@ def test_a_silent_follower_ends_it_with_a_time_out_and_the_records_are_gone(clus
         (3, {"topic_partition": TopicPartition("__consumer_offsets", 0)}, ErrorCode.INVALID_TOPIC),
     ],
 )
-def test_what_cannot_be_deleted_is_refused(
+def test_an_invalid_offset_or_partition_is_refused(
     cluster: BrokerCluster, offset: int, more: dict[str, object], code: ErrorCode
 ) -> None:
     (answer,) = delete(cluster, offset, **more)
@@ -207,14 +207,14 @@ def test_a_change_of_leader_ends_the_wait(cluster: BrokerCluster) -> None:
     assert answers[0].failure is not None and answers[0].failure.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_what_is_deleted_already_is_answered_at_once_when_all_have_followed(cluster: BrokerCluster) -> None:
+def test_a_repeated_request_is_answered_at_once_when_all_replicas_have_the_log_start(cluster: BrokerCluster) -> None:
     delete(cluster, 7)
     cluster.time.run_for(500)
     (answer,) = delete(cluster, 5)
     assert answer.failure is None and answer.low_watermark == 7
 
 
-def test_a_followers_own_records_below_the_leaders_log_start_do_not_bar_the_batch_that_reaches_across_it() -> None:
+def test_a_follower_below_the_leaders_log_start_accepts_the_batch_that_contains_it() -> None:
     cluster = BrokerCluster((1, 3))
     cluster.cuts.add((3, 1))
     cluster.decide(1, 4, (1,), (1, 3), is_new=True)
@@ -230,7 +230,7 @@ def test_a_followers_own_records_below_the_leaders_log_start_do_not_bar_the_batc
     ]
 
 
-def test_where_an_empty_follower_begins_is_durable_before_its_leader_hears_of_it() -> None:
+def test_the_log_start_of_an_empty_follower_is_durable_before_its_next_fetch() -> None:
     cluster = BrokerCluster((1, 3))
     cluster.cuts.add((3, 1))
     cluster.decide(1, 4, (1,), (1, 3), is_new=True)
@@ -245,7 +245,7 @@ def test_where_an_empty_follower_begins_is_durable_before_its_leader_hears_of_it
     assert (cluster[3].log().log_start_offset, cluster[3].log().log_end_offset) == (3, 3)
 
 
-def test_a_follower_cut_below_its_start_does_not_begin_there_again_after_a_crash() -> None:
+def test_a_follower_truncated_below_its_log_start_keeps_the_lower_start_after_a_crash() -> None:
     cluster = BrokerCluster((1, 2))
     cluster.decide(2, 0, (2,), to=(2,), is_new=True)
     cluster.time.run_for(10)
@@ -263,8 +263,8 @@ def test_a_follower_cut_below_its_start_does_not_begin_there_again_after_a_crash
     assert (cluster[2].log().log_start_offset, cluster[2].values()) == (0, [b"a", b"b"])
 
 
-def test_a_follower_joins_the_isr_only_once_it_starts_where_its_leader_does() -> None:
-    """It was away while records were deleted; as leader it would show them again."""
+def test_a_follower_joins_the_isr_only_with_the_leaders_log_start() -> None:
+    """It was down while records were deleted; as leader it would serve them again."""
     cluster = BrokerCluster((1, 2))
     cluster.decide(1, 0, (1, 2), is_new=True)
     for number in range(4):

@@ -1,4 +1,4 @@
-"""A leader that cannot prove its leadership does not answer as leader; an outage alone stops no leader."""
+"""A leader that cannot prove its leadership does not answer as leader; an outage of ZooKeeper alone stops no leader."""
 
 from collections.abc import Callable
 
@@ -56,7 +56,7 @@ def cut_off(cluster: BrokerCluster) -> None:
 
 
 def failures(cluster: BrokerCluster) -> dict[str, PartitionFailure | None]:
-    """Return what broker 1 refuses, per kind of request."""
+    """Return the failure of broker 1 for each kind of request, None where it answers."""
     node = cluster[1].node
     produced: list[ProduceResult] = []
     numbered = encode_batch([NewRecord(1, None, b"x")], producer_id=7, producer_epoch=0, base_sequence=400)
@@ -75,7 +75,7 @@ def failures(cluster: BrokerCluster) -> dict[str, PartitionFailure | None]:
     }
 
 
-def test_a_leader_that_is_cut_off_answers_nothing_as_leader_after_a_session() -> None:
+def test_a_leader_that_is_cut_off_refuses_every_leader_request_after_a_session() -> None:
     cluster = led_by_1()
     cut_off(cluster)
     end = cluster[1].log().log_end_offset
@@ -87,7 +87,7 @@ def test_a_leader_that_is_cut_off_answers_nothing_as_leader_after_a_session() ->
     assert not cluster[1].node.ready
 
 
-def test_a_leader_that_is_not_cut_off_answers_all_of_it() -> None:
+def test_a_leader_that_is_not_cut_off_answers_every_leader_request() -> None:
     found = failures(led_by_1())
     codes = {kind: failure.code for kind, failure in found.items() if failure is not None}
     assert codes == {"fetch out of range": ErrorCode.OFFSET_OUT_OF_RANGE}
@@ -95,7 +95,7 @@ def test_a_leader_that_is_not_cut_off_answers_all_of_it() -> None:
 
 @pytest.mark.parametrize("lose", [lose_zookeeper, lambda c: None], ids=["without ZooKeeper", "with ZooKeeper"])
 @pytest.mark.parametrize("controller", [True, False], ids=["with a controller", "without controllers"])
-def test_a_leader_that_is_followed_goes_on_without_zookeeper_and_controllers(
+def test_a_leader_with_followers_answers_without_zookeeper_and_controllers(
     lose: Callable[[BrokerCluster], None], controller: bool
 ) -> None:
     cluster = led_by_1()
@@ -110,7 +110,7 @@ def test_a_leader_that_is_followed_goes_on_without_zookeeper_and_controllers(
         assert cluster[1].node.ready
 
 
-def test_a_sole_isr_member_goes_on_without_zookeeper() -> None:
+def test_a_sole_isr_member_answers_without_zookeeper() -> None:
     cluster = led_by_1(isr=(1,), cuts=frozenset({(2, 1), (3, 1)}))
     lose_zookeeper(cluster)
     cluster.time.run_for(300_000)
@@ -118,7 +118,7 @@ def test_a_sole_isr_member_goes_on_without_zookeeper() -> None:
     assert cluster[1].node.ready
 
 
-def test_a_leader_that_one_isr_member_has_left_stops_although_the_other_fetches() -> None:
+def test_a_leader_stops_answering_when_one_isr_member_no_longer_fetches() -> None:
     cluster = led_by_1()
     lose_zookeeper(cluster)
     cluster.cuts |= {(3, 1)}
@@ -136,7 +136,7 @@ def regain_contact(cluster: BrokerCluster) -> None:
     cluster.time.run_until(lambda: cluster[1].node.broker_epoch > old_epoch, 20_000)
 
 
-def test_contact_alone_does_not_bring_a_leader_back() -> None:
+def test_a_new_session_alone_does_not_prove_leadership() -> None:
     cluster = led_by_1()
     cut_off(cluster)
     cluster.time.run_for(SESSION_MS + 2_000)
@@ -164,7 +164,7 @@ def test_a_write_of_the_unchanged_isr_proves_the_leadership_without_a_cut_off_fo
 @pytest.mark.parametrize(
     "known, code", [(0, ErrorCode.FENCED_LEADER_EPOCH), (1, None), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)]
 )
-def test_a_producer_s_leader_epoch_is_fenced(known: int, code: ErrorCode | None) -> None:
+def test_a_producers_outdated_leader_epoch_is_fenced(known: int, code: ErrorCode | None) -> None:
     cluster = led_by_1()
     cluster.decide(1, 1, (1, 2, 3))
     end = cluster[1].log().log_end_offset
@@ -175,7 +175,7 @@ def test_a_producer_s_leader_epoch_is_fenced(known: int, code: ErrorCode | None)
     assert cluster[1].log().log_end_offset == end + (code is None)
 
 
-def test_a_leader_told_that_its_partition_has_no_leader_refuses_requests_and_stays_ready() -> None:
+def test_a_leader_whose_partition_becomes_leaderless_refuses_requests_and_stays_ready() -> None:
     cluster = led_by_1()
     cut_off(cluster)
     cluster.time.run_for(SESSION_MS + LEASE_MS)

@@ -1,4 +1,4 @@
-"""DigestRange: equal replicas give equal digests, and each kind of difference shows."""
+"""DigestRange: equal replicas have equal digests; ranges, limits and errors."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def digest(
     return cluster[broker_id].node.digest_range(DigestQuery(TP, None, start, end, size))
 
 
-def test_leader_and_followers_give_the_same_digest_of_what_is_stored() -> None:
+def test_leader_and_followers_return_the_same_digest_of_the_stored_batches() -> None:
     cluster = replicated()
     leader, second, third = (digest(cluster, broker_id) for broker_id in (1, 2, 3))
     assert replace(leader, high_watermark=0) == replace(second, high_watermark=0) == replace(third, high_watermark=0)
@@ -46,7 +46,7 @@ def test_leader_and_followers_give_the_same_digest_of_what_is_stored() -> None:
     assert leader.content_crc32c == google_crc32c.value(bytes(content))
 
 
-def test_a_range_takes_the_batches_that_lie_in_it_and_the_next_range_takes_the_rest() -> None:
+def test_a_range_has_the_batches_inside_it_and_the_next_range_has_the_rest() -> None:
     cluster = replicated()
     part = digest(cluster, 2, 3, 7)
     assert (part.first_offset, part.last_offset, part.record_count, part.next_offset) == (4, 5, 2, 6)
@@ -54,7 +54,7 @@ def test_a_range_takes_the_batches_that_lie_in_it_and_the_next_range_takes_the_r
     assert (rest.first_offset, rest.last_offset) == (6, 9)
 
 
-def test_a_limit_of_bytes_ends_the_answer_and_says_where_to_continue() -> None:
+def test_a_limit_of_bytes_ends_the_answer_and_returns_the_next_offset() -> None:
     cluster = replicated()
     first = digest(cluster, 1, size=1)
     assert (first.first_offset, first.last_offset, first.next_offset) == (0, 1, 2)
@@ -68,7 +68,7 @@ def test_an_empty_range_has_no_batches() -> None:
     assert (empty.log_start_offset, empty.log_end_offset) == (0, 10)
 
 
-def test_a_partition_that_is_not_here_is_an_error() -> None:
+def test_a_partition_that_is_not_hosted_is_an_error() -> None:
     cluster = replicated()
     found = cluster[1].node.digest_range(DigestQuery(TopicPartition("absent", 0), None, 0, 10))
     assert found.failure is not None and found.failure.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -82,9 +82,7 @@ def test_a_consumer_reads_up_to_the_high_watermark_only(cluster: BrokerCluster) 
 
 
 @pytest.mark.parametrize("offset", [1, 2])
-def test_an_offset_between_high_watermark_and_log_end_is_empty_and_no_error(
-    cluster: BrokerCluster, offset: int
-) -> None:
+def test_a_fetch_between_high_watermark_and_log_end_is_empty_and_no_error(cluster: BrokerCluster, offset: int) -> None:
     cluster[1].produce(b"a")
     cluster.until_in_sync(1, 2, 3)
     cluster.cuts |= {(2, 1), (3, 1)}
@@ -112,7 +110,7 @@ def test_a_waiting_consumer_is_answered_when_the_record_is_committed(cluster: Br
     assert values(answers[0]) == [b"a"]
 
 
-def test_a_waiting_consumer_is_answered_empty_when_its_time_has_passed(cluster: BrokerCluster) -> None:
+def test_a_waiting_consumer_gets_an_empty_answer_after_max_wait(cluster: BrokerCluster) -> None:
     answers = fetch(cluster, at(0), max_wait_ms=700)
     cluster.time.run_for(699)
     assert not answers
@@ -132,13 +130,13 @@ def test_a_waiting_consumer_waits_for_min_bytes(cluster: BrokerCluster) -> None:
     assert (values(answers[0], 0), values(answers[0], 1)) == ([b"x" * 50], [b"y" * 50])
 
 
-def test_a_waiting_consumer_is_told_when_the_leader_changes(cluster: BrokerCluster) -> None:
+def test_a_waiting_consumer_gets_an_error_when_the_leader_changes(cluster: BrokerCluster) -> None:
     answers = fetch(cluster, at(0), max_wait_ms=10_000)
     cluster.decide(2, 1, (2, 3))
     assert code(answers[0]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_the_first_batch_comes_whole_whatever_the_limits(cluster: BrokerCluster) -> None:
+def test_the_first_batch_is_returned_whole_despite_the_limits(cluster: BrokerCluster) -> None:
     for tp in (TP, OTHER):
         cluster[1].produce(b"x" * 500, tp=tp)
         cluster.until_in_sync(1, 2, 3, tp=tp)
@@ -146,7 +144,7 @@ def test_the_first_batch_comes_whole_whatever_the_limits(cluster: BrokerCluster)
     assert (values(response, 0), values(response, 1)) == ([b"x" * 500], [])
 
 
-def test_a_client_gets_no_more_than_fetch_max_bytes_whatever_it_asks_for() -> None:
+def test_a_client_gets_no_more_than_fetch_max_bytes() -> None:
     cluster = BrokerCluster((1,), fetch_max_bytes=1_200)
     for tp in (TP, OTHER):
         cluster.decide(1, 0, (1,), tp=tp, is_new=True)
@@ -174,7 +172,7 @@ def test_the_leader_epoch_is_checked(cluster: BrokerCluster, epoch: int | None, 
     assert (ErrorCode.NONE if answer.failure is None else answer.failure.code) is expected
 
 
-def test_the_epoch_is_checked_before_the_leadership(cluster: BrokerCluster) -> None:
+def test_the_leader_epoch_is_checked_before_the_leadership(cluster: BrokerCluster) -> None:
     answers: list[FetchResponse] = []
     for epoch in (9, 0):
         request = FetchRequest(
@@ -187,7 +185,7 @@ def test_the_epoch_is_checked_before_the_leadership(cluster: BrokerCluster) -> N
     ]
 
 
-def test_a_consumers_divergence_is_told_at_once(cluster: BrokerCluster) -> None:
+def test_a_diverging_consumer_is_answered_at_once(cluster: BrokerCluster) -> None:
     cluster[1].produce(b"a")
     cluster.decide(1, 3, (1, 2, 3))
     cluster[1].produce(b"b")
@@ -196,7 +194,7 @@ def test_a_consumers_divergence_is_told_at_once(cluster: BrokerCluster) -> None:
     assert response.results[0].diverging_epoch == EpochEnd(0, 1)
 
 
-def test_a_session_answers_only_what_has_news(cluster: BrokerCluster) -> None:
+def test_a_session_answers_only_changed_partitions(cluster: BrokerCluster) -> None:
     (first,) = fetch(cluster, at(0), at(0, OTHER), session_epoch=0)
     assert first.session_id != 0 and len(first.results) == 2
     (second,) = fetch(cluster, session_id=first.session_id, session_epoch=1)
@@ -207,7 +205,7 @@ def test_a_session_answers_only_what_has_news(cluster: BrokerCluster) -> None:
     assert [one.topic_partition for one in third.results] == [OTHER] and values(third) == [b"a"]
 
 
-def test_a_session_gives_the_same_data_again_to_a_reader_that_does_not_move_on(cluster: BrokerCluster) -> None:
+def test_a_session_returns_the_same_data_again_to_a_reader_at_the_same_offset(cluster: BrokerCluster) -> None:
     cluster[1].produce(b"a")
     cluster.until_in_sync(1, 2, 3)
     (first,) = fetch(cluster, at(0), session_epoch=0)
@@ -217,7 +215,7 @@ def test_a_session_gives_the_same_data_again_to_a_reader_that_does_not_move_on(c
     assert third.results == []
 
 
-def test_a_session_waits_and_is_woken_by_any_of_its_partitions(cluster: BrokerCluster) -> None:
+def test_a_waiting_session_is_completed_by_any_of_its_partitions(cluster: BrokerCluster) -> None:
     (first,) = fetch(cluster, at(0), at(0, OTHER), session_epoch=0)
     waiting = fetch(cluster, session_id=first.session_id, session_epoch=1, max_wait_ms=10_000)
     assert not waiting
@@ -226,7 +224,7 @@ def test_a_session_waits_and_is_woken_by_any_of_its_partitions(cluster: BrokerCl
     assert [one.topic_partition for one in waiting[0].results] == [OTHER]
 
 
-def test_a_partition_left_out_for_want_of_room_comes_first_in_the_next_answer(cluster: BrokerCluster) -> None:
+def test_a_partition_omitted_because_of_a_limit_comes_first_in_the_next_answer(cluster: BrokerCluster) -> None:
     for tp in (TP, OTHER):
         cluster[1].produce(b"x" * 500, tp=tp)
         cluster.until_in_sync(1, 2, 3, tp=tp)
@@ -236,13 +234,13 @@ def test_a_partition_left_out_for_want_of_room_comes_first_in_the_next_answer(cl
     assert [one.topic_partition for one in second.results if one.batches] == [OTHER]
 
 
-def test_a_partition_left_out_while_its_session_waits_comes_with_the_next_fetches(cluster: BrokerCluster) -> None:
+def test_a_partition_omitted_while_its_session_waits_is_returned_by_the_next_fetches(cluster: BrokerCluster) -> None:
     for size, tp in ((500, TP), (500, TP), (800, OTHER)):
         cluster[1].produce(b"x" * size, tp=tp)
         cluster.until_in_sync(1, 2, 3, tp=tp)
     (first,) = fetch(cluster, at(0), at(0, OTHER), session_epoch=0, max_bytes=1_000)
     assert [bool(one.batches) for one in first.results] == [True, False]
-    # Only the other one's batch has room, and it is less than what the reader waits for.
+    # Only the other partition's batch has room, and it is smaller than the reader's min_bytes.
     second = fetch(
         cluster, at(1), session_id=first.session_id, session_epoch=1, max_bytes=1_000, min_bytes=990, max_wait_ms=100
     )
@@ -254,7 +252,7 @@ def test_a_partition_left_out_while_its_session_waits_comes_with_the_next_fetche
     assert [one.topic_partition for one in third[0].results if one.batches] == [TP]
 
 
-def test_a_forgotten_partition_is_not_answered_any_more(cluster: BrokerCluster) -> None:
+def test_a_partition_removed_from_a_session_is_not_answered(cluster: BrokerCluster) -> None:
     (first,) = fetch(cluster, at(0), at(0, OTHER), session_epoch=0)
     fetch(cluster, session_id=first.session_id, session_epoch=1, forgotten=[TP])
     cluster[1].produce(b"a")
@@ -271,7 +269,7 @@ def test_an_unknown_session_and_a_wrong_epoch_are_refused_as_a_whole(cluster: Br
     assert wrong.failure is not None and wrong.failure.code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
-def test_b22_an_error_is_repeated_in_a_session_until_it_is_gone(cluster: BrokerCluster) -> None:
+def test_an_error_is_repeated_in_a_session_until_its_cause_ends(cluster: BrokerCluster) -> None:
     unknown = TopicPartition("not-yet", 0)
     (first,) = fetch(cluster, at(0, unknown), session_epoch=0)
     (second,) = fetch(cluster, session_id=first.session_id, session_epoch=1)
@@ -282,14 +280,14 @@ def test_b22_an_error_is_repeated_in_a_session_until_it_is_gone(cluster: BrokerC
     assert values(third) == [b"a"]
 
 
-def test_b22_a_session_notices_a_new_leader_epoch(cluster: BrokerCluster) -> None:
+def test_a_session_reports_a_new_leader_epoch(cluster: BrokerCluster) -> None:
     (first,) = fetch(cluster, at(0, current_leader_epoch=0), session_epoch=0)
     waiting = fetch(cluster, session_id=first.session_id, session_epoch=1, max_wait_ms=10_000)
     cluster.decide(1, 1, (1, 2, 3))
     assert code(waiting[0]) is ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_offsets_are_those_a_client_may_read(cluster: BrokerCluster) -> None:
+def test_list_offsets_returns_readable_offsets(cluster: BrokerCluster) -> None:
     cluster[1].produce(b"a", b"b")
     cluster.until_in_sync(1, 2, 3)
     cluster.cuts |= {(2, 1), (3, 1)}
@@ -312,7 +310,7 @@ def test_an_offset_is_answered_with_the_epoch_of_its_record(cluster: BrokerClust
     assert [(one.offset, one.leader_epoch) for one in answers] == [(0, 0), (2, 4), (0, 0)]
 
 
-def test_b58_a_new_leader_does_not_answer_offsets_before_its_epoch_start_is_committed(cluster: BrokerCluster) -> None:
+def test_a_new_leader_does_not_answer_offsets_before_its_epoch_start_is_committed(cluster: BrokerCluster) -> None:
     cluster[1].produce(b"a")
     cluster.time.run_until(lambda: cluster[1].log().high_watermark == 1, 100)
     assert cluster[2].log().high_watermark == 0
@@ -342,7 +340,7 @@ def test_a_leader_describes_its_replicas(cluster: BrokerCluster) -> None:
     assert [one.topic_partition for one in cluster[1].node.describe_replicas("orders", [])] == [TP]
 
 
-def test_s2_1_a_partition_nobody_knows_is_unknown_and_one_elsewhere_has_another_leader(
+def test_s2_1_a_partition_without_metadata_is_unknown_and_one_hosted_elsewhere_has_another_leader(
     cluster: BrokerCluster,
 ) -> None:
     cluster.boot(4)
@@ -352,8 +350,8 @@ def test_s2_1_a_partition_nobody_knows_is_unknown_and_one_elsewhere_has_another_
     assert code(cluster[4].consume(0)[0]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_restarted_leader_shows_clients_no_lower_high_watermark_than_before() -> None:
-    """Its checkpoint is older than what it has told; it waits for its followers to say how far they are (KIP-207)."""
+def test_a_restarted_leader_returns_no_lower_high_watermark_than_before() -> None:
+    """Its checkpoint is older than the value it sent; it waits for fetches of its followers (KIP-207)."""
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster.time.run_for(50)
@@ -368,7 +366,7 @@ def test_a_restarted_leader_shows_clients_no_lower_high_watermark_than_before() 
     cluster.cuts |= {(2, 1), (3, 1)}
     cluster.decide(1, 9, (1, 2, 3))
     cluster.time.run_for(100)
-    assert cluster[1].log().high_watermark < shown, "else this test shows nothing"
+    assert cluster[1].log().high_watermark < shown, "otherwise this test proves nothing"
     for offset in (0, shown):
         assert code(only_response(cluster, offset)) is ErrorCode.OFFSET_NOT_AVAILABLE
     cluster.cuts.clear()

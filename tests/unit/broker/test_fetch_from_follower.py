@@ -1,4 +1,4 @@
-"""Consumers that read from a follower (KIP-392): where they are sent, and what they may see there."""
+"""Consumers that read from a follower (KIP-392): the replica named to them, and the records visible there."""
 
 from dataclasses import replace
 
@@ -46,10 +46,10 @@ def code(result: FetchResult) -> ErrorCode:
     return result.failure.code
 
 
-# where they are sent
+# the replica named by the leader
 
 
-def test_the_leader_sends_a_consumer_to_a_follower_in_its_rack_and_reads_nothing() -> None:
+def test_the_leader_names_a_follower_in_the_consumers_rack_and_reads_nothing() -> None:
     cluster = racks()
     produced(cluster, b"x")
     result = only(cluster[1].consume(0, rack="b"))
@@ -57,21 +57,21 @@ def test_the_leader_sends_a_consumer_to_a_follower_in_its_rack_and_reads_nothing
 
 
 @pytest.mark.parametrize("rack", ["", "a", "c"])
-def test_a_consumer_of_the_leaders_rack_or_of_one_without_a_replica_stays(rack: str) -> None:
+def test_a_consumer_in_the_leaders_rack_or_one_without_a_replica_reads_from_the_leader(rack: str) -> None:
     cluster = racks()
     produced(cluster, b"x")
     result = only(cluster[1].consume(0, rack=rack))
     assert (result.preferred_read_replica, values(result)) == (None, [b"x"])
 
 
-def test_without_a_selector_everybody_stays() -> None:
+def test_without_a_rack_aware_selector_consumers_read_from_the_leader() -> None:
     cluster = racks("leader")
     produced(cluster, b"x")
     result = only(cluster[1].consume(0, rack="b"))
     assert (result.preferred_read_replica, values(result)) == (None, [b"x"])
 
 
-def test_a_follower_that_is_not_in_sync_or_not_alive_is_told_of_to_nobody() -> None:
+def test_a_follower_that_is_out_of_sync_or_dead_is_not_named() -> None:
     cluster = racks()
     produced(cluster, b"x")
     cluster.decide(1, 1, (1, 3))
@@ -83,7 +83,7 @@ def test_a_follower_that_is_not_in_sync_or_not_alive_is_told_of_to_nobody() -> N
     assert only(cluster[1].consume(0, rack="b")).preferred_read_replica == 2
 
 
-def test_a_consumer_that_stays_in_its_session_is_sent_away_with_every_fetch() -> None:
+def test_a_consumer_that_stays_at_the_leader_gets_the_follower_with_every_fetch() -> None:
     cluster = racks()
     produced(cluster, b"x")
     position = FetchPartition(TP, None, 0, 1 << 20, None, None)
@@ -99,7 +99,7 @@ def test_a_consumer_that_stays_in_its_session_is_sent_away_with_every_fetch() ->
     assert values(only(answers[3:])) == [b"x"]
 
 
-def test_a_waiting_consumer_is_sent_away_when_a_follower_in_its_rack_has_joined() -> None:
+def test_a_waiting_consumer_is_answered_when_a_follower_in_its_rack_joins_the_isr() -> None:
     cluster = racks()
     cluster.decide(1, 1, (1,))
     answers = cluster[1].consume(0, max_wait_ms=20_000, rack="b")
@@ -107,16 +107,16 @@ def test_a_waiting_consumer_is_sent_away_when_a_follower_in_its_rack_has_joined(
     assert only(answers).preferred_read_replica in (2, 3)
 
 
-def test_an_offset_out_of_range_is_the_leaders_to_tell() -> None:
+def test_the_leader_itself_answers_an_offset_out_of_range() -> None:
     cluster = racks()
     produced(cluster, b"x")
     assert code(only(cluster[1].consume(7, rack="b"))) is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-# what they see
+# records visible at a follower
 
 
-def test_a_follower_serves_what_is_committed() -> None:
+def test_a_follower_serves_committed_records() -> None:
     cluster = racks()
     produced(cluster, b"x", b"y")
     produced(cluster, b"z")
@@ -126,7 +126,7 @@ def test_a_follower_serves_what_is_committed() -> None:
     assert result.high_watermark == 3
 
 
-def test_a_follower_serves_nobody_who_does_not_say_his_rack() -> None:
+def test_a_follower_refuses_consumers_without_a_rack() -> None:
     cluster = racks()
     produced(cluster, b"x")
     result = only(cluster[2].consume(0))
@@ -134,7 +134,7 @@ def test_a_follower_serves_nobody_who_does_not_say_his_rack() -> None:
     assert result.failure is not None and result.failure.leader is not None and result.failure.leader.leader_id == 1
 
 
-def test_what_is_not_committed_is_not_served_by_a_follower_that_has_it() -> None:
+def test_a_follower_does_not_serve_uncommitted_records() -> None:
     cluster = racks()
     produced(cluster, b"x")
     cluster.time.run_for(1_000)
@@ -146,7 +146,7 @@ def test_what_is_not_committed_is_not_served_by_a_follower_that_has_it() -> None
     assert values(only(cluster[2].consume(1, rack="b"))) == []
 
 
-def test_an_offset_not_known_to_be_committed_waits_and_one_beyond_the_log_is_not_available_yet() -> None:
+def test_a_fetch_above_the_followers_high_watermark_waits_and_one_beyond_its_log_is_not_available() -> None:
     cluster = racks()
     produced(cluster, b"x")
     cluster.time.run_for(1_000)
@@ -160,7 +160,7 @@ def test_an_offset_not_known_to_be_committed_waits_and_one_beyond_the_log_is_not
     assert values(only(waiting)) == []
 
 
-def test_an_uncommitted_tail_of_another_epoch_is_no_divergence_to_a_consumer() -> None:
+def test_an_uncommitted_tail_of_another_epoch_is_no_divergence_for_a_consumer() -> None:
     cluster = racks()
     produced(cluster, b"x")
     cluster.time.run_for(1_000)
@@ -176,14 +176,14 @@ def test_an_uncommitted_tail_of_another_epoch_is_no_divergence_to_a_consumer() -
 
 
 @pytest.mark.parametrize(("epoch", "error"), [(0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)])
-def test_another_leader_epoch_than_the_followers_is_refused(epoch: int, error: ErrorCode) -> None:
+def test_a_leader_epoch_that_differs_from_the_followers_is_refused(epoch: int, error: ErrorCode) -> None:
     cluster = racks()
     cluster.decide(1, 1, (1, 2, 3))
     cluster.time.run_for(100)
     assert code(only(cluster[2].consume(0, rack="b", leader_epoch=epoch))) is error
 
 
-def test_a_follower_that_has_not_heard_of_its_leader_for_long_sends_consumers_back() -> None:
+def test_a_follower_without_fetch_responses_for_long_sends_consumers_back_to_the_leader() -> None:
     cluster = racks(replica_lag_time_max_ms=2_000)
     produced(cluster, b"x")
     cluster.time.run_for(1_000)
@@ -194,7 +194,7 @@ def test_a_follower_that_has_not_heard_of_its_leader_for_long_sends_consumers_ba
     assert code(only(cluster[2].consume(0, rack="b"))) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_follower_that_was_stopped_sends_consumers_back() -> None:
+def test_a_stopped_follower_sends_consumers_back_to_the_leader() -> None:
     cluster = racks()
     produced(cluster, b"x")
     cluster.time.run_for(1_000)
@@ -202,10 +202,10 @@ def test_a_follower_that_was_stopped_sends_consumers_back() -> None:
     assert code(only(cluster[2].consume(0, rack="b"))) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-# how soon
+# delay
 
 
-def test_a_waiting_consumer_hears_of_a_record_long_before_the_followers_next_fetch() -> None:
+def test_a_waiting_consumer_receives_a_record_before_the_followers_next_regular_fetch() -> None:
     cluster = racks(replica_fetch_wait_max_ms=500)
     produced(cluster, b"x")
     cluster.time.run_for(1_000)
@@ -220,7 +220,7 @@ def test_a_waiting_consumer_hears_of_a_record_long_before_the_followers_next_fet
         assert cluster.time.now_ms() - committed_ms <= 20
 
 
-def test_a_follower_nobody_reads_asks_for_no_high_watermarks() -> None:
+def test_a_follower_without_consumers_requests_no_high_watermarks() -> None:
     cluster = racks()
     produced(cluster, b"x")
     cluster.time.run_for(1_000)
@@ -234,7 +234,7 @@ def test_a_follower_nobody_reads_asks_for_no_high_watermarks() -> None:
     assert len(cluster[2].transport.fetches) - sent <= 20_000 // 500 + 1, "an idle follower fetches no more than before"
 
 
-def test_a_consumer_that_waits_at_a_follower_hears_of_a_new_role() -> None:
+def test_a_consumer_that_waits_at_a_follower_is_answered_at_a_role_change() -> None:
     cluster = racks()
     produced(cluster, b"x")
     cluster.time.run_for(1_000)

@@ -1,4 +1,4 @@
-"""Whoever asked goes away while it waits: the wait ends, and nothing of it stays."""
+"""A caller disconnects while its request waits: the wait ends and leaves no state behind."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ from tests.support.broker_cluster import TP, BrokerCluster, batch
 
 @pytest.fixture
 def cluster() -> BrokerCluster:
-    """Broker 1 leads; broker 2 is in the ISR and cannot be heard."""
+    """Broker 1 leads; broker 2 is in the ISR and unreachable."""
     found = BrokerCluster((1, 2))
     found.decide(1, 4, (1, 2), is_new=True)
     found.time.run_for(50)
@@ -49,7 +49,7 @@ def waiting(cluster: BrokerCluster) -> int:
 
 
 @pytest.mark.parametrize("session_epoch", [-1, 0])
-def test_a_fetch_whose_client_has_gone_is_forgotten(cluster: BrokerCluster, session_epoch: int) -> None:
+def test_a_fetch_of_a_disconnected_client_is_removed(cluster: BrokerCluster, session_epoch: int) -> None:
     before = waiting(cluster)
     cancel, answers = fetch(cluster, session_epoch)
     assert waiting(cluster) > before
@@ -57,10 +57,10 @@ def test_a_fetch_whose_client_has_gone_is_forgotten(cluster: BrokerCluster, sess
     assert waiting(cluster) == before
     cluster[1].produce(b"a")
     cluster.time.run_for(70_000)
-    assert answers == [], "nobody is there to be answered"
+    assert answers == [], "the caller has disconnected"
 
 
-def test_the_session_of_a_cancelled_fetch_goes_on(cluster: BrokerCluster) -> None:
+def test_the_session_of_a_cancelled_fetch_continues(cluster: BrokerCluster) -> None:
     cluster.decide(1, 5, (1,))
     _, answers = fetch(cluster, 0)
     cluster[1].produce(b"a")
@@ -74,7 +74,7 @@ def test_the_session_of_a_cancelled_fetch_goes_on(cluster: BrokerCluster) -> Non
     assert [result.batches != b"" for result in answers[0].results] == [True]
 
 
-def test_a_produce_whose_client_has_gone_is_forgotten_and_its_record_stays(cluster: BrokerCluster) -> None:
+def test_a_produce_of_a_disconnected_client_is_removed_and_its_record_stays(cluster: BrokerCluster) -> None:
     before = waiting(cluster)
     answers: list[object] = []
     cancel = cluster[1].node.produce(RequiredAcks.ALL, 60_000, [ProduceData(TP, None, batch(b"a"))], answers.extend)
@@ -86,7 +86,7 @@ def test_a_produce_whose_client_has_gone_is_forgotten_and_its_record_stays(clust
     assert answers == [] and cluster[1].values() == [b"a"]
 
 
-def test_a_deletion_whose_client_has_gone_is_forgotten(cluster: BrokerCluster) -> None:
+def test_a_delete_records_of_a_disconnected_client_is_removed(cluster: BrokerCluster) -> None:
     before = waiting(cluster)
     answers: list[object] = []
     cluster[1].produce(b"a", acks=RequiredAcks.LEADER)
@@ -98,7 +98,7 @@ def test_a_deletion_whose_client_has_gone_is_forgotten(cluster: BrokerCluster) -
     assert waiting(cluster) == before and answers == []
 
 
-def test_a_thousand_gone_callers_leave_nothing(cluster: BrokerCluster) -> None:
+def test_a_thousand_disconnected_callers_leave_no_waiting_operations(cluster: BrokerCluster) -> None:
     before = waiting(cluster)
     cancels = [fetch(cluster, -1)[0] for _ in range(1_000)]
     for cancel in cancels:
@@ -106,7 +106,7 @@ def test_a_thousand_gone_callers_leave_nothing(cluster: BrokerCluster) -> None:
     assert waiting(cluster) == before
 
 
-def test_the_door_cancels_the_core_when_its_call_is_cancelled_or_late() -> None:
+def test_the_servicer_cancels_the_operation_when_its_call_is_cancelled_or_late() -> None:
     cancelled: list[str] = []
 
     async def scenario() -> None:

@@ -39,14 +39,14 @@ def test_three_heartbeats_per_lease_carry_the_broker_epoch() -> None:
     assert {request.broker_epoch for _, request in sent} == {cluster[1].node.broker_epoch}
 
 
-def test_the_metadata_name_the_controller_before_zookeeper_does() -> None:
+def test_the_controller_in_the_metadata_is_used_before_zookeeper() -> None:
     cluster = with_controller_in_zookeeper()
     name_controller(cluster, OTHER)
     cluster.time.run_for(PERIOD_MS + 100)
     assert addresses(cluster) == ["another-controller"]
 
 
-def test_after_a_failure_zookeeper_is_asked_and_after_a_success_the_metadata_are_trusted() -> None:
+def test_after_a_failure_zookeeper_is_read_and_after_a_success_the_metadata_are_used() -> None:
     cluster = with_controller_in_zookeeper()
     name_controller(cluster, OTHER)
     transport = cluster[1].transport
@@ -60,7 +60,7 @@ def test_after_a_failure_zookeeper_is_asked_and_after_a_success_the_metadata_are
         assert addresses(cluster) == ["another-controller", "controller"], failure
 
 
-def test_a_broker_that_reaches_no_controller_goes_on_serving() -> None:
+def test_a_broker_that_reaches_no_controller_continues_to_serve() -> None:
     cluster = with_controller_in_zookeeper()
     cluster.decide(1, 0, [1])
     cluster[1].transport.heartbeat_answer = ConnectionError("gone")
@@ -71,16 +71,16 @@ def test_a_broker_that_reaches_no_controller_goes_on_serving() -> None:
     assert answers[0].failure is None and cluster[1].values(TP) == [b"still here"]
 
 
-def test_without_zookeeper_the_controller_in_the_metadata_is_tried_again() -> None:
+def test_without_zookeeper_the_controller_in_the_metadata_is_retried() -> None:
     cluster = with_controller_in_zookeeper()
     name_controller(cluster, OTHER)
     cluster[1].transport.heartbeat_answer = ConnectionError("gone")
     cluster[1].zookeeper.link.cut(requests=True, replies=True)
     cluster.time.run_for(4 * PERIOD_MS + 100)
-    assert addresses(cluster) == ["another-controller"] * 2, "every other time, between two searches"
+    assert addresses(cluster) == ["another-controller"] * 2, "every second attempt, between two reads of ZooKeeper"
 
 
-def test_there_are_none_without_a_lease_and_none_after_the_stop() -> None:
+def test_no_heartbeats_are_sent_without_leases_or_after_the_stop() -> None:
     cluster = with_controller_in_zookeeper(controller_broker_lease_ms=0)
     cluster.time.run_for(5 * PERIOD_MS)
     assert addresses(cluster) == []
@@ -110,7 +110,7 @@ def reports(cluster: BrokerCluster) -> list[tuple[int, ...]]:
     return [request.broken_leaders for _, request in cluster[1].transport.heartbeats]
 
 
-def test_a_fetch_connection_that_breaks_is_reported_at_once_and_until_it_works() -> None:
+def test_a_broken_fetch_connection_is_reported_at_once_and_until_it_works() -> None:
     cluster = following()
     cluster[1].transport.broken.add(2)
     cluster.time.run_for(600)
@@ -129,7 +129,7 @@ def test_a_leader_that_does_not_answer_in_time_is_not_reported() -> None:
     assert set(reports(cluster)) == {()}
 
 
-def test_a_report_that_a_dead_controller_missed_is_repeated_soon() -> None:
+def test_a_report_without_an_answer_is_repeated_soon() -> None:
     cluster = following()
     cluster[1].transport.heartbeat_answer = ConnectionError("gone")
     cluster[1].transport.broken.add(2)
@@ -139,10 +139,10 @@ def test_a_report_that_a_dead_controller_missed_is_repeated_soon() -> None:
     cluster.time.run_for(500)
     cluster[1].transport.heartbeats.clear()
     cluster.time.run_for(PERIOD_MS - 1_000)
-    assert reports(cluster) == [], "heard: the next one is due in a period"
+    assert reports(cluster) == [], "answered: the next heartbeat follows after a period"
 
 
-def test_a_new_controller_hears_at_once_of_broken_connections() -> None:
+def test_a_new_controller_receives_broken_connections_at_once() -> None:
     cluster = following()
     cluster[1].transport.broken.add(2)
     cluster.time.run_for(600)
@@ -153,7 +153,7 @@ def test_a_new_controller_hears_at_once_of_broken_connections() -> None:
     assert reports(cluster) == [(2,)]
 
 
-def test_a_heartbeat_goes_out_at_once_when_the_connection_to_the_controller_closes() -> None:
+def test_a_heartbeat_is_sent_at_once_when_the_connection_to_the_controller_closes() -> None:
     cluster = with_controller_in_zookeeper()
     cluster.time.run_for(PERIOD_MS + 500)
     cluster[1].transport.heartbeats.clear()
@@ -161,4 +161,4 @@ def test_a_heartbeat_goes_out_at_once_when_the_connection_to_the_controller_clos
     cluster.time.run_for(100)
     assert len(cluster[1].transport.heartbeats) == 1
     cluster.time.run_for(PERIOD_MS - 200)
-    assert len(cluster[1].transport.heartbeats) == 1, "and the next one a period later"
+    assert len(cluster[1].transport.heartbeats) == 1, "the next heartbeat follows a period later"

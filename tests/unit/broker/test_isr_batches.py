@@ -1,4 +1,4 @@
-"""Many ISR writes in one transaction, and what becomes of the ones that do not go through smoothly."""
+"""Many ISR writes in one transaction: conflicts, lost replies, and sessions that end."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def until_joined(cluster: BrokerCluster, tps: list[TopicPartition] = TPS) -> Non
         assert (partition.isr, partition.zk_version) == (cluster.state(tp).isr, cluster.state(tp).zk_version)
 
 
-def test_a_returning_broker_costs_a_few_transactions() -> None:
+def test_the_replicas_of_a_returning_broker_join_in_few_transactions() -> None:
     cluster, writes = returning()
     until_joined(cluster)
     multis = [write for write in writes if isinstance(write, Multi)]
@@ -52,7 +52,7 @@ def test_a_returning_broker_costs_a_few_transactions() -> None:
     assert set(cluster[1].node.replica_manager.isr_propagation.pending) <= set(TPS)
 
 
-def test_one_conflict_does_not_keep_the_others_from_being_written() -> None:
+def test_one_conflict_does_not_prevent_the_other_writes() -> None:
     cluster, _ = returning()
     cluster.write_state(LeaderAndIsr(1, 0, (1,), 0, 1), TPS[7])
     cluster.write_state(LeaderAndIsr(3, 4, (3,), 0, 1), TPS[8])
@@ -60,10 +60,10 @@ def test_one_conflict_does_not_keep_the_others_from_being_written() -> None:
     assert isr(cluster, TPS[8]) == (1,) and cluster.state(TPS[8]).leader == 3
 
 
-def test_a_conflict_between_read_and_write_leaves_each_to_find_out_for_itself() -> None:
+def test_after_a_conflict_between_read_and_write_each_write_is_repeated_alone() -> None:
     cluster, writes = returning()
     cluster.time.run_until(lambda: bool(writes), 5_000)
-    # The transaction is on its way; somebody overtakes it.
+    # The transaction is in flight; another write is applied before it.
     state = znodes.encode_partition_state(LeaderAndIsr(1, 0, (1,), 0, 1))
     cluster.server.tree.apply(SetData(znodes.partition_state_path(TPS[5]), state), 0, cluster.server.zxid)
     until_joined(cluster)
@@ -78,7 +78,7 @@ def test_a_lost_reply_to_a_batch_is_resolved_for_every_partition(losses: int) ->
     assert not cluster[1].said(StateChangeKind.ISR_REFUSED)
 
 
-def test_b16_a_batch_does_not_admit_a_broker_that_registered_anew() -> None:
+def test_a_batch_does_not_admit_a_broker_that_registered_again() -> None:
     cluster, _ = returning()
     cluster.time.run_until(
         lambda: all(cluster[1].node.replica_manager.partitions[tp].proposal is not None for tp in TPS), 5_000
@@ -93,7 +93,7 @@ def test_b16_a_batch_does_not_admit_a_broker_that_registered_anew() -> None:
     assert {cluster.state(tp).isr for tp in TPS} == {(1,)}
 
 
-def test_a_session_that_ends_during_a_batch_is_settled_in_the_next() -> None:
+def test_writes_of_a_session_that_ended_are_completed_in_the_next_session() -> None:
     cluster, writes = returning()
     cluster.time.run_until(
         lambda: all(cluster[1].node.replica_manager.partitions[tp].proposal is not None for tp in TPS), 5_000
@@ -106,7 +106,7 @@ def test_a_session_that_ends_during_a_batch_is_settled_in_the_next() -> None:
     assert writes
 
 
-def test_a_state_of_the_expected_version_and_another_leadership_is_left_alone() -> None:
+def test_a_state_of_the_expected_version_with_another_leadership_is_not_overwritten() -> None:
     cluster, _ = returning()
     state = cluster.state(TPS[9])
     cluster.delete(znodes.partition_state_path(TPS[9]))

@@ -1,11 +1,11 @@
-"""At the end of a reassignment the ISR may name a replica that is out of the assignment already."""
+"""At the end of a reassignment the ISR may contain a replica that is no longer assigned."""
 
 from paceline.model.client_io import RequiredAcks
 from tests.support.broker_cluster import TP, BrokerCluster
 
 
 def make() -> BrokerCluster:
-    """Broker 2 leads the target (2, 3); broker 1, which led before, is still in the ISR and told nothing."""
+    """Broker 2 leads the target (2, 3); broker 1, the former leader, is still in the ISR and got no request."""
     cluster = BrokerCluster(replica_lag_time_max_ms=2_000)
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster.time.run_for(50)
@@ -15,11 +15,11 @@ def make() -> BrokerCluster:
     return cluster
 
 
-def test_nothing_is_committed_without_an_isr_member_that_is_no_longer_assigned() -> None:
+def test_the_high_watermark_waits_for_an_isr_member_that_is_no_longer_assigned() -> None:
     cluster = make()
     answers = cluster[2].produce(b"b", acks=RequiredAcks.ALL)
     cluster.time.run_for(300)
-    # Should the controller die now, its successor may elect broker 1, which lacks this record.
+    # If the controller dies now, its successor may elect broker 1, which lacks this record.
     assert cluster[2].log().high_watermark < 2
     assert not answers
     cluster.decide(2, 2, (2, 3), replicas=(2, 3), to=(2, 3))
@@ -28,7 +28,7 @@ def test_nothing_is_committed_without_an_isr_member_that_is_no_longer_assigned()
     assert answers[0].failure is None
 
 
-def test_a_replica_that_is_no_longer_assigned_does_not_come_back_into_the_isr() -> None:
+def test_a_replica_that_is_no_longer_assigned_does_not_join_the_isr_again() -> None:
     cluster = make()
     partition = cluster[2].node.replica_manager.partitions[TP]
     partition.isr = (2, 3)

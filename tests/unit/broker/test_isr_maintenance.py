@@ -40,7 +40,7 @@ def notifications(cluster: BrokerCluster) -> list[str]:
 
 
 def lag(cluster: BrokerCluster, *broker_ids: int) -> int:
-    """Cut followers off, give them something to lack, and return when they were last caught up."""
+    """Cut followers off, append a record, and return the time when they were last caught up."""
     cluster.cuts |= {(broker_id, 1) for broker_id in broker_ids}
     cluster[1].produce(b"lacking", acks=RequiredAcks.LEADER)
     one = leader(cluster).followers[broker_ids[0]]
@@ -94,7 +94,7 @@ def test_s2_8_the_timeline_of_the_specification_in_tenths() -> None:
     cluster.until_in_sync(1, 2, 3)
     cluster.cuts.add((3, 1))
     cluster.time.run_for(1_600)
-    # A fetch by hand, 10 ms after a check of the leader's: the last time the follower was caught up.
+    # A fetch sent by the test, 10 ms after a check of the leader: the follower's last caught-up time.
     checks = 1_500
     start_ms = 1_000_000
     now_ms = cluster.time.now_ms()
@@ -116,7 +116,7 @@ def test_s2_8_the_timeline_of_the_specification_in_tenths() -> None:
 
 
 @pytest.mark.parametrize("lag_max_ms", [200, 333])
-def test_s2_8_whenever_a_follower_stops_it_leaves_never_before_one_and_never_after_one_and_a_half_times_the_limit(
+def test_s2_8_a_follower_leaves_between_one_and_one_and_a_half_times_the_limit_whenever_it_stops(
     lag_max_ms: int,
 ) -> None:
     cluster = BrokerCluster(replica_lag_time_max_ms=lag_max_ms, replica_fetch_wait_max_ms=20)
@@ -126,7 +126,7 @@ def test_s2_8_whenever_a_follower_stops_it_leaves_never_before_one_and_never_aft
     begin_ms, period_ms = cluster.time.now_ms(), lag_max_ms // 2
     delays: list[int] = []
     for round_number in range(period_ms):
-        # By hand, so that the moment is known: every one there is between two of the leader's checks.
+        # Sent by the test at a known time: every possible time between two checks of the leader.
         cluster.time.run_for((round_number - (cluster.time.now_ms() - begin_ms)) % period_ms)
         fetch_by_hand(cluster, 3, cluster[1].log().log_end_offset)
         stopped_ms = cluster.time.now_ms()
@@ -143,12 +143,12 @@ def test_s2_8_whenever_a_follower_stops_it_leaves_never_before_one_and_never_aft
     assert len(set(delays)) == period_ms, "and each between them comes up"
 
 
-def test_s2_8_a_follower_that_fetches_the_same_offset_again_and_again_leaves_as_one_that_is_silent() -> None:
+def test_s2_8_a_follower_that_repeats_the_same_offset_leaves_like_one_that_stops_fetching() -> None:
     cluster = make()
     caught_up_ms = lag(cluster, 3)
     while 3 in leader(cluster).isr:
         assert cluster.time.now_ms() - caught_up_ms <= 1.5 * LAG_MAX_MS
-        # It stands at the high watermark, which waits for it: only the log end tells that it lacks something.
+        # The follower is at the high watermark, which waits for it: only the log end shows that it lags.
         assert cluster[1].log().high_watermark == 1
         fetch_by_hand(cluster, 3, 1)
         cluster.time.run_for(50)
@@ -167,14 +167,14 @@ def test_s2_8_a_follower_always_one_batch_behind_stays() -> None:
     assert leader(cluster).isr == (1, 2, 3) and not cluster[1].said(StateChangeKind.ISR_PROPOSED)
 
 
-def test_b21_an_idle_follower_at_the_log_end_is_not_removed() -> None:
+def test_an_idle_follower_at_the_log_end_is_not_removed() -> None:
     cluster = make()
     cluster.cuts.add((3, 1))
     cluster.time.run_for(20 * LAG_MAX_MS)
     assert leader(cluster).isr == (1, 2, 3)
 
 
-def test_an_idle_follower_is_not_removed_when_data_comes_after_a_long_silence() -> None:
+def test_an_idle_follower_is_not_removed_when_records_arrive_after_a_long_pause() -> None:
     cluster = make()
     cluster.time.run_for(20 * LAG_MAX_MS)
     cluster[1].produce(b"b")
@@ -203,7 +203,7 @@ def test_the_lag_clock_starts_with_the_leadership() -> None:
     assert cluster.time.now_ms() - begin_ms > LAG_MAX_MS
 
 
-def test_s2_9_b20_a_produce_that_waits_for_the_removed_follower_completes_without_more_traffic() -> None:
+def test_s2_9_a_produce_that_waits_for_a_removed_follower_completes_without_more_traffic() -> None:
     cluster = make()
     cluster.cuts.add((3, 1))
     answer = cluster[1].produce(b"b")
@@ -213,7 +213,7 @@ def test_s2_9_b20_a_produce_that_waits_for_the_removed_follower_completes_withou
     assert answer and answer[0].failure is None
 
 
-def test_a_removed_follower_joins_again_and_that_is_counted() -> None:
+def test_a_removed_follower_joins_again_and_both_changes_are_counted() -> None:
     cluster = make()
     lag(cluster, 3)
     cluster.time.run_until(lambda: 3 not in leader(cluster).isr, 10_000)
@@ -239,12 +239,12 @@ def test_an_isr_write_keeps_epoch_controller_epoch_and_foreign_keys() -> None:
     assert (found.leader_and_isr.leader_epoch, found.leader_and_isr.controller_epoch) == (0, 1)
 
 
-def test_b16_a_follower_that_restarted_while_it_was_joining_is_refused() -> None:
+def test_a_follower_that_restarted_while_it_was_joining_is_refused() -> None:
     cluster = make()
     lag(cluster, 3)
     cluster.time.run_until(lambda: 3 not in leader(cluster).isr, 10_000)
     cluster.cuts.clear()
-    # The leader's write hangs on its way; meanwhile the follower loses its disk.
+    # The leader's write is delayed; meanwhile the follower loses its disk.
     cluster.time.run_until(lambda: leader(cluster).proposal is not None, 10_000)
     cluster[1].zookeeper.link.cut()
     cluster.cuts |= {(3, 1)}
@@ -256,7 +256,7 @@ def test_b16_a_follower_that_restarted_while_it_was_joining_is_refused() -> None
     assert refused.cause is not None and "not registered as it fetched" in refused.cause
 
 
-def test_b16_a_fetch_of_an_earlier_registration_moves_nothing() -> None:
+def test_a_fetch_of_an_earlier_registration_records_no_progress() -> None:
     cluster = make()
     follower = leader(cluster).followers[3]
     old_epoch = follower.broker_epoch
@@ -292,7 +292,7 @@ def test_a_fetch_that_claims_a_future_registration_does_not_shut_the_follower_ou
     assert leader(cluster).isr == (1, 2, 3)
 
 
-def test_b18_a_lost_reply_is_resolved_by_reading_back() -> None:
+def test_a_lost_reply_to_an_isr_write_is_resolved_by_reading_the_state() -> None:
     cluster = make()
     lag(cluster, 3)
     cluster[1].zookeeper.link.lose_next_reply(is_write)
@@ -302,7 +302,7 @@ def test_b18_a_lost_reply_is_resolved_by_reading_back() -> None:
     cluster.time.run_until(lambda: cluster.state().isr == (1, 2, 3), 20_000)
 
 
-def test_b18_a_leader_whose_version_is_behind_reads_the_state_and_decides_again() -> None:
+def test_a_leader_with_an_outdated_version_reads_the_state_and_decides_again() -> None:
     cluster = make()
     state = cluster.state()
     cluster.write_state(LeaderAndIsr(1, 0, (1, 2, 3), 0, state.controller_epoch))
@@ -321,7 +321,7 @@ def test_after_a_conflict_the_leader_decides_again_at_once() -> None:
     assert leader(cluster).isr == (1, 2)
 
 
-def test_an_expansion_that_met_a_conflict_is_proposed_again_at_once() -> None:
+def test_an_expansion_with_a_conflict_is_proposed_again_at_once() -> None:
     cluster = make()
     lag(cluster, 3)
     cluster.time.run_until(lambda: 3 not in leader(cluster).isr, 10_000)
@@ -332,7 +332,7 @@ def test_an_expansion_that_met_a_conflict_is_proposed_again_at_once() -> None:
     assert cluster.state().isr == (1, 2, 3)
 
 
-def test_b19_the_high_watermark_counts_a_replica_whose_admission_is_on_its_way() -> None:
+def test_the_high_watermark_counts_a_replica_whose_admission_is_in_flight() -> None:
     # 3 reaches the high watermark, which 2 holds at 1.
     cluster = BrokerCluster(replica_lag_time_max_ms=600_000)
     cluster.decide(1, 0, (1, 2), is_new=True, to=[1, 2])
@@ -361,7 +361,7 @@ def test_b19_the_high_watermark_counts_a_replica_whose_admission_is_on_its_way()
     assert leader(cluster).isr == (1, 2) and cluster[1].log().high_watermark == 1
 
 
-def test_a_deposed_leader_proposes_nothing_more_and_counts_everybody() -> None:
+def test_a_deposed_leader_proposes_no_isr_change_and_counts_every_replica_of_the_maximal_isr() -> None:
     cluster = make()
     lag(cluster, 3)
     cluster.decide(2, 1, (2, 3), to=[2])
@@ -373,7 +373,9 @@ def test_a_deposed_leader_proposes_nothing_more_and_counts_everybody() -> None:
 
 
 @pytest.mark.parametrize("controller_first", [True, False])
-def test_b19_a_proposal_that_crosses_a_decision_of_the_controller_leaves_no_wrong_isr(controller_first: bool) -> None:
+def test_a_proposal_concurrent_with_a_decision_of_the_controller_leaves_the_isr_of_zookeeper(
+    controller_first: bool,
+) -> None:
     cluster = make()
     lag(cluster, 3)
     cluster.time.run_until(lambda: 3 not in leader(cluster).isr, 10_000)
@@ -400,7 +402,7 @@ def test_b19_a_proposal_that_crosses_a_decision_of_the_controller_leaves_no_wron
     cluster.time.run_until(lambda: set(cluster.state().isr) == {1, 2, 3}, 10_000)
 
 
-def test_b20_a_stopping_broker_neither_joins_nor_holds_the_high_watermark_back() -> None:
+def test_a_stopping_broker_neither_joins_nor_holds_the_high_watermark_back() -> None:
     cluster = make()
     cluster.shutting_down.add(3)
     cluster.decide(1, 1, (1, 2))
@@ -413,7 +415,7 @@ def test_b20_a_stopping_broker_neither_joins_nor_holds_the_high_watermark_back()
     assert answer[0].failure is None
 
 
-def test_a_write_left_open_by_the_end_of_a_session_is_settled_in_the_next_one() -> None:
+def test_an_isr_write_interrupted_by_the_end_of_a_session_is_completed_in_the_next() -> None:
     cluster = make()
     lag(cluster, 3)
     cluster.time.run_until(lambda: leader(cluster).proposal is not None, 10_000)
@@ -428,7 +430,7 @@ def test_a_write_left_open_by_the_end_of_a_session_is_settled_in_the_next_one() 
     cluster.time.run_until(lambda: leader(cluster).isr == (1, 2), 5_000)
 
 
-def test_s2_10_a_single_change_is_told_to_the_controller_at_the_next_tick() -> None:
+def test_s2_10_a_single_change_is_sent_to_the_controller_at_the_next_tick() -> None:
     cluster = make()
     lag(cluster, 3)
     cluster.time.run_until(lambda: 3 not in leader(cluster).isr, 10_000)
@@ -445,7 +447,7 @@ def test_s2_10_the_three_timings_at_a_broker() -> None:
     known: set[str] = set()
 
     def passing(until: Callable[[], bool]) -> None:
-        """Let time pass in small steps and note when the controller was told, and of what change."""
+        """Let time pass in small steps, and record when the controller was notified of which change."""
         deadline_ms = cluster.time.now_ms() + 200_000
         while not until():
             assert cluster.time.now_ms() < deadline_ms
@@ -466,25 +468,25 @@ def test_s2_10_the_three_timings_at_a_broker() -> None:
 
     change()
     passing(lambda: len(told_ms) == 1)
-    assert told_ms[0] - changed_ms[0] <= 2_520, "the first change of all goes out at the next tick"
+    assert told_ms[0] - changed_ms[0] <= 2_520, "the first change is sent at the next tick"
     passing(lambda: cluster.time.now_ms() >= told_ms[0] + 10_000)
     change()
     passing(lambda: len(told_ms) == 2)
-    assert 5_000 < told_ms[1] - changed_ms[1] <= 7_520, "within a minute it waits for five seconds of silence"
+    assert 5_000 < told_ms[1] - changed_ms[1] <= 7_520, "within a minute it waits for five seconds without changes"
     while len(told_ms) == 2:
         change()
         assert cluster.time.now_ms() < told_ms[1] + 70_000
     gaps = [late - early for early, late in itertools.pairwise(changed_ms[2:])]
-    assert max(gaps) <= 5_000 and len(gaps) > 10, "there was no silence"
-    assert 60_000 < told_ms[2] - told_ms[1] <= 62_540, "under constant churn it goes out once a minute"
+    assert max(gaps) <= 5_000 and len(gaps) > 10, "changes continued"
+    assert 60_000 < told_ms[2] - told_ms[1] <= 62_540, "constant changes are sent once a minute"
     passing(lambda: cluster.time.now_ms() >= told_ms[-1] + 75_000)
     told = len(told_ms)
     change()
     passing(lambda: len(told_ms) == told + 1)
-    assert told_ms[-1] - changed_ms[-1] <= 2_520, "after a quiet minute it goes out at the next tick"
+    assert told_ms[-1] - changed_ms[-1] <= 2_520, "after a minute without changes it is sent at the next tick"
 
 
-def test_s2_11_a_refused_write_is_told_to_nobody() -> None:
+def test_s2_11_a_refused_write_is_not_notified() -> None:
     cluster = make()
     lag(cluster, 3)
     cluster.decide(2, 1, (2, 3), to=[])
@@ -493,7 +495,7 @@ def test_s2_11_a_refused_write_is_told_to_nobody() -> None:
     assert notifications(cluster) == []
 
 
-def test_s2_11_a_write_that_met_another_version_is_told_to_nobody_and_the_one_that_follows_is() -> None:
+def test_s2_11_a_write_with_a_version_conflict_is_not_notified_and_the_next_write_is() -> None:
     cluster = make()
     pending = cluster[1].node.replica_manager.isr_propagation
     cluster.write_state(LeaderAndIsr(1, 0, (1, 2, 3), 0, cluster.state().controller_epoch))
@@ -511,7 +513,7 @@ def test_s2_11_a_write_that_met_another_version_is_told_to_nobody_and_the_one_th
     assert pending.pending == (TP,)
 
 
-def test_s2_11_a_refused_joiner_is_told_to_nobody() -> None:
+def test_s2_11_a_refused_joiner_is_not_notified() -> None:
     cluster = make()
     cluster.decide(1, 1, (1, 2))
     # Its registration is gone, which the leader has not been told.
@@ -533,7 +535,7 @@ def test_a_notification_that_could_not_be_written_is_written_later() -> None:
     cluster.time.run_until(lambda: bool(notifications(cluster)), 90_000)
 
 
-def test_many_partitions_settle_their_isr_together() -> None:
+def test_many_partitions_write_their_isr_together() -> None:
     cluster = BrokerCluster(replica_lag_time_max_ms=LAG_MAX_MS)
     tps = [TopicPartition("many", index) for index in range(40)]
     for tp in tps:
@@ -543,7 +545,7 @@ def test_many_partitions_settle_their_isr_together() -> None:
     assert all(set(cluster.state(tp).isr) == {1, 2, 3} for tp in tps)
 
 
-def test_b20_a_refused_joiner_that_falls_silent_holds_the_high_watermark_for_the_lag_limit_only() -> None:
+def test_a_refused_joiner_that_stops_fetching_holds_the_high_watermark_for_the_lag_limit_only() -> None:
     cluster = make()
     cluster.decide(1, 1, (1, 2))
     # Its registration is gone, which the leader has not been told: each attempt to join is refused.
@@ -559,7 +561,7 @@ def test_b20_a_refused_joiner_that_falls_silent_holds_the_high_watermark_for_the
     assert answer[0].failure is None
 
 
-def test_progress_is_noted_when_a_fetch_arrives_and_not_when_it_is_answered() -> None:
+def test_progress_is_recorded_when_a_fetch_arrives_and_not_when_it_is_answered() -> None:
     cluster = make()
     cluster.cuts.add((3, 1))
     cluster.time.run_for(2_000)
@@ -573,7 +575,7 @@ def test_progress_is_noted_when_a_fetch_arrives_and_not_when_it_is_answered() ->
     assert (one.last_fetch_ms, one.last_caught_up_ms, one.last_fetch_leader_end_offset) == (arrived_ms, arrived_ms, 1)
 
 
-def test_a_replica_that_is_not_assigned_is_told_so() -> None:
+def test_a_fetch_of_an_unassigned_replica_is_refused() -> None:
     cluster = make()
     (answer,) = fetch_by_hand(cluster, 9, 0)
     (result,) = answer.results  # type: ignore[attr-defined]
@@ -581,7 +583,7 @@ def test_a_replica_that_is_not_assigned_is_told_so() -> None:
     assert sorted(leader(cluster).followers) == [2, 3]
 
 
-def test_what_was_appended_when_storage_failed_is_not_committed() -> None:
+def test_a_record_appended_before_a_storage_failure_is_not_committed() -> None:
     cluster = BrokerCluster((1,))
     cluster.decide(1, 0, (1,), (1,), is_new=True)
     log, partition = cluster[1].log(), cluster[1].node.replica_manager.partitions[TP]
@@ -590,7 +592,7 @@ def test_what_was_appended_when_storage_failed_is_not_committed() -> None:
     assert (partition.advance_high_watermark(), log.high_watermark, log.log_end_offset) == (False, 0, 1)
 
 
-def test_an_isr_decided_without_a_connection_does_not_reach_the_next_topic_of_the_name() -> None:
+def test_an_isr_write_delayed_by_a_disconnect_does_not_change_a_re_created_topic() -> None:
     cluster = BrokerCluster((1, 2), replica_lag_time_max_ms=1_000)
     cluster.decide(1, 0, (1, 2), is_new=True)
     cluster.time.run_for(50)

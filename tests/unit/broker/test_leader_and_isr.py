@@ -21,7 +21,7 @@ OTHER = TopicPartition("payments", 3)
 @pytest.fixture
 def cluster() -> BrokerCluster:
     found = BrokerCluster((1, 2))
-    # The test decides alone: broker 2 answers nobody.
+    # Broker 2 answers no request, so that only the test makes decisions.
     found[2].up = False
     return found
 
@@ -55,7 +55,7 @@ def test_s2_2_a_new_partition_is_led_from_epoch_0(cluster: BrokerCluster) -> Non
     assert hosted(cluster[ME]).leader_epoch_start_offset == 0
 
 
-def test_s2_2_leading_on_in_a_higher_epoch_keeps_ends_and_resets_caught_up_times(cluster: BrokerCluster) -> None:
+def test_s2_2_a_leader_in_a_higher_epoch_keeps_end_offsets_and_resets_caught_up_times(cluster: BrokerCluster) -> None:
     send(cluster, cluster.partition(ME, 3, (1, 2)))
     cluster.time.run_due()
     cluster[ME].produce(b"a", b"b")
@@ -69,7 +69,9 @@ def test_s2_2_leading_on_in_a_higher_epoch_keeps_ends_and_resets_caught_up_times
     assert hosted(cluster[ME]).leader_epoch_start_offset == 2
 
 
-def test_s2_2_a_leader_that_follows_fails_waiting_produces_and_fetches_from_its_end(cluster: BrokerCluster) -> None:
+def test_s2_2_a_leader_that_becomes_follower_fails_waiting_produces_and_fetches_from_its_log_end(
+    cluster: BrokerCluster,
+) -> None:
     known(cluster)
     send(cluster, cluster.partition(ME, 4, (1, 2)))
     cluster.time.run_due()
@@ -135,7 +137,7 @@ def test_s2_2_an_unknown_leader_is_answered_without_error_and_applied_when_it_is
         assert role(cluster[ME]) == (9, 8)
 
 
-def test_b38_a_leader_named_in_the_request_need_not_be_in_the_cache(cluster: BrokerCluster) -> None:
+def test_a_leader_named_in_the_request_need_not_be_in_the_metadata_cache(cluster: BrokerCluster) -> None:
     cluster[2].up = True
     live = cluster.live([2])
     cluster[2].up = False
@@ -143,7 +145,7 @@ def test_b38_a_leader_named_in_the_request_need_not_be_in_the_cache(cluster: Bro
     assert role(cluster[ME]) == (2, 1)
 
 
-def test_s2_2_a_lower_controller_epoch_is_refused_everywhere(cluster: BrokerCluster) -> None:
+def test_s2_2_a_lower_controller_epoch_is_refused_for_every_partition(cluster: BrokerCluster) -> None:
     cluster.set_controller_epoch(2)
     send(cluster, cluster.partition(ME, 0, (1,), is_new=True))
     cluster.time.run_for(10)  # ZooKeeper confirms the higher one
@@ -162,7 +164,7 @@ def test_s2_2_a_lower_broker_epoch_is_refused(cluster: BrokerCluster) -> None:
 
 
 @pytest.mark.parametrize("broker_epoch", [None, -1, 10**9])
-def test_no_broker_epoch_or_a_newer_one_is_no_error(cluster: BrokerCluster, broker_epoch: int | None) -> None:
+def test_a_missing_or_newer_broker_epoch_is_accepted(cluster: BrokerCluster, broker_epoch: int | None) -> None:
     stamp = replace(cluster.stamp(ME), broker_epoch=broker_epoch)
     response = cluster[ME].node.handle_control(LeaderAndIsrRequest(stamp, (), (cluster.partition(ME, 0, (1,)),)))
     assert response.error is ErrorCode.NONE
@@ -176,7 +178,7 @@ def test_s2_2_a_leaderless_partition_gets_its_log_but_no_role(cluster: BrokerClu
     assert role(cluster[ME]) == (ME, 3)
 
 
-def test_s2_2_a_partition_that_is_not_assigned_here_is_unknown_and_leaves_nothing_behind(
+def test_s2_2_a_partition_that_is_not_assigned_here_is_unknown_and_not_hosted(
     cluster: BrokerCluster,
 ) -> None:
     decision = cluster.partition(2, 3, (2,), replicas=(2, 3))
@@ -193,7 +195,7 @@ def test_s2_2_another_topic_of_the_same_name_is_refused(cluster: BrokerCluster) 
     assert send(cluster, cluster.partition(ME, 1, (1,), topic_id=None)) is ErrorCode.NONE
 
 
-def test_s2_2_a_log_without_a_topic_id_takes_the_first_one_it_is_given(cluster: BrokerCluster) -> None:
+def test_s2_2_a_log_without_a_topic_id_adopts_the_id_of_the_first_request(cluster: BrokerCluster) -> None:
     assert send(cluster, cluster.partition(ME, 0, (1,), is_new=True, topic_id=None)) is ErrorCode.NONE
     assert cluster[ME].log().topic_id is None
     assert send(cluster, cluster.partition(ME, 1, (1,), topic_id="an-id")) is ErrorCode.NONE
@@ -213,7 +215,9 @@ def test_s2_3_one_request_may_make_leader_and_follower(cluster: BrokerCluster) -
     assert kinds == [StateChangeKind.BECAME_LEADER, StateChangeKind.BECAME_FOLLOWER]
 
 
-def test_s2_5_a_follower_that_leads_knows_no_ends_and_stops_fetching_first(cluster: BrokerCluster) -> None:
+def test_s2_5_a_follower_that_becomes_leader_stops_fetching_first_and_has_no_end_offsets(
+    cluster: BrokerCluster,
+) -> None:
     known(cluster)
     send(cluster, cluster.partition(2, 3, (2,)))
     assert cluster[ME].node.replica_manager.fetchers.state(TP) is not None
@@ -224,10 +228,12 @@ def test_s2_5_a_follower_that_leads_knows_no_ends_and_stops_fetching_first(clust
     send(cluster, cluster.partition(2, 5, (1, 2)))
     send(cluster, cluster.partition(ME, 6, (1, 2)))
     follower = hosted(cluster[ME]).followers[2]
-    assert (follower.log_end_offset, follower.log_start_offset) == (None, None), "what it knew when it led before"
+    assert (follower.log_end_offset, follower.log_start_offset) == (None, None), (
+        "end offsets from its earlier leadership"
+    )
 
 
-def test_s2_5_the_fetchers_of_all_stop_before_the_first_role_changes(
+def test_s2_5_all_fetchers_stop_before_the_first_role_change(
     cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known(cluster)
@@ -257,7 +263,7 @@ def test_s2_7_a_follower_has_no_isr_of_its_own(cluster: BrokerCluster) -> None:
     assert hosted(cluster[ME]).leader_epoch_start_offset is None and hosted(cluster[ME]).followers == {}
 
 
-def test_s2_7_making_a_follower_takes_the_log_the_assignment_the_epochs_and_the_leader_and_keeps_the_records(
+def test_s2_7_a_new_follower_has_the_assignment_epochs_and_leader_of_the_request_and_keeps_its_records(
     cluster: BrokerCluster,
 ) -> None:
     known(cluster)
@@ -280,15 +286,15 @@ def test_s2_7_making_a_follower_takes_the_log_the_assignment_the_epochs_and_the_
     )
     assert partition.leader_id == 2 and not partition.is_leader
     assert partition.isr == () and partition.followers == {}
-    assert (log.log_end_offset, log.high_watermark) == (2, 2), "cutting is the fetcher's part"
-    # A new leader in a new epoch starts a fetch; the very same decision once more starts nothing.
+    assert (log.log_end_offset, log.high_watermark) == (2, 2), "the fetcher truncates"
+    # A new leader in a new epoch starts a fetcher; the same decision again does not.
     fetched_from = cluster[ME].node.replica_manager.fetchers.state(TP)
     assert fetched_from is not None
     assert send(cluster, moving) is ErrorCode.STALE_CONTROLLER_EPOCH
     assert cluster[ME].node.replica_manager.fetchers.state(TP) is fetched_from
 
 
-def test_s2_6_nothing_is_fetched_from_the_old_leader_after_the_change() -> None:
+def test_s2_6_no_fetch_is_sent_to_the_old_leader_after_the_change() -> None:
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster.time.run_for(50)
@@ -310,13 +316,13 @@ def test_s2_4_no_checkpoint_is_written_before_the_first_request(cluster: BrokerC
     assert files.exists(path)
 
 
-def test_b32_a_role_that_cannot_be_taken_for_storage_leaves_no_epoch_behind(cluster: BrokerCluster) -> None:
+def test_a_role_change_that_fails_for_storage_leaves_the_leader_epoch_unchanged(cluster: BrokerCluster) -> None:
     cluster[ME].files.fails = lambda operation, path: operation == "make_directory" and str(TP) in path
     assert send(cluster, cluster.partition(ME, 3, (1,))) is ErrorCode.KAFKA_STORAGE_ERROR
     assert hosted(cluster[ME]) is None
 
 
-def test_a_controller_epoch_that_jumps_is_confirmed_in_zookeeper_before_it_counts(cluster: BrokerCluster) -> None:
+def test_a_higher_controller_epoch_is_confirmed_in_zookeeper_before_it_is_accepted(cluster: BrokerCluster) -> None:
     forged = LeaderAndIsrRequest(cluster.stamp(ME, controller_epoch=9_000), (), (cluster.partition(ME, 0, (1,)),))
     for _ in range(3):
         with pytest.raises(ControlRequestDeferredError):
@@ -331,7 +337,7 @@ def test_a_controller_epoch_that_jumps_is_confirmed_in_zookeeper_before_it_count
     assert cluster[ME].node.handle_control(forged).error is ErrorCode.NONE
 
 
-def test_a_broker_that_joins_an_old_cluster_knows_its_controller_epoch(cluster: BrokerCluster) -> None:
+def test_a_new_broker_of_an_old_cluster_knows_its_controller_epoch(cluster: BrokerCluster) -> None:
     cluster.set_controller_epoch(57)
     broker = cluster.boot(5)
     cluster.time.run_until(lambda: broker.node.ready, 5_000)
@@ -339,7 +345,7 @@ def test_a_broker_that_joins_an_old_cluster_knows_its_controller_epoch(cluster: 
     assert broker.node.handle_control(request).error is ErrorCode.NONE
 
 
-def test_role_changes_say_where_the_replicas_stand(cluster: BrokerCluster) -> None:
+def test_role_change_events_contain_the_offsets_of_the_replicas(cluster: BrokerCluster) -> None:
     send(cluster, cluster.partition(ME, 0, (1, 2), is_new=True))
     (change,) = cluster[ME].said(StateChangeKind.BECAME_LEADER)
     assert (change.who, change.leader, change.leader_epoch, change.isr) == ("broker-1", ME, 0, (1, 2))

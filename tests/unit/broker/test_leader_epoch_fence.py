@@ -1,4 +1,4 @@
-"""A leader epoch that rises by more than leaders change is looked up in ZooKeeper before it is applied."""
+"""A leader epoch that rises by too much is confirmed in ZooKeeper: docs/protocol/replication.md#request-fences."""
 
 from collections.abc import Callable, Mapping
 
@@ -32,7 +32,7 @@ def test_a_forged_leader_epoch_is_refused_and_the_next_leader_is_followed() -> N
     assert cluster[1].node.replica_manager.partitions[TP].leader_epoch == 1
 
 
-def test_nothing_of_the_request_is_applied_before_zookeeper_has_answered() -> None:
+def test_no_partition_of_the_request_is_applied_before_zookeeper_has_answered() -> None:
     cluster = BrokerCluster((1,))
     cluster.decide(1, 0, (1,), is_new=True)
     jump = MAX_UNCONFIRMED_RISE + 1
@@ -49,14 +49,14 @@ def test_nothing_of_the_request_is_applied_before_zookeeper_has_answered() -> No
     assert hosted[TP].leader_epoch == jump
 
 
-def test_a_partition_that_zookeeper_does_not_know_is_refused_with_a_high_epoch() -> None:
+def test_a_high_epoch_of_a_partition_without_a_state_node_is_refused() -> None:
     cluster = BrokerCluster((1,))
     response = cluster.send(1, cluster.partition(1, MAX_LEADER_EPOCH, (1,)))
     assert response.partition_errors == {TP: ErrorCode.UNKNOWN_LEADER_EPOCH}
     assert TP not in cluster[1].node.replica_manager.partitions
 
 
-def test_a_restarted_broker_takes_a_high_epoch_that_stands_in_zookeeper() -> None:
+def test_a_restarted_broker_accepts_a_high_epoch_that_is_in_zookeeper() -> None:
     cluster = BrokerCluster((1,))
     cluster.decide(1, 0, (1,), is_new=True)
     cluster.decide(1, 5_000, (1,))
@@ -66,12 +66,12 @@ def test_a_restarted_broker_takes_a_high_epoch_that_stands_in_zookeeper() -> Non
     assert cluster[1].node.replica_manager.partitions[TP].leader_epoch == 5_001
 
 
-def test_an_ordinary_rise_asks_nothing() -> None:
+def test_a_small_rise_is_accepted_without_reading_zookeeper() -> None:
     fence = LeaderEpochFence(lambda _wanted, _on_read: pytest.fail("asked ZooKeeper"))
     assert fence.refuted({TP: (MAX_UNCONFIRMED_RISE + 7, 7), OTHER: (0, NO_EPOCH)}) == {}
 
 
-def test_an_epoch_that_could_not_be_read_is_asked_for_again_and_an_answer_counts_once() -> None:
+def test_an_epoch_that_could_not_be_read_is_read_again_and_an_answer_counts_once() -> None:
     answers: list[Callable[[Mapping[TopicPartition, int] | None], None]] = []
     fence = LeaderEpochFence(lambda _wanted, on_read: answers.append(on_read))
     for answer in None, {TP: 4_000}:

@@ -31,7 +31,7 @@ def registration(cluster: BrokerCluster, broker_id: int) -> znodes.BrokerRegistr
 
 
 def with_controller(cluster: BrokerCluster) -> None:
-    """Let ZooKeeper name a controller."""
+    """Write ``/controller``."""
     cluster.zk(Create(znodes.CONTROLLER, znodes.encode_active_controller(znodes.ActiveController(CONTROLLER_ID, 0))))
     node = znodes.ControllerRegistration(CONTROLLER_ID, (CONTROL_ADDRESS,), 0)
     cluster.zk(Create(znodes.controller_path(CONTROLLER_ID), znodes.encode_controller_registration(node)))
@@ -54,7 +54,7 @@ def test_a_broker_registers_and_its_epoch_is_the_nodes_czxid() -> None:
     assert all(path in cluster.paths() for path in znodes.PERSISTENT_NODES)
 
 
-def test_all_brokers_agree_on_the_cluster_id_and_mark_their_directories() -> None:
+def test_all_brokers_have_the_same_cluster_id_and_write_it_to_their_directories() -> None:
     cluster = BrokerCluster()
     ids = {broker.node.cluster_id for broker in cluster.brokers.values()}
     assert len(ids) == 1
@@ -84,7 +84,7 @@ def test_a_wiped_zookeeper_is_refused_and_nothing_is_deleted() -> None:
     assert cluster[1].values() == [b"a"] and znodes.broker_path(1) not in cluster.paths()
 
 
-def test_a_zookeeper_that_forgot_the_controller_epoch_is_refused() -> None:
+def test_a_zookeeper_without_the_controller_epoch_is_refused() -> None:
     cluster = BrokerCluster((1,))
     cluster.set_controller_epoch(5)
     cluster.send(1, cluster.partition(1, 0, (1,), is_new=True))
@@ -94,7 +94,7 @@ def test_a_zookeeper_that_forgot_the_controller_epoch_is_refused() -> None:
     assert isinstance(cluster[1].fatal[0], ForeignZooKeeperError)
 
 
-def test_a_new_session_means_a_new_broker_epoch_and_nothing_else() -> None:
+def test_a_new_session_changes_only_the_broker_epoch() -> None:
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster.time.run_for(50)
@@ -102,7 +102,9 @@ def test_a_new_session_means_a_new_broker_epoch_and_nothing_else() -> None:
     cluster.server.expire(cluster[1].zookeeper.session_id)
     cluster.time.run_until(lambda: cluster[1].node.broker_epoch > old_epoch, 5_000)
     assert cluster[1].node.replica_manager.partitions[TP].is_leader
-    assert not cluster[1].node.ready  # The end of the session may have deposed it; its followers prove otherwise.
+    assert not cluster[
+        1
+    ].node.ready  # The end of the session may have deposed the leader; fetches of its followers prove otherwise.
     cluster.time.run_until(lambda: cluster[1].node.ready, 2_000)
     assert cluster.zk(Exists(znodes.broker_epoch_path(1))).stat.version == 2  # type: ignore[attr-defined]
     answer = cluster[1].produce(b"a")
@@ -111,7 +113,7 @@ def test_a_new_session_means_a_new_broker_epoch_and_nothing_else() -> None:
     assert cluster[1].said(StateChangeKind.SESSION_CHANGED)
 
 
-def test_the_log_says_that_a_broker_has_registered_again_after_a_lost_session(
+def test_a_new_registration_after_a_lost_session_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cluster = BrokerCluster((1,))
@@ -123,7 +125,7 @@ def test_the_log_says_that_a_broker_has_registered_again_after_a_lost_session(
     assert line.startswith(f"registered in ZooKeeper: broker=1 broker_epoch={cluster[1].node.broker_epoch} session=0x")
 
 
-def test_a_broken_connection_costs_no_epoch() -> None:
+def test_a_broken_connection_does_not_change_the_broker_epoch() -> None:
     cluster = BrokerCluster((1,))
     epoch = cluster[1].node.broker_epoch
     cluster[1].zookeeper.disconnect()
@@ -132,7 +134,7 @@ def test_a_broken_connection_costs_no_epoch() -> None:
 
 
 @pytest.mark.parametrize("losses", [1, 2])
-def test_b29_a_lost_reply_to_the_registration_leaves_the_broker_registered(losses: int) -> None:
+def test_a_lost_reply_to_the_registration_leaves_the_broker_registered(losses: int) -> None:
     cluster = BrokerCluster((1,))
     broker = cluster.boot(2)
     for _ in range(losses):
@@ -142,7 +144,7 @@ def test_b29_a_lost_reply_to_the_registration_leaves_the_broker_registered(losse
     assert broker.node.broker_epoch == stat.czxid
 
 
-def test_b29_a_session_the_broker_never_learned_of_does_not_keep_it_out() -> None:
+def test_a_session_whose_handshake_was_lost_does_not_prevent_the_registration() -> None:
     cluster = BrokerCluster((1,))
     broker = cluster.boot(2)
     broker.zookeeper.link.lose_next_handshake()
@@ -157,7 +159,7 @@ def test_a_broker_that_restarts_at_once_replaces_its_dead_predecessors_registrat
     cluster.time.run_until(lambda: broker.node.ready, 1_000)
     assert broker.node.broker_epoch > before
     cluster.time.run_for(70_000)
-    assert znodes.broker_path(2) in cluster.paths(), "the end of the old session leaves the new registration alone"
+    assert znodes.broker_path(2) in cluster.paths(), "the end of the old session does not delete the new registration"
 
 
 def test_a_restarted_broker_without_proof_waits_for_its_predecessors_session_to_end() -> None:
@@ -171,7 +173,7 @@ def test_a_restarted_broker_without_proof_waits_for_its_predecessors_session_to_
     cluster.time.run_until(lambda: broker.node.ready, 10_000)
 
 
-def test_a_second_broker_with_the_same_id_gives_up() -> None:
+def test_a_second_broker_with_the_same_id_stops() -> None:
     cluster = BrokerCluster((1,), zookeeper_session_timeout_ms=6_000)
     first = cluster[1]
     second = cluster.boot(1)
@@ -191,7 +193,7 @@ def test_an_address_that_another_broker_advertises_is_refused() -> None:
     assert znodes.broker_path(2) not in cluster.paths()
 
 
-def test_before_it_is_registered_a_broker_refuses_what_may_be_tried_again() -> None:
+def test_before_its_registration_a_broker_refuses_requests_with_retriable_errors() -> None:
     cluster = BrokerCluster((1,))
     broker = cluster.boot(2)
     (answer,) = broker.produce(b"a")
@@ -203,7 +205,7 @@ def test_before_it_is_registered_a_broker_refuses_what_may_be_tried_again() -> N
     assert isinstance(ids[0], PacelineError) and ids[0].retriable
 
 
-def test_a_stop_asks_the_controller_answers_what_waits_and_leaves_clean_logs() -> None:
+def test_a_stop_asks_the_controller_answers_waiting_requests_and_leaves_clean_logs() -> None:
     cluster = BrokerCluster()
     with_controller(cluster)
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
@@ -241,7 +243,7 @@ def test_the_controller_is_asked_again_while_partitions_remain_and_the_stop_ends
     assert 15_000 <= cluster.time.now_ms() - begin_ms < 16_000
 
 
-def test_a_stop_that_succeeds_at_the_second_attempt_waits_no_longer() -> None:
+def test_a_controlled_shutdown_that_succeeds_at_the_second_attempt_ends_the_stop() -> None:
     cluster = BrokerCluster((1,))
     with_controller(cluster)
     cluster[1].transport.shutdown_answers = [ControlledShutdownResponse(remaining=(TP,))]
@@ -251,7 +253,7 @@ def test_a_stop_that_succeeds_at_the_second_attempt_waits_no_longer() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["no controller", "zookeeper away"])
-def test_b46_a_stop_ends_without_a_controller_and_without_zookeeper(trouble: str) -> None:
+def test_a_stop_ends_without_a_controller_and_without_zookeeper(trouble: str) -> None:
     cluster = BrokerCluster((1,))
     if trouble == "zookeeper away":
         cluster[1].zookeeper.link.cut()
@@ -266,7 +268,7 @@ def test_without_controlled_shutdown_a_stop_is_immediate() -> None:
     assert cluster.time.now_ms() == begin_ms
 
 
-def test_while_it_stops_a_broker_adds_no_fetchers() -> None:
+def test_a_stopping_broker_adds_no_fetchers() -> None:
     cluster = BrokerCluster((1, 2))
     with_controller(cluster)
     cluster[1].transport.shutdown_answers = [ControlledShutdownResponse(remaining=(TP,))]
@@ -278,7 +280,7 @@ def test_while_it_stops_a_broker_adds_no_fetchers() -> None:
     assert cluster[1].transport.fetches == []
 
 
-def test_b48_high_watermarks_of_partitions_without_a_leader_survive_a_restart() -> None:
+def test_high_watermarks_of_partitions_without_a_leader_survive_a_restart() -> None:
     cluster = BrokerCluster((1,), controlled_shutdown_enable=False)
     cluster.decide(1, 0, (1,), is_new=True)
     cluster[1].produce(b"a", b"b")
@@ -302,7 +304,7 @@ def failing(files: MemoryFiles, folder: str) -> None:
     )
 
 
-def test_s2_1_a_failed_directory_turns_exactly_its_own_partitions_offline() -> None:
+def test_s2_1_a_failed_directory_takes_exactly_its_own_partitions_offline() -> None:
     cluster = BrokerCluster((2,))
     broker = cluster.boot(1, dirs=("/one", "/two"))
     cluster.time.run_until(lambda: broker.node.ready, 5_000)
@@ -321,7 +323,7 @@ def test_s2_1_a_failed_directory_turns_exactly_its_own_partitions_offline() -> N
     assert list(manager.offline) == [TP] and list(manager.partitions) == [OTHER]
     assert broker.produce(b"b", tp=OTHER)[0].failure is None
     families = label_families_of(manager, 10)
-    assert families["partition_log_end_offset"] == {(OTHER.topic, str(OTHER.partition)): 2}, "metrics go with it"
+    assert families["partition_log_end_offset"] == {(OTHER.topic, str(OTHER.partition)): 2}, "its metrics are removed"
     assert [change.cause for change in broker.said(StateChangeKind.LOG_DIR_FAILED)] == [folder]
     events = [path for path in cluster.paths() if path.startswith(znodes.LOG_DIR_EVENT_PREFIX)]
     assert len(events) == 1 and broker.fatal == []
@@ -330,7 +332,7 @@ def test_s2_1_a_failed_directory_turns_exactly_its_own_partitions_offline() -> N
     (response,) = broker.consume(0)
     failure = response.results[0].failure
     assert failure is not None and failure.code is ErrorCode.KAFKA_STORAGE_ERROR
-    # Repaired and started again, the next LeaderAndIsr brings it back.
+    # After a repair and a restart, the next LeaderAndIsr hosts it again.
     broker.crash()
     broker.files.fails = lambda _operation, _path: False
     cluster.server.expire(broker.zookeeper.session_id)
@@ -340,7 +342,7 @@ def test_s2_1_a_failed_directory_turns_exactly_its_own_partitions_offline() -> N
     assert again.values() == [b"a"]
 
 
-def test_a_dead_disk_takes_the_numbers_of_its_role_along() -> None:
+def test_a_failed_directory_removes_the_metrics_of_the_lost_role() -> None:
     cluster = BrokerCluster((2,))
     broker = cluster.boot(1, dirs=("/one", "/two"))
     cluster.time.run_until(lambda: broker.node.ready, 5_000)
@@ -361,7 +363,7 @@ def test_a_dead_disk_takes_the_numbers_of_its_role_along() -> None:
     assert counted.messages_in == counted.replication_bytes_out == 0 and counted.replication_bytes_in > 0
 
 
-def test_b52b_a_lost_replica_is_not_made_anew_elsewhere_but_a_new_one_is() -> None:
+def test_an_existing_replica_is_not_re_created_in_another_directory_but_a_new_one_is_created() -> None:
     cluster = BrokerCluster((2,))
     broker = cluster.boot(1, dirs=("/one", "/two"))
     cluster.time.run_until(lambda: broker.node.ready, 5_000)
@@ -375,7 +377,7 @@ def test_b52b_a_lost_replica_is_not_made_anew_elsewhere_but_a_new_one_is() -> No
     assert list(new.partition_errors.values()) == [ErrorCode.NONE]
 
 
-def test_when_the_last_directory_fails_the_broker_cannot_go_on() -> None:
+def test_a_broker_ends_when_its_last_directory_fails() -> None:
     cluster = BrokerCluster((1,))
     cluster.decide(1, 0, (1,), is_new=True)
     failing(cluster[1].files, "/data")
@@ -415,7 +417,7 @@ def test_producer_ids_are_unique_across_brokers_blocks_and_restarts() -> None:
     assert len(set(ids)) == len(ids) == 1_520
 
 
-def test_those_who_wait_for_a_producer_id_are_told_when_the_broker_stops() -> None:
+def test_requests_that_wait_for_a_producer_id_are_answered_when_the_broker_stops() -> None:
     cluster = BrokerCluster((1,), controlled_shutdown_enable=False)
     cluster[1].zookeeper.link.cut()
     answers: list[object] = []
@@ -424,7 +426,7 @@ def test_those_who_wait_for_a_producer_id_are_told_when_the_broker_stops() -> No
     assert isinstance(answers[0], PacelineError) and len(answers) == 1
 
 
-def test_a_state_node_that_is_gone_ends_the_isr_writes() -> None:
+def test_a_deleted_state_node_ends_the_isr_writes() -> None:
     cluster = BrokerCluster(replica_lag_time_max_ms=2_000)
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster.time.run_for(50)
@@ -435,7 +437,7 @@ def test_a_state_node_that_is_gone_ends_the_isr_writes() -> None:
     assert cluster[1].node.metrics_snapshot().failed_isr_updates_total == 1
 
 
-def test_a_damaged_state_node_is_tried_again_until_it_is_sound() -> None:
+def test_an_isr_write_is_retried_until_a_malformed_state_node_is_repaired() -> None:
     cluster = BrokerCluster(replica_lag_time_max_ms=2_000)
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster.time.run_for(50)

@@ -1,4 +1,4 @@
-"""When logs are compacted: on leaders and followers, as the topic's settings and the limits of the broker ask for."""
+"""When logs are compacted, on leaders and followers: settings of the topic and limits of the broker."""
 
 from collections.abc import Callable
 
@@ -42,7 +42,7 @@ def are_compacted(cluster: BrokerCluster, below: int) -> Callable[[], bool]:
     return lambda: all(size < below for size in sizes(cluster))
 
 
-def test_every_replica_compacts_its_log_and_says_how_far_in_the_checkpoint() -> None:
+def test_every_replica_compacts_its_log_and_writes_the_checkpoint() -> None:
     cluster = led_by_1()
     produce(cluster)
     before = sizes(cluster)[0]
@@ -70,7 +70,7 @@ def test_every_replica_compacts_its_log_and_says_how_far_in_the_checkpoint() -> 
     ],
     ids=["not enabled", "another policy", "not dirty enough", "too young"],
 )
-def test_nothing_is_compacted_when_the_settings_do_not_ask_for_it(config: LogConfig, settings: dict[str, bool]) -> None:
+def test_no_log_is_compacted_without_the_policy_compact(config: LogConfig, settings: dict[str, bool]) -> None:
     cluster = led_by_1(config, **settings)
     produce(cluster)
     before = sizes(cluster)
@@ -78,7 +78,7 @@ def test_nothing_is_compacted_when_the_settings_do_not_ask_for_it(config: LogCon
     assert sizes(cluster) == before
 
 
-def test_nothing_is_compacted_while_a_value_that_decides_on_deletion_does_not_parse() -> None:
+def test_no_log_is_compacted_while_a_setting_for_deletion_does_not_parse() -> None:
     cluster = BrokerCluster(log_config=CONFIG, log_cleaner_backoff_ms=BACKOFF_MS)
     node = znodes.encode_config({"delete.retention.ms": "a day"})
     cluster.zk(Create(znodes.topic_config_path(TP.topic), node))
@@ -90,7 +90,7 @@ def test_nothing_is_compacted_while_a_value_that_decides_on_deletion_does_not_pa
     assert sizes(cluster) == before
 
 
-def test_reads_and_writes_keep_to_the_limit() -> None:
+def test_compaction_reads_and_writes_within_the_rate_limit() -> None:
     cluster = led_by_1(log_cleaner_io_max_bytes_per_second=100.0)
     produce(cluster)
     before = sizes(cluster)[0]
@@ -101,7 +101,7 @@ def test_reads_and_writes_keep_to_the_limit() -> None:
     assert more > 0 and cluster.time.now_ms() - start >= 0.5 * 1_000 * more / 100.0
 
 
-def test_a_log_that_cannot_be_compacted_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_whose_compaction_failed_is_not_compacted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = led_by_1()
     tries = 0
 
@@ -120,7 +120,7 @@ def test_a_log_that_cannot_be_compacted_is_left_alone(monkeypatch: pytest.Monkey
     assert response.results[0].failure is None
 
 
-def test_a_damaged_log_leaves_service_to_be_rebuilt_and_the_others_are_compacted() -> None:
+def test_a_damaged_log_goes_offline_and_other_logs_are_compacted() -> None:
     cluster = led_by_1(LogConfig(segment_bytes=300, cleanup_policy=COMPACT, min_compaction_lag_ms=30_000))
     produce(cluster)
     before = sizes(cluster)[0]

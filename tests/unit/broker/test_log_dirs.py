@@ -1,4 +1,4 @@
-"""DescribeLogDirs and AlterReplicaLogDirs at a broker: what is there, and what cannot be done."""
+"""DescribeLogDirs and AlterReplicaLogDirs at a broker: replicas per directory, and refusals."""
 
 from paceline.model.errors import (
     InvalidRequestError,
@@ -47,14 +47,14 @@ def test_every_directory_lists_its_replicas_with_their_sizes() -> None:
     assert 1_000 < sizes[TP] == len(cluster[1].log().read(0, 10_000, 1))
 
 
-def test_only_the_replicas_asked_for_are_listed_and_every_directory_is() -> None:
+def test_only_the_requested_replicas_are_listed_with_every_directory() -> None:
     cluster = two_directories()
     views = cluster[1].node.describe_log_dirs([OTHER, TopicPartition("nobody", 0)])
     assert [view.replicas for view in views if view.replicas] == [(ReplicaOnDisk(OTHER, 0, 0),)]
     assert len(views) == 2
 
 
-def test_a_follower_that_is_behind_says_by_how_much() -> None:
+def test_the_lag_of_a_follower_is_listed() -> None:
     cluster = BrokerCluster((1, 2), replica_fetch_max_bytes=1_000, replica_fetch_response_max_bytes=1_000)
     cluster.decide(1, 0, (1,), (1,), is_new=True)
     for _ in range(10):
@@ -70,7 +70,7 @@ def test_a_follower_that_is_behind_says_by_how_much() -> None:
     assert leader.offset_lag == 0
 
 
-def test_a_directory_that_has_failed_says_so_and_lists_nothing() -> None:
+def test_a_failed_directory_is_listed_with_its_error_and_without_replicas() -> None:
     cluster = two_directories()
     failed = where(cluster)[TP]
     cluster[1].log().directory.fail(KafkaStorageError("broken"))
@@ -82,12 +82,12 @@ def test_a_directory_that_has_failed_says_so_and_lists_nothing() -> None:
     assert isinstance(wish(cluster, (TP, where(cluster)[OTHER]))[0], KafkaStorageError)
 
 
-def test_a_replica_that_lies_there_already_is_fine() -> None:
+def test_a_move_to_the_present_directory_is_accepted() -> None:
     cluster = two_directories()
     assert wish(cluster, *where(cluster).items()) == [None, None]
 
 
-def test_a_replica_elsewhere_stays_and_the_answer_says_that_it_cannot_be_moved() -> None:
+def test_a_move_to_another_directory_is_refused() -> None:
     cluster = two_directories()
     before = where(cluster)
     (error,) = wish(cluster, (TP, before[OTHER]))
@@ -96,7 +96,7 @@ def test_a_replica_elsewhere_stays_and_the_answer_says_that_it_cannot_be_moved()
     assert where(cluster) == before
 
 
-def test_what_is_not_there_is_refused_each_with_its_own_error() -> None:
+def test_unknown_replicas_and_directories_are_refused_with_their_own_errors() -> None:
     cluster = two_directories()
     errors = wish(cluster, (TP, "/three"), (TopicPartition("nobody", 0), "/one"))
     assert [type(error) for error in errors] == [LogDirNotFoundError, ReplicaNotAvailableError]

@@ -1,4 +1,4 @@
-"""Flushes and checkpoints behind the owner's back."""
+"""Flushes and checkpoints in the background."""
 
 import random
 from collections.abc import Callable
@@ -32,14 +32,14 @@ def test_a_rolled_segment_is_made_durable_and_the_recovery_point_moves() -> None
     assert read_offsets(cluster[1].files, RECOVERY_POINTS)[TP] == 10
 
 
-def test_flush_ms_is_kept_to_within_a_check() -> None:
+def test_a_flush_follows_flush_ms_within_one_check() -> None:
     cluster = BrokerCluster((1,), log_config=LogConfig(flush_ms=7_000))
     cluster.decide(1, 0, (1,), is_new=True)
     cluster[1].produce(b"a")
     cluster.time.run_until(lambda: cluster[1].log().recovery_point == 1, 20_000)
 
 
-def test_an_epoch_without_records_is_durable_within_a_checkpoint() -> None:
+def test_an_epoch_without_records_is_durable_after_the_next_checkpoint() -> None:
     cluster = BrokerCluster((1,))
     cluster.decide(1, 0, (1,), is_new=True)
     cluster[1].produce(b"a")
@@ -49,7 +49,7 @@ def test_an_epoch_without_records_is_durable_within_a_checkpoint() -> None:
     assert not cluster[1].log().epochs.dirty
 
 
-def test_a_producer_that_was_idle_for_too_long_is_forgotten_and_a_busy_one_is_not() -> None:
+def test_a_producer_that_was_idle_for_too_long_is_removed_and_a_busy_one_is_not() -> None:
     hour_ms, look_ms = 3_600_000, 600_000
     cluster = BrokerCluster((1, 2), transactional_id_expiration_ms=hour_ms)
     cluster.decide(1, 0, (1, 2), is_new=True)
@@ -66,7 +66,7 @@ def test_a_producer_that_was_idle_for_too_long_is_forgotten_and_a_busy_one_is_no
 
     write(7, 0, cluster.time.wall_ms())
     for step in range(14):
-        # One that copies old records is not idle, whatever their time.
+        # A producer of old records is not idle: the time of the append counts.
         write(8, step, 1_000)
         cluster.time.run_for(look_ms // 2)
         if step == 9:
@@ -78,7 +78,7 @@ def test_a_producer_that_was_idle_for_too_long_is_forgotten_and_a_busy_one_is_no
 
 
 class Elsewhere:
-    """Background work the test carries out by hand."""
+    """Background work that the test runs itself."""
 
     def __init__(self) -> None:
         self.jobs: list[tuple[Callable[[], None], Callable[[Exception | None], None]]] = []
@@ -87,7 +87,7 @@ class Elsewhere:
         self.jobs.append((work, on_done))
 
 
-def test_logs_are_flushed_together_and_a_deleted_one_does_no_harm() -> None:
+def test_logs_are_flushed_together_although_one_is_deleted_meanwhile() -> None:
     cluster = BrokerCluster((1,), log_config=LogConfig(flush_ms=0))
     broker = cluster[1]
     elsewhere = Elsewhere()
@@ -134,7 +134,7 @@ def test_logs_are_flushed_together_and_a_deleted_one_does_no_harm() -> None:
     assert other.fatal == []
 
 
-def test_a_stop_waits_for_the_flush_under_way_so_that_every_log_is_closed_whole() -> None:
+def test_a_stop_waits_for_the_flush_in_progress_before_it_closes_the_logs() -> None:
     cluster = BrokerCluster((1,), log_config=LogConfig(flush_ms=0))
     cluster.decide(1, 0, (1,), is_new=True)
     broker = cluster[1]
@@ -153,10 +153,12 @@ def test_a_stop_waits_for_the_flush_under_way_so_that_every_log_is_closed_whole(
     on_done(None)
     cluster.time.run_until(lambda: stopped == [True], 1_000)
     assert broker.files.exists(marker)
-    assert read_offsets(broker.files, RECOVERY_POINTS)[TP] == 2, "what came after the flush began is durable, too"
+    assert read_offsets(broker.files, RECOVERY_POINTS)[TP] == 2, (
+        "records appended after the flush began are durable, too"
+    )
 
 
-def test_a_flush_that_fails_unexpectedly_is_reported_and_the_next_one_is_carried_out(
+def test_a_flush_that_raises_is_reported_and_the_next_flush_runs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = SimpleNamespace(topic_partition=TP)
@@ -173,9 +175,7 @@ def test_a_flush_that_fails_unexpectedly_is_reported_and_the_next_one_is_carried
 
 
 @pytest.mark.parametrize("error", [OSError(5, "input/output error"), ValueError("nobody thought of it")])
-def test_a_failed_flush_takes_its_directory_offline_whatever_the_reason(
-    error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_flush_takes_its_directory_offline(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     cluster = BrokerCluster((), log_config=LogConfig(flush_ms=0))
     broker = cluster.boot(1, dirs=("/one", "/two"))
     cluster.time.run_until(lambda: broker.node.ready, 10_000)

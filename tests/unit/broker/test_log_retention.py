@@ -1,4 +1,4 @@
-"""Retention on leaders and followers: which segments go, and when (docs/protocol/log-format.md#retention)."""
+"""Retention on leaders and followers: docs/protocol/log-format.md#retention."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ def starts(cluster: BrokerCluster) -> list[int]:
     return [cluster[broker_id].log().log_start_offset for broker_id in (1, 2, 3)]
 
 
-def test_old_segments_go_on_every_replica_and_their_files_after_the_delay() -> None:
+def test_old_segments_are_deleted_on_every_replica_and_their_files_after_the_delay() -> None:
     cluster = led_by_1()
     for number in range(10):
         produce(cluster, b"%d" % number, age_ms=RETENTION_MS if number < 5 else 0)
@@ -61,7 +61,7 @@ def test_old_segments_go_on_every_replica_and_their_files_after_the_delay() -> N
     assert cluster[2].values() == [b"%d" % number for number in range(first, 10)]
 
 
-def test_a_log_all_of_which_is_old_goes_on_at_its_end() -> None:
+def test_a_log_with_only_old_records_becomes_empty_at_its_log_end() -> None:
     cluster = led_by_1()
     for number in range(4):
         produce(cluster, b"%d" % number)
@@ -72,7 +72,7 @@ def test_a_log_all_of_which_is_old_goes_on_at_its_end() -> None:
     assert cluster[3].values() == [b"next"] and cluster[3].log().log_end_offset == 5
 
 
-def test_what_is_not_committed_stays_however_old_it_is() -> None:
+def test_uncommitted_records_are_never_deleted() -> None:
     cluster = led_by_1(replace(CONFIG, min_insync_replicas=2), replica_lag_time_max_ms=600_000)
     produce(cluster, b"0")
     cluster.until_in_sync(1, 2, 3)
@@ -85,7 +85,7 @@ def test_what_is_not_committed_stays_however_old_it_is() -> None:
     assert cluster[1].log().log_start_offset <= 1 and cluster[1].log().log_end_offset == 6
 
 
-def test_too_many_bytes_go_and_a_change_of_the_setting_counts_at_the_next_check() -> None:
+def test_bytes_above_the_limit_are_deleted_and_a_changed_limit_counts_at_the_next_check() -> None:
     cluster = led_by_1(replace(CONFIG, retention_ms=-1))
     for number in range(12):
         produce(cluster, b"%d" % number, age_ms=10 * RETENTION_MS)
@@ -100,7 +100,7 @@ def test_too_many_bytes_go_and_a_change_of_the_setting_counts_at_the_next_check(
     assert len(set(starts(cluster))) == 1
 
 
-def test_without_the_policy_to_delete_everything_stays() -> None:
+def test_nothing_is_deleted_without_the_policy_delete() -> None:
     cluster = led_by_1(replace(CONFIG, cleanup_policy=frozenset({"compact"})))
     for number in range(6):
         produce(cluster, b"%d" % number)
@@ -122,7 +122,7 @@ def test_the_first_check_waits_half_a_minute_and_none_comes_after_a_stop() -> No
     assert cluster[1].log().log_start_offset == 1
 
 
-def test_partitions_beyond_the_first_slice_are_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_after_the_first_slice_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_retention, "_PARTITIONS_AT_ONCE", 2)
     cluster = BrokerCluster((1,), log_config=CONFIG, log_retention_check_interval_ms=CHECK_MS)
     partitions = [TopicPartition(TP.topic, number) for number in range(5)]
@@ -136,7 +136,7 @@ def test_partitions_beyond_the_first_slice_are_looked_at_too(monkeypatch: pytest
 @pytest.mark.parametrize(
     "error", [CorruptMessageError("differ from the batch that was written"), OSError("broken")], ids=repr
 )
-def test_a_log_that_fails_holds_up_no_other(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_log_whose_retention_fails_delays_no_other(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     cluster = BrokerCluster((1,), log_config=CONFIG, log_retention_check_interval_ms=CHECK_MS)
     partitions = [TopicPartition(TP.topic, number) for number in range(2)]
     for tp in partitions:
@@ -167,7 +167,7 @@ def old_records(cluster: BrokerCluster) -> None:
 
 @pytest.mark.parametrize("override", ["retention.ms=-1", "cleanup.policy=compact"])
 def test_nothing_is_deleted_under_defaults_while_a_topics_settings_are_unread(override: str) -> None:
-    """A broker comes back, hears its role, and ZooKeeper falls silent before it has said what the topic keeps."""
+    """A broker restarts and gets its role; ZooKeeper stops answering before the topic's settings are read."""
     key, _, value = override.partition("=")
     cluster = BrokerCluster((1,), log_config=CONFIG, log_retention_check_interval_ms=500)
     cluster.zk(Create(znodes.topic_config_path(TP.topic), znodes.encode_config({key: value})))
@@ -177,7 +177,7 @@ def test_nothing_is_deleted_under_defaults_while_a_topics_settings_are_unread(ov
     cluster[1].zookeeper.link.cut()
     cluster.decide(1, 1, (1,))
     cluster.time.run_for(3_000)
-    assert cluster[1].node.replica_manager.topic_configs.get(TP.topic) is None, "else this test shows nothing"
+    assert cluster[1].node.replica_manager.topic_configs.get(TP.topic) is None, "otherwise this test proves nothing"
     assert cluster[1].log().log_start_offset == 0
     cluster[1].zookeeper.link.heal()
     cluster.time.run_until(lambda: cluster[1].node.replica_manager.topic_configs.get(TP.topic) is not None, 30_000)
@@ -185,7 +185,7 @@ def test_nothing_is_deleted_under_defaults_while_a_topics_settings_are_unread(ov
     assert cluster[1].log().log_start_offset == 0
 
 
-def test_a_topic_without_a_node_of_settings_is_kept_as_the_broker_is_told() -> None:
+def test_a_topic_without_a_configuration_node_has_the_brokers_retention() -> None:
     cluster = BrokerCluster((1,), log_config=CONFIG, log_retention_check_interval_ms=500)
     old_records(cluster)
     cluster.time.run_for(3_000)

@@ -54,7 +54,7 @@ def test_a_snapshot_never_changes() -> None:
     assert cache.snapshot.version == before.version + 1
 
 
-def test_a_partition_being_deleted_leaves_and_its_topic_with_the_last_one() -> None:
+def test_a_partition_being_deleted_is_removed_and_its_topic_with_the_last_partition() -> None:
     cache = MetadataCache()
     cache.update(request(state(A0), state(A1)))
     assert cache.update(request(state(A0, leader=-2, epoch=-2))) == (A0,)
@@ -68,7 +68,7 @@ def test_a_partition_being_deleted_leaves_and_its_topic_with_the_last_one() -> N
     ("epoch", "version", "applied"),
     [(5, 7, True), (5, 8, True), (6, 0, True), (5, 6, False), (4, 9, False)],
 )
-def test_k6_epoch_and_version_of_a_partition_never_fall(epoch: int, version: int, applied: bool) -> None:
+def test_epoch_and_version_of_a_partition_never_fall(epoch: int, version: int, applied: bool) -> None:
     cache = MetadataCache()
     cache.update(request(state(A0, leader=1, epoch=5, version=7)))
     cache.update(request(state(A0, leader=2, epoch=epoch, version=version)))
@@ -76,7 +76,7 @@ def test_k6_epoch_and_version_of_a_partition_never_fall(epoch: int, version: int
     assert known is not None and known.leader == (2 if applied else 1)
 
 
-def test_another_topic_of_the_name_starts_from_its_own_epochs() -> None:
+def test_a_re_created_topic_starts_with_its_own_epochs() -> None:
     cache = MetadataCache()
     cache.update(request(state(A0, epoch=5, version=7)))
     cache.update(request(state(A0, leader=2, epoch=0, version=0, topic_id="new")))
@@ -85,14 +85,14 @@ def test_another_topic_of_the_name_starts_from_its_own_epochs() -> None:
     assert cache.snapshot.topic_id("a") == "new"
 
 
-def test_a_late_deletion_does_not_take_a_namesake_away() -> None:
+def test_a_late_deletion_does_not_remove_a_re_created_topic() -> None:
     cache = MetadataCache()
     cache.update(request(state(A0, topic_id="new")))
     assert cache.update(request(state(A0, leader=-2, epoch=-2, topic_id="old"))) == ()
     assert cache.snapshot.partition(A0) is not None
 
 
-def test_a_topic_made_anew_with_fewer_partitions_keeps_none_of_its_namesakes() -> None:
+def test_a_topic_re_created_with_fewer_partitions_has_no_partition_of_the_deleted_topic() -> None:
     cache = MetadataCache()
     cache.update(request(state(A0, topic_id="old"), state(A1, topic_id="old"), state(B0)))
     assert cache.update(request(state(A0, topic_id="new"))) == (A1,)
@@ -101,7 +101,7 @@ def test_a_topic_made_anew_with_fewer_partitions_keeps_none_of_its_namesakes() -
     assert list(cache.snapshot.topics["a"]) == [1] and cache.snapshot.topic_id("a") == "newest"
 
 
-def test_offline_replicas_of_an_unchanged_epoch_are_taken_over() -> None:
+def test_offline_replicas_are_updated_within_an_unchanged_epoch() -> None:
     cache = MetadataCache()
     cache.update(request(state(A0, epoch=5, version=7)))
     cache.update(request(state(A0, epoch=5, version=7, offline_replicas=(2,))))
@@ -109,23 +109,23 @@ def test_offline_replicas_of_an_unchanged_epoch_are_taken_over() -> None:
     assert not cache.snapshot.is_offline_replica(B0, 2)
 
 
-def test_a_repetition_that_was_overtaken_brings_no_broker_back_or_away() -> None:
+def test_a_delayed_repetition_does_not_change_the_live_brokers() -> None:
     cluster = BrokerCluster()
     cache = cluster[1].node.replica_manager.metadata
     first = UpdateMetadataRequest(cluster.stamp(1), cluster.live([1, 2]), (), sequence=7)
     later = replace(first, live_brokers=cluster.live([1, 2, 3]), sequence=8)
     for one in (first, later, first):
         assert not cluster[1].node.handle_control(one).partition_errors
-    assert sorted(cache.snapshot.brokers) == [1, 2, 3], "it was sent again, and both copies arrived"
+    assert sorted(cache.snapshot.brokers) == [1, 2, 3], "a delayed repetition is ignored"
     cluster[1].node.handle_control(replace(first, sequence=9))
     assert sorted(cache.snapshot.brokers) == [1, 2]
     cluster.set_controller_epoch(2)
     of_next_term = replace(later, stamp=cluster.stamp(1, 2), sequence=1)
     cluster.handle(1, of_next_term)
-    assert sorted(cache.snapshot.brokers) == [1, 2, 3], "each term counts for itself"
+    assert sorted(cache.snapshot.brokers) == [1, 2, 3], "each controller epoch has its own sequence"
 
 
-def test_one_absurd_sequence_does_not_freeze_the_metadata_of_the_term() -> None:
+def test_one_huge_sequence_does_not_block_later_metadata_of_the_same_controller() -> None:
     cache = MetadataCache()
     cache.update(replace(request(state(A0)), sequence=7))
     cache.update(replace(request(state(A0)), sequence=2**62))

@@ -1,4 +1,4 @@
-"""A log whose topic is gone must not bar the way to a new topic of the same name for ever."""
+"""A log of a deleted topic gives way to a re-created topic of the same name."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ NEW = LeaderAndIsrPartition(TP, NEW_ID, 1, leader=1, leader_epoch=0, isr=(1, 3),
 
 @pytest.fixture
 def cluster() -> BrokerCluster:
-    """Broker 3 has restarted with a log of a topic that was deleted while it was away."""
+    """Broker 3 has restarted with a log of a topic that was deleted while it was down."""
     found = BrokerCluster()
     found.decide(1, 4, (1, 2, 3), is_new=True)
     found.time.run_for(50)
@@ -36,14 +36,14 @@ def decide(cluster: BrokerCluster, state: LeaderAndIsrPartition) -> ErrorCode:
     return cluster.handle(3, request).partition_errors[TP]
 
 
-def test_the_old_log_is_set_aside_and_kept_and_the_new_topic_begins(cluster: BrokerCluster) -> None:
+def test_the_log_of_a_deleted_topic_is_set_aside_and_a_new_log_begins(cluster: BrokerCluster) -> None:
     assert decide(cluster, NEW) is ErrorCode.NONE
     (path,) = cluster[3].logs.set_aside
     assert path.endswith("-stray") and cluster[3].files.exists(path)
     assert cluster[3].log().topic_id == NEW_ID and cluster[3].log().log_end_offset == 0
 
 
-def test_a_log_that_is_hosted_stays_for_the_request_may_be_late(cluster: BrokerCluster) -> None:
+def test_a_hosted_log_stays_because_the_request_may_be_late(cluster: BrokerCluster) -> None:
     assert decide(cluster, NEW) is ErrorCode.NONE
     late = replace(NEW, topic_id=OLD_ID, leader_epoch=9)
     assert decide(cluster, late) is ErrorCode.INCONSISTENT_TOPIC_ID
@@ -51,28 +51,28 @@ def test_a_log_that_is_hosted_stays_for_the_request_may_be_late(cluster: BrokerC
 
 
 @pytest.mark.parametrize("state", [replace(NEW, topic_id=None), replace(NEW, replicas=(1, 2), isr=(1, 2))])
-def test_without_an_id_or_an_assignment_nothing_is_touched(
+def test_a_request_without_topic_id_or_assignment_sets_no_log_aside(
     cluster: BrokerCluster, state: LeaderAndIsrPartition
 ) -> None:
     decide(cluster, state)
     assert cluster[3].logs.set_aside == []
 
 
-def test_what_an_earlier_registration_hosted_gives_way(cluster: BrokerCluster) -> None:
+def test_a_log_hosted_in_an_earlier_registration_is_set_aside(cluster: BrokerCluster) -> None:
     broker, old = cluster[3], replace(NEW, topic_id=OLD_ID, leader_epoch=9)
     assert decide(cluster, old) is ErrorCode.NONE
     registered = broker.node.broker_epoch
     cluster.server.expire(broker.zookeeper.session_id)
     cluster.time.run_until(lambda: broker.node.ready and broker.node.broker_epoch > registered, 60_000)
     cluster.update_metadata()
-    assert decide(cluster, NEW) is ErrorCode.NONE, "it slept while its replica moved away and the topic was made anew"
+    assert decide(cluster, NEW) is ErrorCode.NONE, "its replica moved away and the topic was re-created meanwhile"
     (path,) = broker.logs.set_aside
     assert path.endswith("-stray") and broker.files.exists(path)
     assert broker.log().topic_id == NEW_ID and broker.log().log_end_offset == 0
-    assert decide(cluster, replace(old, leader_epoch=10)) is ErrorCode.INCONSISTENT_TOPIC_ID, "this one may be late"
+    assert decide(cluster, replace(old, leader_epoch=10)) is ErrorCode.INCONSISTENT_TOPIC_ID, "this request may be late"
 
 
-def test_a_late_repetition_does_not_bring_a_deleted_topic_back(cluster: BrokerCluster) -> None:
+def test_a_late_repeated_leader_and_isr_does_not_re_create_a_deleted_replica(cluster: BrokerCluster) -> None:
     broker = cluster[3]
     assert decide(cluster, NEW) is ErrorCode.NONE
     deleted = StopReplicaPartition(TP, NEW_ID, EPOCH_DURING_DELETE, delete_partition=True)
@@ -83,7 +83,7 @@ def test_a_late_repetition_does_not_bring_a_deleted_topic_back(cluster: BrokerCl
     assert decide(cluster, replace(NEW, topic_id="the-id-of-the-next-topic")) is ErrorCode.NONE
 
 
-def test_a_replica_that_moved_away_comes_back_in_a_later_epoch_only(cluster: BrokerCluster) -> None:
+def test_a_removed_replica_is_hosted_again_only_in_a_later_leader_epoch(cluster: BrokerCluster) -> None:
     assert decide(cluster, NEW) is ErrorCode.NONE
     moved = StopReplicaPartition(TP, NEW_ID, 4, delete_partition=True)
     assert cluster[3].node.handle_control(StopReplicaRequest(cluster.stamp(3), (moved,))).error is ErrorCode.NONE
@@ -94,20 +94,18 @@ def test_a_replica_that_moved_away_comes_back_in_a_later_epoch_only(cluster: Bro
 
 
 @pytest.mark.parametrize("leader", [1, NO_LEADER])
-def test_what_an_earlier_controller_told_of_gives_way_to_a_later_ones_topic(
-    cluster: BrokerCluster, leader: int
-) -> None:
+def test_topic_of_newer_controller_epoch_replaces_older_one(cluster: BrokerCluster, leader: int) -> None:
     broker, old = cluster[3], replace(NEW, topic_id=OLD_ID, leader_epoch=9, leader=leader)
     assert decide(cluster, old) is ErrorCode.NONE
-    assert decide(cluster, NEW) is ErrorCode.INCONSISTENT_TOPIC_ID, "of the same controller, so it may be late"
+    assert decide(cluster, NEW) is ErrorCode.INCONSISTENT_TOPIC_ID, "from the same controller, so it may be late"
     cluster.set_controller_epoch(cluster.controller_epoch + 1)
-    assert decide(cluster, NEW) is ErrorCode.NONE, "its node could not be read when the topic was deleted"
+    assert decide(cluster, NEW) is ErrorCode.NONE, "the topic's node may have been unreadable when it was deleted"
     (path,) = broker.logs.set_aside
     assert path.endswith("-stray") and broker.files.exists(path)
     assert broker.log().topic_id == NEW_ID and broker.log().log_end_offset == 0
 
 
-def test_a_replica_that_is_left_of_a_topic_being_deleted_answers_how_it_is(cluster: BrokerCluster) -> None:
+def test_a_remaining_replica_of_a_topic_being_deleted_answers_leader_and_isr(cluster: BrokerCluster) -> None:
     other = TopicPartition(TP.topic, TP.partition + 1)
     states = (NEW, replace(NEW, topic_partition=other))
     request = LeaderAndIsrRequest(cluster.stamp(3), tuple(cluster.live()), states)
@@ -119,7 +117,7 @@ def test_a_replica_that_is_left_of_a_topic_being_deleted_answers_how_it_is(clust
     assert cluster[3].node.handle_control(request).partition_errors[other] is ErrorCode.NONE
 
 
-def test_an_old_log_in_a_failed_directory_has_somebody_else_lead_the_new_topic() -> None:
+def test_an_old_log_in_a_failed_directory_refuses_leadership_of_the_new_topic() -> None:
     cluster = BrokerCluster((1,))
     broker = cluster.boot(3, dirs=("/data", "/more"))
     cluster.time.run_until(lambda: broker.node.ready, 10_000)

@@ -48,7 +48,7 @@ def test_acks_all_waits_for_every_isr_member() -> None:
     assert code(answer) is ErrorCode.NONE and cluster[3].values() == [b"a"]
 
 
-def test_acks_all_with_the_leader_alone_is_answered_at_once() -> None:
+def test_acks_all_with_the_leader_alone_in_the_isr_is_answered_at_once() -> None:
     cluster = make(isr=(1,))
     assert code(cluster[1].produce(b"a")) is ErrorCode.NONE
 
@@ -60,7 +60,7 @@ def test_unknown_acks_are_refused_for_all() -> None:
     assert cluster[1].log().log_end_offset == 0
 
 
-def test_too_small_an_isr_refuses_acks_all_and_appends_nothing() -> None:
+def test_acks_all_is_refused_below_min_insync_replicas_and_appends_nothing() -> None:
     cluster = make(min_insync_replicas=2, isr=(1,))
     assert code(cluster[1].produce(b"a")) is ErrorCode.NOT_ENOUGH_REPLICAS
     assert cluster[1].log().log_end_offset == 0
@@ -88,7 +88,7 @@ def test_the_minimum_is_checked_again_after_replication() -> None:
     assert cluster[1].log().log_end_offset == 1
 
 
-def test_what_is_not_replicated_in_time_times_out_and_stays_in_the_log() -> None:
+def test_a_batch_that_is_not_replicated_in_time_times_out_and_stays_in_the_log() -> None:
     cluster = make()
     cluster.cuts.add((3, 1))
     answer = cluster[1].produce(b"a", timeout_ms=700)
@@ -121,7 +121,7 @@ def test_a_follower_refuses_and_names_the_leader() -> None:
 
 
 @pytest.mark.parametrize("broker_id", [2, 4])
-def test_a_partition_without_a_leader_is_refused_as_one(broker_id: int) -> None:
+def test_a_produce_to_a_partition_without_a_leader_is_refused(broker_id: int) -> None:
     cluster = make()
     cluster.boot(4)
     cluster.time.run_until(lambda: cluster[4].node.ready, 5_000)
@@ -145,8 +145,8 @@ def test_a_broker_without_a_replica_refuses_and_names_the_leader_from_its_metada
     assert answer[0].failure.leader.leader_id == 1
 
 
-def test_the_leader_of_an_earlier_topic_of_the_name_is_not_named() -> None:
-    """Its epoch may be far above the present one's; a client that believed it would never look back."""
+def test_the_leader_of_a_deleted_topic_of_the_same_name_is_not_named() -> None:
+    """Its epoch may be far above the present one; a client that accepted it would ignore the present leader."""
     cluster = make()
     cluster.boot(4)
     cluster.time.run_until(lambda: cluster[4].node.ready, 5_000)
@@ -172,7 +172,7 @@ def test_clients_may_not_write_to_internal_topics_but_brokers_may(topic: str) ->
     assert code(answer) is ErrorCode.NONE
 
 
-def test_another_topics_id_is_refused() -> None:
+def test_a_different_topic_id_is_refused() -> None:
     cluster = make()
     answer: list[ProduceResult] = []
     data = [ProduceData(TP, "another-id", batch(b"a"))]
@@ -200,7 +200,7 @@ def test_a_produce_that_waits_is_answered_once_when_the_leader_changes_and_chang
     assert len(answer) == 1
 
 
-def test_a_new_epoch_of_the_same_leader_does_not_fail_what_waits() -> None:
+def test_a_new_epoch_of_the_same_leader_does_not_fail_waiting_produces() -> None:
     cluster = make()
     cluster.cuts |= {(2, 1), (3, 1)}
     answer = cluster[1].produce(b"a")
@@ -209,7 +209,7 @@ def test_a_new_epoch_of_the_same_leader_does_not_fail_what_waits() -> None:
     assert code(answer) is ErrorCode.NONE
 
 
-def test_b60_mixed_acks_never_show_more_than_the_isr_has() -> None:
+def test_a_record_with_acks_1_is_not_visible_before_the_isr_has_it() -> None:
     cluster = make()
     cluster.cuts.add((3, 1))
     waiting = cluster[1].produce(b"all")
@@ -221,8 +221,8 @@ def test_b60_mixed_acks_never_show_more_than_the_isr_has() -> None:
 
 
 @pytest.mark.parametrize("fate", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
-def test_an_error_that_can_follow_an_append_is_not_called_definite(fate: ErrorCode) -> None:
-    """With acks=all the leader appends first and is deposed, or its replica is deleted, while it waits."""
+def test_an_error_that_can_follow_an_append_is_not_definite(fate: ErrorCode) -> None:
+    """With acks=all the leader may be deposed, or its replica deleted, after the append."""
     cluster = make()
     cluster.cuts |= {(2, 1), (3, 1)}
     answer = cluster[1].produce(b"a")

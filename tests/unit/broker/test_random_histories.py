@@ -17,7 +17,7 @@ BROKERS = (1, 2, 3)
 
 
 class History:
-    """One run: what was asked, what was acknowledged, and the faults in between."""
+    """One run: requests, acknowledgements, and the faults between them."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -58,7 +58,7 @@ class History:
         self.open = [pair for pair in self.open if not pair[1]]
 
     def elect(self) -> None:
-        """Elect from the ISR, as a controller does after a failure or just so."""
+        """Elect from the ISR, as a controller does after a failure or on request."""
         state = self.cluster.state()
         up = self.up()
         live = tuple(broker_id for broker_id in state.isr if broker_id in up)
@@ -70,7 +70,7 @@ class History:
         self.cluster.decide(leader, state.leader_epoch + 1, isr, BROKERS, to=to)
 
     def catch_up(self) -> None:
-        """Send everybody the present decision, again to most."""
+        """Send the present decision to every broker, to most of them again."""
         state = self.cluster.state()
         decision = self.cluster.partition(
             state.leader, state.leader_epoch, state.isr, BROKERS, zk_version=state.zk_version
@@ -113,12 +113,12 @@ class History:
         self.cluster[self.rng.choice(self.up())].zookeeper.link.cut()
 
     def meddle(self) -> None:
-        """Rewrite the state as it is: the leader's version is behind now."""
+        """Rewrite the state unchanged, so that the leader's version is outdated."""
         state = self.cluster.state()
         self.cluster.write_state(LeaderAndIsr(state.leader, state.leader_epoch, state.isr, 0, state.controller_epoch))
 
     def check(self) -> None:
-        """The high watermark of a valid leader is held by every member of the ISR in ZooKeeper that lives."""
+        """Check that every live ISR member has all records below a valid leader's high watermark."""
         state = self.cluster.state()
         if state.leader == NO_LEADER or not self.cluster[state.leader].up:
             return
@@ -143,7 +143,7 @@ class History:
             self.check()
 
     def settle(self) -> None:
-        """Heal everything; the cluster must come back by itself and hold what it acknowledged."""
+        """Repair everything; the cluster must recover and have every acknowledged record."""
         self.heal()
         self.boot()
         self.cluster.time.run_for(8_000)
@@ -164,7 +164,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_nothing_acknowledged_is_lost(seed: int) -> None:
+def test_no_acknowledged_record_is_lost(seed: int) -> None:
     history = History(seed)
     history.run(150)
     history.settle()

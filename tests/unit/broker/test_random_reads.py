@@ -1,4 +1,4 @@
-"""Random faults while consumers read from whoever answers and rates change: only committed records are seen (C9)."""
+"""Random faults while consumers read from any broker and throttles change: only committed records are read (C9)."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.unit.broker.test_replication_throttle import set_rate, throttle
 
 
 class ReadHistory(History):
-    """A history with readers at every broker, and throttles that come and go."""
+    """A history with readers at every broker, and changing throttles."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -25,7 +25,7 @@ class ReadHistory(History):
             self.reads.append(broker.consume(offset, max_wait_ms=self.rng.choice([0, 50, 2_000]), rack="somewhere"))
 
     def follow(self) -> None:
-        """Read a follower's newest records, where what is committed and what is not lie side by side."""
+        """Read a follower's newest records, where committed and uncommitted records are adjacent."""
         state = self.cluster.state()
         others = [broker_id for broker_id in self.up() if broker_id != state.leader]
         if others:
@@ -63,7 +63,7 @@ class ReadHistory(History):
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_whatever_was_read_from_anybody_is_there_in_the_end(seed: int) -> None:
+def test_every_record_read_from_any_broker_is_in_the_final_log(seed: int) -> None:
     history = ReadHistory(seed)
     history.run(200)
     for side in ("leader", "follower"):

@@ -1,4 +1,4 @@
-"""Structured records: batches are decoded only as far as the answer has room."""
+"""Structured records: batches are decoded only up to the budget of the response."""
 
 import threading
 import tracemalloc
@@ -28,17 +28,17 @@ def test_a_batch_of_many_records_is_decoded_only_until_the_budget_is_reached() -
     assert peak_bytes < 16 * MIB  # the expanded batch, and no list of its records
 
 
-def test_a_budget_of_records_begins_at_the_offset_that_was_asked_for() -> None:
+def test_decoding_begins_at_the_fetch_offset() -> None:
     records, _ = decode(empty_records(1_000), 990, MIB)
     assert [record.offset for record in records.records] == list(range(990, 1_000))
 
 
-def test_the_first_record_comes_even_when_it_is_larger_than_the_budget() -> None:
+def test_the_first_record_is_returned_even_when_it_exceeds_the_budget() -> None:
     records, _ = decode(encode_batch([NewRecord(1, None, b"x" * 5_000)]), 0, 100)
     assert len(records.records) == 1
 
 
-def test_a_stored_batch_that_cannot_be_read_is_a_corrupt_message() -> None:
+def test_an_unreadable_stored_batch_is_a_corrupt_message() -> None:
     batch = bytearray(encode_batch([NewRecord(1, None, b"v", [("name", b"x")])]))
     batch[batch.index(b"name") + 1] = 0xFF
     with pytest.raises(CorruptMessageError):
@@ -57,7 +57,7 @@ def test_a_stored_batch_that_cannot_be_read_is_a_corrupt_message() -> None:
     ],
     ids=["few", "few-zstd", "many", "many-zstd", "grows", "large"],
 )
-async def test_decoding_leaves_the_event_loop_where_batches_expand_to_much(
+async def test_batches_that_expand_to_many_bytes_are_decoded_outside_the_event_loop(
     monkeypatch: pytest.MonkeyPatch, batch: bytes, in_a_thread: bool
 ) -> None:
     threads: list[threading.Thread] = []

@@ -1,4 +1,4 @@
-"""The fetcher alone, against a transport the test answers for: stale answers, delays, failures, sessions."""
+"""The fetcher alone; the test answers its requests: stale responses, delays, failures, sessions."""
 
 import itertools
 from collections.abc import Callable
@@ -26,7 +26,7 @@ Answer = Callable[[ReplicaFetchResponse | Exception], None]
 
 
 class Follower:
-    """Broker 1 of a cluster, following broker 2, which is the test."""
+    """Broker 1 of a cluster, which follows broker 2; the test answers for broker 2."""
 
     def __init__(self, **config: object) -> None:
         self.cluster = BrokerCluster((1, 2), **config)
@@ -108,7 +108,7 @@ def test_the_first_request_opens_a_session_and_later_ones_name_changes_only() ->
     assert follower.request.partitions == [] and follower.broker.log().high_watermark == 1
 
 
-def test_without_a_session_every_request_names_everything() -> None:
+def test_without_a_session_every_request_names_all_partitions() -> None:
     follower = Follower()
     follower.follow()
     follower.follow(tp=OTHER)
@@ -226,7 +226,7 @@ def test_an_error_delays_its_partition_and_leaves_it_out_of_the_session(error: E
     assert follower.failed == []
 
 
-def test_when_everything_is_delayed_nothing_is_sent() -> None:
+def test_no_request_is_sent_while_every_partition_is_delayed() -> None:
     follower = Follower()
     follower.follow()
     follower.answer(result(error=ErrorCode.CORRUPT_MESSAGE))
@@ -236,7 +236,7 @@ def test_when_everything_is_delayed_nothing_is_sent() -> None:
     assert follower.named() == [TP]
 
 
-def test_an_error_that_should_pass_by_itself_is_tried_again_soon_then_less_and_less_often() -> None:
+def test_a_temporary_error_is_retried_soon_and_then_with_growing_pauses() -> None:
     follower = Follower(replica_fetch_backoff_ms=1_600)
     follower.follow()
     sent_ms = []
@@ -267,7 +267,7 @@ def test_a_delay_does_not_outlive_a_new_leader_epoch() -> None:
     assert len(follower.calls) == 3
 
 
-def test_a_fenced_epoch_sets_the_partition_aside_until_the_next_leader_and_isr() -> None:
+def test_a_fenced_epoch_stops_the_partition_until_the_next_leader_and_isr() -> None:
     follower = Follower()
     follower.follow()
     follower.follow(tp=OTHER)
@@ -281,7 +281,7 @@ def test_a_fenced_epoch_sets_the_partition_aside_until_the_next_leader_and_isr()
     assert follower.failed == [] and follower.named() == [TP]
 
 
-def test_b12_a_poisoned_partition_does_not_stop_the_others() -> None:
+def test_a_partition_that_fails_does_not_stop_the_others() -> None:
     follower = Follower()
     tps = [TopicPartition("many", index) for index in range(50)]
     for tp in tps:
@@ -311,7 +311,7 @@ def test_damaged_batches_are_not_written_and_fetched_again() -> None:
     assert follower.broker.values() == [b"a"]
 
 
-def test_an_answer_that_does_not_fit_the_log_end_fails_the_partition() -> None:
+def test_a_response_that_does_not_follow_the_log_end_fails_the_partition() -> None:
     follower = Follower()
     follower.follow()
     follower.broker.log().append_as_follower(records(0, b"from elsewhere"))
@@ -324,12 +324,12 @@ def test_out_of_range_above_the_leaders_end_truncates_to_it() -> None:
     follower.follow()
     follower.answer(result(batches=records(0, b"a", b"b", b"c")))
     follower.answer(result(error=ErrorCode.OFFSET_OUT_OF_RANGE, start=0, end=2))
-    # Offsets 0 to 2 are one batch: what stays is what lies whole below the leader's end.
+    # Offsets 0 to 2 are one batch: only whole batches below the leader's end stay.
     assert follower.broker.log().log_end_offset <= 2
     assert follower.named() == [TP]
 
 
-def test_out_of_range_below_the_leaders_start_starts_the_log_anew_there() -> None:
+def test_out_of_range_below_the_leaders_start_restarts_the_log_there() -> None:
     follower = Follower()
     follower.follow()
     follower.answer(result(batches=records(0, b"a")))
@@ -341,7 +341,7 @@ def test_out_of_range_below_the_leaders_start_starts_the_log_anew_there() -> Non
 
 
 @pytest.mark.parametrize(("deleted_to", "leaders_end"), [(3, 2), (2, 2)], ids=["nothing is left", "the end is left"])
-def test_what_lies_beyond_the_leaders_log_as_a_whole_makes_room_for_all_of_the_leaders(
+def test_a_log_that_begins_at_or_above_the_leaders_end_is_replaced_by_the_leaders_log(
     deleted_to: int, leaders_end: int
 ) -> None:
     follower = Follower()
@@ -364,7 +364,7 @@ def test_out_of_range_without_bounds_only_delays() -> None:
     assert len(follower.calls) == 2
 
 
-def test_divergence_truncates_and_the_next_fetch_goes_on_from_there() -> None:
+def test_a_divergence_truncates_and_the_next_fetch_continues_there() -> None:
     follower = Follower()
     follower.follow()
     follower.answer(result(batches=records(0, b"a", epoch=0) + records(1, b"b", epoch=0)))
@@ -376,7 +376,7 @@ def test_divergence_truncates_and_the_next_fetch_goes_on_from_there() -> None:
     assert (named.fetch_offset, named.last_fetched_epoch) == (1, 0)
 
 
-def test_a_divergence_that_changes_nothing_waits_before_it_asks_again() -> None:
+def test_a_divergence_that_truncates_nothing_delays_the_next_fetch() -> None:
     follower = Follower()
     follower.follow()
     follower.answer(result(batches=records(0, b"a")))
@@ -413,17 +413,17 @@ def test_an_idle_fetcher_is_closed() -> None:
     ("text", "expected"),
     [("", 0), ("a", 97), ("orders", -1008770331), ("polygenelubricants", -(2**31)), ("é€", 233 * 31 + 0x20AC)],
 )
-def test_strings_are_hashed_as_java_does(text: str, expected: int) -> None:
+def test_strings_are_hashed_as_in_java(text: str, expected: int) -> None:
     assert java_string_hash(text) == expected
 
 
 @pytest.mark.parametrize("count", [1, 3, 4])
-def test_the_fetcher_follows_from_the_partition(count: int) -> None:
+def test_the_fetcher_of_a_partition_is_chosen_by_its_hash(count: int) -> None:
     assert fetcher_id_for(TopicPartition("a", 5), count) == (31 * 97 + 5) % count
     assert 0 <= fetcher_id_for(TopicPartition("polygenelubricants", 0), count) < count
 
 
-def test_partitions_of_one_leader_are_shared_out_over_its_fetchers() -> None:
+def test_partitions_of_one_leader_are_distributed_over_its_fetchers() -> None:
     follower = Follower(num_replica_fetchers=2)
     for index in range(4):
         follower.follow(tp=TopicPartition("a", index))
@@ -431,14 +431,14 @@ def test_partitions_of_one_leader_are_shared_out_over_its_fetchers() -> None:
     assert len(follower.calls) == 2
 
 
-def test_lag_is_what_the_leader_has_committed_beyond_this_log() -> None:
+def test_the_lag_is_the_number_of_committed_records_that_this_log_lacks() -> None:
     follower = Follower()
     follower.follow()
     follower.answer(result(batches=records(0, b"a"), hw=9))
     assert follower.broker.node.metrics_snapshot().replica_max_lag_records == 8
 
 
-def test_a_follower_that_had_to_truncate_is_told_the_high_watermark_again() -> None:
+def test_a_follower_that_truncated_receives_the_high_watermark_again() -> None:
     cluster = BrokerCluster((1, 2))
     leader, follower = cluster[1], cluster[2]
     cluster.decide(1, 0, (1, 2), is_new=True)

@@ -19,7 +19,7 @@ def make(isr: tuple[int, ...] = (1, 2, 3), epoch: int = 0, **config: object) -> 
 
 
 def cut_off(cluster: BrokerCluster, broker_id: int) -> None:
-    """Let nobody fetch from this broker, nor it from anybody."""
+    """Cut this broker off from all other brokers."""
     for other in cluster.brokers:
         cluster.cuts |= {(broker_id, other), (other, broker_id)}
 
@@ -43,7 +43,7 @@ def test_one_record_travels_through_three_replicas() -> None:
     assert answer[0].failure is None and answer[0].base_offset == 0
     assert [log.log_end_offset for log in logs] == [1, 1, 1] and logs[0].high_watermark == 1
     assert [log.high_watermark for log in logs[1:]] == [0, 0]
-    # The high watermark alone does not answer a waiting follower; it learns with the end of its wait.
+    # A new high watermark alone does not complete a follower's fetch; the follower gets it when the wait ends.
     cluster.time.run_for(300)
     assert [log.high_watermark for log in logs[1:]] == [0, 0]
     cluster.time.run_for(300)
@@ -71,7 +71,7 @@ def test_followers_fetch_in_a_new_epoch_at_once_although_their_last_fetch_still_
     for tp in (TP, other):
         cluster.decide(2, 0, (1, 2, 3), tp=tp, is_new=True)
     cluster.time.run_for(10_100)
-    # Fetches of 3 to 2 wait half a second each; now 2 is told to lead a third partition.
+    # Fetches of 3 to 2 wait half a second each; now 2 becomes leader of a third partition.
     third = cluster.partition(2, 0, (2, 3), (2, 3), tp=TopicPartition("third", 0), is_new=True)
     order = (2, 3) if leader_hears_first else (3, 2)
     for broker_id in order:
@@ -107,7 +107,7 @@ def test_a_returning_replica_joins_when_it_reaches_high_watermark_and_epoch_star
     assert leader.zk_version == cluster.state().zk_version
 
 
-def test_b5_a_replica_at_the_high_watermark_but_below_the_epoch_start_does_not_join() -> None:
+def test_a_replica_at_the_high_watermark_but_below_the_epoch_start_does_not_join() -> None:
     cluster = make(min_insync_replicas=1)
     for index in range(4):
         cluster[1].produce(b"%d" % index)
@@ -125,7 +125,7 @@ def test_b5_a_replica_at_the_high_watermark_but_below_the_epoch_start_does_not_j
     decision = cluster.decide(2, 2, (2,))
     leader = cluster[2].node.replica_manager.partitions[TP]
     assert leader.leader_epoch_start_offset == 6
-    # With the leader alone in its ISR everything is committed at once, so hold the admission at its edge: end 5.
+    # With the leader alone in its ISR every record is committed at once, so stop the follower before it joins: end 5.
     cluster[3].transport.hold = lambda _leader, answer: (
         not isinstance(answer, Exception) and bool(answer.results) and leader.followers[3].log_end_offset == 4
     )
@@ -158,7 +158,7 @@ def test_x1_a_restarted_follower_keeps_a_committed_record_above_its_high_waterma
     assert cluster[2].log().high_watermark == 2
 
 
-def test_x2_logs_that_diverged_in_a_power_loss_become_one() -> None:
+def test_x2_logs_that_diverged_in_a_power_loss_become_equal() -> None:
     cluster = make((1, 2))
     cluster[1].produce(b"m0")
     cluster.until_in_sync(1, 2)
@@ -190,7 +190,7 @@ def interleaved() -> BrokerCluster:
     return cluster
 
 
-def test_x3_x4_b2_interleaved_epochs_end_identical() -> None:
+def test_x3_x4_logs_with_interleaved_epochs_become_equal() -> None:
     cluster = interleaved()
     cluster.decide(1, 4, (1,))
     cluster.until_in_sync(1, 2)
@@ -251,7 +251,7 @@ def test_x6_the_old_leader_truncates_below_its_high_watermark_after_an_unclean_e
     assert cluster[1].values() == cluster[3].values() == [b"%d" % i for i in range(6)] + [b"u6", b"u7"]
 
 
-def test_x7_b7_an_empty_epoch_costs_no_record_but_its_entry() -> None:
+def test_x7_an_epoch_without_records_costs_no_record() -> None:
     cluster = make((1, 2), epoch=3)
     for index in range(10):
         cluster[1].produce(b"%d" % index)
@@ -269,8 +269,8 @@ def test_x7_b7_an_empty_epoch_costs_no_record_but_its_entry() -> None:
     assert len(cluster[2].values()) == 11
 
 
-def test_b6_a_follower_that_missed_a_leader_still_truncates() -> None:
-    # A(1), B(2), A(3): broker 3 never hears of epoch 2, in which 1 lost a record that 3 has.
+def test_a_follower_that_missed_a_leader_epoch_truncates() -> None:
+    # A(1), B(2), A(3): broker 3 never receives epoch 2, in which 1 lost a record that 3 has.
     cluster = make(epoch=1)
     cluster[1].produce(b"m0")
     cluster.until_in_sync(1, 2, 3)
@@ -291,7 +291,7 @@ def test_b6_a_follower_that_missed_a_leader_still_truncates() -> None:
     assert cluster[3].values() == [b"m0", b"m1"]
 
 
-def test_b10_a_diverging_fetch_counts_as_no_progress() -> None:
+def test_a_diverging_fetch_counts_as_no_progress() -> None:
     cluster = interleaved()
     cluster[2].transport.hold = lambda *_: True
     cluster.decide(1, 4, (1,))
@@ -301,7 +301,7 @@ def test_b10_a_diverging_fetch_counts_as_no_progress() -> None:
     assert follower.log_end_offset is None and not follower.fetched_in_epoch
 
 
-def test_b14_a_follower_below_the_leaders_log_start_starts_anew_with_a_sound_high_watermark() -> None:
+def test_a_follower_below_the_leaders_log_start_restarts_its_log_with_a_valid_high_watermark() -> None:
     cluster = make((1, 2))
     for index in range(6):
         cluster[1].produce(b"%d" % index)
@@ -341,7 +341,7 @@ def test_followers_learn_the_leaders_log_start() -> None:
     assert leader.followers[2].log_start_offset == 4
 
 
-def test_a_log_without_epochs_is_cut_to_its_high_watermark_before_it_follows() -> None:
+def test_a_log_without_epochs_is_truncated_to_its_high_watermark_before_it_follows() -> None:
     cluster = BrokerCluster((1, 2))
     log = cluster[2].logs.get_or_create(TP, "topic-id-of-orders-one", True)
     for value in (b"m0", b"unknown"):
@@ -356,7 +356,7 @@ def test_a_log_without_epochs_is_cut_to_its_high_watermark_before_it_follows() -
 
 
 @pytest.mark.parametrize("response_bytes", [1, 200, 10_000])
-def test_every_record_arrives_whatever_the_limits(response_bytes: int) -> None:
+def test_every_record_arrives_with_any_fetch_limits(response_bytes: int) -> None:
     cluster = make(replica_fetch_response_max_bytes=response_bytes, replica_fetch_max_bytes=response_bytes)
     for index in range(50):
         cluster[1].produce(b"%d" % index)
@@ -364,7 +364,7 @@ def test_every_record_arrives_whatever_the_limits(response_bytes: int) -> None:
     assert cluster[2].values() == cluster[3].values() == [b"%d" % index for index in range(50)]
 
 
-def test_b15_the_high_watermark_stands_still_below_the_minimum_isr() -> None:
+def test_the_high_watermark_does_not_advance_below_min_insync_replicas() -> None:
     cluster = BrokerCluster(log_config=LogConfig(min_insync_replicas=2), replica_lag_time_max_ms=2_000)
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster.time.run_for(50)

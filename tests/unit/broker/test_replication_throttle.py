@@ -1,4 +1,4 @@
-"""Throttled replication with real cores: a copy keeps to its rate and ends, in-sync replicas never wait."""
+"""Throttled replication with real cores: a copy stays within its rate and completes, in-sync replicas never wait."""
 
 import pytest
 
@@ -12,7 +12,7 @@ RECORD = b"x" * 10_000
 
 
 def set_rate(cluster: BrokerCluster, broker: str, announce: bool = True, **rates: int) -> None:
-    """Write broker settings as the admin path does, and say so."""
+    """Write broker settings and their notification, as a controller does."""
     overrides = {f"{side}.replication.throttled.rate": str(rate) for side, rate in rates.items()}
     path = f"/config/brokers/{broker}"
     data = znodes.encode_config(overrides)
@@ -36,7 +36,7 @@ def copying(side: str, replicas: str, rate: int, records: int = 40) -> BrokerClu
     for _ in range(records):
         cluster[1].produce(RECORD)
     cluster.time.run_until(lambda: cluster[2].log().log_end_offset == records, 60_000)
-    cluster.time.run_for(12_000)  # what the in-sync replica took counts, too, until it leaves the window
+    cluster.time.run_for(12_000)  # bytes sent to the in-sync replica count, too, until they leave the window
     cluster.decide(1, 1, (1, 2), (1, 2, 3))
     return cluster
 
@@ -49,7 +49,7 @@ SIDES = [(LEADER, "0:1"), (FOLLOWER, "0:3"), (LEADER, "*"), (FOLLOWER, "*")]
 
 
 @pytest.mark.parametrize(("side", "replicas"), SIDES)
-def test_a_copy_keeps_to_its_rate_and_ends(side: str, replicas: str) -> None:
+def test_a_throttled_copy_stays_within_its_rate_and_completes(side: str, replicas: str) -> None:
     cluster = copying(side, replicas, rate=10_000)
     started = cluster.time.now_ms()
     cluster.time.run_for(5_000)
@@ -67,7 +67,7 @@ def test_a_list_that_does_not_name_the_replica_throttles_nothing(side: str, repl
 
 
 @pytest.mark.parametrize(("side", "replicas"), SIDES)
-def test_lifting_the_limit_lets_a_copy_run_within_a_second(side: str, replicas: str) -> None:
+def test_removing_the_rate_ends_the_throttle_within_a_second(side: str, replicas: str) -> None:
     cluster = copying(side, replicas, rate=1)
     cluster.time.run_for(3_000)
     assert end(cluster) < 10
@@ -76,7 +76,7 @@ def test_lifting_the_limit_lets_a_copy_run_within_a_second(side: str, replicas: 
 
 
 @pytest.mark.parametrize(("side", "replicas"), SIDES)
-def test_taking_the_list_away_lets_a_copy_run_within_a_second(side: str, replicas: str) -> None:
+def test_removing_the_list_ends_the_throttle_within_a_second(side: str, replicas: str) -> None:
     cluster = copying(side, replicas, rate=1)
     cluster.time.run_for(3_000)
     assert end(cluster) < 10
@@ -85,7 +85,7 @@ def test_taking_the_list_away_lets_a_copy_run_within_a_second(side: str, replica
 
 
 @pytest.mark.parametrize(("side", "replicas"), SIDES)
-def test_a_rate_of_nothing_still_ends(side: str, replicas: str) -> None:
+def test_a_copy_with_a_rate_of_zero_completes(side: str, replicas: str) -> None:
     cluster = copying(side, replicas, rate=0, records=6)
     cluster.time.run_until(lambda: end(cluster) == 6, 120_000)
 
@@ -105,7 +105,7 @@ def test_in_sync_replicas_never_wait(side: str) -> None:
 
 
 @pytest.mark.parametrize("side", [LEADER, FOLLOWER])
-def test_in_sync_replicas_go_on_at_once_in_a_new_epoch_although_the_quota_is_used_up(side: str) -> None:
+def test_in_sync_replicas_fetch_at_once_in_a_new_epoch_although_the_quota_is_used_up(side: str) -> None:
     cluster = BrokerCluster()
     throttle(cluster, side, "*")
     set_rate(cluster, "<default>", **{side: 1})
@@ -130,7 +130,7 @@ def test_other_partitions_of_the_same_fetcher_do_not_wait() -> None:
     assert end(cluster) < 10
 
 
-def test_a_brokers_own_rate_wins_over_that_of_all() -> None:
+def test_a_brokers_own_rate_overrides_the_default() -> None:
     cluster = copying(FOLLOWER, "0:3", rate=1)
     set_rate(cluster, "3", follower=10_000_000)
     cluster.time.run_until(lambda: end(cluster) == 40, 3_000)

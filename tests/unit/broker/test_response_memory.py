@@ -1,4 +1,4 @@
-"""Answers nobody has taken yet: how many there may be, for whom, and how long."""
+"""Responses that clients have not read yet: their total, the part of one connection, and the time limit."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Context:
 
 
 class Connections:
-    """What the budget cuts off; ``known`` are those whose sockets are found."""
+    """Records the connections that the budget ends; ``known`` are those whose sockets are found."""
 
     def __init__(self, *known: Context) -> None:
         self.known = known
@@ -55,7 +55,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_answers_count_until_their_calls_are_over() -> None:
+async def test_responses_count_until_their_calls_end() -> None:
     budget = AnswerBudget(LIMIT)
     first, second = Context("a"), Context("b")
     budget.hold(4 * MIB, first)
@@ -72,12 +72,12 @@ async def test_answers_count_until_their_calls_are_over() -> None:
     assert budget.used_bytes == 0
 
 
-async def test_one_answer_is_never_so_large_that_its_copies_hold_up_the_others() -> None:
+async def test_one_response_is_limited_to_a_part_of_the_budget() -> None:
     assert AnswerBudget(LIMIT).room_bytes(Context()) == LARGEST
     assert AnswerBudget(MIB).room_bytes(Context()) == LEAST_ANSWER_BYTES
 
 
-async def test_a_connection_holds_no_more_than_a_part_of_what_is_free_and_others_get_theirs() -> None:
+async def test_one_connection_holds_no_more_than_a_part_of_the_free_memory() -> None:
     budget = AnswerBudget(LIMIT)
     held = 0
     with pytest.raises(ThrottledError, match="on this connection"):
@@ -97,20 +97,20 @@ async def test_twenty_stalled_connections_leave_room_for_the_next_one() -> None:
     assert budget.room_bytes(Context("next")) >= LEAST_ANSWER_BYTES
 
 
-async def test_while_there_is_any_room_an_answer_is_worth_sending() -> None:
+async def test_a_small_response_is_allowed_while_any_memory_is_free() -> None:
     budget = AnswerBudget(LIMIT)
     budget.hold(LIMIT - 1, Context("a"))
     assert budget.room_bytes(Context("b")) == LEAST_ANSWER_BYTES
 
 
-async def test_small_answers_are_not_counted() -> None:
+async def test_small_responses_are_not_counted() -> None:
     budget = AnswerBudget(MIB)
     for _ in range(1_000):
         budget.hold(2_000, Context())
     assert budget.used_bytes == 0
 
 
-async def test_the_connection_of_a_client_that_does_not_take_its_answer_is_ended() -> None:
+async def test_the_connection_of_a_client_that_does_not_read_its_response_is_ended() -> None:
     context = Context("stalled")
     connections = Connections(context)
     budget = AnswerBudget(MIB, delivery_s=0.02, cut=connections)
@@ -119,7 +119,7 @@ async def test_the_connection_of_a_client_that_does_not_take_its_answer_is_ended
     assert connections.cut == ["stalled"]
 
 
-async def test_when_no_room_is_left_the_one_that_has_taken_longest_goes_if_that_is_long() -> None:
+async def test_without_free_memory_the_connection_that_has_waited_longest_is_ended() -> None:
     contexts = [Context("first"), Context("second")]
     connections = Connections(*contexts)
     budget = AnswerBudget(2 * MIB, delivery_s=LONG_S, contested_s=0.02, cut=connections)
@@ -127,7 +127,7 @@ async def test_when_no_room_is_left_the_one_that_has_taken_longest_goes_if_that_
         budget.hold(MIB, context)
     with pytest.raises(ThrottledError):
         budget.room_bytes(Context("third"))
-    assert connections.cut == [], "it has had no time yet"
+    assert connections.cut == [], "its time is not over yet"
 
     def has_room() -> bool:
         try:
@@ -140,7 +140,7 @@ async def test_when_no_room_is_left_the_one_that_has_taken_longest_goes_if_that_
     assert budget.used_bytes == MIB
 
 
-async def test_when_the_connection_is_not_found_the_next_one_goes_too() -> None:
+async def test_when_a_connection_is_not_found_the_next_one_is_ended() -> None:
     contexts = [Context("not found"), Context("found")]
     connections = Connections(contexts[1])
     budget = AnswerBudget(2 * MIB, delivery_s=LONG_S, contested_s=0.01, cut=connections)
@@ -164,7 +164,7 @@ async def test_when_the_connection_is_not_found_the_next_one_goes_too() -> None:
     assert connections.cut == ["not found", "found"]
 
 
-async def test_where_connections_cannot_be_found_the_call_is_cancelled() -> None:
+async def test_the_call_is_cancelled_when_its_connection_is_not_found() -> None:
     budget = AnswerBudget(MIB, delivery_s=0.02, cut=lambda peer: False)
     context = Context()
 

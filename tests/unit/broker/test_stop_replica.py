@@ -29,9 +29,7 @@ def error(cluster: BrokerCluster, broker_id: int, leader_epoch: int, delete: boo
         (0, ErrorCode.FENCED_LEADER_EPOCH),
     ],
 )
-def test_b40_only_a_lower_leader_epoch_is_fenced(
-    cluster: BrokerCluster, leader_epoch: int, expected: ErrorCode
-) -> None:
+def test_only_a_lower_leader_epoch_is_fenced(cluster: BrokerCluster, leader_epoch: int, expected: ErrorCode) -> None:
     assert error(cluster, 2, leader_epoch) is expected
     fetching = cluster[2].node.replica_manager.fetchers.state(TP) is not None
     assert fetching is (expected is not ErrorCode.NONE)
@@ -56,7 +54,7 @@ def test_a_stopped_replica_follows_again_in_the_next_epoch(cluster: BrokerCluste
     cluster.until_in_sync(1, 2, 3)
 
 
-def test_delete_takes_partition_and_log_away(cluster: BrokerCluster) -> None:
+def test_the_delete_flag_removes_partition_and_log(cluster: BrokerCluster) -> None:
     path = cluster[2].log().path
     assert error(cluster, 2, -2, delete=True) is ErrorCode.NONE
     assert TP not in cluster[2].node.replica_manager.partitions
@@ -73,12 +71,12 @@ def test_files_of_a_deleted_log_stay_for_their_delay(cluster: BrokerCluster) -> 
     assert not cluster[2].files.exists(left[0])
 
 
-def test_deleting_what_is_not_here_is_fine(cluster: BrokerCluster) -> None:
+def test_deleting_a_replica_that_is_not_hosted_succeeds(cluster: BrokerCluster) -> None:
     error(cluster, 2, -2, delete=True)
     assert error(cluster, 2, -2, delete=True) is ErrorCode.NONE
 
 
-def test_b45_stopping_a_leader_does_not_leave_its_clients_waiting_for_ever(cluster: BrokerCluster) -> None:
+def test_stopping_a_leader_completes_the_requests_of_its_clients(cluster: BrokerCluster) -> None:
     cluster.cuts |= {(2, 1), (3, 1)}
     answer = cluster[1].produce(b"a")
     fetch = cluster[1].consume(0, max_wait_ms=60_000)
@@ -87,7 +85,7 @@ def test_b45_stopping_a_leader_does_not_leave_its_clients_waiting_for_ever(clust
     assert answer[0].failure is not None and fetch[0].results[0].failure is not None
 
 
-def test_a_deletion_of_an_earlier_topic_does_not_touch_its_namesake(cluster: BrokerCluster) -> None:
+def test_a_deletion_with_another_topic_id_does_not_delete_the_log(cluster: BrokerCluster) -> None:
     cluster[1].produce(b"a")
     cluster.until_in_sync(1, 2, 3)
     response = cluster.stop_replica(2, -2, True, topic_id="an-earlier-id")
@@ -97,7 +95,7 @@ def test_a_deletion_of_an_earlier_topic_does_not_touch_its_namesake(cluster: Bro
     cluster.until_in_sync(1, 2, 3)
 
 
-def test_b66_a_topic_made_anew_under_the_name_starts_empty(cluster: BrokerCluster) -> None:
+def test_a_re_created_topic_starts_empty(cluster: BrokerCluster) -> None:
     cluster[1].produce(b"old")
     cluster.until_in_sync(1, 2, 3)
     for broker_id in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Logs of replicas that moved away while nobody could say so: found in a first picture, renamed, kept."""
+"""Logs of replicas that moved away while the broker was down: found in the first UpdateMetadata, renamed, kept."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def test_a_replica_that_moved_away_is_set_aside_and_kept(cluster: BrokerCluster)
     assert [change.cause for change in cluster[3].said(StateChangeKind.LOG_SET_ASIDE)] == [f"stray, kept in {path}"]
 
 
-def test_it_is_found_after_a_restart_too_and_stays_reported(cluster: BrokerCluster) -> None:
+def test_a_stray_log_is_found_after_a_restart_and_stays_reported(cluster: BrokerCluster) -> None:
     cluster.restart(3)
     show(cluster, MOVED)
     assert not has_log(cluster)
@@ -63,40 +63,44 @@ def test_it_is_found_after_a_restart_too_and_stays_reported(cluster: BrokerClust
         ("the topic is being deleted, StopReplica will come", replace(MOVED, leader=-2)),
     ],
 )
-def test_without_proof_nothing_is_touched(cluster: BrokerCluster, why: str, shown: UpdateMetadataPartition) -> None:
+def test_a_log_without_proof_is_not_set_aside(cluster: BrokerCluster, why: str, shown: UpdateMetadataPartition) -> None:
     show(cluster, shown)
     assert has_log(cluster) and cluster[3].logs.set_aside == [], why
 
 
-def test_a_partition_that_is_not_shown_is_no_stray(cluster: BrokerCluster) -> None:
+def test_a_partition_missing_in_the_metadata_is_not_set_aside(cluster: BrokerCluster) -> None:
     request = UpdateMetadataRequest(cluster.stamp(3), cluster.live(), (), is_initial=True)
     cluster[3].node.handle_control(request)
     assert has_log(cluster), "a ZooKeeper that has lost everything proves nothing"
 
 
-def test_later_pictures_leave_it_to_stop_replica(cluster: BrokerCluster) -> None:
+def test_later_metadata_sets_no_log_aside(cluster: BrokerCluster) -> None:
     show(cluster, MOVED, initial=False)
     assert has_log(cluster)
 
 
-def test_a_picture_for_an_earlier_registration_is_refused(cluster: BrokerCluster) -> None:
+def test_metadata_for_an_earlier_registration_is_refused(cluster: BrokerCluster) -> None:
     stamp = cluster.stamp(3)
     cluster.restart(3)
     response = cluster[3].node.handle_control(UpdateMetadataRequest(stamp, cluster.live(), (MOVED,), is_initial=True))
     assert response.error is ErrorCode.STALE_BROKER_EPOCH and has_log(cluster)
 
 
-def test_a_replica_may_come_back_to_where_its_stray_lies(cluster: BrokerCluster) -> None:
+def test_a_replica_may_be_assigned_again_beside_its_stray_log(cluster: BrokerCluster) -> None:
     show(cluster, MOVED)
     cluster.decide(1, 6, (1, 2))
     cluster.until_in_sync(1, 2, 3)
     assert cluster[3].values() == [b"a"] and len(cluster[3].logs.set_aside) == 1
 
 
-def test_a_leader_of_a_topic_that_was_replaced_unheard_stops(cluster: BrokerCluster) -> None:
+def test_a_leader_of_a_deleted_topic_stops_when_a_newer_controller_sends_the_re_created_topic(
+    cluster: BrokerCluster,
+) -> None:
     shown = replace(MOVED, topic_id="another-topic-of-the-name", leader=2, replicas=(2, 3), isr=(2, 3))
     show(cluster, shown, initial=False, broker_id=1)
-    assert cluster[1].node.replica_manager.partitions[TP].is_leader, "the picture is of the controller that told it"
+    assert cluster[1].node.replica_manager.partitions[TP].is_leader, (
+        "the metadata is of the controller that made it leader"
+    )
     cluster.set_controller_epoch(cluster.controller_epoch + 1)
     show(cluster, shown, initial=False, broker_id=1)
     assert TP not in cluster[1].node.replica_manager.partitions and cluster[1].logs.get(TP) is None

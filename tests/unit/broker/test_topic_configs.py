@@ -1,4 +1,4 @@
-"""Topic settings: read when a topic comes, applied when they change, waited for by nobody for ever."""
+"""Topic settings: read when a topic is hosted, applied when they change; every wait for them ends."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from tests.support.virtual_time import VirtualTime
 
 
 def configure(cluster: BrokerCluster, announce: bool = True, **overrides: str) -> None:
-    """Write a topic's settings as the admin path does, and say so."""
+    """Write a topic's settings and their notification, as a controller does."""
     data = znodes.encode_config({key.replace("_", "."): value for key, value in overrides.items()})
     path = znodes.topic_config_path(TP.topic)
     cluster.zk(Create(path, data))
@@ -66,7 +66,7 @@ def test_nothing_is_committed_before_the_settings_are_known() -> None:
     assert cluster[1].log().log_end_offset == 0
 
 
-def test_a_produce_to_a_topic_made_a_moment_ago_is_carried_out_once_its_settings_are_there() -> None:
+def test_a_produce_to_a_new_topic_waits_until_its_settings_are_read() -> None:
     cluster = BrokerCluster((1,))
     cluster.send(1, cluster.partition(1, 0, (1,), is_new=True))
     answer = cluster[1].produce(b"a")
@@ -74,7 +74,7 @@ def test_a_produce_to_a_topic_made_a_moment_ago_is_carried_out_once_its_settings
     assert answer[0].failure is None and cluster[1].log().high_watermark == 1
 
 
-def test_a_change_is_applied_to_every_broker_and_has_its_effect() -> None:
+def test_a_change_takes_effect_on_every_broker() -> None:
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1,), is_new=True, to=[1])
     configure(cluster, min_insync_replicas="2")
@@ -100,7 +100,7 @@ def test_a_change_during_a_lost_connection_is_not_missed() -> None:
     cluster.time.run_until(lambda: min_isr(cluster) == 3, 20_000)
 
 
-def test_a_new_session_reads_what_was_never_announced() -> None:
+def test_a_new_session_reads_changes_without_a_notification() -> None:
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster.time.run_for(100)
@@ -110,7 +110,7 @@ def test_a_new_session_reads_what_was_never_announced() -> None:
     assert min_isr(cluster, 2) == 1
 
 
-def test_a_log_from_before_a_restart_has_its_topics_settings_though_another_partition_had_them_read() -> None:
+def test_a_log_loaded_at_the_start_gets_settings_that_another_partition_had_requested() -> None:
     cluster = BrokerCluster((1,))
     late = TopicPartition(TP.topic, 1)
     configure(cluster, min_insync_replicas="2")
@@ -127,15 +127,15 @@ def test_a_log_from_before_a_restart_has_its_topics_settings_though_another_part
     assert cluster[1].values(late) == [b"a"] and cluster[1].log(late).high_watermark == 0
 
 
-def test_a_setting_that_makes_no_sense_leaves_the_others_alone() -> None:
+def test_an_invalid_setting_does_not_affect_the_others() -> None:
     cluster = BrokerCluster()
     configure(cluster, announce=False, min_insync_replicas="2", retention_ms="soon", unheard_of="1")
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster.time.run_for(10)
-    assert min_isr(cluster) == 2 and cluster[1].log().config.retention_ms == -1, "what the broker has"
+    assert min_isr(cluster) == 2 and cluster[1].log().config.retention_ms == -1, "the broker's default"
 
 
-def test_a_topic_made_anew_does_not_inherit_settings() -> None:
+def test_a_re_created_topic_does_not_inherit_settings() -> None:
     cluster = BrokerCluster((1,))
     configure(cluster, min_insync_replicas="2")
     cluster.decide(1, 0, (1,), is_new=True)
@@ -147,7 +147,7 @@ def test_a_topic_made_anew_does_not_inherit_settings() -> None:
     assert min_isr(cluster) == 1
 
 
-def test_a_topic_whose_log_was_set_aside_leaves_no_settings_to_the_next_of_its_name() -> None:
+def test_settings_of_a_topic_whose_log_was_set_aside_do_not_apply_to_a_re_created_topic() -> None:
     cluster = BrokerCluster((1,))
     configure(cluster, min_insync_replicas="2")
     cluster.decide(1, 0, (1,), is_new=True)
@@ -160,7 +160,7 @@ def test_a_topic_whose_log_was_set_aside_leaves_no_settings_to_the_next_of_its_n
     assert min_isr(cluster) == 1
 
 
-def test_a_read_that_was_under_way_when_a_topic_left_says_nothing_of_the_next_of_its_name() -> None:
+def test_a_read_started_for_a_deleted_topic_does_not_apply_to_a_re_created_topic() -> None:
     asked: list[Callable[[list[Response]], None]] = []
     zookeeper = SimpleNamespace(submit=lambda _requests, on_done: asked.append(on_done))
     time = VirtualTime()
@@ -174,7 +174,7 @@ def test_a_read_that_was_under_way_when_a_topic_left_says_nothing_of_the_next_of
     assert configs.get(TP.topic) == LogConfig()
 
 
-def test_settings_that_a_server_which_lags_behind_does_not_know_yet_are_not_the_defaults() -> None:
+def test_a_missing_node_on_a_lagging_server_does_not_mean_the_defaults() -> None:
     asked: list[tuple[Sequence[Request], Callable[[list[Response]], None]]] = []
     zookeeper = SimpleNamespace(submit=lambda requests, on_done: asked.append((requests, on_done)))
     configs = TopicConfigs(cast(ZooKeeper, zookeeper), VirtualTime(), LogConfig(), lambda _topic, _config: None)
@@ -184,7 +184,7 @@ def test_settings_that_a_server_which_lags_behind_does_not_know_yet_are_not_the_
     assert requests == [GetData(znodes.topic_config_path(topic)) for topic in ("lagging", "known", "without")]
     on_done([Response(ZkCode.NO_NODE), Response(ZkCode.OK, data=known), Response(ZkCode.NO_NODE)])
     (written,), on_done = asked.pop()
-    assert isinstance(written, Multi) and configs.get("lagging") is None, "a write brings the server up to date"
+    assert isinstance(written, Multi) and configs.get("lagging") is None, "a write makes the server catch up"
     on_done([Response(ZkCode.BAD_VERSION)])
     requests, on_done = asked.pop()
     assert requests == [GetData(znodes.topic_config_path(topic)) for topic in ("lagging", "without")]
@@ -194,12 +194,12 @@ def test_settings_that_a_server_which_lags_behind_does_not_know_yet_are_not_the_
     assert [None if one is None else one.min_insync_replicas for one in found] == [2, 3, 1]
 
 
-def test_a_refused_request_for_a_deleted_topic_reads_no_settings_for_the_next_of_its_name() -> None:
+def test_a_refused_request_for_a_deleted_topic_reads_no_settings_for_a_re_created_topic() -> None:
     cluster = BrokerCluster((1,))
     decision = cluster.decide(1, 0, (1,), is_new=True)
     cluster.time.run_for(10)
     cluster.stop_replica(1, -2, delete=True)
-    assert cluster.send(1, decision).partition_errors[TP] is ErrorCode.INCONSISTENT_TOPIC_ID, "it comes late"
+    assert cluster.send(1, decision).partition_errors[TP] is ErrorCode.INCONSISTENT_TOPIC_ID, "the request is late"
     cluster.time.run_for(10)
     configure(cluster, announce=False, min_insync_replicas="2")
     cluster.send(1, cluster.partition(1, 0, (1,), is_new=True, topic_id="new"))
@@ -207,7 +207,7 @@ def test_a_refused_request_for_a_deleted_topic_reads_no_settings_for_the_next_of
     assert min_isr(cluster) == 2
 
 
-def test_a_partition_left_of_an_earlier_topic_gives_no_settings_to_the_next_of_its_name() -> None:
+def test_a_remaining_partition_of_a_deleted_topic_does_not_pass_its_settings_to_a_re_created_topic() -> None:
     cluster = BrokerCluster((1,))
     other = TopicPartition(TP.topic, 1)
     for tp in (TP, other):
@@ -220,7 +220,7 @@ def test_a_partition_left_of_an_earlier_topic_gives_no_settings_to_the_next_of_i
     assert cluster[1].log(other).config.min_insync_replicas == 2
 
 
-def test_a_foreign_node_among_the_announcements_does_not_hide_the_next_ones() -> None:
+def test_a_foreign_node_among_the_notifications_does_not_hide_later_ones() -> None:
     cluster = BrokerCluster((1,))
     cluster.decide(1, 0, (1,), is_new=True)
     configure(cluster, min_insync_replicas="2")
@@ -231,13 +231,13 @@ def test_a_foreign_node_among_the_announcements_does_not_hide_the_next_ones() ->
     cluster.time.run_until(lambda: min_isr(cluster) == 3, 1_000)
 
 
-def test_announcements_that_begin_anew_are_heard() -> None:
+def test_notifications_whose_numbers_restart_are_read() -> None:
     cluster = BrokerCluster((1,))
     cluster.decide(1, 0, (1,), is_new=True)
     for value in ("2", "3"):
         configure(cluster, min_insync_replicas=value)
     cluster.time.run_until(lambda: min_isr(cluster) == 3, 1_000)
-    # Somebody deletes the node, and with it the numbers; the next to register makes it again.
+    # The parent node is deleted, and its counter with it; the next registration creates it again.
     for child in cluster.server.tree.children(znodes.CONFIG_CHANGES) or ():
         cluster.delete(f"{znodes.CONFIG_CHANGES}/{child}")
     cluster.delete(znodes.CONFIG_CHANGES)
@@ -275,7 +275,7 @@ def test_settings_that_stay_unknown_are_a_metric_and_one_log_line_after_a_minute
     assert cluster[1].produce(b"a")[0].failure is None
 
 
-def test_settings_that_were_read_once_serve_while_their_node_cannot_be_parsed() -> None:
+def test_the_last_read_settings_apply_while_their_node_does_not_parse() -> None:
     cluster = BrokerCluster((1,))
     configure(cluster, announce=False, min_insync_replicas="1", retention_ms="1000")
     cluster.decide(1, 0, (1,), is_new=True)
@@ -289,8 +289,8 @@ def test_settings_that_were_read_once_serve_while_their_node_cannot_be_parsed() 
     assert cluster[1].log().config.retention_ms == 1_000
 
 
-def test_unreadable_settings_leave_the_brokers_default_for_commits_and_nothing_for_deletions() -> None:
-    """Kafka falls back to its defaults for both, and so deletes what the topic was told to keep."""
+def test_with_unreadable_settings_the_brokers_defaults_apply_and_nothing_is_deleted() -> None:
+    """Kafka uses its defaults for both, and so deletes records that the topic's settings would keep."""
     cluster = BrokerCluster((1,))
     cluster.zk(Create(znodes.topic_config_path(TP.topic), b"what is this?"))
     cluster.decide(1, 0, (1,), is_new=True)
@@ -301,7 +301,7 @@ def test_unreadable_settings_leave_the_brokers_default_for_commits_and_nothing_f
     assert not manager.deletion_is_known(TP.topic)
 
 
-def test_a_broker_that_restarts_onto_unreadable_settings_takes_acks_all() -> None:
+def test_a_broker_that_restarts_with_unreadable_settings_accepts_acks_all() -> None:
     cluster = BrokerCluster((1,))
     configure(cluster, announce=False, min_insync_replicas="1", retention_ms="1000")
     cluster.decide(1, 0, (1,), is_new=True)

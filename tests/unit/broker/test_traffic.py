@@ -1,4 +1,4 @@
-"""What a broker counts of its data path, in all and by topic."""
+"""Counters of a broker's data path, in total and by topic."""
 
 from paceline.broker.metrics import partition_numbers_of
 from paceline.broker.traffic import BrokerTraffic
@@ -10,12 +10,12 @@ def test_a_batch_counts_for_the_broker_and_for_its_topic() -> None:
     traffic = BrokerTraffic()
     traffic.produced("a", 100, 3)
     traffic.produced("b", 50, 1)
-    traffic.produced("a", 100, 0)  # it was there already
+    traffic.produced("a", 100, 0)  # the batch was already in the log
     assert (traffic.all.messages_in, traffic.all.bytes_in, traffic.all.produce_requests) == (4, 150, 3)
     assert (traffic.of("a").messages_in, traffic.of("a").bytes_in, traffic.of("a").produce_requests) == (3, 100, 2)
 
 
-def test_a_topic_that_is_not_here_gets_no_counters_by_being_asked_for() -> None:
+def test_requests_for_a_topic_that_is_not_hosted_create_no_counters() -> None:
     traffic = BrokerTraffic()
     for number in range(1_000):
         traffic.refused(f"guess-{number}", 10, hosted=False, invalid_crc=False)
@@ -28,7 +28,7 @@ def test_a_topic_that_is_not_here_gets_no_counters_by_being_asked_for() -> None:
     )
 
 
-def test_what_followers_take_is_not_what_consumers_take() -> None:
+def test_bytes_to_followers_and_bytes_to_consumers_are_counted_separately() -> None:
     traffic = BrokerTraffic()
     traffic.fetched("a", 10, failed=False)
     traffic.sent_to_follower("a", 100, is_added=False)
@@ -39,7 +39,7 @@ def test_what_followers_take_is_not_what_consumers_take() -> None:
     assert (counted.replication_bytes_in, counted.reassignment_bytes_in) == (7, 7)
 
 
-def test_a_topics_counters_go_with_its_last_replica() -> None:
+def test_a_topics_counters_are_removed_with_its_last_replica() -> None:
     traffic = BrokerTraffic()
     traffic.produced("a", 100, 3)
     traffic.forget("a")
@@ -47,7 +47,7 @@ def test_a_topics_counters_go_with_its_last_replica() -> None:
     traffic.forget("a")
 
 
-def test_the_numbers_of_a_running_broker_move() -> None:
+def test_a_running_broker_counts_produced_fetched_and_replicated_bytes() -> None:
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1, 2, 3), (1, 2, 3), is_new=True)
     cluster.time.run_for(50)
@@ -67,7 +67,7 @@ def test_the_numbers_of_a_running_broker_move() -> None:
     assert list(cluster[1].node.replica_manager.traffic.topics) == [TP.topic]
 
 
-def test_a_partitions_numbers_are_those_of_its_log_and_its_role() -> None:
+def test_a_partitions_metrics_are_those_of_its_log_and_role() -> None:
     cluster = BrokerCluster(log_config=LogConfig(min_insync_replicas=3))
     cluster.decide(1, 0, (1, 2, 3), (1, 2, 3), is_new=True)
     cluster.time.run_for(50)
@@ -83,7 +83,7 @@ def test_a_partitions_numbers_are_those_of_its_log_and_its_role() -> None:
     assert partition_numbers_of(cluster[1].node.replica_manager, 0) == []
 
 
-def test_the_numbers_of_a_deleted_partition_are_gone() -> None:
+def test_a_deleted_partition_has_no_metrics() -> None:
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1,), (1,), is_new=True)
     cluster[1].produce(b"a")
@@ -94,7 +94,7 @@ def test_the_numbers_of_a_deleted_partition_are_gone() -> None:
     assert (manager.traffic.topics, partition_numbers_of(manager, 10)) == ({}, [])
 
 
-def test_a_leader_tells_the_load_of_each_partition() -> None:
+def test_a_leader_returns_the_load_of_each_partition() -> None:
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1, 2, 3), (1, 2, 3), is_new=True)
     cluster.time.run_for(50)

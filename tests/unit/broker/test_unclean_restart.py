@@ -29,20 +29,20 @@ def after_power_loss() -> BrokerCluster:
     return cluster
 
 
-def test_a_new_broker_and_one_that_only_crashed_say_nothing() -> None:
+def test_a_new_broker_and_a_crashed_process_report_no_unclean_restart() -> None:
     cluster = BrokerCluster((1,))
     assert not says_unclean(cluster)
     cluster.restart(1)
     assert not says_unclean(cluster)
 
 
-def test_b17_power_loss_is_said_until_a_controller_has_taken_note_of_this_registration() -> None:
+def test_a_power_loss_is_reported_until_a_controller_acknowledges_this_registration() -> None:
     cluster = after_power_loss()
     assert says_unclean(cluster)
     of_nobody = ControllerStamp(CONTROLLER_ID, cluster.controller_epoch, None)
     cluster[1].node.handle_control(UpdateMetadataRequest(of_nobody, cluster.live(), ()))
     cluster.time.run_due()
-    assert says_unclean(cluster), "such a request may come from a controller that has not seen the registration"
+    assert says_unclean(cluster), "the controller may not have read the registration"
     epoch = cluster[1].node.broker_epoch
     cluster.update_metadata()
     cluster.time.run_until(lambda: not says_unclean(cluster), 5_000)
@@ -51,7 +51,7 @@ def test_b17_power_loss_is_said_until_a_controller_has_taken_note_of_this_regist
     assert not says_unclean(cluster)
 
 
-def test_an_unclean_restart_nobody_took_note_of_is_said_again_in_the_next_session_and_the_next_life() -> None:
+def test_an_unacknowledged_unclean_restart_is_reported_in_the_next_session_and_by_the_next_process() -> None:
     cluster = after_power_loss()
     epoch = cluster[1].node.broker_epoch
     cluster.server.expire(cluster[1].zookeeper.session_id)
@@ -61,14 +61,14 @@ def test_an_unclean_restart_nobody_took_note_of_is_said_again_in_the_next_sessio
     assert says_unclean(cluster)
 
 
-def test_a_note_that_comes_while_a_new_session_registers_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_acknowledgement_during_a_new_registration_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = after_power_loss()
     node = cluster[1].node
     epoch = node.broker_epoch
     noted = ControllerStamp(CONTROLLER_ID, cluster.controller_epoch, epoch)
 
     def slow(*args: Any) -> Flow[Registered]:
-        # What this registration says has been decided; the answer to the one before comes now.
+        # The data of this registration is already fixed; the acknowledgement of the previous one arrives now.
         node.handle_control(UpdateMetadataRequest(noted, cluster.live(), ()))
         yield Sleep(100)
         return (yield from register_broker(*args))
@@ -77,10 +77,10 @@ def test_a_note_that_comes_while_a_new_session_registers_is_not_lost(monkeypatch
     cluster.server.expire(cluster[1].zookeeper.session_id)
     cluster.time.run_until(lambda: node.broker_epoch != epoch, 10_000)
     cluster.time.run_for(1_000)
-    assert not says_unclean(cluster), "no later request would have it taken back"
+    assert not says_unclean(cluster), "no later request would remove the flag"
 
 
-def test_the_note_is_taken_once_however_many_requests_come() -> None:
+def test_an_acknowledgement_rewrites_the_registration_only_once() -> None:
     cluster = after_power_loss()
     cluster.update_metadata()
     cluster.time.run_until(lambda: not says_unclean(cluster), 5_000)
@@ -92,7 +92,7 @@ def test_the_note_is_taken_once_however_many_requests_come() -> None:
 
 
 @pytest.mark.parametrize("known_id", [True, False])
-def test_b16_a_broker_whose_disks_were_replaced_has_lost_everything(known_id: bool) -> None:
+def test_a_known_broker_with_empty_disks_reports_an_unclean_restart(known_id: bool) -> None:
     cluster = BrokerCluster((1, 2))
     if known_id:
         cluster.restart(1, wipe=True)

@@ -99,7 +99,7 @@ def test_an_id_that_a_tool_drops_is_written_back_from_the_controllers_memory() -
 
 @pytest.mark.parametrize("stands_by", [True, False])
 def test_an_id_that_was_dropped_before_a_failover_is_restored_and_not_replaced(stands_by: bool) -> None:
-    """A new id would make brokers set all logs aside. A standby knows the id; brokers return it to a cold controller."""
+    """A new id would make brokers set all logs aside. A standby has the id; brokers return it to a cold controller."""
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.start_controller()

@@ -1,4 +1,4 @@
-"""Short ways to batches and logs for the tests of the log package."""
+"""Helpers that create batches and logs for the tests of the log package."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ def batch(
 def manager(
     files: MemoryFiles, config: LogConfig | None = None, dirs: Sequence[str] = (ROOT,), boot_id: str = "boot"
 ) -> tuple[LogManager, LoadReport]:
-    """A loaded log manager; directory failures are only remembered by the directories."""
+    """A loaded log manager; failures of directories are recorded in the directories only."""
     found = LogManager(files, dirs, config or LogConfig(), on_dir_failure=lambda _path, _error: None, boot_id=boot_id)
     return found, found.load(NOW_MS)
 
@@ -52,7 +52,7 @@ def new_log(files: MemoryFiles, config: LogConfig | None = None) -> PartitionLog
 
 
 def crash(files: MemoryFiles) -> None:
-    """End the process without a word: locks go, files stay as the page cache has them."""
+    """Kill the process: its locks are released, its files keep the content of the page cache."""
     files.locked.clear()
 
 

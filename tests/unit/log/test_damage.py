@@ -1,4 +1,4 @@
-"""Bytes on disk that are not what was written: never returned, found by name, and what can be read still is."""
+"""Bytes on disk that differ from the written bytes are reported and never returned; intact records are read."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def positions(files: MemoryFiles, log: PartitionLog) -> list[int]:
 
 
 def read_at(log: PartitionLog, offset: int, max_bytes: int = 10) -> list[int]:
-    """Offsets of the batches that a read returns."""
+    """Return the offsets of the batches that a read returns."""
     return [header.base_offset for _, header in iterate_headers(log.read(offset, max_bytes, log.log_end_offset))]
 
 
@@ -60,13 +60,13 @@ FIELDS = {
 
 @pytest.mark.parametrize("where", FIELDS)
 @pytest.mark.parametrize("mask", [0x01, 0x80])
-def test_a_flipped_bit_is_never_served(where: str, mask: int) -> None:
+def test_a_batch_with_a_flipped_bit_is_never_returned(where: str, mask: int) -> None:
     files = MemoryFiles()
     _, log = filled(files)
     sound = {number: log.read(number, 10, COUNT) for number in range(COUNT)}
     at = positions(files, log)[4]
     files.contents[log.segments[0].log_path][at + FIELDS[where]] ^= mask
-    # Positions that this process remembers would hide what a new one meets.
+    # Remove cached positions, which a new process would not have.
     log.segments[0]._positions = {}
     refused = []
     for offset in range(COUNT):
@@ -93,7 +93,7 @@ def of_several_records(files: MemoryFiles, **config: object) -> PartitionLog:
 @pytest.mark.parametrize("index_interval_bytes", [1, 4096])
 @pytest.mark.parametrize("segment_bytes", [250, 1 << 20])
 @pytest.mark.parametrize("remembers", [True, False])
-def test_no_flipped_bit_of_a_header_lets_a_reader_pass_over_records(
+def test_no_flipped_bit_in_a_header_makes_a_read_skip_records(
     index_interval_bytes: int, segment_bytes: int, remembers: bool
 ) -> None:
     files = MemoryFiles()
@@ -122,7 +122,7 @@ def test_no_flipped_bit_of_a_header_lets_a_reader_pass_over_records(
                 data[at + bit // 8] ^= 1 << bit % 8
 
 
-def test_a_gap_that_was_always_there_is_read_across() -> None:
+def test_a_read_in_a_gap_of_a_compacted_log_returns_the_next_batch() -> None:
     for config in ({}, {"index_interval_bytes": 1}, {"index_interval_bytes": 1, "segment_bytes": 150}):
         log = manager(MemoryFiles(), **config).get_or_create(TP, None, True)
         offsets = [0, 4, 5, 11, 30, 31, 50]
@@ -138,8 +138,8 @@ def test_a_gap_that_was_always_there_is_read_across() -> None:
 
 
 @pytest.mark.parametrize("index_interval_bytes", [1, 4096])
-def test_a_cut_does_not_leave_a_batch_whose_offset_has_become_too_small(index_interval_bytes: int) -> None:
-    """Else a record that is no more would be the last one of its producer, and a repetition of it be taken for done."""
+def test_a_truncation_that_meets_a_base_offset_that_is_too_small_is_damage(index_interval_bytes: int) -> None:
+    """Otherwise a removed record would stay the last one of its producer, and its retry would count as a duplicate."""
     files = MemoryFiles()
     _, log = filled(files, index_interval_bytes=index_interval_bytes)
     files.contents[log.segments[0].log_path][positions(files, log)[5] + 7] ^= 4
@@ -147,7 +147,7 @@ def test_a_cut_does_not_leave_a_batch_whose_offset_has_become_too_small(index_in
         log.truncate_to(5)
 
 
-def test_a_read_returns_what_lies_in_front_of_the_damage() -> None:
+def test_a_read_returns_the_batches_before_the_damage() -> None:
     files = MemoryFiles()
     _, log = filled(files)
     files.contents[log.segments[0].log_path][positions(files, log)[4] + 70] ^= 1
@@ -157,7 +157,7 @@ def test_a_read_returns_what_lies_in_front_of_the_damage() -> None:
     assert read_at(log, 5, 10_000) == [5, 6, 7]
 
 
-def test_a_damaged_log_is_set_aside_and_told_apart_after_a_restart() -> None:
+def test_a_damaged_log_is_set_aside_and_recognised_after_a_restart() -> None:
     files = MemoryFiles()
     logs, log = filled(files)
     kept = bytes(files.contents[log.segments[0].log_path])
@@ -170,10 +170,10 @@ def test_a_damaged_log_is_set_aside_and_told_apart_after_a_restart() -> None:
     logs.shutdown()
     again = manager(files)
     assert [name.rpartition("-")[2] for name in sorted(again.set_aside)] in (["damaged", "stray"], ["stray", "damaged"])
-    assert again.get(TP) is None and again.purge_deleted() == 0, "nothing but a person removes them"
+    assert again.get(TP) is None and again.purge_deleted() == 0, "only an operator removes them"
 
 
-def test_the_end_of_a_cleanly_stopped_log_is_not_believed_unchecked() -> None:
+def test_the_last_batch_of_a_cleanly_stopped_log_is_checked() -> None:
     files = MemoryFiles()
     logs, log = filled(files)
     at = positions(files, log)[COUNT - 1]
@@ -188,14 +188,14 @@ def test_the_end_of_a_cleanly_stopped_log_is_not_believed_unchecked() -> None:
 EPOCH = range(12, 16)
 
 
-def test_recovery_ends_the_log_at_any_flipped_bit_that_something_follows() -> None:
+def test_recovery_ends_the_log_at_a_flipped_bit_before_the_last_batch() -> None:
     files = MemoryFiles()
     _, log = filled(files)
     path, at = log.segments[0].log_path, positions(files, log)
     sound = [log.read(offset, 10, COUNT) for offset in range(COUNT)]
     for byte in range(at[5] - at[4]):
         if byte in EPOCH:
-            continue  # any epoch may have begun here; the next LeaderAndIsr tells
+            continue  # any epoch may begin here; the next LeaderAndIsr decides
         for bit in range(8):
             crashed = MemoryFiles()
             crashed.contents = {name: bytearray(data) for name, data in files.contents.items()}
@@ -206,7 +206,7 @@ def test_recovery_ends_the_log_at_any_flipped_bit_that_something_follows() -> No
             assert [found.read(offset, 10, 4) for offset in range(4)] == sound[:4]
 
 
-def test_no_bit_of_the_last_batch_that_flipped_after_a_clean_stop_moves_the_end_or_is_served() -> None:
+def test_a_flipped_bit_in_the_last_batch_after_a_clean_stop_neither_moves_the_end_nor_is_returned() -> None:
     files = MemoryFiles()
     logs, log = filled(files)
     path = log.segments[0].log_path
@@ -243,8 +243,8 @@ def test_a_cleanly_stopped_log_that_has_lost_its_tail_is_reported() -> None:
     assert found is not None and found.log_end_offset == 6
 
 
-def test_a_cut_that_leaves_a_batch_beyond_it_is_damage() -> None:
-    """The index leads past the wrong base offset, so the cut is in the right place; nothing could follow there."""
+def test_a_truncation_that_leaves_a_batch_above_its_offset_is_damage() -> None:
+    """The index lookup skips the wrong base offset, so the cut is correct, but no batch could follow there."""
     files = MemoryFiles()
     _, log = filled(files, index_interval_bytes=1)
     files.contents[log.segments[0].log_path][positions(files, log)[5] + 2] ^= 1
@@ -253,7 +253,7 @@ def test_a_cut_that_leaves_a_batch_beyond_it_is_damage() -> None:
     assert (log.log_end_offset, log.high_watermark) == (6, 6)
 
 
-def test_whole_segments_below_the_start_are_let_go() -> None:
+def test_whole_segments_below_the_log_start_are_removed() -> None:
     files = MemoryFiles()
     logs, log = filled(files, segment_bytes=200)
     bases = [segment.base_offset for segment in log.segments]
@@ -271,11 +271,11 @@ def test_whole_segments_below_the_start_are_let_go() -> None:
     assert again is not None and again.log_start_offset == bases[2] + 1 and again.log_end_offset == COUNT
 
 
-def test_a_cut_in_front_of_its_place_is_damage() -> None:
-    """A base offset that has become too large makes its batch look like the one to cut at."""
+def test_a_truncation_that_meets_a_base_offset_that_is_too_large_is_damage() -> None:
+    """A batch whose base offset became too large looks like the batch at which to cut."""
     files = MemoryFiles()
     _, log = filled(files)
-    for number in range(COUNT, 40):  # more than a segment remembers the places of
+    for number in range(COUNT, 40):  # more batches than a segment caches positions of
         log.append_as_leader(encode_batch([NewRecord(number, None, b"value-%d" % number)]), 0, 0)
     files.contents[log.segments[0].log_path][positions(files, log)[12] + 7] ^= 16
     with pytest.raises(DamagedLogError, match="beyond 13"):
@@ -284,7 +284,7 @@ def test_a_cut_in_front_of_its_place_is_damage() -> None:
 
 
 def durable_and_crashed(files: MemoryFiles) -> tuple[str, list[int]]:
-    """A log that was flushed as a whole before its process ended; return its file and where its batches begin."""
+    """Return the file and the batch positions of a log that was flushed completely before its process died."""
     logs, log = filled(files)
     log.flush()
     logs.checkpoint_recovery_points()
@@ -297,7 +297,9 @@ OFFSET_GREW = (7, 7, 8)
 
 
 @pytest.mark.parametrize(("number", "byte", "mask"), [LENGTH_GREW, OFFSET_GREW])
-def test_a_durable_batch_that_does_not_fit_is_lost_and_no_interrupted_append(number: int, byte: int, mask: int) -> None:
+def test_a_durable_batch_that_is_corrupt_counts_as_lost_and_not_as_an_interrupted_append(
+    number: int, byte: int, mask: int
+) -> None:
     files = MemoryFiles()
     path, starts = durable_and_crashed(files)
     files.contents[path][starts[number] + byte] ^= mask
@@ -309,7 +311,7 @@ def test_a_durable_batch_that_does_not_fit_is_lost_and_no_interrupted_append(num
 
 
 @pytest.mark.parametrize("mask", [8, 4])
-def test_a_look_up_by_time_does_not_name_a_wrong_offset(mask: int) -> None:
+def test_a_lookup_by_time_in_a_damaged_log_returns_no_wrong_offset(mask: int) -> None:
     files = MemoryFiles()
     _, log = filled(files)
     files.contents[log.segments[0].log_path][positions(files, log)[5] + 7] ^= mask  # 13 or 1 in place of 5
@@ -317,7 +319,7 @@ def test_a_look_up_by_time_does_not_name_a_wrong_offset(mask: int) -> None:
         log.offset_for_timestamp(5, COUNT)
 
 
-def test_records_appended_where_a_load_has_cut_are_not_taken_for_durable() -> None:
+def test_records_appended_after_a_cut_at_the_load_do_not_count_as_durable() -> None:
     files = MemoryFiles()
     path, starts = durable_and_crashed(files)
     files.contents[path][starts[3] + 30] ^= 1

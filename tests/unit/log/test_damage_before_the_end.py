@@ -1,4 +1,4 @@
-"""A damaged batch of the active segment in front of its end: loading, appending and stopping go as far as they can."""
+"""A damaged batch before the end of the active segment: loading, appending and stopping the other records and logs."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def damage(files: MemoryFiles, log: PartitionLog, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(COUNT - 3))
-def test_a_damaged_batch_in_front_of_the_end_stops_no_start_and_costs_no_other(number: int) -> None:
+def test_a_damaged_batch_before_the_end_prevents_no_start_and_costs_no_other_batch(number: int) -> None:
     files = MemoryFiles()
     logs, log = filled(files)
     logs.shutdown()
@@ -53,7 +53,7 @@ def test_a_damaged_batch_in_front_of_the_end_stops_no_start_and_costs_no_other(n
 
 
 @pytest.mark.parametrize("number", range(LATEST, COUNT - 3))
-def test_an_append_that_meets_damage_leaves_nothing_behind(number: int) -> None:
+def test_an_append_that_finds_damage_changes_nothing(number: int) -> None:
     files = MemoryFiles()
     logs, log = filled(files)
     logs.shutdown()
@@ -73,7 +73,7 @@ def test_an_append_that_meets_damage_leaves_nothing_behind(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(LATEST, COUNT - 3))
-def test_damage_in_one_log_does_not_end_the_stop_of_all(number: int) -> None:
+def test_damage_in_one_log_does_not_prevent_the_stop_of_the_others(number: int) -> None:
     files = MemoryFiles()
     logs, log = filled(files)
     logs.shutdown()

@@ -1,4 +1,4 @@
-"""Offset and time index: the known bytes, look-ups, truncation, full indexes."""
+"""Offset and time index: known bytes, lookups, truncation, full indexes."""
 
 from paceline.log.offset_index import OffsetIndex, OffsetPosition
 from paceline.log.segment import Segment
@@ -12,7 +12,7 @@ def files() -> MemoryFiles:
     return found
 
 
-def test_vector_v3_the_key_is_the_last_offset_and_the_position_the_start() -> None:
+def test_an_entry_has_the_last_offset_and_the_start_position_of_its_append() -> None:
     disk = files()
     segment = Segment(disk, "/log", 100, index_interval_bytes=4096, max_index_bytes=1024)
     segment.start_new()
@@ -25,13 +25,13 @@ def test_vector_v3_the_key_is_the_last_offset_and_the_position_the_start() -> No
     )
 
 
-def test_offset_look_ups_give_the_greatest_entry_not_above() -> None:
+def test_offset_lookups_return_the_greatest_entry_not_above_the_offset() -> None:
     disk = files()
     index = OffsetIndex(disk, "/log/x.index", 100, 80)
     index.start_new()
     for offset, position in ((110, 5000), (120, 10000), (130, 15000)):
         index.append(offset, position)
-    index.append(130, 99)  # not above the last one: left out
+    index.append(130, 99)  # not above the last entry: not added
     expected = {100: (100, 0), 109: (100, 0), 110: (110, 5000), 125: (120, 10000), 9999: (130, 15000)}
     for _ in range(2):
         assert {offset: tuple(index.lookup(offset)) for offset in expected} == expected
@@ -44,7 +44,7 @@ def test_offset_look_ups_give_the_greatest_entry_not_above() -> None:
     assert len(disk.contents["/log/x.index"]) == 8
 
 
-def test_truncation_of_entries_that_were_not_written_yet() -> None:
+def test_truncation_removes_entries_that_were_not_written_yet() -> None:
     disk = files()
     index = TimeIndex(disk, "/log/x.timeindex", 0, 1024)
     index.start_new()
@@ -61,7 +61,7 @@ def test_truncation_of_entries_that_were_not_written_yet() -> None:
     assert len(disk.contents["/log/x.timeindex"]) == 12
 
 
-def test_time_look_ups_and_equal_timestamps() -> None:
+def test_time_lookups_with_equal_timestamps() -> None:
     index = TimeIndex(files(), "/log/x.timeindex", 50, 1024)
     index.start_new()
     index.append(1000, 60)
@@ -88,7 +88,7 @@ def test_an_index_is_full_at_its_size_and_the_time_index_keeps_one_slot() -> Non
     assert times.entry_count == 2
 
 
-def test_entries_reach_the_file_in_blocks_and_stay_readable_meanwhile() -> None:
+def test_entries_are_written_in_blocks_and_readable_before() -> None:
     disk = files()
     index = OffsetIndex(disk, "/log/x.index", 0, 1 << 20)
     index.start_new()

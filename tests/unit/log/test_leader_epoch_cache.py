@@ -92,7 +92,7 @@ def test_the_epoch_of_an_offset() -> None:
     assert [found.epoch_of(offset) for offset in (0, 4, 5, 8, 9, 100)] == [None, None, 2, 2, 4, 4]
 
 
-def test_an_assignment_costs_no_write_until_the_flush() -> None:
+def test_an_assignment_writes_no_file_before_the_flush() -> None:
     files = MemoryFiles()
     found = cache([(0, 0), (3, 7)], files)
     assert found.dirty and files.operations == []
@@ -121,7 +121,7 @@ def test_a_change_during_a_flush_keeps_the_cache_dirty() -> None:
     "data",
     [b"1\n0\n", b"0\n2\n0 0\n", b"0\n1\n0\n", b"0\n1\n0 x\n", b"0\n2\n1 5\n0 9\n", b"0\n2\n0 5\n1 5\n", b"\xff\xfe"],
 )
-def test_a_damaged_epoch_file_is_told_and_leaves_nothing_behind(data: bytes) -> None:
+def test_a_damaged_epoch_file_is_reported_and_ignored(data: bytes) -> None:
     files = MemoryFiles()
     files.contents["/epochs"] = bytearray(data)
     found = LeaderEpochCache(files, "/epochs")

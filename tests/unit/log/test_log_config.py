@@ -79,7 +79,7 @@ def test_a_wrong_key_or_value_is_refused(key: str, value: str) -> None:
         ("message.timestamp.type", "Whenever", "must be CreateTime or LogAppendTime"),
     ],
 )
-def test_a_wrong_value_is_explained_in_words_for_people(key: str, value: str, words: str) -> None:
+def test_the_error_for_an_invalid_value_names_the_key_and_the_allowed_values(key: str, value: str, words: str) -> None:
     with pytest.raises(InvalidConfigError, match=f"^invalid value '{value}' for {key}: {words}"):
         LogConfig.from_properties({key: value})
 

@@ -64,7 +64,7 @@ def test_a_clean_stop_and_start_reads_no_batch_and_keeps_everything() -> None:
     assert records_of(log) == records[3:]
 
 
-def test_the_marker_is_the_last_thing_written_and_the_first_removed() -> None:
+def test_the_clean_shutdown_marker_is_written_last_and_removed_first() -> None:
     files = MemoryFiles()
     found, _ = filled(files)
     files.operations.clear()
@@ -104,7 +104,7 @@ def test_a_restart_of_the_machine_without_the_marker_is_an_unclean_restart() -> 
 
 
 @pytest.mark.parametrize("clean_stop", [False, True])
-def test_an_unclean_restart_stays_one_until_a_controller_knows_of_it(clean_stop: bool) -> None:
+def test_an_unclean_restart_is_reported_until_a_controller_acknowledges_it(clean_stop: bool) -> None:
     files = MemoryFiles()
     filled(files)
     crash(files)
@@ -120,13 +120,13 @@ def test_an_unclean_restart_stays_one_until_a_controller_knows_of_it(clean_stop:
     assert not report.is_unclean_restart("another boot")
 
 
-def test_a_directory_never_used_before_lacks_nothing() -> None:
+def test_a_new_directory_is_no_unclean_restart() -> None:
     files = MemoryFiles()
     _, report = manager(files, SMALL)
     assert report.directories[0].is_new and not report.is_unclean_restart("boot")
 
 
-def test_logs_in_a_directory_without_a_boot_id_may_lack_records() -> None:
+def test_logs_in_a_directory_without_a_boot_id_are_an_unclean_restart() -> None:
     files = MemoryFiles()
     filled(files)
     del files.contents[f"{ROOT}/.kernel_boot_id"]
@@ -144,11 +144,11 @@ def test_whole_batches_that_had_to_be_cut_are_an_unclean_restart() -> None:
     assert report.directories[0].lost_batches == [TP] and report.is_unclean_restart("boot")
     crash(files)
     _, report = manager(files, SMALL)
-    assert report.truncated_bytes == 0 and report.is_unclean_restart("boot"), "nobody has been told yet"
+    assert report.truncated_bytes == 0 and report.is_unclean_restart("boot"), "no controller has acknowledged it yet"
 
 
 @pytest.mark.parametrize("missing", [1, 50, 85])
-def test_an_append_the_crash_interrupted_was_never_acknowledged_so_nothing_is_lost(missing: int) -> None:
+def test_an_append_interrupted_by_the_crash_is_no_unclean_restart(missing: int) -> None:
     files = MemoryFiles()
     filled(files)
     del last_segment(files)[-missing:]
@@ -175,7 +175,7 @@ def damaged_tail(files: MemoryFiles, kind: str, amount: int) -> None:
 
 @pytest.mark.parametrize("kind", ["cut", "zeroed", "appended zeros", "flipped"])
 @pytest.mark.parametrize("amount", [3, 10, 60, 90, 100, 170, 5000])
-def test_recovery_cuts_at_the_last_sound_batch(kind: str, amount: int) -> None:
+def test_recovery_cuts_after_the_last_valid_batch(kind: str, amount: int) -> None:
     files = MemoryFiles()
     _, records = filled(files)
     damaged_tail(files, kind, amount)
@@ -194,7 +194,7 @@ def test_recovery_cuts_at_the_last_sound_batch(kind: str, amount: int) -> None:
     assert records_of(log)[-1].value == b"new"
 
 
-def test_recovery_drops_the_segments_behind_the_one_it_cut() -> None:
+def test_recovery_removes_the_segments_after_the_one_it_cut() -> None:
     files = MemoryFiles()
     _, records = filled(files)
     names = sorted(name for name in files.contents if name.endswith(".log"))
@@ -227,7 +227,7 @@ def test_recovery_starts_at_the_segment_of_the_recovery_point() -> None:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "zeros", "noise", "partial entry", "too long"])
-def test_a_garbage_index_is_rebuilt_or_seen_through(damage: str, suffix: str, clean: bool) -> None:
+def test_a_damaged_index_is_rebuilt_or_ignored(damage: str, suffix: str, clean: bool) -> None:
     files = MemoryFiles()
     found, records = filled(files)
     if clean:
@@ -257,7 +257,7 @@ def test_a_garbage_index_is_rebuilt_or_seen_through(damage: str, suffix: str, cl
 
 
 @pytest.mark.parametrize("start", [1, 2, 3])
-def test_an_index_made_anew_below_the_log_start_costs_no_epoch_of_later_segments(start: int) -> None:
+def test_an_index_rebuilt_below_the_log_start_keeps_the_epochs_of_later_segments(start: int) -> None:
     files = MemoryFiles()
     found, _ = filled(files)
     log = found.get(TP)
@@ -286,7 +286,7 @@ def test_an_index_made_anew_below_the_log_start_costs_no_epoch_of_later_segments
         f"{TP}/leader-epoch-checkpoint",
     ],
 )
-def test_a_damaged_text_file_never_stops_a_start_nor_raises_the_high_watermark(
+def test_a_damaged_checkpoint_prevents_no_start_and_does_not_raise_the_high_watermark(
     name: str, content: bytes, clean: bool
 ) -> None:
     files = MemoryFiles()
@@ -311,7 +311,7 @@ def test_a_damaged_text_file_never_stops_a_start_nor_raises_the_high_watermark(
         assert log.epochs.entries == [(0, 0), (1, 20)]
 
 
-def test_all_small_files_damaged_at_once_still_give_the_records_back() -> None:
+def test_all_records_are_loaded_with_every_derived_file_damaged() -> None:
     files = MemoryFiles()
     found, records = filled(files)
     found.shutdown()
@@ -325,7 +325,7 @@ def test_all_small_files_damaged_at_once_still_give_the_records_back() -> None:
     assert log.topic_id is None
 
 
-def test_a_high_watermark_beyond_the_recovered_end_is_bounded() -> None:
+def test_a_high_watermark_above_the_recovered_end_is_limited_to_it() -> None:
     files = MemoryFiles()
     found, _ = filled(files)
     log = found.get(TP)
@@ -341,7 +341,7 @@ def test_a_high_watermark_beyond_the_recovered_end_is_bounded() -> None:
     assert log.high_watermark == log.log_end_offset
 
 
-def test_a_log_whose_files_vanished_starts_at_its_log_start() -> None:
+def test_a_log_that_ends_below_its_log_start_is_loaded_empty_at_its_log_start() -> None:
     files = MemoryFiles()
     found, _ = filled(files)
     log = found.get(TP)
@@ -358,7 +358,7 @@ def test_a_log_whose_files_vanished_starts_at_its_log_start() -> None:
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (25, 25, 0)
 
 
-def test_stale_snapshots_are_not_trusted_after_a_crash() -> None:
+def test_outdated_snapshots_are_not_used_after_a_crash() -> None:
     files = MemoryFiles()
     filled(files)
     for name in [name for name in files.contents if name.endswith(".snapshot")]:
@@ -400,7 +400,7 @@ def test_the_sequence_of_a_deleted_batch_is_known_after_a_crash(start: int) -> N
     again.append_as_leader(batch(b"next", producer=(7, 0, 10)), 0, NOW_MS)
 
 
-def test_a_snapshot_from_below_the_first_segment_says_nothing() -> None:
+def test_a_snapshot_below_the_first_segment_is_ignored() -> None:
     files = MemoryFiles()
     log = log_with_deleted_batches(files, 12)
     for segment in log.segments:
@@ -415,7 +415,7 @@ def test_a_snapshot_from_below_the_first_segment_says_nothing() -> None:
     again.append_as_leader(batch(b"next", producer=(7, 0, 10)), 0, NOW_MS)
 
 
-def test_epochs_follow_the_batches_when_the_file_tells_of_data_that_was_truncated_away() -> None:
+def test_epochs_are_corrected_from_the_batches_when_the_file_has_truncated_ones() -> None:
     files = MemoryFiles()
     log = new_log(files, SMALL)
     for i in range(6):
@@ -475,7 +475,7 @@ def test_directory_names(name: str, expected: TopicPartition | None) -> None:
     assert parse_directory_name(name) == expected
 
 
-def test_names_that_do_not_parse_are_quarantined_reported_and_left_alone() -> None:
+def test_directories_with_other_names_are_reported_and_not_changed() -> None:
     files = MemoryFiles()
     found, records = filled(files)
     found.shutdown()
@@ -511,7 +511,7 @@ def test_names_that_do_not_parse_are_quarantined_reported_and_left_alone() -> No
 # -- creating and deleting -----------------------------------------------------------------------------------------
 
 
-def test_a_new_log_costs_one_directory_until_the_first_append() -> None:
+def test_a_new_log_is_an_empty_directory_until_the_first_append() -> None:
     files = MemoryFiles()
     found, _ = manager(files)
     files.operations.clear()
@@ -523,7 +523,7 @@ def test_a_new_log_costs_one_directory_until_the_first_append() -> None:
         found.get_or_create(TP, "B" * 22, False)
 
 
-def test_new_logs_go_to_the_directory_with_the_fewest() -> None:
+def test_new_logs_are_created_in_the_directory_with_the_fewest_logs() -> None:
     files = MemoryFiles()
     found, _ = manager(files, dirs=["/d1", "/d2", "/d3/"])
     for partition in range(7):
@@ -590,7 +590,7 @@ def test_checkpoints_keep_entries_of_logs_that_have_no_role_yet() -> None:
     assert again.read_high_watermarks(ROOT) == {TopicPartition("t", p): hw for p, hw in enumerate((3, 2, 3))}
 
 
-def test_only_logs_that_start_behind_their_first_segment_are_in_the_log_start_checkpoint() -> None:
+def test_only_log_starts_above_the_first_segment_are_in_the_checkpoint() -> None:
     files = MemoryFiles()
     found, _ = filled(files)
     found.get_or_create(TopicPartition("other", 0), None, True)
@@ -601,8 +601,8 @@ def test_only_logs_that_start_behind_their_first_segment_are_in_the_log_start_ch
     assert bytes(files.contents[f"{ROOT}/log-start-offset-checkpoint"]) == b"0\n1\norders-eu.v1 0 7\n"
 
 
-def test_the_topic_id_is_synced_by_the_process_after_a_crash() -> None:
-    """The one that wrote it may have died before it was on the disk."""
+def test_a_topic_id_is_synced_again_after_a_crash() -> None:
+    """The process that wrote it may have died before it was durable."""
     files = MemoryFiles()
     filled(files)
     crash(files)
@@ -615,8 +615,8 @@ def test_the_topic_id_is_synced_by_the_process_after_a_crash() -> None:
     assert any(op == "sync" and path.endswith("partition.metadata") for op, path in files.operations)
 
 
-def test_a_topic_id_given_to_records_is_known_to_the_next_process() -> None:
-    """They were led meanwhile; without it they would be nobody's again, and be set aside."""
+def test_a_topic_id_adopted_by_a_log_is_durable() -> None:
+    """The records had a leader meanwhile; without the topic id they would be set aside."""
     files = MemoryFiles()
     filled(files)
     crash(files)
@@ -644,8 +644,8 @@ def test_the_topic_id_of_a_log_that_was_stopped_empty_is_synced_with_its_first_r
 
 
 @pytest.mark.parametrize("damage", [b"", None])
-def test_epochs_are_rebuilt_when_their_file_is_empty_or_gone(damage: bytes | None) -> None:
-    """Recovery alone sees the batches behind the recovery point only."""
+def test_epochs_are_rebuilt_when_their_file_is_empty_or_missing(damage: bytes | None) -> None:
+    """Recovery alone reads only the batches after the recovery point."""
     files = MemoryFiles()
     found, _ = filled(files)
     log = found.get(TP)
@@ -713,7 +713,7 @@ def test_a_directory_that_cannot_be_loaded_goes_offline_and_gets_no_marker() -> 
     assert "/d2/.kafka_cleanshutdown" not in files.contents
 
 
-def test_a_failure_while_running_takes_one_directory_and_its_logs() -> None:
+def test_a_failure_while_running_takes_one_directory_and_its_logs_offline() -> None:
     files = MemoryFiles()
     failures: list[str] = []
     found = LogManager(files, ["/d1", "/d2"], LogConfig(), on_dir_failure=lambda path, _error: failures.append(path))
@@ -761,7 +761,7 @@ def killed(files: MemoryFiles) -> None:
     files.locked.clear()
 
 
-def test_sessions_of_earlier_processes_with_the_same_locks_are_over() -> None:
+def test_sessions_of_earlier_processes_with_the_same_locks_have_ended() -> None:
     files = MemoryFiles()
     booted(files).remember_session(0x11)
     killed(files)
@@ -769,7 +769,9 @@ def test_sessions_of_earlier_processes_with_the_same_locks_are_over() -> None:
     assert second.sessions_of_dead_processes == {0x11}
     second.remember_session(0x12)
     killed(files)
-    assert booted(files).sessions_of_dead_processes == {0x11, 0x12}, "the node may still be that of the first"
+    assert booted(files).sessions_of_dead_processes == {0x11, 0x12}, (
+        "the registration may still be that of the first process"
+    )
 
 
 def test_another_boot_of_the_kernel_proves_no_death() -> None:
@@ -793,14 +795,16 @@ def test_a_copied_directory_proves_no_death() -> None:
 def test_one_of_two_directories_proves_no_death() -> None:
     files = MemoryFiles()
     booted(files, "boot-1", ROOT, "/other").remember_session(0x11)
-    files.locked.discard(f"{ROOT}/.lock")  # As when this directory has failed and the process continues with the other.
+    files.locked.discard(
+        f"{ROOT}/.lock"
+    )  # As after a failure of this directory, when the process continues with the other.
     assert booted(files, "boot-1", ROOT).sessions_of_dead_processes == frozenset()
     killed(files)
     assert booted(files, "boot-1", ROOT, "/other").sessions_of_dead_processes == {0x11}
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version":2}', b'{"version":1,"sessions":["x"]}'])
-def test_a_damaged_list_of_sessions_counts_as_none(content: bytes) -> None:
+def test_a_damaged_list_of_sessions_counts_as_empty(content: bytes) -> None:
     files = MemoryFiles()
     booted(files).remember_session(0x11)
     killed(files)

@@ -1,4 +1,4 @@
-"""The door to real files: descriptors are bounded, links are not followed, the lock excludes."""
+"""Real files: bounded descriptors, links that are not followed, and exclusive locks."""
 
 import contextlib
 import errno
@@ -29,7 +29,7 @@ def open_descriptors(directory: Path) -> int:
     return found
 
 
-def test_files_do_what_the_interface_says(tmp_path: Path) -> None:
+def test_files_behave_as_the_interface_documents(tmp_path: Path) -> None:
     files, root = OsFiles(), str(tmp_path)
     files.append(f"{root}/a", b"hello ")
     files.append(f"{root}/a", memoryview(b"world"))
@@ -61,7 +61,7 @@ def test_files_do_what_the_interface_says(tmp_path: Path) -> None:
     assert files.list_directory(root) == []
 
 
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_a_file_is_replaced_atomically(tmp_path: Path) -> None:
     files, path = OsFiles(), f"{tmp_path}/checkpoint"
     write_atomically(files, path, b"old")
     assert read_all(files, path) == b"old"
@@ -105,7 +105,7 @@ def test_threads_share_descriptors_while_others_are_evicted(tmp_path: Path) -> N
     assert open_descriptors(tmp_path) <= 2
 
 
-def test_links_are_seen_and_never_followed(tmp_path: Path) -> None:
+def test_links_are_reported_and_never_followed(tmp_path: Path) -> None:
     files = OsFiles()
     outside = tmp_path / "outside"
     outside.write_bytes(b"secret")
@@ -178,10 +178,10 @@ def test_a_log_on_real_files_survives_a_stop_a_crash_and_a_deletion(tmp_path: Pa
 
 @pytest.mark.parametrize("call", ["unlink", "rename"])
 @pytest.mark.parametrize("is_late", [False, True])
-def test_a_flush_under_way_does_not_tie_a_new_file_to_one_that_is_gone(
+def test_a_flush_in_progress_does_not_keep_a_removed_file_for_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, is_late: bool
 ) -> None:
-    """A flush opens the file while its name is taken away: what is written under that name next is another file."""
+    """A flush may open a file while it is removed: the next file of that name is another file."""
     files = OsFiles()
     folder = str(tmp_path / "t-0")
     path = f"{folder}/0.log"
@@ -221,7 +221,7 @@ def test_a_flush_under_way_does_not_tie_a_new_file_to_one_that_is_gone(
 
 @contextlib.contextmanager
 def without_descriptors() -> Iterator[None]:
-    """Hold every descriptor this process may have."""
+    """Open as many descriptors as the process may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     largest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
     resource.setrlimit(resource.RLIMIT_NOFILE, (largest + 40, hard))
@@ -269,7 +269,7 @@ def test_a_read_without_descriptors_does_not_take_the_log_directory_offline(
     assert len(log.read(0, 1_000, 1)) > 0
 
 
-def test_data_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+def test_data_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     old_mask = os.umask(0)
     try:
         files, root = OsFiles(), f"{tmp_path}/log"

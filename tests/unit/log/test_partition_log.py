@@ -90,7 +90,7 @@ def test_a_follower_keeps_the_leaders_bytes_and_epochs_and_accepts_gaps() -> Non
     assert next(decode_records(follower.read(30, 1 << 20, 99))).offset == 50
 
 
-def test_an_incomplete_batch_alone_is_no_append() -> None:
+def test_an_incomplete_batch_is_not_appended() -> None:
     log = new_log(MemoryFiles())
     assert log.append_as_follower(batch(b"a")[:-1]) is None
     assert log.log_end_offset == 0
@@ -104,12 +104,12 @@ def test_a_read_gives_whole_batches_within_its_limits() -> None:
     assert len(log.read(0, 2 * size + 5, 12)) == 2 * size
     assert len(log.read(0, 1, 12)) == size
     assert log.read(0, 1, 12, at_least_one=False) == b""
-    assert len(log.read(0, 1 << 20, 5)) == 2 * size  # the third batch reaches beyond 5
+    assert len(log.read(0, 1 << 20, 5)) == 2 * size  # the third batch ends above 5
     assert log.read(4, 1 << 20, 5) == b""
     assert log.read(12, 1 << 20, 12) == b""
 
 
-def test_a_read_outside_the_log_says_where_the_log_is() -> None:
+def test_the_error_of_a_read_outside_the_log_has_the_bounds_of_the_log() -> None:
     log = filled(MemoryFiles(), 3)
     log.increment_log_start_offset(2)
     for offset in (-1, 1, 7):
@@ -170,13 +170,13 @@ def test_offsets_too_far_for_the_index_start_a_segment() -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 2**31]
 
 
-def test_log_append_time_is_answered() -> None:
+def test_an_append_returns_the_log_append_time() -> None:
     log = new_log(MemoryFiles(), LogConfig(message_timestamp_type=TimestampType.LOG_APPEND_TIME))
     info = log.append_as_leader(batch(b"a"), 0, NOW_MS)
     assert (info.log_append_time_ms, info.max_timestamp_ms) == (NOW_MS, NOW_MS)
 
 
-def test_a_repeated_batch_of_a_producer_is_answered_and_not_written_again() -> None:
+def test_a_repeated_batch_of_a_producer_gets_the_original_offsets_and_is_not_appended() -> None:
     log = new_log(MemoryFiles())
     sent = [batch(b"x%d" % i, b"y%d" % i, producer=(7, 0, 2 * i)) for i in range(5)]
     infos = [log.append_as_leader(one, 0, NOW_MS) for one in sent]
@@ -189,7 +189,7 @@ def test_a_repeated_batch_of_a_producer_is_answered_and_not_written_again() -> N
         log.append_as_leader(batch(b"z", producer=(7, 0, 99)), 0, NOW_MS)
 
 
-def test_time_look_ups_over_segments() -> None:
+def test_time_lookups_find_records_in_every_segment() -> None:
     log = filled(MemoryFiles(), 20)  # record 2i has timestamp 1000 + 10i, record 2i + 1 one more
     assert log.offset_for_timestamp(0, 40) == (0, 1000)
     assert log.offset_for_timestamp(1051, 40) == (11, 1051)
@@ -202,7 +202,7 @@ def test_time_look_ups_over_segments() -> None:
 
 
 @pytest.mark.parametrize("offset", [5, 1_000_000])
-def test_a_foreign_entry_without_a_time_hides_no_record_from_a_look_up(offset: int) -> None:
+def test_an_index_entry_without_a_timestamp_hides_no_record_from_a_lookup(offset: int) -> None:
     files = MemoryFiles()
     log = filled(files, 20)
     closed = log.segments[0]
@@ -212,7 +212,7 @@ def test_a_foreign_entry_without_a_time_hides_no_record_from_a_look_up(offset: i
     assert log.offset_for_timestamp(1_001, 40) == (1, 1_001)
 
 
-def test_a_log_keeps_to_its_topic_id() -> None:
+def test_a_log_refuses_another_topic_id() -> None:
     files = MemoryFiles()
     log = new_log(files)
     log.assign_topic_id("A" * 22)
@@ -252,7 +252,7 @@ def test_truncation_is_exact_for_offsets_and_whole_batches_on_disk() -> None:
     assert records_of(log)[-1].offset == 23
 
 
-def test_a_follower_cut_inside_a_batch_takes_that_batch_again() -> None:
+def test_a_follower_truncated_inside_a_batch_accepts_that_batch_again() -> None:
     leader = filled(MemoryFiles(), 5, LogConfig())
     follower = new_log(MemoryFiles())
     follower.append_as_follower(leader.read(0, 1 << 20, 10))
@@ -261,7 +261,7 @@ def test_a_follower_cut_inside_a_batch_takes_that_batch_again() -> None:
     assert follower.read(0, 1 << 20, 10) == leader.read(0, 1 << 20, 10)
 
 
-def test_an_empty_log_begins_where_the_batch_does_that_holds_its_start() -> None:
+def test_an_empty_log_accepts_the_batch_that_contains_its_log_start() -> None:
     leader = filled(MemoryFiles(), 5, LogConfig())
     follower = new_log(MemoryFiles())
     follower.truncate_fully_and_start_at(5)
@@ -272,7 +272,7 @@ def test_an_empty_log_begins_where_the_batch_does_that_holds_its_start() -> None
         follower.read(4, 100, 10)
 
 
-def test_truncation_at_or_beyond_the_end_only_trims_epochs() -> None:
+def test_truncation_at_or_above_the_end_only_removes_epochs_without_records() -> None:
     log = filled(MemoryFiles(), 3)
     log.assign_leader_epoch(4, 6)
     log.truncate_to(6)
@@ -281,7 +281,7 @@ def test_truncation_at_or_beyond_the_end_only_trims_epochs() -> None:
     assert log.log_end_offset == 6
 
 
-def test_truncation_below_the_first_segment_starts_anew() -> None:
+def test_truncation_below_the_first_segment_resets_the_log() -> None:
     files = MemoryFiles()
     log = filled(files, 20)
     log.truncate_fully_and_start_at(1000)
@@ -292,7 +292,7 @@ def test_truncation_below_the_first_segment_starts_anew() -> None:
     assert [name for name in files.contents if name.endswith(".log")] == []
 
 
-def test_truncation_takes_epochs_producers_and_snapshots_along() -> None:
+def test_truncation_adjusts_epochs_producers_and_snapshots() -> None:
     files = MemoryFiles()
     log = new_log(files, SMALL)
     for i in range(12):
@@ -338,7 +338,7 @@ def test_a_flush_makes_batches_epochs_and_indexes_durable_before_the_recovery_po
     assert log.begin_flush() is None
 
 
-def test_a_flush_on_another_thread_covers_only_what_was_there_when_it_began() -> None:
+def test_a_flush_on_another_thread_covers_only_records_from_before_its_start() -> None:
     log = filled(MemoryFiles(), 3)
     task = log.begin_flush()
     assert task is not None and log.begin_flush() is None
@@ -354,14 +354,14 @@ def test_a_truncation_during_a_flush_keeps_the_recovery_point_below() -> None:
     assert task is not None
     log.truncate_to(3)
     log.append_as_leader(batch(b"other", b"other"), 1, NOW_MS)
-    task.run()  # some of its files are gone
+    task.run()  # some of its files were removed
     log.finish_flush(task)
     assert log.recovery_point <= 3
     log.flush()
     assert log.recovery_point == 5
 
 
-def test_deleting_a_log_during_its_flush_does_not_hurt_the_directory() -> None:
+def test_deleting_a_log_during_its_flush_does_not_fail_the_directory() -> None:
     files = MemoryFiles()
     found, _ = manager(files)
     log = found.get_or_create(TP, None, True)
@@ -375,7 +375,7 @@ def test_deleting_a_log_during_its_flush_does_not_hurt_the_directory() -> None:
         log.append_as_leader(batch(b"a"), 0, NOW_MS)
 
 
-def test_a_flush_of_a_log_that_is_gone_leaves_the_epochs_of_the_next_one_alone() -> None:
+def test_a_flush_of_a_deleted_log_does_not_write_the_epochs_of_the_next_log() -> None:
     files = MemoryFiles()
     found, _ = manager(files)
     log = found.get_or_create(TP, None, True)
@@ -396,8 +396,8 @@ def test_a_flush_of_a_log_that_is_gone_leaves_the_epochs_of_the_next_one_alone()
 
 @pytest.mark.parametrize("sent", [Codec.NONE, Codec.GZIP])
 @pytest.mark.parametrize("wanted", [Codec.ZSTD, Codec.SNAPPY])
-def test_what_is_recompressed_can_always_be_read(sent: Codec, wanted: Codec) -> None:
-    """Zeros become so small with zstd that whoever guards against bombs refuses them."""
+def test_a_recompressed_batch_can_always_be_read(sent: Codec, wanted: Codec) -> None:
+    """Zstd makes zeros so small that the check against decompression bombs would refuse the batch."""
     log = new_log(MemoryFiles(), LogConfig(compression_type=wanted, max_message_bytes=8 << 20))
     value = bytes(5_000_000)
     log.append_as_leader(batch(value, codec=sent), 0, NOW_MS)
@@ -424,7 +424,7 @@ def test_flush_ms_is_due_after_its_time() -> None:
 
 
 @pytest.mark.parametrize("operation", ["append", "sync", "read_at", "truncate"])
-def test_after_one_storage_error_the_directory_takes_nothing_more(operation: str) -> None:
+def test_after_a_storage_error_the_directory_accepts_no_append(operation: str) -> None:
     files = MemoryFiles()
     log = filled(files, 3, LogConfig())
     end = log.log_end_offset
@@ -477,7 +477,7 @@ class Model:
             self.end = offset
 
     def reopened(self, end: int) -> None:
-        """A cut inside a batch, or in a gap, leaves an end that only memory knew: it may fall back to the data."""
+        """Set the log end after a restart; after a cut inside a batch or gap it may be lower than before."""
         assert (self.batches[-1][0] + len(self.batches[-1][1]) if self.batches else 0) <= end <= self.end
         self.end = end
 
@@ -487,7 +487,7 @@ class Model:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEP, min_size=1, max_size=40))
-def test_any_sequence_of_appends_truncations_and_restarts_keeps_what_it_should(
+def test_any_sequence_of_appends_truncations_and_restarts_equals_the_model(
     steps: list[tuple[str, int, Codec | int]],
 ) -> None:
     files = MemoryFiles()

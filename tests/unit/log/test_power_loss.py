@@ -1,4 +1,4 @@
-"""What is durable survives a loss of power, and what comes back is a log that could have been."""
+"""Durable records survive a loss of power, and the loaded log is a prefix of some earlier state."""
 
 import random
 
@@ -17,7 +17,7 @@ CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100)
 
 
 class History:
-    """What was ever appended, and what is promised to survive."""
+    """Every record ever appended, and the records that must survive."""
 
     def __init__(self) -> None:
         self.states: list[list[tuple[int, int, bytes]]] = [[]]
@@ -37,7 +37,7 @@ class History:
         self.states.append([(known, *what) for known, what in sorted(self.present.items())])
 
     def was_once(self, kept: list[tuple[int, int, bytes]]) -> bool:
-        """Whether these records began the log at some moment: no mixture of two histories."""
+        """Whether these records were the beginning of the log at some time, not a mixture of two states."""
         return any(state[: len(kept)] == kept for state in self.states)
 
 
@@ -74,7 +74,7 @@ def step(rng: random.Random, found: LogManager, log: PartitionLog, history: Hist
             log.assign_leader_epoch(number, log.log_end_offset)
         history.append(log.append_as_leader(batch(*values), number, NOW_MS).base_offset, number, values)
     elif kind < 0.75:
-        # Followers cut where an epoch ends, so at the start of a batch.
+        # Followers truncate at the end of an epoch, and so at the start of a batch.
         starts = sorted({entry.start_offset for entry in log.epochs.entries}) or [0]
         offset = rng.choice(starts[-6:])
         log.truncate_to(offset)
@@ -91,7 +91,7 @@ def step(rng: random.Random, found: LogManager, log: PartitionLog, history: Hist
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_durable_records_survive_and_nothing_is_made_up(seed: int) -> None:
+def test_durable_records_survive_and_no_other_records_appear(seed: int) -> None:
     rng = random.Random(seed)
     disk = SimulatedDisk(lambda: NOW_MS, rng)
     history = History()
@@ -142,7 +142,7 @@ def test_a_gap_between_segments_after_a_loss_of_power_ends_the_log() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_deletion_that_was_synced_outlives_a_loss_of_power(seed: int) -> None:
+def test_a_synced_deletion_survives_a_loss_of_power(seed: int) -> None:
     disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
     manager, log = start(disk, 1)
     log.append_as_leader(batch(b"old"), 0, NOW_MS)
@@ -156,9 +156,7 @@ def test_a_deletion_that_was_synced_outlives_a_loss_of_power(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("crashes_first", [False, True])
-def test_records_whose_deletion_was_written_down_stay_deleted_when_their_files_come_back(
-    seed: int, crashes_first: bool
-) -> None:
+def test_records_below_a_durable_log_start_stay_deleted_when_their_files_return(seed: int, crashes_first: bool) -> None:
     disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
     manager, log = start(disk, 1)
     for i in range(20):
@@ -179,7 +177,7 @@ def test_records_whose_deletion_was_written_down_stay_deleted_when_their_files_c
     assert [offset for offset, _, _ in contents(again)] == list(range(beginning, 20))
 
 
-def test_a_log_start_is_not_written_any_more_when_the_first_segments_name_says_it_for_good() -> None:
+def test_a_log_start_is_not_in_the_checkpoint_once_the_first_segments_name_is_durable() -> None:
     disk = SimulatedDisk(lambda: NOW_MS, random.Random(1))
     manager, log = start(disk, 1)
     for i in range(20):
@@ -196,8 +194,8 @@ def test_a_log_start_is_not_written_any_more_when_the_first_segments_name_says_i
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_file_of_the_first_batch_is_durable_by_name_too(seed: int) -> None:
-    """The log was flushed for its epoch before it had any file: its directory has to be synced again."""
+def test_the_name_of_the_first_segment_file_is_durable(seed: int) -> None:
+    """The log was flushed for its epoch before it had a file: its directory must be synced again."""
     disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
     _, log = start(disk, 0)
     log.assign_leader_epoch(1, 0)
@@ -210,7 +208,7 @@ def test_the_file_of_the_first_batch_is_durable_by_name_too(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_records_deleted_before_a_clean_stop_stay_deleted_when_their_files_come_back(seed: int) -> None:
+def test_records_deleted_before_a_clean_stop_stay_deleted_when_their_files_return(seed: int) -> None:
     disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
     manager, log = start(disk, 1)
     for i in range(20):  # without leader epochs, which a new log start would have written
@@ -227,7 +225,7 @@ def test_records_deleted_before_a_clean_stop_stay_deleted_when_their_files_come_
 
 
 def nameless(disk: SimulatedDisk, boot: int, topic_id: str | None = None) -> tuple[LogManager, PartitionLog]:
-    """As `start`, and the log gets a topic id only when there is one."""
+    """As `start`, but the log gets a topic id only if one is given."""
     found = LogManager(disk, [ROOT], CONFIG, on_dir_failure=lambda _path, _error: None, boot_id=f"boot {boot}")
     found.load(NOW_MS)
     return found, found.get_or_create(TP, topic_id, True)
@@ -235,7 +233,7 @@ def nameless(disk: SimulatedDisk, boot: int, topic_id: str | None = None) -> tup
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("appends", [False, True])
-def test_a_topic_id_that_comes_later_than_the_records_is_durable_after_a_stop(seed: int, appends: bool) -> None:
+def test_a_topic_id_adopted_after_the_first_records_is_durable_after_a_stop(seed: int, appends: bool) -> None:
     disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
     manager, log = nameless(disk, 0)
     log.append_as_leader(batch(b"one"), 0, NOW_MS)
@@ -251,8 +249,8 @@ def test_a_topic_id_that_comes_later_than_the_records_is_durable_after_a_stop(se
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_flush_that_a_truncation_overtook_is_made_up_for(seed: int) -> None:
-    """It ends at the first file that is gone: what came behind that one in its list is not durable."""
+def test_records_of_a_flush_overtaken_by_a_truncation_are_flushed_again(seed: int) -> None:
+    """The flush ends at the first removed file: later files in its list are not durable."""
     disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
     _, log = start(disk, 0)
     for i in range(20):
@@ -272,7 +270,7 @@ def test_a_flush_that_a_truncation_overtook_is_made_up_for(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_where_a_log_began_anew_is_known_though_its_first_file_is_lost(seed: int) -> None:
+def test_the_start_of_a_reset_log_survives_the_loss_of_its_first_file(seed: int) -> None:
     disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
     manager, log = start(disk, 1)
     log.truncate_fully_and_start_at(100)
@@ -285,7 +283,7 @@ def test_where_a_log_began_anew_is_known_though_its_first_file_is_lost(seed: int
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("rolls", [False, True])
-def test_an_append_that_has_to_be_flushed_is_durable_while_another_flush_is_under_way(seed: int, rolls: bool) -> None:
+def test_an_append_that_requires_a_flush_is_durable_while_another_flush_runs(seed: int, rolls: bool) -> None:
     disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
     config = LogConfig(flush_messages=1, segment_bytes=100 if rolls else 10_000)
     manager = LogManager(disk, [ROOT], config, on_dir_failure=lambda _path, _error: None, boot_id="boot 0")
@@ -302,8 +300,8 @@ def test_an_append_that_has_to_be_flushed_is_durable_while_another_flush_is_unde
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_was_cut_off_at_the_recovery_point_stays_cut_off_after_a_clean_stop(seed: int) -> None:
-    """It was on disk already: the flush that synced it was overtaken, or the kernel had written it back."""
+def test_records_truncated_at_the_recovery_point_stay_removed_after_a_clean_stop(seed: int) -> None:
+    """The truncated records may be on disk, written by an overtaken flush or by the kernel."""
     disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
     manager, log = start(disk, 1)
     log.append_as_leader(batch(b"one"), 1, NOW_MS)
@@ -321,7 +319,7 @@ def test_what_was_cut_off_at_the_recovery_point_stays_cut_off_after_a_clean_stop
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_recovery_cut_off_stays_cut_off_after_a_clean_stop(seed: int) -> None:
+def test_records_cut_by_recovery_stay_removed_after_a_clean_stop(seed: int) -> None:
     disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
     manager, log = start(disk, 1)
     log.append_as_leader(batch(b"one"), 1, NOW_MS)

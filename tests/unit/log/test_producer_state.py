@@ -27,7 +27,7 @@ def known(*batches: BatchHeader) -> ProducerStateManager:
     return manager
 
 
-def test_vector_v2_is_written_and_read_byte_for_byte() -> None:
+def test_the_known_snapshot_is_written_and_read_byte_for_byte() -> None:
     manager = known(header(0, 10, base=100))
     assert manager.encode() == V2
     again = ProducerStateManager()
@@ -41,7 +41,7 @@ def test_a_snapshot_without_producers_has_ten_bytes() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 5, 30, 55])
-def test_a_damaged_snapshot_is_told_and_changes_nothing(cut: int) -> None:
+def test_a_damaged_snapshot_is_reported_and_changes_nothing(cut: int) -> None:
     manager = known(header(0, 10))
     before = manager.encode()
     with pytest.raises(DamagedFileError):
@@ -70,14 +70,16 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("case", "before", "batch"), ACCEPTED, ids=[case[0] for case in ACCEPTED])
-def test_a_batch_that_continues_is_accepted(case: str, before: list[BatchHeader], batch: BatchHeader) -> None:
+def test_a_batch_with_the_next_sequence_or_of_an_unknown_producer_is_accepted(
+    case: str, before: list[BatchHeader], batch: BatchHeader
+) -> None:
     manager = known(*before)
     assert manager.find_duplicate(batch) is None
     manager.check(batch)
 
 
 @pytest.mark.parametrize(("case", "before", "batch", "error"), REFUSED, ids=[case[0] for case in REFUSED])
-def test_a_batch_that_does_not_continue_is_refused(
+def test_a_batch_with_a_wrong_sequence_or_a_lower_epoch_is_refused(
     case: str, before: list[BatchHeader], batch: BatchHeader, error: type[Exception]
 ) -> None:
     manager = known(*before)
@@ -100,7 +102,7 @@ def test_the_last_five_batches_are_recognised_and_older_ones_are_not() -> None:
     assert manager.find_duplicate(header(10, 1)) is None
 
 
-def test_a_newer_epoch_forgets_the_batches_of_the_older() -> None:
+def test_a_newer_epoch_removes_the_batches_of_the_earlier_one() -> None:
     manager = known(header(0, 10), header(0, 5, epoch=1))
     assert manager.find_duplicate(header(0, 10)) is None
     manager.check(header(5, epoch=1))
@@ -114,7 +116,7 @@ def test_idle_producers_expire_and_those_in_a_transaction_do_not() -> None:
     assert [entry.producer_id for entry in manager.entries] == [5]
 
 
-def test_an_abort_ends_a_transaction_and_tells_the_oldest_one_still_open() -> None:
+def test_an_abort_ends_a_transaction_and_the_oldest_open_one_is_known() -> None:
     manager = known(
         header(0, 3, producer=1, base=10, attributes=0x10), header(0, 3, producer=2, base=13, attributes=0x10)
     )

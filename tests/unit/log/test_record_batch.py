@@ -1,4 +1,4 @@
-"""RecordBatch: the known bytes, codecs, and everything a hostile producer may try."""
+"""RecordBatch: known bytes, codecs, and batches of a hostile producer."""
 
 import gzip
 import random
@@ -52,25 +52,25 @@ CONFIG = LogConfig()
 
 
 def with_crc(raw: bytearray | bytes) -> bytes:
-    """The batch with a checksum that fits what it says now."""
+    """Return the batch with a checksum that matches its present bytes."""
     raw = bytearray(raw)
     struct.pack_into(">I", raw, 17, google_crc32c.value(bytes(raw[21:])))
     return bytes(raw)
 
 
 def changed(raw: bytes, layout: str, position: int, value: int) -> bytes:
-    """The batch with one header field changed and a valid checksum."""
+    """Return the batch with one header field changed and a valid checksum."""
     copy = bytearray(raw)
     struct.pack_into(layout, copy, position, value)
     return with_crc(copy)
 
 
-def test_vector_v1_encodes_byte_for_byte() -> None:
+def test_the_known_batch_encodes_byte_for_byte() -> None:
     records = [NewRecord(1000, b"k", b"v0"), NewRecord(1005, None, b"v1", [("h", b"x")])]
     assert encode_batch(records, base_offset=5, leader_epoch=3) == V1
 
 
-def test_vector_v1_decodes() -> None:
+def test_the_known_batch_decodes() -> None:
     header = parse_header(V1)
     assert (header.base_offset, header.last_offset, header.leader_epoch, header.crc) == (5, 6, 3, 0x16545F15)
     assert crc_of(V1, 0, len(V1)) == header.crc
@@ -86,7 +86,7 @@ def test_stamping_offset_and_epoch_leaves_the_checksum_valid() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_comes_back_as_it_went_in(codec: Codec) -> None:
+def test_every_codec_decompresses_to_its_input(codec: Codec) -> None:
     records = [NewRecord(NOW_MS + i, None if i % 3 else b"key", b"value" * 20, [("h", None)]) for i in range(200)]
     raw = encode_batch(records, codec=codec)
     assert parse_header(raw).codec is codec
@@ -148,7 +148,7 @@ def test_many_empty_frames_take_time_in_proportion_to_their_bytes(codec: Codec) 
     assert seconds[1] < 30 * max(seconds[0], 0.001)
 
 
-def test_decoding_several_batches_leaves_out_an_incomplete_tail() -> None:
+def test_decoding_several_batches_skips_an_incomplete_last_batch() -> None:
     data = batch(b"a", b"b") + batch(b"c", base_offset=2)
     assert [record.value for record in decode_records(data + data[:40])] == [b"a", b"b", b"c"]
     assert len(list(iterate_headers(data[:-1]))) == 1
@@ -204,7 +204,7 @@ def test_offset_deltas_must_count_up_from_zero() -> None:
 
 
 @pytest.mark.parametrize("length", [b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\xff" * 12, b"\x80" * 3])
-def test_varints_that_lie_about_lengths_are_refused(length: bytes) -> None:
+def test_varints_with_false_lengths_are_refused(length: bytes) -> None:
     raw = bytearray(batch(b"abcdefghijklmnopqrstuvwxyz", key=None))
     start = raw.index(b"\x34abc")
     raw[start : start + len(length)] = length
@@ -227,14 +227,14 @@ def bomb(codec: Codec, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_a_batch_that_expands_without_end_is_refused(codec: Codec) -> None:
+def test_a_decompression_bomb_is_refused(codec: Codec) -> None:
     raw = bomb(codec, MAX_DECOMPRESSED_BYTES + 1)
     with pytest.raises(MessageTooLargeError):
         prepare_client_batch(raw, LogConfig(max_message_bytes=2**31 - 1), NOW_MS)
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_a_compressed_block_that_is_cut_is_refused(codec: Codec) -> None:
+def test_a_truncated_compressed_block_is_refused(codec: Codec) -> None:
     block = compress(codec, b"some bytes that repeat " * 50)
     for cut in (1, 5, len(block) - 3):
         with pytest.raises(CorruptMessageError):
@@ -251,7 +251,7 @@ def test_a_batch_above_the_limits_is_refused() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_batch_of_too_many_records_is_refused_however_few_bytes_it_has(codec: Codec) -> None:
+def test_a_small_batch_with_too_many_records_is_refused(codec: Codec) -> None:
     raw = encode_batch((NewRecord(1, None, None) for _ in range(MAX_BATCH_RECORDS + 1)), codec=codec)
     with pytest.raises(MessageTooLargeError, match=f"at most {MAX_BATCH_RECORDS}"):
         prepare_client_batch(raw, LogConfig(max_message_bytes=len(raw)), NOW_MS)
@@ -288,7 +288,7 @@ def test_log_append_time_overrides_the_producers_time() -> None:
     assert [record.timestamp for record in decode_batch(raw)] == [NOW_MS, NOW_MS]
 
 
-def test_a_lie_about_the_largest_timestamp_is_corrected() -> None:
+def test_a_false_maximum_timestamp_is_corrected() -> None:
     raw = changed(batch(b"a", b"b", timestamp=500), ">q", 35, 10**15)
     prepared = prepare_client_batch(raw, CONFIG, NOW_MS)
     header = parse_header(prepared.buffer)
@@ -352,7 +352,7 @@ def test_no_mutation_of_a_batch_escapes_the_typed_errors(
     ),
     st.sampled_from(CODECS),
 )
-def test_what_is_encoded_is_accepted_and_decodes_to_the_same(records: list[NewRecord], codec: Codec) -> None:
+def test_encoded_batches_are_accepted_and_decode_to_the_same_records(records: list[NewRecord], codec: Codec) -> None:
     raw = encode_batch(records, codec=codec)
     prepared = prepare_client_batch(raw, CONFIG, NOW_MS)
     assert prepared.max_timestamp.timestamp == max(record.timestamp for record in records)

@@ -1,4 +1,4 @@
-"""Retention: whole segments, oldest first, only what is committed (docs/protocol/log-format.md#retention)."""
+"""Retention deletes whole committed segments, oldest first: docs/protocol/log-format.md#retention."""
 
 import random
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def segments(*timestamps: int, size_bytes: int = 100) -> list[SegmentExtent]:
         ((), 1_000, 20, None),
     ],
 )
-def test_what_is_older_goes_up_to_the_first_segment_that_is_not(
+def test_old_segments_are_deleted_up_to_the_first_newer_one(
     timestamps: tuple[int, ...], retention_ms: int, high_watermark: int, expected: int | None
 ) -> None:
     config = LogConfig(retention_ms=retention_ms)
@@ -63,19 +63,19 @@ def test_what_is_older_goes_up_to_the_first_segment_that_is_not(
         (-1, 30, None),
     ],
 )
-def test_what_is_too_much_goes_and_never_less_than_the_limit_is_left(
+def test_segments_above_the_size_limit_are_deleted_and_at_least_the_limit_is_kept(
     retention_bytes: int, high_watermark: int, expected: int | None
 ) -> None:
     config = LogConfig(retention_bytes=retention_bytes, retention_ms=-1)
     assert retained_from(segments(-1, -1, -1), config, 300, high_watermark, NOW_MS) == expected
 
 
-def test_size_and_age_take_turns_in_one_walk() -> None:
+def test_size_and_age_are_both_checked_for_each_segment() -> None:
     config = LogConfig(retention_bytes=100, retention_ms=1_000)
     assert retained_from(segments(NOW_MS, OLD, NOW_MS, NOW_MS), config, 300, 40, NOW_MS) == 20
 
 
-def test_behind_a_segment_that_stays_nothing_is_looked_at() -> None:
+def test_segments_after_the_first_kept_one_are_not_read() -> None:
     def lazily() -> Iterator[SegmentExtent]:
         yield from segments(OLD, NOW_MS)
         raise AssertionError("its timestamps would be read from the disk")
@@ -105,7 +105,7 @@ def apply(log: PartitionLog) -> int:
     return offset
 
 
-def test_old_segments_go_and_the_rest_stays_readable() -> None:
+def test_old_segments_are_deleted_and_the_rest_stays_readable() -> None:
     files = MemoryFiles()
     log = log_of(files, OLD, OLD, OLD, OLD, NOW_MS, NOW_MS)
     assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
@@ -115,19 +115,19 @@ def test_old_segments_go_and_the_rest_stays_readable() -> None:
     assert not any("0000000000000000000" + str(n) + "." in path for n in (0, 2) for path in files.contents)
 
 
-def test_when_the_active_segment_goes_too_the_log_goes_on_where_it_ended() -> None:
+def test_a_log_whose_active_segment_is_deleted_continues_at_its_log_end() -> None:
     files = MemoryFiles()
     log = log_of(files, OLD, OLD, OLD)
     assert apply(log) == 3
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (3, 3, 0)
     assert log.retained_from(NOW_MS) is None, "an empty active segment stays"
     info = log.append_as_leader(batch(b"y", timestamp=NOW_MS, producer=(7, 0, 3)), 1, NOW_MS)
-    assert info.base_offset == 3, "its producer goes on, too"
+    assert info.base_offset == 3, "its producer can continue"
 
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("loses_power", [False, True], ids=["crash", "power"])
-def test_a_log_that_retention_has_emptied_gives_no_offset_out_twice(seed: int, loses_power: bool) -> None:
+def test_a_log_emptied_by_retention_assigns_no_offset_twice(seed: int, loses_power: bool) -> None:
     disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
     found = LogManager(disk, [ROOT], CONFIG, on_dir_failure=lambda *_: None, boot_id="1")
     found.load(NOW_MS)
@@ -148,7 +148,7 @@ def test_a_log_that_retention_has_emptied_gives_no_offset_out_twice(seed: int, l
     assert again.append_as_leader(batch(b"y", timestamp=NOW_MS), 2, NOW_MS).base_offset == 3
 
 
-def test_behind_a_cut_inside_a_batch_the_active_segment_stays() -> None:
+def test_the_active_segment_stays_after_a_truncation_inside_a_batch() -> None:
     """The leader's next batch may begin below the log end."""
     files = MemoryFiles()
     log = manager(files, CONFIG)[0].get_or_create(TP, None, True)
@@ -159,7 +159,7 @@ def test_behind_a_cut_inside_a_batch_the_active_segment_stays() -> None:
     assert log.retained_from(NOW_MS) is None
 
 
-def test_without_timestamps_the_file_s_age_counts() -> None:
+def test_without_timestamps_the_age_of_the_file_counts() -> None:
     files = MemoryFiles()
     log = log_of(files, -1, -1, -1)
     written = files.modified_ms(log.segments[0].log_path)
@@ -169,14 +169,14 @@ def test_without_timestamps_the_file_s_age_counts() -> None:
     assert log.retained_from(written + 1_001) == 3
 
 
-def test_in_a_failed_directory_nothing_goes() -> None:
+def test_nothing_is_deleted_in_a_failed_directory() -> None:
     log = log_of(MemoryFiles(), OLD, OLD)
     log.directory.fail(OSError("gone"))
     with pytest.raises(KafkaStorageError):
         log.retained_from(NOW_MS)
 
 
-def test_a_segment_that_cannot_be_read_is_said_to_be_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_segment_is_reported_as_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     def damaged(_segment: Segment) -> int:
         raise CorruptMessageError("differ from the batch that was written")
 

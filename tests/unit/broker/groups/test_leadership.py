@@ -1,4 +1,4 @@
-"""The leadership callback of the replica manager starts and stops the group coordinator, on a whole broker."""
+"""The leadership callback of the replica manager loads and drops groups, on a whole broker."""
 
 import pytest
 
@@ -55,7 +55,7 @@ def test_s2_4_the_callback_loads_groups_of_a_new_leader_and_drops_those_of_a_fol
     lead(cluster, 1, leader=2)
     assert refusal(cluster) is ErrorCode.NOT_COORDINATOR
     lead(cluster, 2)
-    assert refusal(cluster) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the load runs beside the request"
+    assert refusal(cluster) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the load runs after the request"
     cluster.time.run_for(1_000)
     assert groups.fetch_offsets("g", [SALES])[SALES].offset == 7  # type: ignore[union-attr]
     cluster.stop_replica(ME, 3, delete=True, tp=OFFSETS)

@@ -1,4 +1,4 @@
-"""Members of a group: joining, syncing, heartbeats, leaving, static members."""
+"""Members of a group: joining, syncing, heartbeats, leaving, fencing, static members (docs/protocol/groups.md)."""
 
 import random
 
@@ -22,7 +22,7 @@ def code(answer: object) -> str:
     return answer.code.name
 
 
-def test_new_member_has_to_join_with_the_id_it_is_given() -> None:
+def test_new_member_joins_again_with_its_assigned_member_id() -> None:
     cluster = GroupCluster()
     (joined,) = cluster.join()
     assert isinstance(joined, JoinResult)
@@ -80,7 +80,7 @@ def test_member_that_does_not_join_again_is_removed_after_the_rebalance_timeout(
     assert code(cluster.heartbeat(other)) == "UNKNOWN_MEMBER_ID"
 
 
-def test_silent_member_is_removed_and_the_others_rebalance() -> None:
+def test_member_without_heartbeats_is_removed_and_the_others_rebalance() -> None:
     cluster = GroupCluster()
     leader, silent = cluster.stable(2)
     for _ in range(3):
@@ -118,7 +118,9 @@ def test_last_member_that_leaves_empties_the_group() -> None:
         (1, None, "ILLEGAL_GENERATION"),
     ],
 )
-def test_requests_of_lost_memberships_are_fenced(generation_off: int, member: str | None, expected: str) -> None:
+def test_requests_with_an_unknown_member_or_another_generation_are_fenced(
+    generation_off: int, member: str | None, expected: str
+) -> None:
     cluster = GroupCluster()
     (only,) = cluster.stable(1)
     member_id = only.member_id if member is None else member
@@ -144,7 +146,7 @@ def test_member_without_a_common_assignor_is_refused() -> None:
     assert cluster.join(protocols=("sticky", "range")) == []  # waits for the rebalance
 
 
-def test_assignor_that_most_members_like_best_is_chosen() -> None:
+def test_assignor_with_most_votes_is_chosen() -> None:
     cluster = GroupCluster()
     first = cluster.join(protocols=("range", "sticky"))[0]
     others = [cluster.join(protocols=("sticky", "range")) for _ in range(2)]
@@ -152,13 +154,13 @@ def test_assignor_that_most_members_like_best_is_chosen() -> None:
     assert [one[0].protocol for one in (again, *others)] == ["sticky"] * 3
 
 
-def test_group_of_the_largest_size_takes_no_more_members() -> None:
+def test_group_of_the_largest_size_refuses_more_members() -> None:
     cluster = GroupCluster(GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=1))
     cluster.stable(1)
     assert code(cluster.join()[0]) == "GROUP_MAX_SIZE_REACHED"
 
 
-def test_answer_that_was_lost_is_given_again() -> None:
+def test_lost_join_response_is_repeated() -> None:
     cluster = GroupCluster()
     (joined,) = cluster.join()
     (again,) = cluster.join(joined.member_id)
@@ -174,7 +176,7 @@ def test_failed_write_of_the_assignments_fails_every_sync_and_rebalances() -> No
     assert cluster.state() == "PREPARING_REBALANCE"
 
 
-def test_member_that_never_asks_for_its_assignment_is_removed() -> None:
+def test_member_without_sync_is_removed_after_the_rebalance_timeout() -> None:
     cluster = GroupCluster()
     leader, silent = cluster.stable(2)
     joining = cluster.join()
@@ -190,7 +192,7 @@ def test_member_that_never_asks_for_its_assignment_is_removed() -> None:
     assert code(cluster.heartbeat(JoinResult(silent.member_id, again[0].generation, "", "", ""))) == "UNKNOWN_MEMBER_ID"
 
 
-def test_caller_that_goes_away_while_joining_is_given_up_after_its_session() -> None:
+def test_caller_that_disconnects_while_joining_is_removed_after_its_session() -> None:
     cluster = GroupCluster()
     leader, other = cluster.stable(2)
     from paceline.broker.groups.requests import JoinRequest, Protocol

@@ -1,4 +1,4 @@
-"""Numbers of the group coordinator."""
+"""Metrics of the group coordinator."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, what survives a failover, what expires."""
+"""Committed offsets: permission to commit, failovers of the coordinator, deletion, expiry (docs/protocol/groups.md)."""
 
 import pytest
 
@@ -17,7 +17,7 @@ EXPIRING = GroupConfig(
 )
 
 
-def test_commit_of_a_member_is_fetched_again() -> None:
+def test_commit_of_a_member_is_fetched() -> None:
     cluster = GroupCluster()
     (only,) = cluster.stable(1)
     (results,) = cluster.commit(5, only)
@@ -26,7 +26,7 @@ def test_commit_of_a_member_is_fetched_again() -> None:
     assert cluster.committed(partition=1) is None
 
 
-def test_caller_that_is_no_member_commits_only_while_there_are_none() -> None:
+def test_caller_without_membership_commits_only_while_the_group_is_empty() -> None:
     cluster = GroupCluster()
     cluster.commit(5)
     (only,) = cluster.stable(1)
@@ -42,7 +42,7 @@ def test_commit_while_assignments_are_awaited_is_refused() -> None:
     assert code(cluster.commit(5, joined)[0]) == "REBALANCE_IN_PROGRESS"
 
 
-def test_commit_is_not_visible_before_the_replicas_have_it() -> None:
+def test_commit_is_not_visible_before_the_in_sync_replicas_have_it() -> None:
     cluster = GroupCluster()
     cluster.hold_appends = True
     answers = cluster.commit(5)
@@ -62,7 +62,7 @@ def test_commit_that_was_not_replicated_is_refused_and_not_visible() -> None:
     assert cluster.committed() == 3
 
 
-def test_two_commits_on_their_way_end_in_the_order_of_the_log() -> None:
+def test_two_commits_in_flight_take_effect_in_the_order_of_the_log() -> None:
     cluster = GroupCluster()
     cluster.hold_appends = True
     cluster.commit(5)
@@ -72,7 +72,7 @@ def test_two_commits_on_their_way_end_in_the_order_of_the_log() -> None:
     assert cluster.committed() == 9
 
 
-def test_note_that_is_too_long_is_refused_alone() -> None:
+def test_metadata_text_that_is_too_long_is_refused_alone() -> None:
     cluster = GroupCluster(GroupConfig(offset_metadata_max_bytes=3))
     (results,) = cluster.commit(5)
     assert code(results[TopicPartition("t", 0)]) == "OFFSET_METADATA_TOO_LARGE"
@@ -103,8 +103,8 @@ def test_members_that_died_with_the_coordinator_are_removed_after_their_session(
 
 
 @pytest.mark.parametrize("step", ["joining", "joined", "syncing", "writing", "stable"])
-def test_member_gets_its_place_after_a_failover_in_any_step(step: str) -> None:
-    """The member does what a client does: it joins again after every error, with its id while that is known."""
+def test_member_completes_its_join_after_a_failover_at_any_step(step: str) -> None:
+    """The member acts as a client: it joins again after every error, with its member id while it has one."""
     cluster = GroupCluster()
     answers = cluster.join()
     joined = answers[0]
@@ -129,7 +129,7 @@ def test_member_gets_its_place_after_a_failover_in_any_step(step: str) -> None:
         assert cluster.heartbeat(joined) is None
         return
     if step == "writing":
-        # The assignments were in the log of the broker that was elected: they stand.
+        # The assignments were in the log of the elected broker: they remain valid.
         assert cluster.state() == "STABLE"
         assert cluster.sync(joined)[0].assignment == b"a"
         return
@@ -138,7 +138,7 @@ def test_member_gets_its_place_after_a_failover_in_any_step(step: str) -> None:
     assert cluster.sync(rejoined[0], {rejoined[0].member_id: b"b"})[0].assignment == b"b"
 
 
-def test_requests_during_a_load_are_told_to_come_again() -> None:
+def test_requests_during_a_load_are_refused_as_retriable() -> None:
     cluster = GroupCluster()
     (only,) = cluster.stable(1)
     cluster.fail_over(run=False)
@@ -152,7 +152,7 @@ def test_requests_during_a_load_are_told_to_come_again() -> None:
     assert cluster.heartbeat(only) is None
 
 
-def test_load_ends_only_when_everything_read_is_committed() -> None:
+def test_load_ends_only_when_every_record_read_is_committed() -> None:
     cluster = GroupCluster()
     cluster.commit(5)
     cluster.log.high_watermark = 0
@@ -167,7 +167,7 @@ def test_load_ends_only_when_everything_read_is_committed() -> None:
     assert cluster.committed() == 5
 
 
-def test_deposed_coordinator_refuses_everything() -> None:
+def test_deposed_coordinator_refuses_every_request() -> None:
     cluster = GroupCluster()
     (only,) = cluster.stable(1)
     deposed = cluster.coordinator
@@ -217,7 +217,7 @@ def test_deleted_group_stays_deleted_after_a_failover() -> None:
     assert code(errors.pop()) == "GROUP_ID_NOT_FOUND"
 
 
-def test_deletion_that_could_not_be_written_leaves_the_group() -> None:
+def test_deletion_that_could_not_be_written_keeps_the_group() -> None:
     cluster = GroupCluster()
     cluster.commit(5)
     cluster.append_error = CoordinatorNotAvailableError("no")
@@ -262,7 +262,7 @@ def test_offsets_of_a_deleted_topic_are_deleted() -> None:
     assert (cluster.committed(), cluster.committed(topic="kept")) == (None, 6)
 
 
-def test_first_request_has_the_topic_created() -> None:
+def test_first_request_creates_the_offsets_topic() -> None:
     cluster = GroupCluster()
     cluster.topic_exists = False
     with pytest.raises(CoordinatorNotAvailableError):

@@ -1,7 +1,7 @@
-"""Random histories: members that crash, pause and come back, a coordinator that fails over in the middle of anything.
+"""Random histories: members that crash, pause and return, and a coordinator that fails over at any time.
 
 C12: a committed offset that was acknowledged or shown is never followed by a smaller one, since these members commit
-larger ones only. One owner per partition and generation. Each guard that is switched off is found by some seed.
+larger ones only. One owner per partition and generation. Each disabled guard is detected by some seed.
 """
 
 import random
@@ -21,7 +21,7 @@ STEPS = 250
 
 
 class ModelMember:
-    """A member that does what a client does; a zombie acts on what it knew before a pause."""
+    """A member that acts as a client; a zombie acts on its state from before a pause."""
 
     def __init__(self, history: "History") -> None:
         self.history = history
@@ -33,7 +33,7 @@ class ModelMember:
         """Next offset of each partition."""
 
     def step(self) -> None:
-        """Take in an answer, or do something."""
+        """Process an answer, or send a request."""
         if self.joining is not None:
             self._take_join()
         elif self.syncing is not None:
@@ -111,12 +111,12 @@ class History:
         self.acknowledged = 0
 
     def owns(self, generation: int, index: int, member_id: str) -> None:
-        """Note an assignment."""
+        """Record an assignment."""
         owner = self._owners.setdefault((generation, index), member_id)
         assert owner == member_id, f"partition {index} has owners {owner} and {member_id} in generation {generation}"
 
     def committed(self, index: int) -> int | None:
-        """Fetch a committed offset; 0 without one, None when it is not told at the moment."""
+        """Return the committed offset; 0 without one, None when the request is refused at present."""
         try:
             found = self.cluster.committed(index) or 0
         except PacelineError:
@@ -151,7 +151,7 @@ class History:
             elif choice < 0.30:
                 cluster.time.run_for(rng.choice([100, 4_000, 12_000]))
             else:
-                # Members take turns unevenly: some pause for long and then act on what they knew.
+                # Members run unevenly: some pause for long and then act on outdated state.
                 rng.choice(self.members[: rng.randint(1, len(self.members))]).step()
                 cluster.run()
             self._acknowledge()
@@ -164,8 +164,8 @@ def test_offsets_never_fall_and_partitions_have_one_owner(seed: int) -> None:
     History(seed).run()
 
 
-def test_histories_get_far() -> None:
-    """Checks that the histories do something: a member that never joins would violate nothing."""
+def test_histories_make_progress() -> None:
+    """The histories make progress: members that never join would violate no rule."""
     histories = [History(seed) for seed in range(20)]
     for history in histories:
         history.run()
@@ -220,7 +220,9 @@ def _no_generation_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     "mutate",
     [_no_generation_check, _offsets_before_replication, _order_of_the_log_ignored, _no_generation_growth],
 )
-def test_mutant_is_found(mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_guard_is_detected(
+    mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     mutate(monkeypatch)
     for seed in range(30):
         try:

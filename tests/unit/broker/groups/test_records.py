@@ -1,4 +1,4 @@
-"""Bytes of the records in __consumer_offsets, written out by hand from Kafka's schemas."""
+"""Bytes of the records in __consumer_offsets, written by hand from Kafka's schemas."""
 
 import pytest
 from hypothesis import given
@@ -84,7 +84,7 @@ def test_group_of_version_0_has_one_timeout_for_both() -> None:
     assert (member.rebalance_timeout_ms, member.session_timeout_ms, member.group_instance_id) == (10_000, 10_000, None)
 
 
-def test_record_of_a_newer_version_is_not_guessed() -> None:
+def test_record_of_a_newer_version_is_refused() -> None:
     with pytest.raises(UnknownRecordVersionError):
         decode_key(b"\x00\x03\x00\x01g")
     with pytest.raises(UnknownRecordVersionError):
@@ -92,7 +92,7 @@ def test_record_of_a_newer_version_is_not_guessed() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
     for decode in (decode_key, decode_offset_value, decode_group_value, decode_subscription, decode_assignment):
         try:
             decode(data)
@@ -123,5 +123,5 @@ def test_assignment_is_kafkas() -> None:
         ("polygenelubricants", 0),  # its hash code is -2^31, whose absolute value Java cannot hold
     ],
 )
-def test_group_is_kept_in_kafkas_partition(group_id: str, partition: int) -> None:
+def test_group_is_stored_in_the_same_partition_as_in_kafka(group_id: str, partition: int) -> None:
     assert partition_for(group_id, 50) == partition

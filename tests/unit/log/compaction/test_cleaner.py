@@ -1,4 +1,4 @@
-"""Compaction keeps the last record of every key at its offset, and nothing else of what is dirty."""
+"""Compaction keeps only the last record of every key, at its offset."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -61,13 +61,13 @@ def append(
 
 
 def commit(log: PartitionLog) -> None:
-    """All that was appended is durable and committed."""
+    """Make every appended record durable and committed."""
     log.flush()
     log.update_high_watermark(log.log_end_offset)
 
 
 def compact(log: PartitionLog, wall_ms: int = NOW_MS, buffer_bytes: int = BUFFER_BYTES) -> bool:
-    """One cleaning; return whether there was anything to clean."""
+    """Clean once; return whether there was anything to clean."""
     found = log.compaction.find_cleanable(wall_ms)
     if found is None:
         return False
@@ -81,7 +81,7 @@ def compact(log: PartitionLog, wall_ms: int = NOW_MS, buffer_bytes: int = BUFFER
 
 
 def compacted(records: Sequence[Record], end_offset: int) -> list[Record]:
-    """What compaction leaves when all below ``end_offset`` is cleaned and no tombstone has expired."""
+    """Return the records that stay when all below ``end_offset`` is cleaned and no tombstone has expired."""
     last = {record.key: record.offset for record in records if record.offset < end_offset}
     return [record for record in records if record.offset >= end_offset or last[record.key] == record.offset]
 
@@ -135,7 +135,7 @@ def filled(files: MemoryFiles, config: LogConfig = CONFIG, count: int = 40) -> P
     return log
 
 
-def test_compaction_makes_few_segments_of_many_and_says_so_in_the_checkpoint() -> None:
+def test_compaction_merges_segments_and_writes_the_checkpoint() -> None:
     files = MemoryFiles()
     found, _ = manager(files, CONFIG)
     log = found.get_or_create(TP, None, True)
@@ -156,7 +156,7 @@ def test_compaction_makes_few_segments_of_many_and_says_so_in_the_checkpoint() -
     assert loaded.compaction.first_dirty_offset == log.compaction.first_dirty_offset
 
 
-def test_a_tombstone_stays_for_delete_retention_and_hides_the_value_from_the_first_cleaning_on() -> None:
+def test_a_tombstone_removes_earlier_values_and_stays_for_delete_retention() -> None:
     log = new_log(MemoryFiles(), CONFIG)
     append(log, [(b"gone", b"value"), (b"kept", b"value")])
     append(log, [(b"gone", None), (b"other", b"x" * 200)], timestamp=NOW_MS - 777)
@@ -178,7 +178,7 @@ def test_a_tombstone_stays_for_delete_retention_and_hides_the_value_from_the_fir
         assert (b"gone" in {one.key for one in records_of(log)}) is is_there
 
 
-def test_the_last_batch_of_a_producer_stays_without_records_and_still_tells_duplicates() -> None:
+def test_the_last_batch_of_a_producer_stays_without_records_and_identifies_duplicates() -> None:
     files = MemoryFiles()
     log = new_log(files, CONFIG)
     for number in range(3):
@@ -219,7 +219,7 @@ def test_transactional_records_stay_and_so_do_the_tombstones_above_them() -> Non
     assert (2, b"k", None) in [(one.offset, one.key, one.value) for one in records_of(log)]
 
 
-def test_an_open_transaction_ends_what_may_be_cleaned() -> None:
+def test_records_from_an_open_transaction_on_are_not_cleaned() -> None:
     log = new_log(MemoryFiles(), CONFIG)
     append(log, [(b"k", b"x" * 350)])
     append(log, [(b"k", b"x" * 350)], producer=(7, 0, 0), transactional=True)
@@ -241,7 +241,9 @@ def test_an_open_transaction_ends_what_may_be_cleaned() -> None:
         ({"min_compaction_lag_ms": 5_000}, 4_000, None),
     ],
 )
-def test_the_settings_say_when_a_log_is_due(changes: dict[str, float], age_ms: int, is_due: bool | None) -> None:
+def test_a_log_is_due_by_dirty_ratio_or_compaction_lag(
+    changes: dict[str, float], age_ms: int, is_due: bool | None
+) -> None:
     log = filled(MemoryFiles(), replace(CONFIG, **changes))  # type: ignore[arg-type]
     found = log.compaction.find_cleanable(NOW_MS + age_ms)
     assert (None if found is None else found.is_due(log.config)) is is_due
@@ -259,7 +261,7 @@ def test_nothing_above_the_high_watermark_or_the_durable_end_is_cleaned() -> Non
     assert found is not None and found.ends[-1] <= 9
 
 
-def test_a_truncation_during_a_cleaning_voids_it() -> None:
+def test_a_truncation_during_a_cleaning_discards_its_result() -> None:
     files = MemoryFiles()
     log = filled(files)
     before = records_of(log)
@@ -309,7 +311,7 @@ def test_a_compacted_batch_keeps_its_bounds_and_other_fields() -> None:
     assert header.max_timestamp == NOW_MS + 2 and header.record_count == 1
 
 
-def test_a_flush_that_a_swap_has_voided_is_due_again() -> None:
+def test_a_flush_overtaken_by_a_swap_is_due_again() -> None:
     log = filled(MemoryFiles())
     append(log, [(b"key 0", b"x" * 350)])
     append(log, [(b"key 0", b"x" * 350)])

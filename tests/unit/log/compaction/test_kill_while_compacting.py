@@ -1,4 +1,4 @@
-"""A kill, or a loss of power, between any two steps of a compaction leaves the old segments or the new one."""
+"""A kill or a loss of power between any two steps of a compaction leaves the old segments or the new segment."""
 
 import random
 from collections.abc import Callable
@@ -19,11 +19,11 @@ STEPS = ("create", "append", "truncate", "rename", "remove", "sync", "sync_direc
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process was killed."""
 
 
 class DyingDisk(SimulatedDisk):
-    """A disk whose process is killed in front of step ``steps_left``, counted down."""
+    """A disk whose process is killed before step ``steps_left``, counted down."""
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__(lambda: NOW_MS, chance)
@@ -82,7 +82,7 @@ def compact(found: LogManager, log: PartitionLog) -> None:
 
 
 def contents(log: PartitionLog) -> list[Record]:
-    """Every record, read by batches; each batch belongs to the epoch the log knows."""
+    """Return every record, read by batches; checks that each batch has the epoch in the epoch cache."""
     found: list[Record] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -101,7 +101,7 @@ def last_of_each_key(records: list[Record]) -> dict[bytes | None, Record]:
 
 
 def killed(disk: DyingDisk, steps: int, work: Callable[[], object]) -> bool:
-    """Do ``work`` for so many steps; return whether it was killed."""
+    """Run ``work`` for ``steps`` steps; return whether it was killed."""
     disk.steps_left = steps
     try:
         work()
@@ -129,7 +129,7 @@ def test_a_kill_between_any_two_steps_loses_no_last_value(power: bool, also_in_t
         if also_in_the_load:
             killed(disk, steps % 17, lambda disk=disk: start(disk, "boot 1" if power else "boot 0", LARGER))  # type: ignore[misc]
             fall()
-        # Even under another policy nothing is taken for a gap that a loss of power has left.
+        # Even under another policy no gap counts as lost in a power failure.
         config = LARGER if steps % 2 else replace(LARGER, cleanup_policy=frozenset({"delete"}))
         found, log = start(disk, "boot 2" if power else "boot 0", config)
         after = contents(log)
@@ -140,7 +140,7 @@ def test_a_kill_between_any_two_steps_loses_no_last_value(power: bool, also_in_t
         assert last is not None and last.last_sequence == 11, steps
         left = [path for path in disk.paths() if path.endswith((".cleaned", ".swap", ".deleted"))]
         assert not left, steps
-        # No segment ends below the next one: recovery would take that for a loss.
+        # No segment ends below the next one, which recovery would treat as a loss.
         assert [one.end_offset() for one in log.segments[:-1]] == [one.base_offset for one in log.segments[1:]], steps
         for segment in log.segments[:-1]:
             assert disk.exists(segment.offset_index.path) and disk.exists(segment.time_index.path), steps
