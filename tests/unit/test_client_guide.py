@@ -1,4 +1,4 @@
-"""The guide for writing clients says what the protos and the conformance results say."""
+"""The guide for writing clients agrees with the protos and the conformance results."""
 
 import subprocess
 import sys

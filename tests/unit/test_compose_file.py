@@ -1,4 +1,4 @@
-"""What docker-compose.yml says must fit the services, which needs no engine to see."""
+"""docker-compose.yml agrees with the settings of the services; checked without a container engine."""
 
 import re
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_every_service_has_an_id_and_ports_of_its_own() -> None:
         assert re.search(rf"EXTERNAL://localhost:\$\{{\w+:-{port}\}}", COMPOSE), f"{port} is not advertised"
 
 
-def test_a_container_is_given_more_time_to_stop_than_a_service_takes() -> None:
+def test_a_container_has_more_time_to_stop_than_a_service_needs() -> None:
     grace_s = int(re.findall(r"stop_grace_period: (\d+)s", COMPOSE)[0])
     settings = from_file(ROOT / "config" / "dev.properties", [])
 

@@ -1,4 +1,4 @@
-"""What is served, what docs/metrics.md tells, and what Kafka shows: three lists that have to agree."""
+"""The served metrics, docs/metrics.md and Kafka's metrics are three lists that must agree."""
 
 import dataclasses
 import re
@@ -81,15 +81,15 @@ def test_every_name_of_the_design_is_served() -> None:
 
 
 @pytest.mark.parametrize(("title", "names"), [("Controller", CONTROLLER), ("Broker", BROKER)])
-def test_the_document_says_what_became_of_every_number_of_kafka(title: str, names: str) -> None:
+def test_the_document_has_a_row_for_every_metric_of_kafka(title: str, names: str) -> None:
     assert set(names.split()) == first_column(section(title)) - {"Kafka", "---"}
 
 
-def test_what_the_document_names_is_served() -> None:
+def test_every_metric_in_the_document_is_served() -> None:
     assert named(DOCUMENT) - served() == set()
 
 
-def test_what_is_served_is_in_the_document() -> None:
+def test_every_served_metric_is_in_the_document() -> None:
     assert served() - named(DOCUMENT) == set()
 
 
@@ -101,7 +101,7 @@ def test_the_events_that_the_document_names_exist() -> None:
     assert names and names <= known
 
 
-def test_a_running_brokers_families_are_those_declared() -> None:
+def test_a_running_broker_serves_the_declared_families() -> None:
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1, 2), (1, 2), is_new=True)
     cluster[1].produce(b"a")
@@ -117,7 +117,7 @@ def test_a_running_brokers_families_are_those_declared() -> None:
     assert declared == {f"partition_{name}" for name in partitions} | {f"topic_{name}_total" for name in topics}
 
 
-def test_series_are_of_so_many_partitions_at_most_and_go_when_they_are_gone() -> None:
+def test_partition_series_are_limited_and_removed_with_their_partitions() -> None:
     metrics = Metrics()
     metrics.families.set("partition_replicas", {("a", "0"): 3.0, ("b", "0"): 3.0})
     labels = {"topic": "a", "partition": "0"}

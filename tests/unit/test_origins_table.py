@@ -47,13 +47,13 @@ def test_there_is_a_row_for_every_system_and_a_test_for_every_row() -> None:
     assert list(table) == list(ROWS), "a test names a row that does not exist"
 
 
-def test_the_document_names_the_tests_there_are() -> None:
+def test_the_document_names_the_existing_tests() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     expected = document(by_row(written()), known_results(text), known_figures(text))
     assert text == expected, "run make origins, or scripts/origins_table.py --run --rows ROW"
 
 
-def test_the_document_carries_the_digest_of_the_tests_as_they_are() -> None:
+def test_the_document_has_the_digests_of_the_present_tests() -> None:
     stated = {row: result.digest for row, result in known_results(DOCUMENT.read_text(encoding="utf-8")).items()}
     assert stated == digests_of(by_row(written())), "run make origins, or scripts/origins_table.py --run --rows ROW"
 
@@ -83,7 +83,7 @@ def test_figures_of_rows_that_were_not_measured_stay() -> None:
     assert merged(known, [], ["S1-13"]) == known
 
 
-def test_a_row_is_read_from_a_name_wherever_it_stands() -> None:
+def test_a_row_is_found_anywhere_in_a_name() -> None:
     assert Evidence("", "test_s1_2_change_leaders").rows == ["S1-2"]
     assert Evidence("", "test_q2_s3_3_when_a_broker_dies").rows == ["S3-3"]
     assert Evidence("", "test_s0_1_s1_15_today").rows == ["S0-1", "S1-15"]
@@ -112,5 +112,5 @@ def test_a_row_passes_only_if_every_test_of_it_ran_and_passed(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("row", list(ROWS))
-def test_every_row_says_in_one_line_what_it_is(row: str) -> None:
+def test_every_row_has_a_description_of_one_line(row: str) -> None:
     assert re.fullmatch(r"[A-Z0-9][^|\n]{10,110}\.", ROWS[row]), row

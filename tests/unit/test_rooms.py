@@ -11,7 +11,7 @@ CLIENT = ROOT / "clients" / "python"
 
 SERVICE_FOLDERS = {"service", "kazoo"}
 
-# What code that decides must not touch: time, chance, threads, sockets, files, and whoever brings them along.
+# Modules that pure code must not import: time, random, threads, sockets, files, and packages that use them.
 OUTSIDE = {"grpc", "kazoo", "threading", "asyncio", "time", "socket", "subprocess", "os", "shutil", "tempfile",
            "concurrent", "multiprocessing", "structlog", "prometheus_client", "pydantic_settings"}  # fmt: skip
 
@@ -53,7 +53,7 @@ def _allowed(name: str, room: str, rooms: set[str]) -> bool:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_pure_room_imports_nothing_that_acts(room: str) -> None:
+def test_a_pure_room_imports_no_module_with_effects(room: str) -> None:
     rooms, outside = ROOMS[room]
     leaks = []
     for path in _files(room):
@@ -71,7 +71,7 @@ def test_a_pure_room_imports_nothing_that_acts(room: str) -> None:
 
 
 @pytest.mark.parametrize("room", ["controller", "broker", "replication", "log", "coordination"])
-def test_chance_is_handed_in(room: str) -> None:
+def test_randomness_is_passed_in(room: str) -> None:
     used = []
     for path in _files(room):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -108,6 +108,6 @@ def test_the_client_needs_neither_controller_nor_broker_nor_service_packages() -
             assert name.split(".")[0] not in {"kazoo", "structlog", "pydantic_settings", "pyspark"}, path
 
 
-def test_every_package_says_what_it_is_for() -> None:
+def test_every_package_has_a_docstring_about_its_purpose() -> None:
     for init in sorted((SERVICES / "paceline").rglob("__init__.py")):
         assert ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))), init

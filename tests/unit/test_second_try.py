@@ -32,7 +32,7 @@ def write(report: Path, tests: list[str]) -> None:
     report.write_text(f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>")
 
 
-def test_a_failed_test_that_passes_now_is_named(failed: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_test_that_passes_at_the_second_try_is_named(failed: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(failed, [f"{PASSES}::test_it"])
     assert second_try.main() == 0
     assert f"SECOND TRY passed: {PASSES}::test_it" in capfd.readouterr().out
@@ -53,6 +53,6 @@ def test_a_test_that_fails_again_fails_the_run(failed: Path, capfd: pytest.Captu
         [f"{PASSES}::a{n}" for n in range(4)],
     ],
 )
-def test_nothing_is_repeated_without_processes_or_when_much_failed(failed: Path, tests: list[str]) -> None:
+def test_unit_tests_and_many_failures_are_not_repeated(failed: Path, tests: list[str]) -> None:
     write(failed, tests)
     assert second_try.main() == 1

@@ -32,7 +32,7 @@ class MetadataRead:
     position: MetadataPosition
     """Revision to continue from after all of them; a reader of fewer topics continues from its last topic's
     revision."""
-    anew: bool
+    is_snapshot: bool
     """Whether the reader must discard its state, because some changes since its revision were forgotten."""
     more: bool
     """Whether more changes are available at once."""
@@ -92,13 +92,13 @@ class MetadataRevisions:
 
     def since(self, position: MetadataPosition | None, max_names: int) -> MetadataRead:
         """Return the changes after a position, oldest first; None returns everything."""
-        anew = position is None or position.revision > self._revision or max(position) < self._oldest
-        start = MetadataPosition(0, self._revision) if position is None or anew else position
+        is_snapshot = position is None or position.revision > self._revision or max(position) < self._oldest
+        start = MetadataPosition(0, self._revision) if position is None or is_snapshot else position
         later = list(takewhile(lambda entry: entry[1] > start.revision, reversed(self._entries.items())))
         later.reverse()
         chosen, more = later[:max_names], len(later) > max_names
         reached = chosen[-1][1] if more else self._revision
-        return MetadataRead(tuple(chosen), start._replace(revision=reached), anew, more)
+        return MetadataRead(tuple(chosen), start._replace(revision=reached), is_snapshot, more)
 
     def _move_to_end(self, name: str) -> None:
         self._revision += 1

@@ -1,4 +1,4 @@
-"""What cannot be meant is refused as wrong usage, in words, before a cluster is asked."""
+"""Invalid arguments are usage errors, with a plain message, before any request to a cluster."""
 
 import json
 import subprocess
@@ -55,7 +55,7 @@ def test_a_number_beyond_64_bits_is_wrong_usage(command: str) -> None:
     assert (ended.exit_code, str(2**63 - 1) in ended.stderr) == (USAGE, True), ended.stderr[-500:]
 
 
-def test_a_plan_with_a_number_beyond_32_bits_is_no_plan(tmp_path: Path) -> None:
+def test_a_plan_with_a_number_beyond_32_bits_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps({"version": 1, "partitions": [{"topic": "t", "partition": 2**31, "replicas": [1]}]}))
     with pytest.raises(ValueError, match=r"entry 0 .* to 2147483647"):
@@ -69,7 +69,7 @@ def test_an_election_cannot_be_of_both_kinds(elections: tuple[str, str]) -> None
     assert "--preferred or --unclean, not both" in ended.stderr
 
 
-def test_an_election_without_its_kind_is_asked_for_it() -> None:
+def test_an_election_without_a_kind_is_wrong_usage() -> None:
     ended = CliRunner().invoke(cli, ["partition", "elect", "--yes", "t/0", *NOBODY])
     assert ended.exit_code == USAGE
     assert "choose an election: --preferred or --unclean" in ended.stderr and "both" not in ended.stderr
@@ -82,12 +82,12 @@ def test_a_key_cannot_be_given_two_values() -> None:
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
 @pytest.mark.parametrize("command", ["reassign status --watch --timeout {}", "top --interval {}"])
-def test_a_time_has_an_end(command: str, seconds: str) -> None:
+def test_a_time_that_is_negative_or_not_finite_is_wrong_usage(command: str, seconds: str) -> None:
     ended = CliRunner().invoke(cli, [*command.format(seconds).split(), *NOBODY])
     assert (ended.exit_code, "Invalid value for" in ended.stderr) == (USAGE, True), ended.stderr
 
 
-def test_a_separator_has_a_character() -> None:
+def test_an_empty_separator_is_wrong_usage() -> None:
     ended = CliRunner().invoke(cli, ["produce", "t", "--key-separator", "", *NOBODY])
     assert (ended.exit_code, "at least one character" in ended.stderr) == (USAGE, True), ended.stderr
 
@@ -105,12 +105,12 @@ def test_an_unknown_field_of_a_format_is_named(template: str, named: str) -> Non
 
 
 @pytest.mark.parametrize("start", ["soon", "-5m", "2026-13-01"])
-def test_consume_begins_at_an_offset_or_a_moment_only(start: str) -> None:
+def test_consume_begins_either_at_an_offset_or_at_a_time(start: str) -> None:
     ended = CliRunner().invoke(cli, ["consume", "t", "--from", start, *NOBODY])
     assert (ended.exit_code, "nor a time like" in ended.stderr) == (USAGE, True), ended.stderr
 
 
-def test_a_plan_that_is_not_there_is_named_without_a_python_class(tmp_path: Path) -> None:
+def test_a_missing_plan_file_is_named_without_a_python_class(tmp_path: Path) -> None:
     path = tmp_path / "none.json"
     ended = CliRunner().invoke(cli, ["reassign", "start", str(path), *NOBODY])
     assert ended.exit_code in (1, USAGE) and str(path) in ended.stderr and "Error:" not in ended.stderr.split("\n")[0]

@@ -1,4 +1,4 @@
-"""Leadership off a broker: who takes over, and what has to stay."""
+"""Draining a broker of leadership: the elected replicas, and the partitions that must stay."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ def topic(*partitions: PartitionDescription) -> list[TopicDescription]:
     return [TopicDescription("t", "id", partitions)]
 
 
-def test_the_broker_becomes_the_last_choice_and_others_are_elected() -> None:
+def test_the_broker_becomes_the_last_replica_and_others_are_elected() -> None:
     drain = plan_drain(
         topic(
             PartitionDescription(0, 1, 0, (1, 2, 3), (1, 2, 3)),
@@ -24,13 +24,15 @@ def test_the_broker_becomes_the_last_choice_and_others_are_elected() -> None:
         1,
         (),
     )
-    assert drain.order == {("t", 0): (3, 2, 1), ("t", 1): (2, 3, 1)}, "the one preferred least often comes first"
+    assert drain.order == {("t", 0): (3, 2, 1), ("t", 1): (2, 3, 1)}, (
+        "the broker that is preferred least often comes first"
+    )
     assert drain.before == {("t", 0): (1, 2, 3), ("t", 1): (1, 2, 3)}
     assert drain.elect == [("t", 0), ("t", 1)]
     assert (drain.stuck, drain.single) == ({}, [])
 
 
-def test_a_broker_that_nobody_knows_is_not_drained() -> None:
+def test_an_unknown_broker_is_not_drained() -> None:
     topics = topic(PartitionDescription(0, 1, 0, (1, 4), (1,)))
     refuse_unknown_broker(2, [1, 2], topics)
     refuse_unknown_broker(4, [1, 2], topics)  # down, but assigned
@@ -43,12 +45,12 @@ def test_a_leader_that_is_not_preferred_only_needs_an_election() -> None:
     assert (drain.order, drain.elect) == ({}, [("t", 0)])
 
 
-def test_a_preferred_replica_that_cannot_lead_is_passed_over() -> None:
+def test_a_preferred_replica_that_cannot_lead_is_skipped() -> None:
     drain = plan_drain(topic(PartitionDescription(0, 1, 0, (2, 1, 3), (1, 3), (2,))), 1, ())
     assert (drain.order, drain.elect) == ({("t", 0): (3, 2, 1)}, [("t", 0)])
 
 
-def test_what_cannot_be_led_by_anybody_else_stays() -> None:
+def test_partitions_without_another_possible_leader_stay() -> None:
     drain = plan_drain(
         topic(
             PartitionDescription(0, 1, 0, (1, 2), (1,)),
@@ -69,7 +71,7 @@ def test_what_cannot_be_led_by_anybody_else_stays() -> None:
     assert (drain.order, drain.elect) == ({}, [])
 
 
-def test_a_saved_order_comes_back_exactly_and_the_broker_is_elected() -> None:
+def test_a_saved_order_is_restored_exactly_and_the_broker_is_elected() -> None:
     topics = topic(
         PartitionDescription(0, 3, 0, (3, 2, 1), (1, 2, 3)),
         PartitionDescription(1, 2, 0, (2, 3, 1), (1, 2, 3)),
@@ -80,7 +82,7 @@ def test_a_saved_order_comes_back_exactly_and_the_broker_is_elected() -> None:
     assert (undrain.elect, undrain.stuck) == ([("t", 0), ("t", 1)], {})
 
 
-def test_without_a_saved_order_the_broker_takes_its_share_from_those_preferred_most() -> None:
+def test_without_a_saved_order_the_broker_gets_its_share_from_the_most_preferred_brokers() -> None:
     topics = topic(
         PartitionDescription(0, 2, 0, (2, 3, 1), (1, 2, 3)),
         PartitionDescription(1, 2, 0, (2, 3, 1), (1, 2, 3)),
@@ -96,7 +98,7 @@ def test_six_thirds_are_two_leaderships() -> None:
     assert len(plan_undrain(topics, 1, ()).order) == 2
 
 
-def test_a_broker_that_has_its_share_takes_no_more() -> None:
+def test_a_broker_with_its_share_gets_no_more_leaders() -> None:
     topics = topic(
         PartitionDescription(0, 1, 0, (1, 2), (1, 2)),
         PartitionDescription(1, 2, 0, (2, 1), (1, 2)),
@@ -115,7 +117,7 @@ def test_a_broker_that_is_not_in_sync_becomes_preferred_but_is_not_elected() -> 
     assert undrain.stuck == {("t", 0): "broker 1 is not in sync yet"}
 
 
-def test_a_partition_that_is_moved_or_has_other_replicas_by_now_stays() -> None:
+def test_a_partition_that_is_reassigned_or_has_other_replicas_now_stays() -> None:
     topics = topic(
         PartitionDescription(0, 2, 0, (2, 4), (2, 4)),
         PartitionDescription(1, 2, 0, (2, 1), (1, 2)),
@@ -125,7 +127,7 @@ def test_a_partition_that_is_moved_or_has_other_replicas_by_now_stays() -> None:
     assert set(undrain.stuck) == {("t", 0), ("t", 1), ("t", 9)}
 
 
-def test_an_undrain_takes_back_what_a_drain_has_taken() -> None:
+def test_an_undrain_restores_the_leaders_of_a_drain() -> None:
     before = topic(*(PartitionDescription(i, 1 + i % 3, 0, _rotated(i), (1, 2, 3)) for i in range(9)))
     drain = plan_drain(before, 1, ())
     after = topic(

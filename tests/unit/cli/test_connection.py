@@ -23,9 +23,7 @@ def tell(bootstrap: str) -> None:
     click.echo(" ".join([bootstrap, *(os.environ.get(name, "-") for name in FILE_VARIABLES)]))
 
 
-def test_certificates_are_taken_from_flags_for_as_long_as_the_command_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_certificates_from_flags_apply_while_the_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [tmp_path / name for name in ("ca.crt", "me.crt", "me.key")]
     for file in files:
         file.touch()
@@ -40,13 +38,15 @@ def test_certificates_are_taken_from_flags_for_as_long_as_the_command_runs(
     assert [os.environ.get(name) for name in FILE_VARIABLES] == ["from the environment", None, None]
 
 
-def test_a_certificate_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
+def test_a_missing_certificate_file_is_wrong_usage(tmp_path: Path) -> None:
     missing = str(tmp_path / "none.crt")
     ended = CliRunner().invoke(cli, ["topic", "list", "--tls-ca", missing])
     assert (ended.exit_code, missing in ended.stderr) == (2, True), ended.stderr
 
 
-def test_a_certificate_without_its_key_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_without_its_key_is_refused_with_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in FILE_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     file = tmp_path / "me.crt"

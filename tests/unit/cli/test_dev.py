@@ -1,4 +1,4 @@
-"""What `paceline dev` tells its user to type."""
+"""Commands that `paceline dev` prints for its user."""
 
 import json
 import re

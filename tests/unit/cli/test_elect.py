@@ -1,4 +1,4 @@
-"""Unclean elections: what is asked, and that nothing else is elected."""
+"""Unclean elections: the question to the user, and that only confirmed partitions are elected."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -17,7 +17,7 @@ DARK, DEAD, LATER = (TopicPartition("t", number) for number in range(3))
 
 
 class ElectingAdmin:
-    """A cluster in which one partition can be elected, one cannot, and another goes dark after the first look."""
+    """A cluster with a partition that can be elected, one that cannot, and one that loses its leader later."""
 
     def __init__(self) -> None:
         self.offline = [DARK, DEAD]
@@ -32,7 +32,7 @@ class ElectingAdmin:
         pass
 
     def describe_cluster(self) -> None:
-        """Somebody answers."""
+        """Return an answer."""
 
     def elect_leaders(
         self, _election: str, partitions: Sequence[TopicPartition] | None, *, validate_only: bool, **_: bool
@@ -57,15 +57,17 @@ def run(monkeypatch: pytest.MonkeyPatch, admin: ElectingAdmin, answer: str) -> R
     return CliRunner().invoke(cli, ["partition", "elect", "--unclean", "--all"], input=answer)
 
 
-def test_an_unclean_election_elects_what_was_shown_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unclean_election_elects_only_the_partitions_that_were_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     admin = ElectingAdmin()
     ended = run(monkeypatch, admin, "y\n")
-    assert admin.elected == [DARK], "the third partition went dark after the question had been asked"
+    assert admin.elected == [DARK], "the third partition lost its leader after the question"
     assert "t/0: broker 1 would lead" in ended.stderr and "for these 1 partitions?" in ended.stderr
-    assert (ended.exit_code, "t/1" in ended.stdout) == (64 + 9, True), "what cannot be elected is said, too"
+    assert (ended.exit_code, "t/1" in ended.stdout) == (64 + 9, True), (
+        "partitions that cannot be elected are named, too"
+    )
 
 
-def test_nobody_is_asked_about_an_election_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_question_is_asked_when_no_partition_can_be_elected(monkeypatch: pytest.MonkeyPatch) -> None:
     admin = ElectingAdmin()
     admin.offline = []
     ended = run(monkeypatch, admin, "")

@@ -1,4 +1,4 @@
-"""The command's outermost layer."""
+"""The entry point of the command: interrupts and help texts."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from paceline.cli.commands import _COMMANDS, cli
 from paceline.cli.failures import INTERRUPTED
 
 
-def test_an_interrupt_outside_of_a_clusters_calls_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_outside_of_calls_to_a_cluster_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_directory: Path) -> None:
         raise KeyboardInterrupt
 
@@ -37,7 +37,7 @@ def test_an_interrupt_while_the_command_is_still_loading_shows_no_traceback() ->
 
 
 @pytest.mark.parametrize("arguments", [[], *([name] for name in _COMMANDS)], ids=lambda names: " ".join(names) or "all")
-def test_no_help_text_is_cut_short(arguments: list[str]) -> None:
+def test_no_help_text_is_truncated(arguments: list[str]) -> None:
     ended = CliRunner().invoke(cli, [*arguments, "--help"], terminal_width=80)
     assert ended.exit_code == 0
     assert "..." not in ended.stdout.replace("]...", "").replace("host:port,...", ""), ended.stdout

@@ -12,7 +12,7 @@ from paceline_client.errors import BootstrapError
 
 
 class Unreachable:
-    """An `Admin` that reaches nobody, and would wait for a controller for a minute."""
+    """An `Admin` that reaches no broker, and would wait for a controller for a minute."""
 
     def __enter__(self) -> "Unreachable":
         return self
@@ -42,7 +42,7 @@ class Unreachable:
         "reassign start plan.json",
     ],
 )
-def test_a_change_that_reaches_nobody_ends_as_soon_as_a_look(
+def test_a_change_of_an_unreachable_cluster_fails_as_soon_as_a_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, command: str
 ) -> None:
     (tmp_path / "plan.json").write_text('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}')

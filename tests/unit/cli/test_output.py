@@ -1,4 +1,4 @@
-"""What every command prints with: tables, titles, and readers that have gone."""
+"""Output of all commands: tables, titles, and readers that have ended."""
 
 import json
 import os
@@ -13,12 +13,12 @@ from paceline.cli.output import show
 PACELINE = Path(sys.executable).with_name("paceline")
 
 
-def test_a_title_is_one_line_however_narrow_its_table_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_title_is_one_line_even_above_a_narrow_table(capsys: pytest.CaptureFixture[str]) -> None:
     show([{"broker": 1}], "table", title="cluster frxdF-XnQsidWgf0_YpK-g, controller 1000000 epoch 1")
     assert capsys.readouterr().out == "cluster frxdF-XnQsidWgf0_YpK-g, controller 1000000 epoch 1\nbroker\n     1\n"
 
 
-def test_a_title_is_there_when_there_is_nothing_below_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_title_is_printed_above_an_empty_table(capsys: pytest.CaptureFixture[str]) -> None:
     show([], "table", title="broker 9, not live")
     assert capsys.readouterr() == ("broker 9, not live\n", "nothing to show\n")
 
@@ -42,7 +42,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("output", ["table", "json"])
-def test_a_table_whose_reader_has_gone_ends_as_well_as_json(directory: Path, output: str) -> None:
+def test_a_closed_output_ends_tables_and_json_without_a_traceback(directory: Path, output: str) -> None:
     nobody, end = os.pipe()
     os.close(nobody)
     command = [str(PACELINE), "dev", "status", "--directory", str(directory), "-o", output]
@@ -52,7 +52,7 @@ def test_a_table_whose_reader_has_gone_ends_as_well_as_json(directory: Path, out
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
-def test_a_full_disk_is_one_line_also_after_a_clusters_calls(directory: Path, unbuffered: str) -> None:
+def test_a_full_disk_is_reported_in_one_line_even_after_calls_to_a_cluster(directory: Path, unbuffered: str) -> None:
     command = [str(PACELINE), "dev", "down", "--directory", str(directory)]
     more = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("wb") as full:

@@ -1,4 +1,4 @@
-"""Plans larger than one request may be."""
+"""Plans that are larger than the limit of one request."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ REFUSED = TopicPartition("t", MOVES - 5)
 
 
 class BoundedAdmin:
-    """An `Admin` whose controller takes no more in one request than ours does."""
+    """An `Admin` whose controller has the request limit of a real one."""
 
     def __init__(self, *_: object) -> None:
         self.asked: list[TopicPartition] = []
@@ -38,7 +38,7 @@ class BoundedAdmin:
         pass
 
     def describe_cluster(self) -> None:
-        """Somebody answers."""
+        """Return an answer."""
 
     def _ask(self, partitions: Sequence[tuple[str, int]]) -> list[TopicPartition]:
         if len(partitions) > MAX_CLIENT_FIELDS:
@@ -81,7 +81,9 @@ def plan(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_large_plan_is_started_in_several_requests_and_every_refusal_is_told(admin: BoundedAdmin, plan: str) -> None:
+def test_a_large_plan_is_started_in_several_requests_and_every_refusal_is_reported(
+    admin: BoundedAdmin, plan: str
+) -> None:
     ended = CliRunner().invoke(cli, ["reassign", "start", plan])
     assert admin.asked == [TopicPartition("t", number) for number in range(MOVES)]
     assert f"{MOVES - 1} of {MOVES} moves started" in ended.stdout
@@ -91,10 +93,10 @@ def test_a_large_plan_is_started_in_several_requests_and_every_refusal_is_told(a
 def test_a_large_plan_is_cancelled_in_several_requests(admin: BoundedAdmin, plan: str) -> None:
     ended = CliRunner().invoke(cli, ["reassign", "cancel", "--plan", plan, "--preserve-throttles"])
     assert ended.exit_code == 0, ended.stderr
-    assert admin.asked == [TopicPartition("t", 3)], "of the plan only what runs"
+    assert admin.asked == [TopicPartition("t", 3)], "only the running part of the plan"
 
 
-def test_what_was_answered_before_a_request_fails_is_told(admin: BoundedAdmin, plan: str) -> None:
+def test_results_from_before_a_failed_request_are_reported(admin: BoundedAdmin, plan: str) -> None:
     admin.fails_at = 2 * PARTITIONS_PER_REQUEST
     ended = CliRunner().invoke(cli, ["reassign", "start", plan])
     assert ended.exit_code == 64 + 9, ended.stderr
@@ -103,14 +105,14 @@ def test_what_was_answered_before_a_request_fails_is_told(admin: BoundedAdmin, p
     assert second == "NOT_CONTROLLER: nobody is in office"
 
 
-def test_elections_are_asked_for_in_several_requests_unless_for_all() -> None:
+def test_elections_are_sent_in_several_requests_unless_for_all_partitions() -> None:
     admin: Any = BoundedAdmin()
     wanted = [TopicPartition("t", number) for number in range(MOVES)]
     assert [each.topic_partition for each in elect_leaders(admin, "preferred", wanted)] == wanted
     assert [each.topic_partition for each in elect_leaders(admin, "preferred", None)] == [("all", 0)]
 
 
-def test_few_partitions_are_asked_for_by_name_and_many_picked_from_the_list() -> None:
+def test_few_partitions_are_requested_by_name_and_many_are_filtered_from_the_list() -> None:
     admin: Any = BoundedAdmin()
     assert [move.topic_partition for move in list_moves(admin, [("u", 0)])] == [("u", 0)]
     assert admin.asked == [("u", 0)]

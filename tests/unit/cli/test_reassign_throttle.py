@@ -1,4 +1,4 @@
-"""The throttle of a reassignment, and how far its moves are."""
+"""The throttle of a reassignment, and its progress in bytes."""
 
 from types import SimpleNamespace, TracebackType
 from typing import Any
@@ -29,7 +29,7 @@ def move(leader: int | None = 1, waits_for: tuple[int, ...] = (3,)) -> Reassignm
     return Reassignment(A0, (2, 3, 1), (3,), (1,), (1, 2), leader, awaited)
 
 
-def test_holders_are_throttled_as_leaders_and_receivers_as_followers() -> None:
+def test_old_replicas_are_throttled_as_leaders_and_new_ones_as_followers() -> None:
     present = {("a", 0): [1, 2], ("a", 1): [2, 3], ("b", 0): [1]}
     targets = {("a", 0): (2, 3), ("a", 1): (3, 1), ("b", 0): (4,)}
     assert plan_throttle(present, targets) == Throttle(
@@ -41,28 +41,28 @@ def test_a_new_order_of_the_same_replicas_copies_nothing_and_is_not_throttled() 
     assert plan_throttle({("a", 0): [1, 2]}, {("a", 0): (2, 1)}) == Throttle({}, ())
 
 
-def test_what_is_left_is_what_the_leader_has_and_the_new_replica_has_not() -> None:
+def test_the_remaining_bytes_are_those_that_the_new_replica_lacks() -> None:
     progress = Progress()
     assert progress.look([move()], {("a", 0, 1): 1_000, ("a", 0, 3): 400}, 0.0) == {A0: Speed(600, None, None)}
     assert progress.look([move()], {("a", 0, 1): 1_100, ("a", 0, 3): 500}, 2.0) == {A0: Speed(600, 50, 12)}
 
 
-def test_nobody_knows_when_a_move_ends_that_does_not_get_on() -> None:
+def test_a_reassignment_without_progress_has_no_estimated_end() -> None:
     progress = Progress()
     progress.look([move()], {("a", 0, 1): 1_000, ("a", 0, 3): 400}, 0.0)
     assert progress.look([move()], {("a", 0, 1): 1_000, ("a", 0, 3): 400}, 1.0) == {A0: Speed(600, 0, None)}
 
 
-def test_a_move_without_a_leader_or_whose_leader_does_not_answer_has_no_bytes_left_to_tell() -> None:
+def test_a_reassignment_without_an_answering_leader_has_no_remaining_bytes() -> None:
     assert Progress().look([move(leader=None)], {}, 0.0) == {A0: Speed(None, None, None)}
     assert Progress().look([move()], {("a", 0, 3): 1}, 0.0) == {A0: Speed(None, None, None)}
 
 
-def test_a_move_that_waits_for_nobody_is_about_to_end() -> None:
+def test_a_reassignment_without_awaited_replicas_has_no_remaining_bytes_left() -> None:
     assert Progress().look([move(waits_for=())], {}, 0.0) == {A0: Speed(0, None, 0)}
 
 
-def test_sizes_come_from_every_directory_and_copies_being_made_do_not_count() -> None:
+def test_sizes_are_summed_over_directories_without_copies_in_progress() -> None:
     directories = (
         LogDirDescription("/x", None, (ReplicaOnDisk(A0, 5, 0),)),
         LogDirDescription("/y", None, (ReplicaOnDisk(A0, 3, 0, is_future=True),)),
@@ -71,7 +71,7 @@ def test_sizes_come_from_every_directory_and_copies_being_made_do_not_count() ->
 
 
 class ThrottlingAdmin:
-    """A cluster with one throttled move, whose new broker, 3, has died; 1 and 2 live."""
+    """A cluster with one throttled reassignment, whose new broker, 3, has died; 1 and 2 live."""
 
     def __init__(self) -> None:
         self.moves = [move()]
@@ -107,7 +107,7 @@ class ThrottlingAdmin:
 
 
 @pytest.mark.parametrize("which", ["a/0", "--all", "--plan"])
-def test_the_end_of_the_last_move_lifts_the_throttle_of_brokers_that_have_died_since(
+def test_the_end_of_the_last_reassignment_removes_the_throttle_of_dead_brokers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, which: str
 ) -> None:
     plan = tmp_path / "plan.json"
@@ -118,7 +118,7 @@ def test_the_end_of_the_last_move_lifts_the_throttle_of_brokers_that_have_died_s
     assert (ended.exit_code, admin.throttled) == (0, set()), ended.stderr
 
 
-def test_a_plan_without_moves_cancels_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_a_plan_without_reassignments_cancels_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text('{"version": 1, "partitions": []}')
     admin = ThrottlingAdmin()

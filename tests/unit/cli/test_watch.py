@@ -1,4 +1,4 @@
-"""What `paceline watch` and `paceline top` make of what they are told."""
+"""Output of `paceline watch` and `paceline top`."""
 
 import re
 import time
@@ -33,7 +33,7 @@ def texts(items: list[Any], wanted: list[tuple[str, int | None]], steps: bool = 
     return [text for _, text in _event_lines(items, wanted, steps)]
 
 
-def test_an_isr_change_is_one_line_with_the_offsets_of_that_moment() -> None:
+def test_an_isr_change_is_one_line_with_the_offsets_at_its_time() -> None:
     line = event_line(
         change(
             StateChangeKind.ISR_SHRUNK,
@@ -59,7 +59,7 @@ def test_an_event_of_another_day_has_its_date() -> None:
     assert re.match(r"\d\d:\d\d:\d\d\.\d{3}  controller-", event_line(change(wall_ms=now_ms)))
 
 
-def test_ordinary_steps_of_replicas_are_left_out_unless_asked_for() -> None:
+def test_ordinary_transitions_of_replicas_are_omitted_unless_requested() -> None:
     step = change(StateChangeKind.TRANSITION, replica=1, from_state="NewReplica", to_state="OnlineReplica")
     lost = change(StateChangeKind.TRANSITION, replica=1, from_state="OnlineReplica", to_state="OfflineReplica")
     items = [WatchedEvents((step, lost), "a:1")]
@@ -67,7 +67,7 @@ def test_ordinary_steps_of_replicas_are_left_out_unless_asked_for() -> None:
     assert len(texts(items, [], steps=True)) == 3
 
 
-def test_only_the_partitions_named_are_shown_and_what_is_about_no_partition() -> None:
+def test_only_events_of_the_named_partitions_and_of_no_partition_are_shown() -> None:
     about = [
         change(),
         change(topic_partition=T1),
@@ -77,7 +77,7 @@ def test_only_the_partitions_named_are_shown_and_what_is_about_no_partition() ->
     assert len(shown) == 3 and "t/1" in shown[1] and "topic-created" in shown[2]
 
 
-def test_a_move_and_a_gap_are_said() -> None:
+def test_a_reassignment_and_a_gap_are_shown() -> None:
     items = [
         WatchedEvents((), "a:1"),
         WatchedEvents((), "b:2", EventGap(None, other_process=True)),
@@ -97,7 +97,7 @@ def test_since_counts_back_from_now(text: str, seconds: float) -> None:
     assert since_ms is not None and abs(since_ms - max(0.0, (time.time() - seconds) * 1_000)) < 5_000
 
 
-def test_since_is_all_or_a_moment_or_refused() -> None:
+def test_since_is_all_or_a_time_or_refused() -> None:
     assert (_since_ms(None), _since_ms("all"), _since_ms("1970-01-01T00:00:01+00:00")) == (None, 0, 1_000)
     for text in ("soon", "10", "-5m", "2026-13-01"):
         with pytest.raises(click.BadParameter, match="neither a time ago"):
@@ -123,7 +123,7 @@ def metadata(*topics: TopicDescription, **more: Any) -> WatchedMetadata:
     return WatchedMetadata("a:1", topics=topics, **fields)
 
 
-def test_metadata_is_told_once_and_after_a_move_only_what_differs() -> None:
+def test_metadata_is_printed_once_and_later_only_the_differences() -> None:
     both = TopicDescription("t", "id", (partition(0), partition(1)))
     other = TopicDescription("u", "id2", (partition(0),))
     brokers = (Broker(1, "h", 1), Broker(2, "h", 2))
@@ -160,7 +160,7 @@ def view(lag: int | None, isr: tuple[int, ...] = (1, 2), min_isr: int = 1, **mor
     return SimpleNamespace(replicas=replicas, isr=isr, min_insync_replicas=min_isr, **fields)
 
 
-def test_trouble_comes_first_then_the_greatest_lag() -> None:
+def test_partitions_with_problems_are_first_then_those_with_the_greatest_lag() -> None:
     rows = [
         _row("quiet", partition(0), view(0)),
         _row("slow", partition(0), view(9)),
@@ -187,12 +187,12 @@ def test_trouble_comes_first_then_the_greatest_lag() -> None:
     assert (rows[1]["leo"], rows[1]["hw"], rows[1]["lag"], rows[1]["behind_ms"]) == (50, 40, 9, 7)
 
 
-def test_a_follower_that_never_came_has_no_lag_yet() -> None:
+def test_a_follower_that_never_fetched_has_no_lag() -> None:
     row = _row("t", partition(0), view(None, behind=None))
     assert (row["lag"], row["behind_ms"]) == (None, None)
 
 
-def test_the_lag_is_unknown_while_the_end_of_one_follower_is() -> None:
+def test_the_lag_is_unknown_while_one_followers_end_is_unknown() -> None:
     found = view(0)
     found.replicas.append(
         SimpleNamespace(broker_id=3, log_end_offset=None, lag_records=None, last_caught_up_ago_ms=None)
@@ -203,7 +203,7 @@ def test_the_lag_is_unknown_while_the_end_of_one_follower_is() -> None:
 
 
 @pytest.mark.parametrize("width", [200, 80, 65])
-def test_no_column_of_the_screen_is_cut(width: int) -> None:
+def test_no_column_of_the_screen_is_truncated(width: int) -> None:
     rows = [_row("a-topic-of-some-length", partition(0), view(1_000_000_000, isr=(1,)))]
     console = Console(width=width, height=20)
     with console.capture() as shown:
@@ -214,7 +214,7 @@ def test_no_column_of_the_screen_is_cut(width: int) -> None:
     assert "1000000000" in shown.get() and "under-replicated" in shown.get()
 
 
-def test_the_screen_shows_what_fits_and_says_how_much_does_not() -> None:
+def test_the_screen_shows_as_many_rows_as_fit_and_the_number_of_hidden_rows() -> None:
     rows = [_row(f"t{number}", partition(0), view(number)) for number in range(10)]
     console = Console(width=120, height=20, record=True, file=None, quiet=False)
     with console.capture() as shown:

@@ -1,4 +1,4 @@
-"""A partition's log with Kafka's sequence rules and nothing else, for tests of the accumulator.
+"""A partition's log that only checks producer sequences as Kafka does, for tests of the accumulator.
 
 Source: docs/protocol/clients.md#idempotent-producer.
 """

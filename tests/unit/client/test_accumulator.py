@@ -95,7 +95,7 @@ def test_a_flush_does_not_wait() -> None:
     assert accumulator.ready(0).partitions == [TP]
 
 
-def test_nothing_is_sent_before_the_producer_id_is_there() -> None:
+def test_no_batch_is_sent_before_the_producer_id_is_known() -> None:
     accumulator = Accumulator(AccumulatorConfig(linger_ms=0))
     put(accumulator, b"a")
     assert accumulator.ready(0).partitions == []
@@ -114,7 +114,7 @@ def test_only_one_batch_is_in_flight_until_the_leader_knows_the_producer() -> No
     assert [len(take(accumulator, 0)) for _ in range(4)] == [1, 1, 1, 0]
 
 
-def test_a_topic_made_anew_gets_what_was_under_way_under_a_new_producer_id_one_at_first() -> None:
+def test_batches_in_flight_are_sent_to_a_re_created_topic_under_a_new_producer_id_one_at_first() -> None:
     accumulator = make()
     accumulator.queue(TP)
     accumulator.locate(TP, "one")
@@ -126,7 +126,7 @@ def test_a_topic_made_anew_gets_what_was_under_way_under_a_new_producer_id_one_a
     accumulator.complete(appended, 3, None)  # by the earlier log, so that the next one lacks its sequence
     accumulator.fail(late, InconsistentTopicIdError("another"), 0)
     accumulator.locate(TP, "another")
-    # Metadata may lag behind: what may be in the earlier log is asked for there before it goes elsewhere.
+    # Metadata may be outdated: a batch that may be in the earlier log is retried there before it goes to the new one.
     assert take(accumulator, 1_000) == [lost] and lost.topic_id == "one"
     assert not accumulator.needs_producer_id()
     accumulator.fail(lost, InconsistentTopicIdError("another"), 1_000)
@@ -141,7 +141,7 @@ def test_a_topic_made_anew_gets_what_was_under_way_under_a_new_producer_id_one_a
     assert [refused.base_sequence, late.base_sequence] == [1, 2]
 
 
-def test_a_lagging_broker_that_shows_the_earlier_topic_again_doubles_nothing() -> None:
+def test_a_lagging_broker_that_returns_the_deleted_topic_causes_no_duplicate() -> None:
     accumulator = make()
     accumulator.queue(TP)
     accumulator.locate(TP, "the present one")
@@ -174,7 +174,7 @@ def test_a_record_larger_than_the_limit_is_refused_and_changes_nothing() -> None
     assert accumulator.incomplete() == []
 
 
-def test_the_limit_of_a_record_holds_in_a_batch_that_is_open_too() -> None:
+def test_the_size_limit_of_a_record_applies_in_an_open_batch() -> None:
     accumulator = make(batch_size=10_000, max_record_bytes=100)
     batch, _ = put(accumulator, b"small")
     before = accumulator.buffered_bytes
@@ -187,7 +187,7 @@ def test_the_limit_of_a_record_holds_in_a_batch_that_is_open_too() -> None:
     assert (accumulator.buffered_bytes, batch.count) == (before, 1)
 
 
-def test_a_run_of_records_is_the_same_as_one_by_one() -> None:
+def test_records_appended_together_equal_records_appended_one_by_one() -> None:
     values = [bytes([number % 251]) * (number % 40) for number in range(200)]
     pairs = [(None, value) for value in values]
     one_by_one, in_runs = make(batch_size=500), make(batch_size=500)
@@ -205,7 +205,7 @@ def test_a_run_of_records_is_the_same_as_one_by_one() -> None:
     assert [encode(in_runs, one) for one in found] == [encode(one_by_one, one) for one in expected]
 
 
-def test_a_run_stops_at_a_key_unless_keys_do_not_matter() -> None:
+def test_a_run_of_records_stops_at_a_key_unless_keys_are_ignored() -> None:
     pairs = [(None, b"a"), (None, b"b"), (b"key", b"c"), (None, b"d")]
     accumulator = make(batch_size=500)
     batch, _ = put(accumulator, b"first")
@@ -215,7 +215,7 @@ def test_a_run_stops_at_a_key_unless_keys_do_not_matter() -> None:
     assert batch.count == 5
 
 
-def test_a_run_keeps_what_came_before_a_value_that_is_not_bytes() -> None:
+def test_a_run_keeps_the_records_before_a_value_that_is_not_bytes() -> None:
     accumulator = make(batch_size=500)
     batch, _ = put(accumulator, b"a")
     with pytest.raises(TypeError):
@@ -228,7 +228,7 @@ def test_a_run_keeps_what_came_before_a_value_that_is_not_bytes() -> None:
     assert log.values == [b"a", b"b", b"c"]
 
 
-def test_a_value_that_is_not_bytes_is_refused_and_later_records_still_go() -> None:
+def test_a_value_that_is_not_bytes_is_refused_and_later_records_are_sent() -> None:
     accumulator = make()
     put(accumulator, b"a")
     with pytest.raises(TypeError):
@@ -295,7 +295,7 @@ def test_after_a_failure_batches_are_resent_one_at_a_time_in_order() -> None:
     assert [batch.base_sequence for batch in (a, b, c)] == [1, 2, 3]
 
 
-def test_a_batch_that_overtook_another_is_sent_again_when_its_turn_comes() -> None:
+def test_a_batch_that_overtook_another_is_sent_again_after_it() -> None:
     accumulator = make()
     acknowledge_one(accumulator)
     fill(accumulator, 2)
@@ -338,7 +338,7 @@ def test_a_newer_producer_epoch_is_fatal() -> None:
     assert accumulator.fatal is not None
 
 
-def test_batches_behind_a_refused_one_are_renumbered_under_a_new_id() -> None:
+def test_batches_after_a_refused_one_get_new_sequences_under_a_new_producer_id() -> None:
     accumulator = make()
     acknowledge_one(accumulator)
     fill(accumulator, 3)
@@ -362,7 +362,7 @@ def test_batches_behind_a_refused_one_are_renumbered_under_a_new_id() -> None:
     [RequestTimedOutError("no answer"), NotLeaderOrFollowerError("deposed"), UnknownTopicOrPartitionError("gone")],
     ids=lambda error: type(error).__name__,
 )
-def test_a_batch_that_may_be_in_the_log_is_never_renumbered(unclear: PacelineError) -> None:
+def test_a_batch_that_may_be_in_the_log_never_gets_another_sequence(unclear: PacelineError) -> None:
     accumulator = make()
     acknowledge_one(accumulator)
     fill(accumulator, 2)
@@ -397,7 +397,7 @@ def test_other_partitions_keep_their_producer_id_when_one_needs_a_new_one() -> N
     assert parse_header(encode(accumulator, a)).producer_id == 8
 
 
-def test_the_delivery_timeout_names_the_last_real_cause() -> None:
+def test_the_error_of_the_delivery_timeout_names_the_last_cause() -> None:
     accumulator = make(delivery_timeout_ms=1_000)
     put(accumulator, b"a")
     (batch,) = take(accumulator, 0)
@@ -413,7 +413,7 @@ def test_the_delivery_timeout_names_the_last_real_cause() -> None:
     assert accumulator.buffered_bytes == 0
 
 
-def test_a_batch_that_was_never_sent_expires_with_the_obstacle() -> None:
+def test_a_batch_that_was_never_sent_expires_with_the_reason_why() -> None:
     accumulator = make(delivery_timeout_ms=1_000)
     batch, _ = put(accumulator, b"a")
     accumulator.note_obstacle(TP, BrokerNotAvailableError("broker 3 (b3:9092): connection refused"))
@@ -424,7 +424,7 @@ def test_a_batch_that_was_never_sent_expires_with_the_obstacle() -> None:
     assert not batch.error.maybe_appended
 
 
-def test_an_attempt_in_flight_expires_for_the_caller_and_its_success_leaves_no_gap() -> None:
+def test_an_attempt_in_flight_expires_for_the_caller_and_a_later_success_leaves_no_gap() -> None:
     accumulator = make(delivery_timeout_ms=1_000)
     put(accumulator, b"a")
     (batch,) = take(accumulator, 0)
@@ -437,7 +437,7 @@ def test_an_attempt_in_flight_expires_for_the_caller_and_its_success_leaves_no_g
     assert following.base_sequence == 1
 
 
-def test_a_batch_that_waits_behind_an_attempt_in_flight_expires_in_time() -> None:
+def test_a_batch_that_waits_for_an_attempt_in_flight_expires_in_time() -> None:
     accumulator = make(delivery_timeout_ms=1_000)
     acknowledge_one(accumulator)
     first, second = fill(accumulator, 2)
@@ -473,7 +473,7 @@ def test_sequences_wrap_to_zero() -> None:
     assert [take(accumulator, 0)[0].base_sequence for _ in range(2)] == [2**31 - 1, 0]
 
 
-def test_a_request_holds_at_most_the_asked_bytes() -> None:
+def test_a_request_has_at_most_the_given_number_of_bytes() -> None:
     accumulator = make(enable_idempotence=False)
     for partition in range(4):
         put(accumulator, bytes(70), tp=TopicPartition("t", partition))
@@ -567,7 +567,9 @@ class Simulation:
         chance -= self.losses
         if chance < self.refusals:
             if self.rng.random() < 0.5:
-                self.append_quietly(attempt)  # it led at first, and no more when the batch was to be replicated
+                self.append_quietly(
+                    attempt
+                )  # the broker led at the append, and no longer when the batch was to be replicated
             self.answer(lambda: self.fail(attempt, NotLeaderOrFollowerError("moved")))
             return
         chance -= self.refusals
@@ -612,13 +614,13 @@ class Simulation:
                     assert log.values[batch.base_offset + index] == value, f"{note}: wrong offset for {value!r}"
                     delivered.append(value)
                 elif not batch.maybe_appended:
-                    assert value not in log.values, f"{note}: {value!r} surely failed but is in the log"
+                    assert value not in log.values, f"{note}: {value!r} failed definitely but is in the log"
             places = [log.values.index(value) for value in delivered]
             assert places == sorted(places), f"{note}: {tp} changed the order"
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_every_record_arrives_once_and_in_order_whatever_the_network_does(seed: int) -> None:
+def test_every_record_arrives_once_and_in_order_over_any_network(seed: int) -> None:
     simulation = Simulation(seed, losses=0.15, refusals=0.1)
     simulation.run(150)
     simulation.check()
@@ -628,7 +630,7 @@ def test_every_record_arrives_once_and_in_order_whatever_the_network_does(seed: 
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_failures_for_good_neither_double_nor_reorder_the_records_behind_them(seed: int) -> None:
+def test_final_failures_neither_duplicate_nor_reorder_later_records(seed: int) -> None:
     simulation = Simulation(seed, losses=0.2, refusals=0.1, hard_failures=0.05, delivery_timeout_ms=60)
     simulation.run(150)
     simulation.check()
@@ -648,7 +650,7 @@ def test_one_partition_and_much_reordering_lose_nothing(seed: int) -> None:
     ids=["a time beyond its field", "a header name that is not Unicode"],
 )
 @pytest.mark.parametrize("first", [True, False])
-def test_what_a_record_cannot_hold_is_refused_and_others_still_go(
+def test_values_that_a_record_cannot_contain_are_refused_and_other_records_are_sent(
     timestamp_ms: int, headers: list[tuple[str, bytes | None]], first: bool
 ) -> None:
     accumulator = make()
@@ -664,7 +666,7 @@ def test_what_a_record_cannot_hold_is_refused_and_others_still_go(
     assert log.values == ([b"b"] if first else [b"a", b"b"])
 
 
-def test_a_run_refuses_a_time_beyond_its_field() -> None:
+def test_a_run_refuses_a_timestamp_that_exceeds_its_field() -> None:
     accumulator = make(batch_size=500)
     batch, _ = put(accumulator, b"a")
     with pytest.raises(InvalidRequestError, match="the record cannot be sent: "):

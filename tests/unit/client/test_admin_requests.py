@@ -1,4 +1,4 @@
-"""What no field of the contract can hold is refused before anybody is asked."""
+"""Values that exceed their protobuf field are refused before a request is sent."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +35,7 @@ REQUESTS: dict[str, Callable[[Admin], Any]] = {
 
 
 @pytest.mark.parametrize("call", REQUESTS.values(), ids=REQUESTS)
-def test_what_does_not_fit_is_an_invalid_request(call: Callable[[Admin], Any]) -> None:
+def test_a_value_that_exceeds_its_field_is_an_invalid_request(call: Callable[[Admin], Any]) -> None:
     with (
         Admin("localhost:1") as admin,
         pytest.raises(InvalidRequestError, match=r"^the request cannot be sent: \S") as refused,

@@ -1,4 +1,4 @@
-"""Assignors: Kafka's documented examples as data, and the promises of the sticky ones for any group."""
+"""Assignors: Kafka's documented examples as data, and properties of the sticky assignors for any group."""
 
 import pytest
 from hypothesis import given, settings
@@ -73,7 +73,7 @@ def test_static_members_are_ordered_by_their_instance_id() -> None:
     }
 
 
-def test_sticky_leaves_the_partitions_of_the_living_where_they_are() -> None:
+def test_sticky_keeps_the_partitions_of_the_remaining_members() -> None:
     """KIP-54's example: of three members the second leaves."""
     topics = dict.fromkeys(("t0", "t1", "t2", "t3"), 2)
     names = " ".join(topics)
@@ -147,7 +147,7 @@ def test_every_partition_has_one_owner_that_subscribes(
 
 @settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 30))
-def test_sticky_moves_no_more_than_the_balance_needs(before: int, after: int, count: int) -> None:
+def test_sticky_moves_only_the_partitions_needed_for_balance(before: int, after: int, count: int) -> None:
     topics = {"t": count}
     assignor = StickyAssignor()
     old = assignor.assign([member(f"m{one}", "t") for one in range(before)], topics)

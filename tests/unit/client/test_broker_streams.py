@@ -1,4 +1,4 @@
-"""The streams a client has to brokers: one to each, and none for a while where there was no room."""
+"""Streams of a client to brokers: one to each, and a pause after a broker refused one."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from paceline_client.broker_streams import ASK_AGAIN_S, BrokerStreams
 
 
 class Channel:
-    """A channel that nobody calls."""
+    """A channel without calls."""
 
     def stream_stream(self, method: str, **_options: Any) -> Any:
         return method
@@ -18,7 +18,7 @@ class Channel:
         return None
 
 
-def test_a_broker_that_had_no_stream_for_us_is_tried_again_after_a_minute() -> None:
+def test_a_broker_that_refused_a_stream_is_asked_again_after_a_minute() -> None:
     now_s = 1_000.0
     streams = BrokerStreams(ChannelCache(lambda _address: Channel()), "/service/method", "test", lambda: now_s)
     stream = streams.get("a:1")
@@ -34,7 +34,7 @@ def test_a_broker_that_had_no_stream_for_us_is_tried_again_after_a_minute() -> N
     assert streams.get("c:1") is None
 
 
-def test_streams_to_addresses_that_are_left_end_with_their_threads() -> None:
+def test_streams_to_unused_addresses_end_with_their_threads() -> None:
     streams = BrokerStreams(ChannelCache(lambda _address: Channel()), "/service/method", "left")
     kept = streams.get("a:1")
     streams.get("b:1")

@@ -1,4 +1,4 @@
-"""Threads for blocking calls: reused when free, as many as are needed at once, none left at the end."""
+"""Threads for blocking calls: reused when free, one for each concurrent call, all ended by close."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ def named(name: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith(name)]
 
 
-def test_work_under_way_at_once_runs_on_threads_of_its_own() -> None:
+def test_concurrent_calls_run_on_separate_threads() -> None:
     threads = CallThreads("at-once")
     barrier = threading.Barrier(4, timeout=WAIT_S)
     for _ in range(3):
@@ -21,7 +21,7 @@ def test_work_under_way_at_once_runs_on_threads_of_its_own() -> None:
     threads.close()
 
 
-def test_one_call_after_the_other_uses_one_thread() -> None:
+def test_consecutive_calls_use_one_thread() -> None:
     threads = CallThreads("in-turn")
     seen: list[threading.Thread] = []
     for count in range(1, 21):
@@ -53,7 +53,7 @@ def test_threads_end_when_closed_even_while_they_work() -> None:
     assert not thread.is_alive()
 
 
-def test_closing_and_joining_leaves_no_thread_that_was_free() -> None:
+def test_closing_and_joining_ends_every_free_thread() -> None:
     threads = CallThreads("left-over")
     barrier = threading.Barrier(6, timeout=WAIT_S)
     for _ in range(5):

@@ -7,7 +7,7 @@ import paceline_client
 
 
 @pytest.mark.parametrize("name", paceline_client.__all__)
-def test_every_exported_name_is_there(name: str) -> None:
+def test_every_exported_name_exists(name: str) -> None:
     assert getattr(paceline_client, name).__name__ == name
 
 

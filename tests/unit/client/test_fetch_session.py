@@ -15,13 +15,13 @@ def open_session(*partitions: TopicPartition) -> FetchSessionHandler:
     return session
 
 
-def test_the_first_fetch_names_everything_and_asks_for_a_session() -> None:
+def test_the_first_fetch_names_all_partitions_and_requests_a_session() -> None:
     request = FetchSessionHandler().build({A: at(0), B: at(5)})
     assert (request.session_id, request.session_epoch) == (0, 0)
     assert request.partitions == {A: at(0), B: at(5)}
 
 
-def test_later_fetches_name_what_changed_and_what_left() -> None:
+def test_later_fetches_name_only_changed_and_removed_partitions() -> None:
     session = open_session(A, B)
     request = session.build({A: at(3), C: at(0)})
     assert (request.session_id, request.session_epoch) == (7, 1)
@@ -47,7 +47,7 @@ def test_a_broker_without_room_for_sessions_gets_full_fetches() -> None:
     assert (request.session_id, request.session_epoch, request.partitions) == (0, 0, {A: at(0)})
 
 
-def test_after_a_lost_answer_everything_is_named_again() -> None:
+def test_after_a_lost_response_all_partitions_are_named_again() -> None:
     session = open_session(A, B)
     session.build({A: at(9), B: at(0)})
     session.reset()

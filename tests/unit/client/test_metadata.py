@@ -46,13 +46,13 @@ def test_a_newer_leader_epoch_is_followed(metadata: ClusterMetadata) -> None:
     assert leader(metadata) == 2
 
 
-def test_a_topic_created_again_begins_with_its_own_epochs(metadata: ClusterMetadata) -> None:
+def test_a_re_created_topic_begins_with_its_own_epochs(metadata: ClusterMetadata) -> None:
     metadata.update_topic(topic(leader=2, epoch=0, topic_id="second"))
     assert leader(metadata) == 2
     assert metadata.topic_id("t") == "second"
 
 
-def test_a_hint_with_a_newer_epoch_is_followed_even_to_a_broker_not_known_yet(metadata: ClusterMetadata) -> None:
+def test_a_hint_with_a_newer_epoch_is_followed_even_to_an_unknown_broker(metadata: ClusterMetadata) -> None:
     assert metadata.apply_hint(TP, LeaderHint(leader_id=3, leader_epoch=6, host="b3", port=9092, topic_id="first"))
     found = metadata.leader_of(TP)
     assert found is not None
@@ -71,7 +71,7 @@ def test_a_hint_with_a_newer_epoch_is_followed_even_to_a_broker_not_known_yet(me
         LeaderHint(leader_id=2, leader_epoch=6, topic_id="another"),
     ],
 )
-def test_a_hint_that_is_older_the_same_without_an_address_or_of_another_topic_is_ignored(
+def test_a_hint_with_an_old_epoch_without_address_or_of_another_topic_is_ignored(
     metadata: ClusterMetadata, hint: LeaderHint
 ) -> None:
     assert not metadata.apply_hint(TP, hint)
@@ -89,7 +89,7 @@ def test_an_answer_without_brokers_changes_nothing(metadata: ClusterMetadata) ->
     assert leader(metadata) == 1
 
 
-def test_a_topic_that_cannot_be_described_keeps_what_was_known(metadata: ClusterMetadata) -> None:
+def test_a_topic_that_cannot_be_described_keeps_its_known_metadata(metadata: ClusterMetadata) -> None:
     metadata.update_topic(TopicDescription(name="t", error=TopicError(code=3, message="gone")))
     error = metadata.error_of("t")
     assert error is not None
@@ -97,7 +97,7 @@ def test_a_topic_that_cannot_be_described_keeps_what_was_known(metadata: Cluster
     assert metadata.partition_count("t") == 1
 
 
-def test_new_partitions_are_taken_in(metadata: ClusterMetadata) -> None:
+def test_new_partitions_are_added(metadata: ClusterMetadata) -> None:
     metadata.update_topic(topic(leader=1, epoch=5, partitions=3))
     assert metadata.partition_count("t") == 3
     assert metadata.available_partitions("t") == [0, 1, 2]
@@ -110,6 +110,6 @@ def test_addresses_are_parsed_once_each_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " , ", "host", "host:", ":1", "host:0", "host:70000", "host:1x"])
-def test_what_is_not_an_address_is_refused(text: str) -> None:
+def test_a_malformed_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError):
         parse_bootstrap(text)

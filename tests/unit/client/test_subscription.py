@@ -42,7 +42,7 @@ def test_a_batch_cut_at_the_end_is_fetched_again() -> None:
 
 
 @pytest.mark.parametrize("data", [batch(0, 3)[:40], bytes(200), batch(0, 2)])
-def test_a_fetch_that_brings_nothing_whole_or_nothing_new_is_corrupt(data: bytes) -> None:
+def test_a_fetch_without_a_whole_batch_or_a_new_record_is_corrupt(data: bytes) -> None:
     state = at(5)
     with pytest.raises(CorruptMessageError):
         state.take_fetched(data, 100, 0)
@@ -50,7 +50,7 @@ def test_a_fetch_that_brings_nothing_whole_or_nothing_new_is_corrupt(data: bytes
 
 
 @pytest.mark.parametrize("room", [1, 2, 3, 4, 7])
-def test_whatever_the_room_every_record_is_handed_out_once_with_the_position_behind_it(room: int) -> None:
+def test_every_record_is_returned_once_with_the_position_after_it_for_any_limit(room: int) -> None:
     state = at(2, batch(0, 4), batch(4, 1), batch(5, 6))
     seen: list[int] = []
     while handed := offsets(state, room):
@@ -81,14 +81,14 @@ def test_a_batch_emptied_by_compaction_moves_the_position() -> None:
     assert state.position == 8
 
 
-def test_transaction_markers_are_passed_over() -> None:
+def test_transaction_markers_are_skipped() -> None:
     marker = bytearray(batch(0, 1))
     marker[22] |= 0x20
     marker[17:21] = crc_of(marker, 0, len(marker)).to_bytes(4, "big")
     assert offsets(at(0, bytes(marker), batch(1, 1))) == [1]
 
 
-def test_a_damaged_batch_leaves_the_position_before_it_and_collection_on() -> None:
+def test_a_damaged_batch_keeps_the_position_before_it_and_enables_garbage_collection_again() -> None:
     damaged = bytearray(batch(2, 2))
     damaged[-1] ^= 0xFF
     state = at(0, batch(0, 2), bytes(damaged))
@@ -102,7 +102,7 @@ def test_a_damaged_batch_leaves_the_position_before_it_and_collection_on() -> No
     assert gc.isenabled()
 
 
-def test_decoding_leaves_collection_as_it_found_it() -> None:
+def test_decoding_restores_the_state_of_garbage_collection() -> None:
     offsets(at(0, batch(0, 3)))
     assert gc.isenabled()
     gc.disable()
@@ -113,7 +113,7 @@ def test_decoding_leaves_collection_as_it_found_it() -> None:
         gc.enable()
 
 
-def test_divergence_behind_the_position_is_told_and_in_front_of_it_is_not() -> None:
+def test_divergence_below_the_position_is_reported_and_above_it_is_not() -> None:
     state = at(0, batch(0, 4), batch(4, 4))
     offsets(state, 4)
     state.truncated(1, 6)
@@ -127,7 +127,7 @@ def test_divergence_behind_the_position_is_told_and_in_front_of_it_is_not() -> N
     assert state.take_error() is None
 
 
-def test_a_seek_makes_answers_on_the_way_worthless() -> None:
+def test_a_seek_discards_responses_in_flight() -> None:
     state = at(0)
     before = state.generation
     state.seek(0)
@@ -137,7 +137,7 @@ def test_a_seek_makes_answers_on_the_way_worthless() -> None:
         state.seek(-1)
 
 
-def test_partitions_that_stay_assigned_keep_their_place_and_are_served_in_turn() -> None:
+def test_partitions_that_stay_assigned_keep_their_position_and_are_read_in_turn() -> None:
     assignment = Assignment()
     others = [TopicPartition("t", index) for index in range(3)]
     assignment.assign(others, OffsetReset.EARLIEST)
@@ -150,7 +150,7 @@ def test_partitions_that_stay_assigned_keep_their_place_and_are_served_in_turn()
         assignment.state(others[0])
 
 
-def test_a_partition_that_a_lagging_broker_does_not_show_keeps_its_place() -> None:
+def test_a_partition_missing_in_a_lagging_brokers_metadata_keeps_its_position() -> None:
     assignment = Assignment()
     assignment.assign([], OffsetReset.LATEST)
     assignment.set_partition_counts({"t": 2, "u": 1})
@@ -164,7 +164,7 @@ def test_a_partition_that_a_lagging_broker_does_not_show_keeps_its_place() -> No
     assert (last.absent, last.position) == (False, 7)
 
 
-def test_records_of_an_epoch_the_leader_lacks_are_gone_wherever_an_earlier_one_ends() -> None:
+def test_records_of_an_epoch_that_the_leader_lacks_are_reported_as_truncated() -> None:
     state = at(0, batch(0, 4, epoch=3), batch(4, 4, epoch=5))
     offsets(state)
     assert (state.position, state.position_epoch) == (8, 5)

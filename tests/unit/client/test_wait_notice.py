@@ -10,7 +10,7 @@ from paceline_client.wait_notice import wait_notice
 
 
 class Records(logging.Handler):
-    """Keeps messages and signals each of them."""
+    """Records log messages and signals each one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ def _handler(records: Records) -> Iterator[None]:
     logger.removeHandler(records)
 
 
-def test_a_long_wait_names_the_last_cause_again_and_again(records: Records) -> None:
+def test_a_long_wait_logs_the_last_cause_repeatedly(records: Records) -> None:
     with wait_notice("the active controller", first_s=0.01, next_s=0.01) as wait:
         assert records.came.acquire(timeout=60)
         assert records.messages[0] == "waiting for the active controller"
@@ -44,7 +44,7 @@ def test_a_long_wait_names_the_last_cause_again_and_again(records: Records) -> N
             assert records.came.acquire(timeout=60)
 
 
-def test_a_short_wait_says_nothing(records: Records) -> None:
+def test_a_short_wait_logs_nothing(records: Records) -> None:
     with wait_notice("an answer", first_s=3_600):
         pass
     assert not records.messages

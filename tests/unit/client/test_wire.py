@@ -34,7 +34,9 @@ results = st.lists(
 
 
 @given(st.integers(0, 3), st.integers(0, 2**31 - 1), pieces)
-def test_a_produce_request_is_what_protobuf_reads(acks: int, timeout_ms: int, given_pieces: list[ProducePiece]) -> None:
+def test_an_encoded_produce_request_parses_as_protobuf(
+    acks: int, timeout_ms: int, given_pieces: list[ProducePiece]
+) -> None:
     read = ProduceRequest.FromString(encode_produce_request(acks, timeout_ms, given_pieces))
     assert (read.acks, read.timeout_ms) == (acks, timeout_ms)
     found = [
@@ -52,7 +54,9 @@ def test_a_produce_request_is_what_protobuf_reads(acks: int, timeout_ms: int, gi
 
 
 @given(st.integers(0, 2**31 - 1), results)
-def test_a_fetch_answer_is_read_as_protobuf_wrote_it(session_id: int, partitions: list[FetchPartitionResult]) -> None:
+def test_a_fetch_response_parses_as_protobuf_encoded_it(
+    session_id: int, partitions: list[FetchPartitionResult]
+) -> None:
     answer = decode_fetch_answer(FetchResponse(session_id=session_id, partitions=partitions).SerializeToString())
     assert answer.session_id == session_id
     assert len(answer.partitions) == len(partitions)
@@ -69,7 +73,7 @@ def test_a_fetch_answer_is_read_as_protobuf_wrote_it(session_id: int, partitions
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused_as_corrupt(data: bytes) -> None:
+def test_any_bytes_parse_or_are_refused_as_corrupt(data: bytes) -> None:
     try:
         decode_fetch_answer(data)
     except CorruptMessageError:
@@ -82,7 +86,7 @@ def test_fields_of_a_newer_server_are_skipped() -> None:
     assert decode_fetch_answer(later + message).session_id == 5
 
 
-def test_a_cut_answer_is_corrupt() -> None:
+def test_a_truncated_response_is_corrupt() -> None:
     whole = FetchResponse(partitions=[FetchPartitionResult(topic="t", batches=bytes(100))]).SerializeToString()
     with pytest.raises(CorruptMessageError):
         decode_fetch_answer(whole[:-1])

@@ -1,4 +1,4 @@
-"""What a cluster on this machine refuses before it starts anything."""
+"""Refusals of a local cluster before it starts a process."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError
 
 
-def test_a_directory_that_log_dirs_would_split_is_refused_and_not_made(tmp_path: Path) -> None:
+def test_a_directory_with_a_comma_is_refused_and_not_created(tmp_path: Path) -> None:
     directory = tmp_path / "one,two"
     with pytest.raises(LocalClusterError, match="a comma, which separates log directories"):
         LocalCluster(directory, CONFIG_FILE).start(timeout_s=0.001)

@@ -1,4 +1,4 @@
-"""Which ports a local cluster takes."""
+"""The ports of a local cluster."""
 
 import socket
 import subprocess
@@ -20,7 +20,7 @@ def test_the_documented_ports_are_all_different() -> None:
     assert plan.controllers[0].listeners["CLIENT"] == 9082
 
 
-def test_a_taken_port_moves_the_whole_cluster_elsewhere() -> None:
+def test_a_port_in_use_moves_all_ports_of_the_cluster() -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -30,7 +30,7 @@ def test_a_taken_port_moves_the_whole_cluster_elsewhere() -> None:
     assert not set(plan.all()) & set(default_plan(2, 3).all())
 
 
-def test_two_clusters_that_start_in_the_same_moment_do_not_choose_the_same_ports() -> None:
+def test_two_clusters_that_start_at_the_same_time_choose_different_ports() -> None:
     # Neither listens yet: only the reservation keeps them apart.
     choosers = [
         subprocess.Popen([sys.executable, "-c", _CHOOSE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -53,7 +53,7 @@ def test_an_offset_moves_every_documented_port_alike() -> None:
     assert moved.all() == [port + 1_000 for port in default_plan(2, 3).all()]
 
 
-def test_a_second_start_takes_the_ports_of_the_first(tmp_path: Path) -> None:
+def test_a_second_start_uses_the_ports_of_the_first(tmp_path: Path) -> None:
     plan = free_plan(1, 2)
     save_plan(tmp_path, plan)
     assert load_plan(tmp_path, 1, 2) == plan

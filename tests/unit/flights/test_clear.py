@@ -1,4 +1,4 @@
-"""What a run deletes before it begins, and `make clean` after it."""
+"""Files that a run of the flights example deletes before it begins, and `make clean` after it."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from examples.flights.run import NotARunError, clear, main
 
 
-def test_a_kept_cluster_is_stopped_before_its_files_go(tmp_path: Path) -> None:
+def test_a_kept_cluster_is_stopped_before_its_files_are_deleted(tmp_path: Path) -> None:
     cluster = tmp_path / "run" / "cluster"
     cluster.mkdir(parents=True)
     (tmp_path / "run" / "spark.log").touch()
@@ -33,7 +33,7 @@ def test_a_kept_cluster_is_stopped_before_its_files_go(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_directory_that_no_run_has_written_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_that_no_run_has_written_is_not_deleted(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work", encoding="utf-8")
     with pytest.raises(NotARunError):
         clear(tmp_path)
@@ -46,7 +46,7 @@ def test_a_directory_that_is_missing_or_empty_may_be_used(tmp_path: Path) -> Non
     assert not tmp_path.exists()
 
 
-def test_what_is_refused_is_said_whatever_characters_it_holds(
+def test_a_refused_directory_is_named_with_any_characters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Square brackets are markup to rich: some would be swallowed, others end the program with an error of its own."""
@@ -63,7 +63,7 @@ def test_what_is_refused_is_said_whatever_characters_it_holds(
 
 
 @pytest.mark.parametrize("text", ["inf", "nan", "-1", "soon"])
-def test_a_pace_that_is_no_time_is_refused_before_anything_starts(
+def test_an_invalid_pace_is_refused_before_a_process_starts(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):

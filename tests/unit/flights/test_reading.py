@@ -21,7 +21,7 @@ def test_a_partition_is_read_again_once_a_row_of_its_new_leader_is_in_the_table(
     assert READING.read_again_ms(killed_at_s=2.5, resumed_at={0: 24, 1: 29}) == {0: 4_500, 1: 4_000}
 
 
-def test_a_partition_that_got_no_record_of_its_new_leader_is_left_out() -> None:
+def test_a_partition_without_a_record_of_its_new_leader_is_omitted() -> None:
     assert READING.read_again_ms(killed_at_s=2.5, resumed_at={0: 25, 1: 29}) == {1: 4_000}
 
 
@@ -35,7 +35,7 @@ def test_times_count_from_the_first_record() -> None:
     assert [each.at_s for each in Reading.since(1.0, READING.batches).batches] == [0.0, 1.0, 5.5, 6.0]
 
 
-def test_a_line_that_is_still_being_written_is_left_out() -> None:
+def test_an_incomplete_line_is_omitted() -> None:
     line = json.dumps({"at_s": 1.5, "duration_ms": 3, "rows": 4, "ends": {"0": 4}}) + "\n"
     assert parse_batches([line, line[:-1]]) == [Batch(1.5, 3, 4, {0: 4})]
     assert parse_batches([line[:9]]) == []

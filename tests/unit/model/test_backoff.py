@@ -7,7 +7,7 @@ import pytest
 from paceline.model.backoff import Backoff
 
 
-def test_pauses_double_up_to_the_limit_and_are_exact_without_a_source_of_chance() -> None:
+def test_pauses_double_up_to_the_limit_and_are_exact_without_jitter() -> None:
     backoff = Backoff(initial_backoff_ms=1_000, max_backoff_ms=60_000)
     assert [backoff.backoff_ms(attempt) for attempt in (1, 2, 3, 6, 7, 8, 5_000)] == [
         1_000,
@@ -29,6 +29,6 @@ def test_jitter_spreads_pauses_within_its_bounds() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"initial_backoff_ms": -1}, {"max_backoff_ms": 1}, {"multiplier": 0.5}, {"jitter": 2}]
 )
-def test_a_backoff_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
+def test_an_invalid_backoff_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"must hold|fraction"):
         Backoff(**wrong)

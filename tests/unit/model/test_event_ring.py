@@ -1,4 +1,4 @@
-"""The latest state changes by position."""
+"""The ring of the latest state changes."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def causes(ring: EventRing, position: int, max_events: int = 100) -> list[str | 
     return [each.cause for each in ring.read(position, max_events).events]
 
 
-def test_a_reader_goes_on_where_it_stopped() -> None:
+def test_a_reader_continues_at_its_position() -> None:
     ring = ring_of(3)
     first = ring.read(0, 2)
     assert ([each.cause for each in first.events], first.next_position, first.lost_count) == (["0", "1"], 2, 0)
@@ -31,7 +31,7 @@ def test_a_reader_goes_on_where_it_stopped() -> None:
     assert causes(ring, 3) == ["3"]
 
 
-def test_a_slow_reader_is_told_what_it_missed_and_goes_on_at_the_oldest_kept() -> None:
+def test_a_slow_reader_gets_the_number_of_lost_events_and_continues_at_the_oldest() -> None:
     ring = ring_of(10)
     found = ring.read(1, 100)
     assert [each.cause for each in found.events] == ["6", "7", "8", "9"]
@@ -45,13 +45,13 @@ def test_the_ring_never_holds_more_than_its_capacity() -> None:
     assert causes(ring, 0) == [str(number) for number in range(993, 1_000)]
 
 
-def test_what_is_not_wanted_is_passed_over_and_counts_as_read() -> None:
+def test_filtered_events_are_skipped_and_count_as_read() -> None:
     ring = ring_of(6, capacity=10)
     found = ring.read(0, 100, lambda each: each.cause in {"1", "4"})
     assert ([each.cause for each in found.events], found.next_position) == (["1", "4"], 6)
 
 
-def test_one_look_is_bounded_however_narrow_the_filter() -> None:
+def test_one_read_is_bounded_for_any_filter() -> None:
     ring = ring_of(8, capacity=10)
     found = ring.read(0, 100, lambda each: each.cause == "7", max_looks=5)
     assert (found.events, found.next_position) == ((), 5)
@@ -64,10 +64,10 @@ def test_a_position_beyond_the_end_waits_at_the_end() -> None:
 
 
 @pytest.mark.parametrize(("wall_ms", "position"), [(0, 6), (6_000, 6), (7_500, 8), (9_000, 9), (9_001, 10)])
-def test_a_moment_is_found_as_far_as_it_is_kept(wall_ms: int, position: int) -> None:
+def test_a_time_is_found_among_the_kept_events(wall_ms: int, position: int) -> None:
     assert ring_of(10).position_since(wall_ms) == position
 
 
-def test_a_ring_of_nothing_is_refused() -> None:
+def test_a_capacity_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="a ring of 0"):
         EventRing(0)

@@ -1,4 +1,4 @@
-"""When which topic changed last."""
+"""Revisions of metadata: the topics that changed since a reader's revision."""
 
 import random
 
@@ -13,16 +13,16 @@ def now(revisions: MetadataRevisions) -> MetadataPosition:
     return MetadataPosition(revisions.revision, 0)
 
 
-def test_a_newcomer_gets_everything_and_then_only_what_changes() -> None:
+def test_a_new_reader_gets_everything_and_then_only_changes() -> None:
     revisions = MetadataRevisions()
     revisions.changed(["a", "b"], cluster=(1, 2))
     first = revisions.since(None, 100)
     assert [name for name, _ in first.entries] == ["a", "b", CLUSTER]
-    assert first.anew and not first.more
+    assert first.is_snapshot and not first.more
     assert names(revisions, first.position) == []
     revisions.changed(["b"], cluster=(1, 2))
     again = revisions.since(first.position, 100)
-    assert ([name for name, _ in again.entries], again.anew) == (["b"], False)
+    assert ([name for name, _ in again.entries], again.is_snapshot) == (["b"], False)
 
 
 def test_a_topic_that_changes_often_has_one_entry() -> None:
@@ -43,7 +43,7 @@ def test_brokers_and_controller_count_only_when_they_differ() -> None:
     assert names(revisions, at) == [CLUSTER]
 
 
-def test_what_is_gone_is_told_to_those_who_knew_it() -> None:
+def test_a_deletion_is_sent_to_readers_that_had_the_topic() -> None:
     revisions = MetadataRevisions()
     revisions.changed(["a", "b"], cluster=None)
     at = now(revisions)
@@ -51,7 +51,7 @@ def test_what_is_gone_is_told_to_those_who_knew_it() -> None:
     assert names(revisions, at) == ["a"]
 
 
-def test_who_comes_back_too_late_begins_anew() -> None:
+def test_a_reader_that_returns_too_late_gets_everything_again() -> None:
     revisions = MetadataRevisions(gone_topics_kept=2)
     revisions.changed(["a", "b", "c", "d"], cluster=None)
     early = now(revisions)
@@ -59,16 +59,16 @@ def test_who_comes_back_too_late_begins_anew() -> None:
         revisions.gone(topic)
     late = now(revisions)
     revisions.gone("c")
-    assert revisions.since(early, 100).anew, "that a is gone is forgotten"
-    assert not revisions.since(late, 100).anew
+    assert revisions.since(early, 100).is_snapshot, "the deletion of a is no longer recorded"
+    assert not revisions.since(late, 100).is_snapshot
     assert names(revisions, None) == ["d", "b", "c"]
 
 
-def test_a_revision_of_the_future_begins_anew() -> None:
-    assert MetadataRevisions().since(MetadataPosition(5, 0), 100).anew
+def test_a_revision_above_the_present_one_gets_everything_again() -> None:
+    assert MetadataRevisions().since(MetadataPosition(5, 0), 100).is_snapshot
 
 
-def test_a_restart_forgets_and_begins_a_generation() -> None:
+def test_a_restart_begins_a_new_generation() -> None:
     revisions = MetadataRevisions()
     revisions.changed(["a"], cluster=(1,))
     revisions.restart()
@@ -77,7 +77,7 @@ def test_a_restart_forgets_and_begins_a_generation() -> None:
     assert names(revisions, None) == [CLUSTER]
 
 
-def test_whoever_lets_people_watch_hears_of_every_change() -> None:
+def test_every_change_calls_the_listener() -> None:
     heard: list[int] = []
     revisions = MetadataRevisions(on_change=lambda: heard.append(revisions.revision))
     revisions.changed(["a"], cluster=None)
@@ -86,7 +86,7 @@ def test_whoever_lets_people_watch_hears_of_every_change() -> None:
     assert heard == [1, 2, 0]
 
 
-def test_a_reader_in_small_steps_ends_with_the_state_whatever_changes_meanwhile() -> None:
+def test_a_reader_in_small_steps_ends_with_the_present_state_despite_changes() -> None:
     for seed in range(50):
         rng = random.Random(seed)
         revisions = MetadataRevisions(gone_topics_kept=rng.randrange(1, 6))
@@ -113,7 +113,7 @@ def read(
     revisions: MetadataRevisions, at: MetadataPosition | None, actual: dict[str, int], known: dict[str, int], most: int
 ) -> tuple[MetadataPosition, bool]:
     found = revisions.since(at, most)
-    if found.anew:
+    if found.is_snapshot:
         known.clear()
     for name, _ in found.entries:
         known.pop(name, None)

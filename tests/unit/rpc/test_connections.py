@@ -1,4 +1,4 @@
-"""Ending a client's connection: the right one, and no other."""
+"""Ending the connection of one client, and no other connection."""
 
 import socket
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def test_the_connection_to_a_peer_is_ended_and_others_are_not(listener: socket.s
         other.close()
 
 
-def test_a_peer_that_came_over_ipv4_to_a_socket_of_both_kinds_is_found() -> None:
+def test_a_peer_over_ipv4_to_a_dual_stack_socket_is_found() -> None:
     try:
         both = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     except (OSError, ValueError):
@@ -55,7 +55,7 @@ def test_a_peer_that_came_over_ipv4_to_a_socket_of_both_kinds_is_found() -> None
             assert client.recv(1) == b""
 
 
-def test_who_is_not_connected_cannot_be_cut_off(listener: socket.socket) -> None:
+def test_a_peer_without_a_connection_cannot_be_disconnected(listener: socket.socket) -> None:
     connection = Connection(listener)
     connection.close()
     assert not cut_connection(connection.peer)
@@ -75,5 +75,5 @@ def test_who_is_not_connected_cannot_be_cut_off(listener: socket.socket) -> None
         ("", None),
     ],
 )
-def test_a_peer_as_grpc_writes_it_has_an_address_or_none(peer: str, address: tuple[str, int] | None) -> None:
+def test_a_peer_string_of_grpc_parses_to_an_address_or_none(peer: str, address: tuple[str, int] | None) -> None:
     assert address_of_peer(peer) == address

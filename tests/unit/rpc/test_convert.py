@@ -295,7 +295,7 @@ def test_a_leaders_view_of_its_replicas_survives_the_wire(view: client_io.Partit
     assert reverse_conversions.partition_replicas_from_proto(message) == view
 
 
-def test_a_leader_hint_carries_the_address_of_the_listener_that_was_asked() -> None:
+def test_a_leader_hint_has_the_address_for_the_listener_of_the_request() -> None:
     failure = client_io.PartitionFailure(ErrorCode.NOT_LEADER_OR_FOLLOWER, "moved", client_io.LeaderHint(2, 8))
     message = convert.failure_to_proto(failure, lambda broker: control.Endpoint("EXTERNAL", "host", 19_000 + broker))
     assert (message.current_leader.host, message.current_leader.port) == ("host", 19_002)
@@ -304,7 +304,7 @@ def test_a_leader_hint_carries_the_address_of_the_listener_that_was_asked() -> N
     assert reverse_conversions.leader_address_from_proto(log_pb.ProducePartitionResult()) is None
 
 
-def test_acks_that_are_not_given_mean_all() -> None:
+def test_missing_acks_mean_all() -> None:
     assert convert.acks_from_proto(log_pb.ACKS_UNSPECIFIED) is RequiredAcks.ALL
     assert convert.acks_from_proto(log_pb.ACKS_NONE) is RequiredAcks.NONE
     assert convert.acks_from_proto(log_pb.ACKS_LEADER) is RequiredAcks.LEADER
@@ -316,7 +316,7 @@ def test_unknown_acks_are_refused_with_their_own_code(number: int) -> None:
         convert.acks_from_proto(number)
 
 
-def test_sizes_and_waits_that_are_not_given_get_their_documented_defaults() -> None:
+def test_missing_sizes_and_waits_get_their_documented_defaults() -> None:
     request = convert.fetch_from_proto(
         log_pb.FetchRequest(max_wait_ms=31_536_000, partitions=[log_pb.FetchPartition(topic="t")])
     )
@@ -325,7 +325,7 @@ def test_sizes_and_waits_that_are_not_given_get_their_documented_defaults() -> N
     assert convert.timeout_from_proto(0) == 30_000
 
 
-def test_a_fetch_says_where_its_caller_is() -> None:
+def test_a_fetch_contains_the_rack_of_its_caller() -> None:
     request = convert.fetch_from_proto(log_pb.FetchRequest(rack_id="r1"))
     assert (request.rack, reverse_conversions.fetch_to_proto(request).rack_id) == ("r1", "r1")
 
@@ -334,7 +334,7 @@ def fetch_of(**fields: Any) -> log_pb.FetchRequest:
     return log_pb.FetchRequest(partitions=[log_pb.FetchPartition(**{"topic": "t", **fields})])
 
 
-def test_a_fetch_opens_a_session_only_when_it_says_so() -> None:
+def test_a_fetch_opens_a_session_only_on_request() -> None:
     plain, opening = log_pb.FetchRequest(), log_pb.FetchRequest(open_session=True)
     epochs = [convert.fetch_from_proto(message).session_epoch for message in (plain, opening)]
     assert epochs == [convert.CLOSING_EPOCH, convert.OPENING_EPOCH]
@@ -425,14 +425,14 @@ def test_hostile_replica_fetches_are_refused(message: replica_pb.FetchRequest) -
         convert.replica_fetch_from_proto(message)
 
 
-def test_an_error_code_nobody_knows_is_still_a_failure() -> None:
+def test_an_unknown_error_code_is_a_failure() -> None:
     for number in (0, 424_242):
         result = control_pb.ControlPartitionResult(topic="t", error=number)  # type: ignore[arg-type]
         assert convert.error_code_of(over_the_wire(result)) is ErrorCode.UNKNOWN_SERVER_ERROR
     assert convert.error_code_of(control_pb.ControlPartitionResult(topic="t")) is ErrorCode.NONE
 
 
-def test_a_bad_replica_list_is_refused_every_time_and_a_good_one_is_shared() -> None:
+def test_an_invalid_replica_list_is_refused_every_time_and_a_valid_one_is_shared() -> None:
     for _ in range(2):
         for bad in ([1, 1], [2, -1]):
             with pytest.raises(InvalidRequestError):

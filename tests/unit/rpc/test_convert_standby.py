@@ -33,12 +33,12 @@ updates = st.builds(
 
 
 @given(updates)
-def test_what_is_sent_is_what_arrives(update: StateUpdate) -> None:
+def test_an_update_survives_the_wire(update: StateUpdate) -> None:
     message = pb.FollowStateResponse.FromString(convert.state_update_to_proto(update).SerializeToString())
     assert convert.state_update_from_proto(message) == update
 
 
-def test_no_change_of_brokers_and_no_brokers_are_two_things() -> None:
+def test_unchanged_brokers_differ_from_no_brokers() -> None:
     choices: tuple[dict[int, int] | None, ...] = (None, {})
     for epochs in choices:
         update = StateUpdate(1, 1, broker_epochs=epochs)
@@ -46,7 +46,7 @@ def test_no_change_of_brokers_and_no_brokers_are_two_things() -> None:
         assert convert.state_update_from_proto(message).broker_epochs == epochs
 
 
-def test_equal_in_sync_sets_are_kept_once() -> None:
+def test_equal_isrs_are_stored_once() -> None:
     known = {number: LeaderAndIsr(1, 0, (1, 2, 3), 0, 1) for number in range(3)}
     message = convert.state_update_to_proto(StateUpdate(1, 1, topics={"a": TopicStates(None, known)}))
     found = convert.state_update_from_proto(message).topics["a"].states

@@ -1,4 +1,4 @@
-"""Errors cross the wire and come back as the class that was raised."""
+"""Errors survive the wire: the client raises the class that the server raised."""
 
 import grpc
 import pytest
@@ -32,7 +32,7 @@ from paceline.v1 import errors_pb2
 
 
 class FakeCall(grpc.RpcError):
-    """A failed call as gRPC hands it to a client."""
+    """A failed call as a gRPC client receives it."""
 
     def __init__(self, code: grpc.StatusCode, details: str = "", trailers: tuple[tuple[str, bytes], ...] = ()) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def _options(value: EnumValueDescriptor) -> tuple[bool, bool, bool]:
     return options[errors_pb2.retriable], options[errors_pb2.definite], options[errors_pb2.refresh_metadata]
 
 
-def test_the_options_of_the_protos_say_the_same_as_the_error_classes() -> None:
+def test_the_options_of_the_protos_equal_those_of_the_error_classes() -> None:
     values = errors_pb2.ErrorCode.DESCRIPTOR.values
     said = {value.number: _options(value) for value in values if value.number}
     assert said == {
@@ -77,7 +77,7 @@ def test_the_options_of_the_protos_say_the_same_as_the_error_classes() -> None:
     }
 
 
-def test_a_client_learns_the_pause_that_a_throttled_call_asks_for() -> None:
+def test_a_client_reads_the_retry_delay_of_a_throttled_call() -> None:
     assert from_rpc_error(sent(ThrottledError("full").with_metadata(retry_delay_ms=250))).retry_delay_ms == 250
     assert from_rpc_error(sent(NotControllerError("not me"))).retry_delay_ms == 0
 
@@ -92,13 +92,13 @@ def test_the_error_info_names_domain_reason_and_metadata() -> None:
     )
 
 
-def test_an_offset_out_of_range_carries_both_ends_of_the_log() -> None:
+def test_an_offset_out_of_range_contains_both_ends_of_the_log() -> None:
     back = from_rpc_error(sent(OffsetOutOfRangeError("too far", log_start_offset=5, end_offset=9)))
     assert isinstance(back, OffsetOutOfRangeError)
     assert (back.log_start_offset, back.end_offset) == (5, 9)
 
 
-def test_a_throttled_caller_is_told_how_long_to_wait() -> None:
+def test_a_throttled_status_contains_the_retry_delay() -> None:
     from google.rpc import error_details_pb2
 
     status = to_rpc_status(ThrottledError("full").with_metadata(retry_delay_ms=250))
@@ -107,7 +107,7 @@ def test_a_throttled_caller_is_told_how_long_to_wait() -> None:
     assert retry.retry_delay.ToMilliseconds() == 250
 
 
-def test_trailers_stay_small_however_long_the_message_is() -> None:
+def test_trailers_stay_small_for_any_length_of_the_message() -> None:
     error = UnknownServerError("x" * 1_000_000).with_metadata(detail="y" * 1_000_000)
     assert to_rpc_status(error).ByteSize() < 4_096
 
@@ -122,7 +122,7 @@ def test_trailers_stay_small_however_long_the_message_is() -> None:
         (grpc.StatusCode.INTERNAL, UnknownServerError),
     ],
 )
-def test_a_status_grpc_made_itself_becomes_the_nearest_class(
+def test_a_status_created_by_grpc_becomes_the_nearest_error_class(
     status: grpc.StatusCode, expected: type[PacelineError]
 ) -> None:
     failure = FakeCall(status, "said by gRPC")
@@ -142,11 +142,11 @@ def test_a_status_grpc_made_itself_becomes_the_nearest_class(
         ("", False),
     ],
 )
-def test_only_a_connection_that_was_never_made_leaves_no_doubt_about_the_outcome(details: str, definite: bool) -> None:
+def test_only_a_failed_connect_is_a_definite_failure(details: str, definite: bool) -> None:
     error = from_rpc_error(FakeCall(grpc.StatusCode.UNAVAILABLE, details))
     assert isinstance(error, BrokerNotAvailableError) and is_retriable(error)
     assert error.definite is definite
-    assert from_rpc_error(sent(BrokerNotAvailableError("still starting"))).definite, "the server said so itself"
+    assert from_rpc_error(sent(BrokerNotAvailableError("still starting"))).definite, "the status is the server's own"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_message_above_grpcs_own_limit_is_too_large_and_not_worth_a_retry(deta
     assert type(error) is MessageTooLargeError and not is_retriable(error)
 
 
-def test_a_malformed_trailer_does_not_fail_twice() -> None:
+def test_a_malformed_trailer_is_ignored() -> None:
     failure = FakeCall(grpc.StatusCode.INTERNAL, "odd", ((DETAILS_KEY, b"\xff\xff\xff"),))
     assert error_info(failure) is None
     assert isinstance(from_rpc_error(failure), UnknownServerError)
@@ -174,7 +174,7 @@ def test_a_reason_of_a_newer_server_is_an_unknown_server_error() -> None:
     assert isinstance(from_rpc_error(call), UnknownServerError)
 
 
-def test_retriable_and_timeout_look_through_the_rpc_error() -> None:
+def test_retriable_and_timeout_are_read_from_the_rpc_error() -> None:
     assert is_retriable(sent(NotControllerError("x")))
     assert not is_retriable(sent(MessageTooLargeError("x")))
     assert is_retriable(FakeCall(grpc.StatusCode.UNAVAILABLE))

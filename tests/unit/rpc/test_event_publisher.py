@@ -1,4 +1,4 @@
-"""Events reach the topic once the cluster takes them; until then nothing waits for them and nothing grows."""
+"""Events reach the topic as soon as the cluster accepts them; until then they delay nothing and memory is bounded."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from paceline.v1 import cluster_event_pb2, record_pb2
 
 
 class RecordingPublisher(EventPublisher):
-    """Keeps what would be produced; fails the first ``failures`` attempts."""
+    """Records produced events; fails the first ``failures`` attempts."""
 
     def __init__(self, hub: WatchHub, failures: int = 0) -> None:
         super().__init__(hub, list, lambda _address: None, 1)
@@ -75,7 +75,7 @@ async def test_a_repeated_attempt_has_the_same_event_ids() -> None:
     assert publisher.attempts == [[b"x.0", b"x.1"]] * 4 and publisher.values == ["a", "b"]
 
 
-async def test_events_that_left_the_ring_are_counted_and_the_others_keep_their_ids() -> None:
+async def test_events_that_left_the_ring_are_counted_and_later_ones_keep_their_ids() -> None:
     hub = WatchHub("x", EventRing(3))
     say(hub, *"abc")
     publisher = RecordingPublisher(hub, failures=1)
@@ -100,7 +100,7 @@ async def test_events_lost_while_the_cluster_refused_them_are_counted() -> None:
     assert publisher.values == ["a", "d", "e"] and publisher.lost == 2
 
 
-async def test_without_a_known_broker_the_publisher_waits_and_holds_up_nothing() -> None:
+async def test_without_a_known_broker_the_publisher_waits_and_delays_nothing() -> None:
     hub = WatchHub("x")
     publisher = EventPublisher(hub, list, lambda _address: None, 3)
     say(hub, "a")

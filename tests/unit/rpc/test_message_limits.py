@@ -44,7 +44,7 @@ def test_a_partition_of_millions_of_fields_is_refused_quickly(content: bytes) ->
     assert time.process_time() - begin < SOON_S
 
 
-def test_as_many_partitions_and_records_as_are_allowed_are_taken() -> None:
+def test_the_largest_allowed_number_of_partitions_and_records_is_accepted() -> None:
     parts = [pb.ProducePartition(topic="t", partition=index, batch=b"x") for index in range(MAX_CLIENT_PARTITIONS)]
     assert len(wire.parse_produce(pb.ProduceRequest(partitions=parts).SerializeToString()).partitions) == len(parts)
     records = RecordList(records=[Record()] * MAX_RECORDS)
@@ -66,7 +66,7 @@ def test_a_message_of_the_generated_classes_is_counted_before_it_is_parsed() -> 
 @pytest.mark.parametrize(
     "data", [b"\x08" * 3_001 + b"\x01", b"\x08" + b"\x80" * 4_000, b"\x07" * 4_000, b"\x12\xff\xff\x7f" * 1_000]
 )
-def test_bytes_that_are_no_message_are_left_to_the_parser(data: bytes) -> None:
+def test_malformed_bytes_are_refused_by_the_parser(data: bytes) -> None:
     refuse_too_many_fields(data, 2_000)
 
 

@@ -19,7 +19,7 @@ FEW = 1_000
 
 
 def field(number: int, content: bytes) -> bytes:
-    """Return a field of a length, in the bytes of the wire."""
+    """Return a length-delimited field in wire format."""
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 
@@ -63,14 +63,14 @@ def test_more_elements_in_inner_lists_than_are_allowed_are_refused(
         refuse_too_many_elements(data, message, FEW)
 
 
-def test_encoded_batches_are_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoded_batches_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nested_crowds, "_marks", None)
     batches = [log_pb.ProducePartition(topic="t", partition=one, batch=b"\n" * 100_000) for one in range(20)]
     data = log_pb.ProduceRequest(partitions=batches).SerializeToString()
     refuse_too_many_elements(data, log_pb.ProduceRequest, FEW)
 
 
-def test_as_many_elements_as_are_allowed_are_taken() -> None:
+def test_the_largest_allowed_number_of_elements_is_accepted() -> None:
     rows = [admin_pb.ReplicaAssignment(broker_ids=[1, 2, 3])] * 100
     topics = [admin_pb.NewTopic(name="t", assignments=rows)]
     data = admin_pb.CreateTopicsRequest(topics=topics).SerializeToString()
@@ -79,24 +79,24 @@ def test_as_many_elements_as_are_allowed_are_taken() -> None:
         refuse_too_many_elements(data, admin_pb.CreateTopicsRequest, 1 + 100 + 299)
 
 
-def test_a_produce_request_with_as_many_records_as_are_allowed_and_a_header_each_is_taken() -> None:
+def test_the_largest_produce_request_with_a_header_per_record_is_accepted() -> None:
     one = record_pb2.Record(key=b"k", value=b"\x0a\x1a", headers=[record_pb2.Header(key="h")])
     records = record_pb2.RecordList(records=[one] * (MAX_RECORDS - 1))
     request = log_pb.ProduceRequest(partitions=[log_pb.ProducePartition(topic="t", records=records)])
     refuse_too_many_elements(request.SerializeToString(), log_pb.ProduceRequest)
 
 
-def test_a_batch_may_hold_whatever_it_likes() -> None:
+def test_a_batch_may_contain_any_bytes() -> None:
     part = log_pb.ProducePartition(topic="t", batch=b"\x0a\x00" * 1_000_000)
     refuse_too_many_elements(log_pb.ProduceRequest(partitions=[part]).SerializeToString(), log_pb.ProduceRequest)
 
 
-def test_a_message_of_millions_of_single_fields_is_refused_too() -> None:
+def test_a_message_of_millions_of_singular_fields_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match=f"more than {MAX_STEPS} fields"):
         refuse_too_many_elements(field(1, b"\x10\x01" * (MAX_STEPS + 1)), admin_pb.CreateTopicsRequest)
 
 
-def test_bytes_that_are_no_message_are_left_to_the_parser() -> None:
+def test_malformed_bytes_are_refused_by_the_parser() -> None:
     chance = random.Random(5)
     for _ in range(500):
         data = bytearray(field(1, field(1, b"t") + field(4, field(1, b"\x01\x02")) * 3) * 4)
@@ -108,7 +108,7 @@ def test_bytes_that_are_no_message_are_left_to_the_parser() -> None:
             refuse_too_many_elements(bytes(data), admin_pb.CreateTopicsRequest, 60)
 
 
-def test_a_parser_of_clients_messages_counts_and_one_of_our_own_processes_does_not() -> None:
+def test_messages_of_clients_are_counted_and_messages_of_nodes_are_not() -> None:
     crowd = admin_pb.CreateTopicsRequest(topics=[admin_pb.NewTopic(assignments=[admin_pb.ReplicaAssignment()] * FEW)])
     with pytest.raises(InvalidRequestError, match="elements in the lists"):
         typed_parser(admin_pb.CreateTopicsRequest.FromString, FEW, FEW)(crowd.SerializeToString())

@@ -1,4 +1,4 @@
-"""Long lists come in pages that neither repeat nor leave out entries."""
+"""Long lists are returned in pages that neither repeat nor omit entries."""
 
 from collections.abc import Callable
 
@@ -38,7 +38,7 @@ def test_all_pages_together_are_the_whole_list(page_size: int) -> None:
     assert names_of(merged_pages(asked, serving(names), "topics")) == wanted
 
 
-def test_entries_that_come_and_go_between_pages_neither_repeat_nor_hide_others() -> None:
+def test_entries_added_or_removed_between_pages_neither_repeat_nor_hide_others() -> None:
     names = ["a", "c", "e", "g"]
     ask = serving(names)
     first = ask(DescribeTopicsRequest(page_size=2))
@@ -66,12 +66,12 @@ def test_a_token_of_another_call_is_refused(token: str) -> None:
 @pytest.mark.parametrize(
     "request_", [DescribeTopicsRequest(page_size=-1), DescribeTopicsRequest(topics=["a"], page_token=encode_token(2))]
 )
-def test_a_page_that_cannot_be_is_refused(request_: DescribeTopicsRequest) -> None:
+def test_an_invalid_page_request_is_refused(request_: DescribeTopicsRequest) -> None:
     with pytest.raises(InvalidRequestError):
         serving(["a"])(request_)
 
 
-def test_a_client_gives_up_a_list_whose_pages_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_ends_a_list_whose_pages_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "MAX_PAGES", 3)
     endless: Ask = lambda request: DescribeTopicsResponse(next_page_token="again")  # noqa: E731
     with pytest.raises(UnknownServerError, match="3 pages"):

@@ -1,4 +1,4 @@
-"""Slots for requests that are being received: which call is next, which is refused, and that no slot is lost."""
+"""Slots for requests that are being received: the order of calls, refusals, and that no slot is lost."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ def limiter(**options: Any) -> ReceiveLimiter:
 
 
 class Call:
-    """A call whose request arrives when the test says so."""
+    """A call whose request the test delivers."""
 
     def __init__(self, receive_limiter: ReceiveLimiter) -> None:
         self.admitted = asyncio.Event()
@@ -37,7 +37,7 @@ class Call:
         return b"request"
 
 
-async def test_calls_beyond_the_slots_wait_and_the_newest_is_next() -> None:
+async def test_calls_without_a_slot_wait_and_the_newest_is_next() -> None:
     receive_limiter = limiter(slots=2)
     calls = [Call(receive_limiter) for _ in range(4)]
     await until(lambda: receive_limiter.under_way == 2)
@@ -69,7 +69,7 @@ async def test_slow_sender_gives_its_slot_to_others_and_may_finish() -> None:
     assert receive_limiter.under_way == 0
 
 
-async def test_one_slow_sender_too_many_cuts_off_the_oldest() -> None:
+async def test_one_slow_sender_too_many_ends_the_oldest_call() -> None:
     receive_limiter = limiter(slow_after_s=0.02, slow_senders=1)
     first = Call(receive_limiter)
     await until(first.admitted.is_set)
@@ -80,14 +80,14 @@ async def test_one_slow_sender_too_many_cuts_off_the_oldest() -> None:
     assert await second.task == b"request"
 
 
-async def test_sender_that_never_finishes_is_cut_off() -> None:
+async def test_sender_that_never_finishes_is_ended() -> None:
     receive_limiter = limiter(slow_after_s=0.02, receipt_s=0.05)
     with pytest.raises(ThrottledError, match="too long to arrive"):
         await Call(receive_limiter).task
     assert receive_limiter.under_way == 0
 
 
-async def test_no_slot_is_lost_whatever_ends_a_call() -> None:
+async def test_no_slot_is_lost_however_a_call_ends() -> None:
     rng = random.Random(7)
     receive_limiter = limiter(slots=3, slow_after_s=0.005, slow_senders=2, wait_s=0.02, receipt_s=0.03)
     calls: list[Call] = []

@@ -1,4 +1,4 @@
-"""Retries end, pause as told, and report the last real cause."""
+"""Retries end, pause as configured, and report the last cause."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ FAST = RetryPolicy(initial_backoff_ms=0, max_backoff_ms=0, deadline_ms=None, max
 
 
 class Scripted:
-    """Raises or returns what the script says, one entry per call."""
+    """Raises or returns the entries of a script, one per call."""
 
     def __init__(self, *script: object) -> None:
         self.script = list(script)
@@ -52,18 +52,18 @@ def test_the_attempts_are_counted_and_the_last_cause_is_raised() -> None:
     assert len(call.script) == 4
 
 
-def test_the_final_error_is_the_last_real_cause_and_not_timed_out() -> None:
+def test_the_final_error_is_the_last_cause_and_not_a_timeout() -> None:
     call = Scripted(NotControllerError("not me"), *(RequestTimedOutError("late") for _ in range(3)))
     with pytest.raises(NotControllerError, match="not me"):
         call_with_retry(FAST, call)
 
 
-def test_a_retry_that_only_ever_timed_out_says_so() -> None:
+def test_a_retry_whose_attempts_all_timed_out_raises_a_timeout() -> None:
     with pytest.raises(RequestTimedOutError, match="late"):
         call_with_retry(FAST, Scripted(*(RequestTimedOutError("late") for _ in range(4))))
 
 
-def test_a_retry_ends_with_the_life_of_what_it_serves() -> None:
+def test_a_retry_ends_when_its_owner_is_closed() -> None:
     over = threading.Event()
     call = Scripted(*(LeaderNotAvailableError(str(number)) for number in range(9)))
 
@@ -77,7 +77,7 @@ def test_a_retry_ends_with_the_life_of_what_it_serves() -> None:
         )
 
 
-def test_the_deadline_bounds_all_attempts_and_each_call_is_told_what_is_left() -> None:
+def test_the_deadline_bounds_all_attempts_and_each_call_gets_the_remaining_time() -> None:
     policy = RetryPolicy(initial_backoff_ms=20, max_backoff_ms=20, jitter=0, deadline_ms=100)
     call = Scripted(*(LeaderNotAvailableError("down") for _ in range(50)))
     with pytest.raises(LeaderNotAvailableError, match="down"):
@@ -101,7 +101,7 @@ def test_a_policy_without_an_end_is_refused() -> None:
         RetryPolicy(deadline_ms=None)
 
 
-async def test_coroutines_retry_by_the_same_rules() -> None:
+async def test_coroutines_are_retried_by_the_same_rules() -> None:
     call = Scripted(LeaderNotAvailableError("1"), "done")
 
     async def once(seconds_left: float | None) -> object:

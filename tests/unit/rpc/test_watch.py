@@ -112,7 +112,7 @@ async def test_a_watcher_gets_a_cursor_at_once_and_each_event_as_it_happens() ->
     assert causes(resumed.batch) == ["4"] and not resumed.batch.HasField("gap")
 
 
-async def test_a_slow_watcher_gets_a_gap_with_what_it_lost_and_goes_on() -> None:
+async def test_a_slow_watcher_gets_a_gap_with_the_number_of_lost_events_and_continues() -> None:
     served = Served(capacity=3)
     stream = served.WatchEvents(pb.WatchEventsRequest(), None)
     await first(stream)
@@ -125,7 +125,7 @@ async def test_a_slow_watcher_gets_a_gap_with_what_it_lost_and_goes_on() -> None
     assert causes(after.batch) == ["10"] and not after.batch.HasField("gap")
 
 
-async def test_a_cursor_of_another_process_is_a_gap_and_begins_where_it_is_told() -> None:
+async def test_a_cursor_of_another_process_gives_a_gap_and_begins_as_requested() -> None:
     served = Served()
     served.say("1", "2", "3")
     everything = await poll(served, cursor="e.run0.17")
@@ -147,7 +147,7 @@ async def test_events_are_picked_by_topic_and_by_kind() -> None:
     assert causes(await poll(served, cursor=found.cursor, filter=of_a)) == []
 
 
-async def test_a_poll_waits_for_an_event_and_no_longer_than_it_was_told() -> None:
+async def test_a_poll_waits_for_an_event_up_to_its_limit() -> None:
     served = Served()
     waiting = asyncio.create_task(poll(served, since_ms=0, max_wait_ms=60_000))
     while not served.hub.watcher_count:
@@ -159,7 +159,7 @@ async def test_a_poll_waits_for_an_event_and_no_longer_than_it_was_told() -> Non
     assert 0.04 <= asyncio.get_running_loop().time() - begin < SOON_S
 
 
-async def test_a_long_list_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_list_is_sent_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     served = Served()
     served.say(*(str(number) for number in range(7)))
     cursor, pieces = "", []
@@ -184,12 +184,12 @@ async def test_a_long_list_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     ],
     ids=lambda value: str(value)[:40],
 )
-async def test_what_makes_no_sense_is_refused(request_: dict[str, Any]) -> None:
+async def test_an_invalid_watch_request_is_refused(request_: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError):
         await poll(Served(), **request_)
 
 
-async def test_a_watch_of_the_active_controller_ends_with_its_term_and_its_last_event() -> None:
+async def test_a_watch_of_the_active_controller_ends_with_its_last_event_when_it_resigns() -> None:
     served = Served()
     stream = served.WatchEvents(pb.WatchEventsRequest(active_controller_only=True), None)
     await first(stream)
@@ -214,7 +214,7 @@ async def test_watchers_are_counted_and_one_too_many_is_refused() -> None:
     await first(served.WatchEvents(pb.WatchEventsRequest(), None))
 
 
-async def test_many_watchers_hear_the_same_in_the_same_order() -> None:
+async def test_many_watchers_receive_the_same_events_in_the_same_order() -> None:
     served = Served(capacity=1_000, max_watchers=200)
 
     async def collect() -> list[str]:
@@ -252,7 +252,7 @@ async def test_a_process_that_stops_ends_its_watches() -> None:
         await poll(served)
 
 
-async def test_a_stream_without_news_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_stream_sends_keepalive_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_servicer, "ALIVE_S", 0.05)
     served = Served()
     events = await first(served.WatchEvents(pb.WatchEventsRequest(), None), 3)
@@ -262,7 +262,7 @@ async def test_a_stream_without_news_says_that_it_is_alive(monkeypatch: pytest.M
     assert all(not message.changes.topics and message.changes.cursor for message in alive)
 
 
-async def test_metadata_is_sent_whole_and_then_by_what_changes() -> None:
+async def test_metadata_is_sent_completely_and_then_as_changes() -> None:
     served = Served()
     served.has("a", 2)
     served.has("b", 1)
@@ -282,7 +282,7 @@ async def test_metadata_is_sent_whole_and_then_by_what_changes() -> None:
     assert list(resumed.removed_topics) == ["a"] and not resumed.snapshot
 
 
-async def test_metadata_of_another_run_or_term_begins_anew() -> None:
+async def test_metadata_of_another_process_or_controller_epoch_is_sent_completely() -> None:
     served = Served()
     served.has("a", 1)
     before = await poll_metadata(served)
@@ -293,7 +293,7 @@ async def test_metadata_of_another_run_or_term_begins_anew() -> None:
     assert after.snapshot and [topic.name for topic in after.topics] == ["b"]
 
 
-async def test_metadata_of_many_partitions_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metadata_of_many_partitions_is_sent_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_servicer, "MAX_PARTITIONS", 10)
     served = Served()
     for number in range(8):
@@ -312,7 +312,7 @@ async def answered_empty(served: Served, cursor: str) -> bool:
     return not (changes.snapshot or changes.topics or changes.removed_topics or changes.HasField("cluster"))
 
 
-async def test_metadata_of_the_topics_asked_for_only() -> None:
+async def test_only_metadata_of_the_requested_topics_is_sent() -> None:
     served = Served()
     for name in ("a", "b", "c"):
         served.has(name, 1)
@@ -401,7 +401,7 @@ def test_the_field_of_a_kind_has_its_name_and_its_number_plus_100() -> None:
     assert fields == kinds
 
 
-def test_an_event_of_a_newer_release_is_shown_as_one() -> None:
+def test_an_event_of_a_newer_release_is_shown_as_unknown() -> None:
     message = cluster_event_pb2.ClusterEvent(source="broker-1", cause="new")
     change = event_from_proto(message)
     assert (change.kind, change.cause) == (StateChangeKind.TRANSITION, "an event of a newer release: new")

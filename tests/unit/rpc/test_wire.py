@@ -1,4 +1,4 @@
-"""The bulk messages are, byte for byte and value for value, what the generated messages say they are."""
+"""The hand-written codecs of bulk messages agree with the generated messages, byte for byte and value for value."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def test_a_fetch_answer_has_the_bytes_of_the_generated_message(
     assert wire.fetch_response(session_id, results) == message.SerializeToString()
 
 
-def test_a_replica_to_read_from_comes_through_every_form() -> None:
+def test_the_preferred_read_replica_survives_every_encoding() -> None:
     result = client_io.FetchResult(TopicPartition("t", 1), None, 5, 5, 0, preferred_read_replica=7)
     data = wire.fetch_response(3, [result])
     assert (
@@ -139,7 +139,7 @@ def request_of(part: bytes) -> bytes:
         BIG_BATCH + b"\x22\x01x",  # the batch twice: the last one counts
         BIG_BATCH + pb.ProducePartition(records={"records": [{"value": b"v"}]}).SerializeToString(),
         BIG_RECORDS + b"\x22\x01x",
-        BIG_BATCH + b"\x10\x07",  # a field behind the payload
+        BIG_BATCH + b"\x10\x07",  # a field after the payload
         BIG_BATCH + b"\xc0\x3e\x01",  # a field of a later version
         BIG_BATCH + b"\x0d\x00\x00\x00\x00",  # a known number with another wire type
         BIG_BATCH + b"\x0b\x0c",  # a group
@@ -166,7 +166,7 @@ def test_unusual_produce_requests_are_parsed_as_the_generated_message_parses_the
     st.integers(0, 3),
 )
 @example([b"\x1a", b"\x80"], 3, 1)
-def test_damaged_produce_requests_never_do_worse_than_the_generated_parser(
+def test_damaged_produce_requests_are_handled_as_by_the_generated_parser(
     garbage: list[bytes], position: int, cut: int
 ) -> None:
     whole = request_of(BIG_BATCH)
@@ -174,7 +174,7 @@ def test_damaged_produce_requests_never_do_worse_than_the_generated_parser(
 
 
 @given(REPLICA_RESPONSES, st.data())
-def test_damaged_answers_of_leaders_are_refused_or_read_as_the_generated_parser_reads_them(
+def test_damaged_responses_of_leaders_are_refused_or_parsed_as_by_the_generated_parser(
     response: replica_fetch.ReplicaFetchResponse, data: st.DataObject
 ) -> None:
     whole = bytearray(wire.replica_fetch_response(response))

@@ -9,7 +9,7 @@ from paceline.runtime.asyncio_scheduler import COARSE_FROM_MS, TICK_MS, AsyncioS
 LONG_S = 60.0
 
 
-async def test_callbacks_run_in_the_order_they_were_queued() -> None:
+async def test_callbacks_run_in_the_order_in_which_they_were_queued() -> None:
     scheduler = AsyncioScheduler(asyncio.get_running_loop())
     seen: list[int] = []
     done = asyncio.Event()

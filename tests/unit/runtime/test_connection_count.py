@@ -18,7 +18,7 @@ def test_established_connections_are_counted_at_their_local_port() -> None:
     assert established_connections(TABLE) == {0x2384: 1, 0xC000: 1, 0x2385: 1}
 
 
-def test_a_listener_shows_its_connections_and_how_many_it_accepts() -> None:
+def test_a_listener_reports_its_connections_and_its_limit() -> None:
     count = ConnectionCount()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

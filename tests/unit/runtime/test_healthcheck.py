@@ -43,7 +43,7 @@ def test_a_serving_process_exits_with_zero(servicer: health.HealthServicer, addr
     assert main([address, *PATIENTLY]) == 0
 
 
-def test_a_process_that_is_not_ready_exits_with_one_and_says_so(
+def test_a_process_that_is_not_ready_exits_with_one_and_prints_it(
     servicer: health.HealthServicer, address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     servicer.set("readiness", NOT_SERVING)
@@ -52,7 +52,7 @@ def test_a_process_that_is_not_ready_exits_with_one_and_says_so(
     assert "readiness is NOT_SERVING" in capsys.readouterr().err
 
 
-def test_the_empty_service_name_asks_for_the_whole_process(servicer: health.HealthServicer, address: str) -> None:
+def test_the_empty_service_name_checks_the_whole_process(servicer: health.HealthServicer, address: str) -> None:
     servicer.set("", SERVING)
 
     assert main([address, "--service", "", *PATIENTLY]) == 0
@@ -81,13 +81,13 @@ def test_an_asyncio_server_is_understood_too() -> None:
     assert asyncio.run(ask()) == "SERVING"
 
 
-def test_nobody_listening_is_a_failure() -> None:
-    with socket.socket() as taken:  # bound and not listening: nobody else can have the port
+def test_an_address_without_a_listener_is_a_failure() -> None:
+    with socket.socket() as taken:  # bound and not listening: no other process can use the port
         taken.bind(("127.0.0.1", 0))
         assert main([f"127.0.0.1:{taken.getsockname()[1]}"]) == 1
 
 
-def test_a_server_that_never_answers_is_given_up_after_the_timeout() -> None:
+def test_a_server_that_never_answers_is_a_failure_after_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(HealthCheckError, match="timed out"):
         check(f"127.0.0.1:{silent.getsockname()[1]}", "readiness", 0.2)
 

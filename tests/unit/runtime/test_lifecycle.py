@@ -40,7 +40,7 @@ LOOP = """
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_signal_asks_for_an_orderly_stop(number: signal.Signals) -> None:
+def test_the_first_signal_starts_an_orderly_stop(number: signal.Signals) -> None:
     process = run(LOOP.replace("WAIT", "0"))
     assert line_of(process) == "up"
     process.send_signal(number)
@@ -70,7 +70,7 @@ def test_a_stop_that_hangs_is_ended_even_when_the_main_thread_is_stuck() -> None
     assert line_of(process) == "too long"
 
 
-def test_a_stop_in_time_is_left_alone() -> None:
+def test_a_stop_in_time_is_not_interrupted() -> None:
     process = run(
         """
         import time

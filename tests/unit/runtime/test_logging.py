@@ -88,7 +88,7 @@ def test_a_traceback_stays_on_its_line_in_json() -> None:
     assert "ValueError: why" in json.loads(line)["exception"]
 
 
-def test_a_state_change_names_only_what_is_known() -> None:
+def test_a_state_change_contains_only_known_fields() -> None:
     assert state_change_fields(CHANGE) == {
         "who": "broker-1",
         "wall_ms": 5,

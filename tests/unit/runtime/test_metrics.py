@@ -51,7 +51,7 @@ def test_a_counter_follows_the_core_and_survives_its_restart() -> None:
     assert shrinks() == 6
 
 
-def test_gauges_take_the_last_value_and_new_names_are_welcome() -> None:
+def test_gauges_have_the_last_value_and_new_names_are_added() -> None:
     metrics = Metrics()
     metrics.refresh({"under_replicated_partitions": 4, "purgatory_size": 2})
     metrics.refresh({"under_replicated_partitions": 0, "purgatory_size": 1})
@@ -67,7 +67,7 @@ def test_requests_are_counted_by_method_and_errors_by_reason() -> None:
     assert metrics.registry.get_sample_value("paceline_request_errors_total", {"reason": "THROTTLED"}) == 1
 
 
-def test_a_port_in_use_is_said_so() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""The metrics endpoint and clients that mean no good, or went without a word."""
+"""The metrics endpoint with hostile clients and clients that disconnect."""
 
 import contextlib
 import http.client
@@ -39,7 +39,7 @@ def is_scraped(server: Any) -> bool:
         return False
 
 
-def test_a_connection_on_which_nothing_comes_is_closed_and_its_thread_ends(endpoint: Any) -> None:
+def test_an_idle_connection_is_closed_and_its_thread_ends(endpoint: Any) -> None:
     endpoint.longest_silence_s = 0.2
     threads = threading.active_count()
     with connected(endpoint) as silent:
@@ -48,7 +48,7 @@ def test_a_connection_on_which_nothing_comes_is_closed_and_its_thread_ends(endpo
     eventually(lambda: threading.active_count() <= threads, WAIT_S, "the connection's thread ends")
 
 
-def test_connections_beyond_the_limit_are_closed_at_once_and_scrapes_go_on_after_them(endpoint: Any) -> None:
+def test_connections_beyond_the_limit_are_closed_at_once_and_later_scrapes_succeed(endpoint: Any) -> None:
     threads = threading.active_count()
     with contextlib.ExitStack() as stack:
         crowd = [stack.enter_context(connected(endpoint)) for _ in range(MOST + 8)]
@@ -107,7 +107,7 @@ def test_the_settings_of_a_running_process_are_shown() -> None:
         ("/nothing", 404, 404),
     ],
 )
-def test_a_probe_by_http_is_green_only_while_the_process_serves(path: str, while_serving: int, otherwise: int) -> None:
+def test_an_http_probe_succeeds_only_while_the_process_serves(path: str, while_serving: int, otherwise: int) -> None:
     metrics = Metrics()
     port = metrics.serve("127.0.0.1", 0)
     found = []

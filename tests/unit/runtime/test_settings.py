@@ -64,7 +64,7 @@ def test_print_config_shows_every_key_with_its_value_and_origin() -> None:
         ("stray", "'stray' is not a flag"),
     ],
 )
-def test_a_wrong_flag_is_an_error_that_helps(flag: str, expected: str) -> None:
+def test_a_wrong_flag_is_an_error_with_a_hint(flag: str, expected: str) -> None:
     assert expected in refused(flag)
 
 
@@ -82,7 +82,7 @@ def test_a_key_given_twice_in_the_file_is_an_error(tmp_path: Path) -> None:
     assert "broker.id is set twice" in refused("--config", str(file))
 
 
-def test_a_file_that_is_not_there_is_said_so() -> None:
+def test_a_missing_file_is_reported() -> None:
     assert "/nowhere/a.properties cannot be read" in refused("--config=/nowhere/a.properties")
 
 
@@ -91,7 +91,7 @@ def test_a_mistyped_variable_is_an_error_and_a_foreign_one_is_not() -> None:
     broker(environment={"PACELINE_BOOTSTRAP": "127.0.0.1:9092", "HOME": "/root"})
 
 
-def test_a_value_that_does_not_fit_is_named_with_its_origin() -> None:
+def test_an_invalid_value_is_reported_with_its_origin() -> None:
     message = refused("--broker-id=x", "--replica-lag-time-max-ms=0", environment={"PACELINE_METRICS_PORT": "70000"})
     assert "flag --broker-id: broker.id = 'x'" in message
     assert "flag --replica-lag-time-max-ms: replica.lag.time.max.ms = '0'" in message
@@ -155,11 +155,11 @@ def test_listeners_are_advertised_as_given_or_as_bound() -> None:
         ("a:1/", "a:1"),
     ],
 )
-def test_the_chroot_is_paceline_unless_given(connect: str, expected: str) -> None:
+def test_the_default_chroot_is_paceline(connect: str, expected: str) -> None:
     assert load_broker([f"--zookeeper-connect={connect}", "--log-dirs=/d"], {}).zookeeper_hosts == expected
 
 
-def test_the_first_connection_waits_as_long_as_the_session_unless_told() -> None:
+def test_the_default_connection_timeout_is_the_session_timeout() -> None:
     assert broker("--zookeeper-session-timeout-ms=4000").zookeeper_connection_timeout_ms == 4_000
     assert broker("--zookeeper-connection-timeout-ms=9000").zookeeper_connection_timeout_ms == 9_000
 
@@ -181,7 +181,7 @@ def test_the_defaults_for_topics_are_the_defaults_of_a_log() -> None:
     assert LogConfig.from_properties(defaults) == LogConfig()
 
 
-def test_every_field_of_a_core_is_a_key_or_known_not_to_be_one() -> None:
+def test_every_field_of_a_cores_config_is_a_key_or_listed_as_none() -> None:
     fixed_in_kafka_too = {
         "isr_propagation_interval_ms",
         "isr_propagation_quiet_ms",
@@ -209,7 +209,7 @@ def test_a_keys_default_is_the_cores_default() -> None:
     assert controller.config == ControllerConfig(controller_id=1_000_001)
 
 
-def test_no_key_is_both_known_and_refused() -> None:
+def test_no_key_is_both_accepted_and_refused() -> None:
     assert not set(NOT_HERE) & set(KEYS)
 
 
@@ -234,7 +234,7 @@ def test_properties_are_read_as_java_reads_them() -> None:
     ]
 
 
-def test_every_bad_setting_is_named_in_one_run(tmp_path: Path) -> None:
+def test_every_invalid_setting_is_reported_in_one_run(tmp_path: Path) -> None:
     file = tmp_path / "bad.properties"
     file.write_text("replica.fetch.min.byts=3\nreplica.fetch.min.bytes=many\n")
     with pytest.raises(SettingsError) as failure:

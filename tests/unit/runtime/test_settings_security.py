@@ -34,7 +34,7 @@ def secret_file(path: Path, text: str = PASSWORD, mode: int = 0o600) -> Path:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "broker-1", "[::]", "[fe80::1]"])
-def test_plaintext_beyond_loopback_has_to_be_asked_for(host: str, ssl_flags: list[str]) -> None:
+def test_plaintext_beyond_loopback_must_be_enabled_explicitly(host: str, ssl_flags: list[str]) -> None:
     flags = [
         f"--listeners=CLIENT://{host}:1,REPLICATION://127.0.0.1:2,CONTROL://[::1]:3",
         "--advertised-listeners=CLIENT://b:1",
@@ -74,11 +74,11 @@ def test_a_listener_has_files_of_its_own_before_the_shared_ones(ssl_flags: list[
         (["--ssl-keystore-location=/a.jks"], "certificates are PEM files"),
     ],
 )
-def test_mistakes_are_refused_with_their_remedy(flags: list[str], expected: str) -> None:
+def test_invalid_settings_are_refused_with_a_hint(flags: list[str], expected: str) -> None:
     assert expected in refused(*flags)
 
 
-def test_internal_listeners_always_ask_for_certificates(ssl_flags: list[str]) -> None:
+def test_internal_listeners_always_require_certificates(ssl_flags: list[str]) -> None:
     said = refused("--listener-security-protocol-map=CONTROL:SSL", "--ssl-client-auth=none", *ssl_flags)
     assert "ssl.client.auth must be required on CONTROL" in said
 
@@ -101,7 +101,7 @@ def test_a_secret_comes_from_a_private_file_and_is_never_shown(tmp_path: Path) -
     assert "readable by other users" in said and PASSWORD not in said
 
 
-def test_an_empty_secret_in_the_environment_stands_for_none() -> None:
+def test_an_empty_secret_in_the_environment_means_none() -> None:
     settings = broker(
         environment={"PACELINE_ZOOKEEPER_SASL_PASSWORD": "", "PACELINE_ZOOKEEPER_SASL_USERNAME": ""},
     )

@@ -1,4 +1,4 @@
-"""``zookeeper.connect`` is checked before anybody connects: the client would end with a traceback, or wait for ever."""
+"""``zookeeper.connect`` is checked before a connect: the client would end with a traceback, or wait for ever."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from paceline.runtime.settings import SettingsError, load_broker, load_controlle
         "zk:1/a b/ü",
     ],
 )
-def test_a_list_of_servers_with_a_path_behind_it_is_taken(connect: str) -> None:
+def test_a_list_of_servers_with_a_path_is_accepted(connect: str) -> None:
     assert load_controller([f"--zookeeper-connect={connect}"], {}).keys.zookeeper_connect == connect
 
 
@@ -41,7 +41,7 @@ def test_a_list_of_servers_with_a_path_behind_it_is_taken(connect: str) -> None:
     ],
 )
 @pytest.mark.parametrize("role", ["broker", "controller"])
-def test_anything_else_is_told_in_words(role: str, connect: str, named: str) -> None:
+def test_anything_else_is_refused_with_a_message(role: str, connect: str, named: str) -> None:
     arguments = [f"--zookeeper-connect={connect}", *(["--log-dirs=/d"] if role == "broker" else [])]
     with pytest.raises(SettingsError) as failure:
         load_broker(arguments, {}) if role == "broker" else load_controller(arguments, {})

@@ -36,7 +36,7 @@ def test_cluster_id_and_trust_domain_are_the_same_16_bytes() -> None:
         "spiffe://" + "0" * 32 + "/client/a\n",
     ],
 )
-def test_foreign_uri_is_no_identity(uri: str) -> None:
+def test_foreign_uri_is_not_an_identity(uri: str) -> None:
     with pytest.raises(InvalidIdentityError):
         Identity.parse(uri)
 
@@ -59,7 +59,7 @@ def test_issued_certificate_carries_identity_hosts_and_a_private_key(tmp_path: P
     ssl.create_default_context(cafile=tmp_path / "b1" / "ca.crt").load_cert_chain(files.certificate, files.key)
 
 
-def test_authority_is_made_once_and_not_mixed_with_another(tmp_path: Path) -> None:
+def test_authority_is_created_once_and_never_replaced(tmp_path: Path) -> None:
     CertificateAuthority.create(tmp_path / "one")
     with pytest.raises(CertificateError, match="exists"):
         CertificateAuthority.create(tmp_path / "one")
@@ -70,7 +70,7 @@ def test_authority_is_made_once_and_not_mixed_with_another(tmp_path: Path) -> No
         read_identity(tmp_path / "one" / "ca.crt")
 
 
-def test_commands_make_an_authority_a_node_and_a_client(tmp_path: Path) -> None:
+def test_commands_create_certificates_of_authority_node_and_client(tmp_path: Path) -> None:
     run = CliRunner()
     made = run.invoke(cli, ["certs", "ca", str(tmp_path)])
     assert made.exit_code == 0, made.output

@@ -52,7 +52,7 @@ def test_lost_commit_is_reported() -> None:
     assert found == ["partition 0: 7 is committed, 8 was acknowledged"]
 
 
-def test_line_that_a_kill_has_cut_is_ignored() -> None:
+def test_line_truncated_by_a_kill_is_ignored() -> None:
     account = read([*GOOD.splitlines(keepends=True), "C a 9.0 0 99"])
     assert check(account, ENDS, ENDS) == []
 

@@ -91,7 +91,7 @@ def test_requests_submitted_before_the_connection_wait_for_it(world: World) -> N
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_responses_arrive_in_the_order_of_requests_whatever_the_delays(world: World, seed: int) -> None:
+def test_responses_arrive_in_the_order_of_requests_for_any_delays(world: World, seed: int) -> None:
     _, recorder = world.connected(RandomLink(seed))
     batches = [recorder.submit(Create("/n", str(number).encode()), Delete("/n")) for number in range(10)]
     world.scheduler.run_until(lambda: all(batches))
@@ -129,7 +129,7 @@ def test_a_deleted_node_with_both_kinds_of_watch_gives_one_event(world: World) -
     assert recorder.watch_events == [WatchEvent(WatchType.DELETED, "/a")]
 
 
-def test_an_ephemeral_node_goes_with_its_session_and_others_are_told(world: World) -> None:
+def test_an_ephemeral_node_is_deleted_with_its_session_and_watches_fire(world: World) -> None:
     client, recorder = world.connected()
     _, other = world.connected()
     world.ask(recorder, Create("/e", ephemeral=True))
@@ -160,7 +160,7 @@ def test_an_idle_client_keeps_its_session_for_hours(world: World) -> None:
     assert world.server.session_ids() == [session_id]
 
 
-def test_z1_watches_are_gone_after_a_reconnect_of_the_same_session(world: World) -> None:
+def test_z1_watches_are_dropped_by_a_reconnect_of_the_same_session(world: World) -> None:
     client, recorder = world.connected()
     session_id = client.session_id
     world.ask(recorder, Create("/a"), GetData("/a", watch=True))
@@ -196,7 +196,7 @@ def test_z3_a_request_waiting_at_expiry_is_not_carried_into_the_next_session(wor
     assert world.server.tree.get("/mine") is None
 
 
-def test_z4_a_client_that_is_cut_off_knows_only_by_its_own_clock(world: World) -> None:
+def test_z4_a_client_that_is_cut_off_detects_it_by_its_own_clock(world: World) -> None:
     client, recorder = world.connected()
     session_id = client.session_id
     cut_ms = world.scheduler.now_ms()
@@ -215,7 +215,7 @@ def test_z4_a_client_that_is_cut_off_knows_only_by_its_own_clock(world: World) -
 
 
 @pytest.mark.parametrize("direction", ["requests", "replies"])
-def test_z4_a_one_way_cut_is_noticed_too(world: World, direction: str) -> None:
+def test_z4_a_one_way_cut_is_detected(world: World, direction: str) -> None:
     client, recorder = world.connected()
     client.link.cut(requests=direction == "requests", replies=direction == "replies")
     world.scheduler.run_until(lambda: IN_DOUBT in recorder.states, within_ms=TIMEOUT_MS)
@@ -232,7 +232,7 @@ def test_a_client_is_in_doubt_no_later_than_its_session_can_have_ended(world: Wo
     assert IN_DOUBT in recorder.states
 
 
-def test_a_cut_shorter_than_the_timeouts_is_not_noticed_and_loses_nothing(world: World) -> None:
+def test_a_cut_shorter_than_the_timeouts_loses_nothing(world: World) -> None:
     client, recorder = world.connected()
     client.link.cut()
     answers = recorder.submit(Create("/a"), GetData("/a"))
@@ -254,7 +254,7 @@ def test_a_lost_reply_is_a_connection_loss_after_the_write_was_applied(world: Wo
     assert again.data == b"1"
 
 
-def test_a_request_cut_off_on_its_way_may_be_applied_after_the_loss_was_reported(world: World) -> None:
+def test_a_request_in_flight_at_a_cut_may_be_applied_after_the_loss_was_reported(world: World) -> None:
     client, recorder = world.connected()
     client.link.cut()
     answers = recorder.submit(Create("/late"))
@@ -276,7 +276,7 @@ def test_a_lost_handshake_leaves_a_session_the_client_does_not_know(world: World
     assert world.server.session_ids() == [client.session_id]
 
 
-def test_a_server_restart_keeps_nodes_and_sessions_and_starts_timeouts_anew(world: World) -> None:
+def test_a_server_restart_keeps_nodes_and_sessions_and_restarts_session_timeouts(world: World) -> None:
     client, recorder = world.connected()
     session_id = client.session_id
     world.ask(recorder, Create("/e", ephemeral=True))
@@ -301,7 +301,7 @@ def test_expiry_of_a_connected_client_is_learnt_by_reconnecting(world: World) ->
     assert recorder.states == [CONNECTED, DISCONNECTED, EXPIRED, CONNECTED]
 
 
-def test_closing_answers_everything_and_nothing_follows(world: World) -> None:
+def test_closing_answers_every_request_and_no_event_follows(world: World) -> None:
     client, recorder = world.connected()
     client.link.cut()
     answers = recorder.submit(Create("/a"))
@@ -314,14 +314,14 @@ def test_closing_answers_everything_and_nothing_follows(world: World) -> None:
     assert world.server.session_ids() == []
 
 
-def test_a_request_too_large_for_any_server_is_refused_at_home(world: World) -> None:
+def test_a_request_too_large_for_any_server_is_refused_by_the_client(world: World) -> None:
     _, recorder = world.connected()
     (response, read) = world.ask(recorder, Create("/a", b"x" * 1024 * 1024), Exists("/a"))
     assert (response.code, read.code) == (ZkCode.BAD_ARGUMENTS, ZkCode.NO_NODE)
     assert recorder.states == [CONNECTED]
 
 
-def test_an_auditor_sees_every_change_with_versions_session_and_place(world: World) -> None:
+def test_an_auditor_gets_every_change_with_versions_session_and_zxid(world: World) -> None:
     client, recorder = world.connected()
     world.ask(recorder, Create("/a", b"0"), Multi((SetData("/a", b"1", 0), Create("/b"))), Delete("/b"))
     seen = [

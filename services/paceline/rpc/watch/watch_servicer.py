@@ -130,7 +130,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
     def _changes(self, cursor: str, wanted: frozenset[str]) -> pb.MetadataChanges:
         revisions = self._revisions()
         found = revisions.since(self._position_of(cursor, revisions), MAX_TOPICS)
-        changes = pb.MetadataChanges(snapshot=found.anew)
+        changes = pb.MetadataChanges(snapshot=found.is_snapshot)
         reached, more, partitions = found.position.revision, found.more, 0
         last = reached
         for name, revision in found.entries:

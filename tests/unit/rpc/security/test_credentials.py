@@ -1,4 +1,4 @@
-"""Certificate files that change: when they are taken, and when the ones before stay."""
+"""Certificate files that change: when the new files are loaded, and when the old credentials stay."""
 
 import datetime
 import os
@@ -41,7 +41,7 @@ def made(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-def test_renewed_files_are_taken_at_the_next_look(made: Files) -> None:
+def test_renewed_files_are_loaded_at_the_next_check(made: Files) -> None:
     credentials = made.credentials()
     first = credentials.current()
     made.renew()
@@ -53,7 +53,7 @@ def test_renewed_files_are_taken_at_the_next_look(made: Files) -> None:
     assert credentials.current() is second
 
 
-def test_half_a_renewal_keeps_the_ones_before_and_is_logged_once(
+def test_an_incomplete_renewal_keeps_the_old_credentials_and_is_logged_once(
     made: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     credentials = made.credentials()
@@ -71,7 +71,7 @@ def test_half_a_renewal_keeps_the_ones_before_and_is_logged_once(
     assert credentials.current() is not first
 
 
-def test_missing_files_keep_the_ones_before(made: Files, tmp_path: Path) -> None:
+def test_missing_files_keep_the_old_credentials(made: Files, tmp_path: Path) -> None:
     credentials = made.credentials()
     first = credentials.current()
     (tmp_path / "client-a.key").unlink()
@@ -122,7 +122,7 @@ class Opened:
         self.closed = True
 
 
-def test_calls_after_a_renewal_use_another_connection_and_the_one_before_stays_open(made: Files) -> None:
+def test_calls_after_a_renewal_use_a_new_connection_and_the_old_one_stays_open(made: Files) -> None:
     opened: list[Opened] = []
 
     def open_one(_credentials: object) -> Opened:

@@ -1,4 +1,4 @@
-"""The guard: who is admitted, which requests are theirs, and how often a refusal is written."""
+"""The guard: callers that are admitted, requests that they may send, and the rate of logged refusals."""
 
 import json
 from typing import Any
