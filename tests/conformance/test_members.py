@@ -76,7 +76,7 @@ def test_static_members_are_ordered_by_their_instance_ids() -> None:
         (["0", "1", "2", "3"], [], True, "4 of 3 records"),
     ],
 )
-def test_lost_and_doubled_records_are_found(first: list[str], second: list[str], once: bool, says: str) -> None:
+def test_lost_and_duplicate_records_are_found(first: list[str], second: list[str], once: bool, says: str) -> None:
     playing = Members(Answering(m1=state(read={"t/0": first}), m2=state(read={"t/0": second})))
     step = {"wait_read": {"members": ["m1", "m2"], "counts": {"t/0": 3}, "once": once}}
     if not says:
@@ -105,7 +105,7 @@ def test_a_wait_ends_at_an_error_that_is_not_expected() -> None:
         playing.step({"wait": ask, "until": {"ok": {"generation": 4}}})
 
 
-def test_a_wait_that_is_over_says_what_is_missing() -> None:
+def test_a_wait_that_timed_out_names_the_missing_events() -> None:
     playing = Members(Answering(m1=state()))
     with pytest.raises(ScenarioError, match=r"answer\.ok\.generation is 1, 4 was expected"):
         playing.step({"wait": {"command": "group_state", "member": "m1"}, "until": {"ok": {"generation": 4}}})

@@ -63,7 +63,7 @@ def test_a_driver_that_breaks_the_protocol_is_found(body: str, says: str) -> Non
     driver.kill()
 
 
-def test_a_driver_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_does_not_answer_fails_after_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = driver_of("import time; time.sleep(600)")
     with pytest.raises(DriverError, match="no answer to produce within"):
         driver.ask({"command": "produce"}, 0.2)
@@ -71,7 +71,9 @@ def test_a_driver_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(("code", "error"), [(77, ToolchainMissingError), (1, DriverError)])
-def test_a_build_says_whether_the_toolchain_is_missing_or_the_build_fails(code: int, error: type[DriverError]) -> None:
+def test_a_build_reports_whether_the_toolchain_is_missing_or_the_build_fails(
+    code: int, error: type[DriverError]
+) -> None:
     build = ("sh", "-c", f"echo 'the client needs Rust 1.88' >&2; exit {code}")
     with pytest.raises(DriverError, match=r"the client needs Rust 1\.88") as raised:
         Driver(DriverSpec("test", ("true",), build))
@@ -109,7 +111,7 @@ OFFSETS = '[{"partition": 0, "offset": "0"}, {"partition": 0, "offset": "1"}]'
         ('[{"partition": 0, "offset": "1"}, {"partition": 0, "offset": "0"}]', [b"1", b"0"], "overtook"),
     ],
 )
-def test_lost_doubled_and_reordered_records_are_found(
+def test_lost_duplicate_and_reordered_records_are_found(
     scripted: ScriptedCluster, results: str, writes: list[bytes], says: str
 ) -> None:
     playing = produced(scripted, results, writes)
@@ -133,7 +135,7 @@ def test_wrong_values_and_wrong_numbers_of_calls_are_found(scripted: ScriptedClu
             playing._step(step)
 
 
-def test_a_client_that_lacks_something_is_not_called_wrong() -> None:
+def test_a_missing_feature_of_a_client_is_not_a_failure() -> None:
     driver = driver_of('sys.stdin.readline(); print(\'{"id": 2, "unsupported": "no such thing"}\', flush=True)')
     scenario = Scenario("n", "g", "none", ({"send": {"command": "partition_for_key"}},))
     with pytest.raises(UnsupportedError, match="no such thing"):

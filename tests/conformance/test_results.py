@@ -29,7 +29,7 @@ def test_only_groups_that_were_played_whole_are_recorded(kept: Path) -> None:
     assert found["exceptions"] == {"a2": FAILED}
 
 
-def test_a_group_without_results_is_shown_as_not_yet(kept: Path) -> None:
+def test_a_group_without_results_is_shown_as_not_played(kept: Path) -> None:
     record(
         "go", "client", {"a1": Outcome(PASSED), "a2": Outcome(PASSED), "b1": Outcome(NOT_YET), "b2": Outcome(NOT_YET)}
     )

@@ -1,4 +1,4 @@
-"""What operators change, on a real cluster and under load: nothing acknowledged is lost on the way."""
+"""Operators change a real cluster under load: no acknowledged record is lost."""
 
 import grpc
 import pytest
@@ -23,7 +23,7 @@ def partitions(admin: Admin) -> list[PartitionDescription]:
     return list(topic.partitions)
 
 
-def test_a_topic_is_administered_under_load_and_nothing_is_lost(local_cluster: LocalCluster) -> None:
+def test_a_topic_is_administered_under_load_and_no_record_is_lost(local_cluster: LocalCluster) -> None:
     bootstrap = local_cluster.bootstrap.split(",")
     with Admin(local_cluster.bootstrap) as admin:
         first, second, third = sorted(broker.broker_id for broker in admin.describe_cluster().brokers)
@@ -57,7 +57,7 @@ def test_a_topic_is_administered_under_load_and_nothing_is_lost(local_cluster: L
             assert load.problems(reader) == []
 
 
-def test_a_changed_configuration_counts_at_once_and_without_a_restart(local_cluster: LocalCluster) -> None:
+def test_a_changed_configuration_takes_effect_at_once_and_without_a_restart(local_cluster: LocalCluster) -> None:
     name = "reconfigured"
     with Admin(local_cluster.bootstrap) as admin, StubClient(local_cluster.bootstrap.split(",")) as client:
         first = min(broker.broker_id for broker in admin.describe_cluster().brokers)

@@ -1,4 +1,4 @@
-"""Every broker dies in the same moment, under load, and comes back."""
+"""Every broker dies at the same time, under load, and restarts."""
 
 import time
 from pathlib import Path
@@ -20,7 +20,7 @@ CHECKPOINT = "replication-offset-checkpoint"
 @pytest.mark.cluster
 @pytest.mark.zookeeper
 @pytest.mark.timeout(900)
-def test_nothing_acked_is_lost_and_no_high_watermark_is_beyond_its_log(tmp_path: Path) -> None:
+def test_no_acknowledged_record_is_lost_and_no_high_watermark_is_above_its_log_end(tmp_path: Path) -> None:
     cluster = LocalCluster(
         tmp_path, CONFIG_FILE, settings={"replica.high.watermark.checkpoint.interval.ms": "50"}, ports=free_plan(2, 3)
     )

@@ -44,7 +44,7 @@ def test_send_gives_a_standard_future_and_the_loop_is_never_blocked(local_cluste
         async with AsyncAdmin(local_cluster.bootstrap) as admin:
             assert topic in await admin.list_topics()
         ticking.cancel()
-        assert max(gaps) < 2.0, "the event loop stood still"
+        assert max(gaps) < 2.0, "the event loop was blocked"
 
     asyncio.run(program())
 
@@ -78,12 +78,12 @@ def test_two_async_members_share_a_topic_and_commit_only_what_they_returned(loca
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         assert sorted(set(seen) | set(first)) == sorted(b"%d" % value for value in range(20))
-        assert not set(seen) & set(first), "a record that was returned and committed came again"
+        assert not set(seen) & set(first), "a record that was returned and committed was returned again"
 
     asyncio.run(program())
 
 
-def test_record_whose_reader_was_cancelled_comes_again(local_cluster: LocalCluster) -> None:
+def test_record_whose_reader_was_cancelled_is_returned_again(local_cluster: LocalCluster) -> None:
     topic = make_topic(local_cluster, "async-cancelled")
 
     async def program() -> None:

@@ -103,9 +103,7 @@ def _reason(failure: grpc.RpcError) -> str:
         ),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused(
-    admin: admin_grpc.AdminServiceStub, topic: dict[str, Any], code: int
-) -> None:
+def test_an_invalid_topic_is_refused(admin: admin_grpc.AdminServiceStub, topic: dict[str, Any], code: int) -> None:
     (result,) = admin.CreateTopics(admin_pb.CreateTopicsRequest(topics=[admin_pb.NewTopic(**topic)]), timeout=60).topics
     assert result.error.code == code, result
     assert result.error.message
@@ -213,7 +211,7 @@ def _outcome(leader: log_grpc.LogServiceStub, request: log_pb.ProduceRequest) ->
 
 
 @pytest.mark.parametrize("offset", [-1, 2, 2**62])
-def test_an_offset_out_of_range_is_told_with_the_range(leader: log_grpc.LogServiceStub, offset: int) -> None:
+def test_an_offset_out_of_range_is_answered_with_the_range(leader: log_grpc.LogServiceStub, offset: int) -> None:
     part = log_pb.FetchPartition(topic=TOPIC, partition=0, fetch_offset=offset)
     try:
         (result,) = leader.Fetch(log_pb.FetchRequest(partitions=[part]), timeout=60).partitions
@@ -229,7 +227,7 @@ def test_an_offset_out_of_range_is_told_with_the_range(leader: log_grpc.LogServi
 # --- control ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_control_request_of_an_old_controller_or_for_an_old_life_is_refused(
+def test_a_control_request_of_an_old_controller_or_for_an_earlier_registration_is_refused(
     local_cluster: LocalCluster, client: StubClient
 ) -> None:
     (partition,) = client.describe_topic(TOPIC).partitions

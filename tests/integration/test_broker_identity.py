@@ -19,7 +19,7 @@ FIVE, SIX, NONE = MetaProperties(5, "c"), MetaProperties(6, "c"), MetaProperties
         (-1, {"/a": NONE}, None),
     ],
 )
-def test_the_id_is_the_kept_one_else_the_configured_one_else_a_new_one(
+def test_the_broker_id_is_the_stored_id_or_the_configured_id_or_a_new_id(
     configured: int, stored: dict[str, MetaProperties | None], expected: int | None
 ) -> None:
     assert broker_id_of(configured, stored) == expected

@@ -15,7 +15,7 @@ LONG_S = 120.0
 
 @pytest.mark.cluster
 @pytest.mark.zookeeper
-def test_a_silent_leader_is_replaced_while_registered_and_comes_back(tmp_path: Path) -> None:
+def test_a_leader_without_heartbeats_is_replaced_while_registered_and_leads_again(tmp_path: Path) -> None:
     settings = {
         "controller.broker.lease.ms": str(LEASE_MS),
         "zookeeper.session.timeout.ms": "60000",

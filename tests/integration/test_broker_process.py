@@ -68,11 +68,11 @@ class Process:
 
     @property
     def output(self) -> str:
-        """What it has said so far."""
+        """Return its output so far."""
         return self.output_path.read_text(encoding="utf-8")
 
     def wait_said(self, pattern: str, timeout_s: float = LONG_S) -> re.Match[str]:
-        """Return the match once the process has said it."""
+        """Return the match once the output contains it."""
         found: list[re.Match[str]] = []
 
         def said() -> bool:
@@ -97,7 +97,7 @@ class Process:
         return self.exit_code()
 
     def end(self) -> None:
-        """Make sure that it is gone."""
+        """Make sure that it has ended."""
         if self.popen.poll() is None:
             self.popen.kill()
             self.popen.wait(LONG_S)
@@ -110,7 +110,7 @@ class Broker(Process):
         super().__init__("broker", directory, zookeeper, f"--log-dirs={directory / name}", *flags)
 
     def ready(self) -> "Broker":
-        """Wait until it says that it is ready."""
+        """Wait until it logs that it is ready."""
         self.wait_said(r"broker \d+ of cluster \S+ is ready")
         return self
 
@@ -166,7 +166,7 @@ class Stubs:
         return self._channels[address]
 
 
-def test_a_topic_is_created_written_and_read_and_outlives_its_leader(
+def test_a_topic_is_created_written_and_read_and_survives_its_leader(
     zookeeper: str, tmp_path: Path, processes: contextlib.ExitStack
 ) -> None:
     connect = f"{zookeeper}/first"
@@ -268,7 +268,7 @@ def wait_for_leader(stubs: Stubs, addresses: dict[int, str], ask: int, other_tha
     return found[0]
 
 
-def test_an_id_that_is_not_given_is_generated_kept_and_told(
+def test_a_missing_broker_id_is_generated_stored_and_logged(
     zookeeper: str, tmp_path: Path, processes: contextlib.ExitStack
 ) -> None:
     broker = started(processes, Broker(tmp_path, f"{zookeeper}/ids", "data"))
@@ -284,7 +284,7 @@ def test_an_id_that_is_not_given_is_generated_kept_and_told(
     assert "broker.id is 7, but the log directories belong to broker 1001" in other.output
 
 
-def test_metrics_and_the_state_change_log_are_there(
+def test_metrics_and_the_state_change_log_are_served(
     zookeeper: str, tmp_path: Path, processes: contextlib.ExitStack
 ) -> None:
     changes = tmp_path / "state-change.log"
@@ -303,7 +303,7 @@ def test_metrics_and_the_state_change_log_are_there(
     until(lambda: '"kind":"broker-registered"' in changes.read_text())
 
 
-def test_a_port_in_use_is_told_by_message_and_exit_code(
+def test_a_port_in_use_is_reported_by_message_and_exit_code(
     zookeeper: str, tmp_path: Path, processes: contextlib.ExitStack
 ) -> None:
     with socket.socket() as taken:
@@ -328,7 +328,7 @@ def test_a_log_directory_of_a_running_broker_is_refused(
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_a_compacted_log_of_kafka_outlives_a_loss_of_power(
+def test_a_compacted_log_of_kafka_survives_a_loss_of_power(
     listed: bool, zookeeper: str, tmp_path: Path, processes: contextlib.ExitStack
 ) -> None:
     """Its settings are in ZooKeeper alone, and gaps between its segments are compaction's work."""
@@ -351,7 +351,7 @@ def test_a_compacted_log_of_kafka_outlives_a_loss_of_power(
     assert listed == ("topic settings unknown" not in broker.output)
 
 
-def test_a_zookeeper_that_is_not_there_ends_the_start(tmp_path: Path, processes: contextlib.ExitStack) -> None:
+def test_an_unreachable_zookeeper_ends_the_start(tmp_path: Path, processes: contextlib.ExitStack) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -410,7 +410,7 @@ def test_z5_a_zookeeper_that_lost_its_data_ends_brokers_and_controllers_with_a_c
         assert re.search("stops after a fatal error|cannot go on", process.output)
 
 
-def test_a_controller_is_ready_while_it_rules_or_knows_who_does(
+def test_a_controller_is_ready_while_it_is_active_or_knows_the_active_one(
     tmp_path: Path, processes: contextlib.ExitStack
 ) -> None:
     server = processes.enter_context(EmbeddedZooKeeper(tmp_path / "zookeeper", heap_mib=64))
@@ -436,7 +436,7 @@ def test_a_controller_is_ready_while_it_rules_or_knows_who_does(
 
 
 @pytest.mark.parametrize("broker_id", ["--broker-id=1", "--broker-id=-1"])
-def test_a_stop_before_it_is_ready_is_an_orderly_one(
+def test_a_stop_before_the_process_is_ready_is_orderly(
     tmp_path: Path, processes: contextlib.ExitStack, broker_id: str
 ) -> None:
     with socket.socket() as silent:
@@ -483,7 +483,7 @@ def test_wrong_settings_end_with_usage_and_a_hint(tmp_path: Path, processes: con
         ("--version", "paceline 0."),
     ],
 )
-def test_questions_are_answered_without_starting_anything(
+def test_informational_flags_are_answered_without_starting_a_service(
     tmp_path: Path, processes: contextlib.ExitStack, flag: str, expected: str
 ) -> None:
     broker = started(processes, Broker(tmp_path, "nowhere", "data", flag))

@@ -1,4 +1,4 @@
-"""The broker's doors over real gRPC, with a small core behind them: conversion, addresses, limits, cancellation."""
+"""The broker's servicers over real gRPC, with a small core: conversion, addresses, limits, cancellation."""
 
 import asyncio
 import contextlib
@@ -82,7 +82,7 @@ TP = TopicPartition("t", 0)
 
 
 class SmallCore:
-    """A broker that keeps what it is given and answers what it is told."""
+    """A broker core that records requests and returns prepared answers."""
 
     def __init__(self) -> None:
         self.metadata = MetadataCache()
@@ -224,7 +224,7 @@ def produce_of(data: bytes = b"batch", **fields: Any) -> log_pb.ProduceRequest:
     return log_pb.ProduceRequest(partitions=[log_pb.ProducePartition(topic="t", batch=data)], **fields)
 
 
-async def test_a_batch_goes_through_untouched_and_the_answer_comes_back(door: Door) -> None:
+async def test_a_batch_reaches_the_core_unchanged_and_its_answer_is_returned(door: Door) -> None:
     door.core.produce_answer = [ProduceResult(TP, None, 7, -1, 2)]
     response = await door.log().Produce(produce_of(b"\x00\xff" * 9, timeout_ms=1_234))
     assert door.core.produced == [(RequiredAcks.ALL, 1_234, [ProduceData(TP, None, b"\x00\xff" * 9)])]
@@ -269,7 +269,7 @@ async def test_acks_none_answers_at_once_with_an_empty_response(door: Door) -> N
         (produce_of(b"x" * (17 << 20)), MessageTooLargeError),
     ],
 )
-async def test_a_hostile_produce_is_refused_and_reaches_nothing(
+async def test_a_hostile_produce_is_refused_and_does_not_reach_the_core(
     door: Door, request_: log_pb.ProduceRequest, expected: type[PacelineError]
 ) -> None:
     assert type(await failure_of(door.log().Produce(request_))) is expected
@@ -317,7 +317,7 @@ async def test_requests_beyond_those_being_received_are_throttled_unread(door: D
     assert receive_limiter.under_way == 0
 
 
-async def test_answers_under_way_have_a_byte_budget(door: Door) -> None:
+async def test_responses_in_flight_have_a_byte_budget(door: Door) -> None:
     answers = door.servers._answers
     door.core.fetch_answer = FetchResponse([FetchResult(TP, None, 5, 5, 0, None, batches() + bytes(100_000))])
     request = fetch_of(format=log_pb.FETCH_FORMAT_BATCHES)
@@ -330,7 +330,9 @@ async def test_answers_under_way_have_a_byte_budget(door: Door) -> None:
     await _until(lambda: answers.used_bytes == 0)
 
 
-async def test_a_produce_refused_as_a_whole_on_a_stream_is_told_by_partition_and_the_stream_goes_on(door: Door) -> None:
+async def test_a_produce_refused_as_a_whole_on_a_stream_is_answered_by_partition_and_the_stream_continues(
+    door: Door,
+) -> None:
     door.servers._budget._limit_bytes = 1_000_000
     held = door.log().Produce(produce_of(b"x" * 900_000))
     await _until(lambda: len(door.core.produced) == 1)
@@ -368,7 +370,7 @@ async def test_structured_records_that_take_long_to_encode_are_not_overtaken_on_
     stream.cancel()
 
 
-async def test_answers_on_a_stream_have_the_same_budget(door: Door) -> None:
+async def test_responses_on_a_stream_have_the_same_byte_budget(door: Door) -> None:
     answers = door.servers._answers
     door.core.fetch_answer = FetchResponse([FetchResult(TP, None, 5, 5, 0, None, batches() + bytes(100_000))])
     stream = door.log().FetchStream()
@@ -383,7 +385,7 @@ async def test_answers_on_a_stream_have_the_same_budget(door: Door) -> None:
     answers.used_bytes = 0
 
 
-async def test_a_long_poll_on_a_stream_ends_when_the_client_goes_away(door: Door) -> None:
+async def test_a_long_poll_on_a_stream_ends_when_the_client_disconnects(door: Door) -> None:
     stream = door.log().FetchStream()
     await stream.write(fetch_of(max_wait_ms=60_000))
     await _until(lambda: len(door.core.fetch_replies) == 1)
@@ -391,12 +393,12 @@ async def test_a_long_poll_on_a_stream_ends_when_the_client_goes_away(door: Door
     await _until(lambda: door.core.cancelled == door.core.fetched)
 
 
-async def test_a_long_poll_ends_when_the_client_goes_away(door: Door) -> None:
+async def test_a_long_poll_ends_when_the_client_disconnects(door: Door) -> None:
     call = door.log().Fetch(fetch_of(max_wait_ms=60_000))
     await _until(lambda: len(door.core.fetch_replies) == 1)
     call.cancel()
     await _until(lambda: errors_of(door, "CANCELLED") == 1)
-    assert door.core.cancelled == door.core.fetched, "nothing waits in the core any more"
+    assert door.core.cancelled == door.core.fetched, "no operation waits in the core"
     door.core.fetch_replies[0](FetchResponse([]))  # a late reply is dropped
 
 
@@ -438,7 +440,7 @@ def batches() -> bytes:
     return data + bytes(control) + more
 
 
-async def test_structured_records_begin_at_the_asked_offset_and_skip_control_records(door: Door) -> None:
+async def test_structured_records_begin_at_the_fetch_offset_and_skip_control_records(door: Door) -> None:
     door.core.fetch_answer = FetchResponse([FetchResult(TP, None, 5, 5, 0, None, batches() + b"\0" * 20)], session_id=0)
     response = await door.log().Fetch(fetch_of())
     (result,) = response.partitions
@@ -451,14 +453,14 @@ async def test_structured_records_begin_at_the_asked_offset_and_skip_control_rec
     assert door.core.fetched[0].session_epoch == -1
 
 
-async def test_batches_are_answered_as_stored(door: Door) -> None:
+async def test_batches_are_returned_as_stored(door: Door) -> None:
     door.core.fetch_answer = FetchResponse([FetchResult(TP, None, 5, 5, 0, None, batches())], session_id=3)
     response = await door.log().Fetch(fetch_of(format=log_pb.FETCH_FORMAT_BATCHES))
     assert response.partitions[0].batches == batches()
     assert response.session_id == 3
 
 
-async def test_an_answer_in_records_stays_within_its_budget_but_never_starves(door: Door) -> None:
+async def test_a_response_in_records_stays_within_its_budget_but_has_at_least_one_record(door: Door) -> None:
     big = encode_batch([NewRecord(1, None, b"x" * 60_000) for _ in range(40)])
     door.core.fetch_answer = FetchResponse([FetchResult(TP, None, 40, 40, 0, None, big)])
     default = await door.log().Fetch(fetch_of())
@@ -469,7 +471,7 @@ async def test_an_answer_in_records_stays_within_its_budget_but_never_starves(do
     assert door.core.fetched[1].max_bytes == 10
 
 
-async def test_a_client_cannot_ask_for_more_than_the_brokers_cap(door: Door) -> None:
+async def test_a_client_gets_no_more_than_the_brokers_limit(door: Door) -> None:
     door.core.fetch_answer = FetchResponse([])
     await door.log().Fetch(fetch_of(max_bytes=2**31 - 1))
     assert door.core.fetched[0].max_bytes == 4 << 20, "a part of queued.max.response.bytes"
@@ -510,7 +512,7 @@ def learn(core: SmallCore) -> None:
     )
 
 
-async def test_a_broker_that_nobody_has_told_of_the_cluster_says_nothing_about_topics(door: Door) -> None:
+async def test_a_broker_without_metadata_refuses_questions_about_topics(door: Door) -> None:
     metadata = door.metadata()
     for topics in ([], ["t"]):
         refused = await failure_of(metadata.DescribeTopics(metadata_pb.DescribeTopicsRequest(topics=topics)))
@@ -598,7 +600,7 @@ async def test_every_method_of_a_service_written_by_hand_is_served(door: Door) -
         "/paceline.v1.LogService/ListOffsets",
     ],
 )
-async def test_bytes_that_are_no_message_are_an_invalid_request(door: Door, method: str) -> None:
+async def test_malformed_bytes_are_an_invalid_request(door: Door, method: str) -> None:
     channel = door._channel("CLIENT")
     error = await failure_of(channel.unary_unary(method)(b"\x1a\xff\xff\xff"))
     assert isinstance(error, InvalidRequestError) and "cannot be parsed" in str(error)
@@ -623,7 +625,7 @@ async def test_a_follower_fetches_on_its_own_listener(door: Door) -> None:
 STAMP = control_pb.ControllerStamp(controller_id=1_000_001, controller_epoch=4)
 
 
-async def test_control_requests_are_carried_out_on_the_event_loop(door: Door) -> None:
+async def test_control_requests_run_on_the_event_loop(door: Door) -> None:
     door.core.control_outcome = ControlResponse(partition_errors={TP: ErrorCode.STALE_BROKER_EPOCH})
     response = await door.control().LeaderAndIsr(
         control_pb.LeaderAndIsrRequest(stamp=STAMP, partitions=[control_pb.LeaderAndIsrPartition(topic="t")])
@@ -643,7 +645,7 @@ async def test_a_control_request_without_a_stamp_never_reaches_the_core(door: Do
     assert door.core.controls == []
 
 
-async def test_a_control_request_nobody_waits_for_any_more_is_not_carried_out(door: Door) -> None:
+async def test_a_control_request_whose_call_has_ended_is_not_executed(door: Door) -> None:
     control = door.control()
     await control.StopReplica(control_pb.StopReplicaRequest(stamp=STAMP))
     request = control_pb.StopReplicaRequest(stamp=STAMP)
@@ -682,7 +684,7 @@ async def test_a_bug_is_an_internal_error_with_an_id_and_no_traceback(
         assert error.metadata["failure_id"] in caplog.text
 
 
-async def test_health_tells_liveness_from_readiness_on_every_listener(door: Door) -> None:
+async def test_health_distinguishes_liveness_from_readiness_on_every_listener(door: Door) -> None:
     async def status(listener: str, service: str) -> int:
         request = health_pb2.HealthCheckRequest(service=service)
         return int((await door.health(listener).Check(request)).status)
@@ -705,7 +707,7 @@ async def test_health_tells_liveness_from_readiness_on_every_listener(door: Door
 
 
 @pytest.mark.parametrize("listener", ["CLIENT", "CONTROL"])
-async def test_a_change_of_health_is_told_to_those_who_watch(door: Door, listener: str) -> None:
+async def test_a_change_of_health_is_sent_to_watchers(door: Door, listener: str) -> None:
     watch = door.health(listener).Watch(health_pb2.HealthCheckRequest(service="readiness"), timeout=60)
     assert (await watch.read()).status == 1
     await door.servers.set_serving(False)
@@ -713,7 +715,7 @@ async def test_a_change_of_health_is_told_to_those_who_watch(door: Door, listene
     watch.cancel()
 
 
-async def test_those_who_watch_do_not_hold_the_few_control_threads(door: Door) -> None:
+async def test_health_watchers_do_not_occupy_the_control_threads(door: Door) -> None:
     health = door.health("CONTROL")
     watches = [
         health.Watch(health_pb2.HealthCheckRequest(service="readiness"), timeout=60) for _ in range(2 * CONTROL_THREADS)
@@ -740,7 +742,7 @@ async def test_reflection_lists_every_service_of_a_clients_listener(door: Door) 
         assert await asyncio.to_thread(services, listener) == base + names
 
 
-async def test_streams_of_reflection_on_the_control_listener_keep_no_control_request_waiting(door: Door) -> None:
+async def test_reflection_streams_on_the_control_listener_delay_no_control_request(door: Door) -> None:
     streams = []
     for listener in ("CONTROL", "REPLICATION"):
         for _ in range(CONTROL_THREADS):
@@ -754,7 +756,7 @@ async def test_streams_of_reflection_on_the_control_listener_keep_no_control_req
         assert await stream.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_a_port_in_use_is_said_in_words(door: Door) -> None:
+async def test_a_port_in_use_is_reported_with_a_message(door: Door) -> None:
     port = door.address["CLIENT"].rpartition(":")[2]
     settings = load_broker(
         [
@@ -775,7 +777,7 @@ async def test_a_port_in_use_is_said_in_words(door: Door) -> None:
     await servers.stop(0)
 
 
-async def test_before_the_core_exists_the_doors_say_that_the_broker_is_starting() -> None:
+async def test_before_the_core_exists_requests_are_refused_because_the_broker_is_starting() -> None:
     settings = load_broker(["--zookeeper-connect=none", "--log-dirs=/none", LISTENERS], {})
     servers = BrokerServers(
         settings, NodeHandle(), AsyncioScheduler(asyncio.get_running_loop()), Metrics(), node_id=lambda: 1

@@ -1,4 +1,4 @@
-"""A broker's calls to leaders and controllers over real connections: one outcome per call, whatever happens."""
+"""A broker's calls to leaders and controllers over real connections: exactly one outcome per call."""
 
 import asyncio
 import threading
@@ -40,7 +40,7 @@ REQUEST = ReplicaFetchRequest(2, 9, 100, 1, 1000, 0, 0, [ReplicaFetchPartition(T
 class Leader(
     replication_service_pb2_grpc.ReplicationServiceServicer, controller_service_pb2_grpc.ControllerServiceServicer
 ):
-    """A leader, and a controller, that answer what they are told."""
+    """A leader and a controller with prepared answers."""
 
     def __init__(self) -> None:
         self.peers: list[str] = []
@@ -123,7 +123,7 @@ async def test_each_fetcher_has_its_own_connection(transport: GrpcBrokerTranspor
     assert servicer.peers[:2] == servicer.peers[2:]
 
 
-async def test_a_leader_that_is_not_there_is_an_error_and_found_again_when_it_is(
+async def test_an_unreachable_leader_is_an_error_and_is_found_when_it_returns(
     transport: GrpcBrokerTransport, leader: tuple[Leader, int]
 ) -> None:
     gone = grpc.server(futures.ThreadPoolExecutor(1), options=[("grpc.so_reuseport", 0)])
@@ -143,7 +143,7 @@ async def test_a_slow_leader_ends_with_the_deadline(transport: GrpcBrokerTranspo
     assert isinstance(error, RequestTimedOutError)
 
 
-async def test_closing_a_fetcher_ends_its_call_in_flight_and_what_is_queued_behind(
+async def test_closing_a_fetcher_ends_its_call_in_flight_and_queued_calls(
     transport: GrpcBrokerTransport, leader: tuple[Leader, int]
 ) -> None:
     servicer, port = leader

@@ -75,7 +75,7 @@ def test_usage_errors_exit_with_2_and_name_the_nearest_command() -> None:
     assert "Did you mean 'topic'?" in wrong.stderr
 
 
-def test_a_reader_that_has_enough_is_no_failure(local_cluster: LocalCluster) -> None:
+def test_a_closed_output_is_no_failure(local_cluster: LocalCluster) -> None:
     run(local_cluster, "topic", "create", "pipe", "--partitions", "1")
     assert run(local_cluster, "produce", "pipe", stdin="x" * 99 + "\n" + "y\n" * 20_000).returncode == 0
     command = f'set -o pipefail; "{PACELINE}" consume pipe -b {local_cluster.bootstrap} | head -n 1'
@@ -108,7 +108,7 @@ def test_consume_ends_when_its_topic_is_deleted(local_cluster: LocalCluster) -> 
     assert stderr.startswith("UNKNOWN_TOPIC_OR_PARTITION: ")
 
 
-def test_an_unknown_topic_is_said_to_be_so_soon(local_cluster: LocalCluster) -> None:
+def test_an_unknown_topic_is_reported_soon(local_cluster: LocalCluster) -> None:
     begin = time.monotonic()
     assert run(local_cluster, "partition", "describe", "never-was/0").returncode == 64 + 5
     assert time.monotonic() - begin < LONG_S / 2

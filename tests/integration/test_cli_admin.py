@@ -112,7 +112,7 @@ def test_a_topic_grows(local_cluster: LocalCluster) -> None:
     assert again.stderr.startswith("INVALID_PARTITIONS: ")
 
 
-def test_a_move_from_plan_to_done(local_cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_reassignment_runs_from_plan_to_completion(local_cluster: LocalCluster, tmp_path: Path) -> None:
     make(local_cluster, "cli-move", [1, 2], [2, 1])
     plan = str(tmp_path / "plan.json")
     made = run(local_cluster, "reassign", "plan", "--topic", "cli-move", "--brokers", "2,3", "--file", plan)
@@ -133,7 +133,7 @@ def test_a_move_from_plan_to_done(local_cluster: LocalCluster, tmp_path: Path) -
     assert run(local_cluster, "reassign", "cancel").returncode == 2
 
 
-def test_partitions_of_a_plan_that_are_gone_have_rows_and_keep_no_throttle(
+def test_deleted_partitions_of_a_plan_have_rows_and_keep_no_throttle(
     local_cluster: LocalCluster, tmp_path: Path
 ) -> None:
     make(local_cluster, "cli-stays", [1])
@@ -160,7 +160,7 @@ def test_partitions_of_a_plan_that_are_gone_have_rows_and_keep_no_throttle(
     assert "throttle removed from brokers 1, 2 and topics cli-stays" in ended.stderr
 
 
-def test_a_file_that_is_no_plan_is_wrong_usage(local_cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_malformed_plan_file_is_wrong_usage(local_cluster: LocalCluster, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text("{}")
     wrong = run(local_cluster, "reassign", "start", str(path))
@@ -218,21 +218,21 @@ def test_brokers_are_listed_described_and_drained(local_cluster: LocalCluster, t
     assert read_plan(plan)["cli-drain", 0] == (3, 1)
     again = run(local_cluster, "broker", "drain", "3", "--save", str(plan))
     assert (again.returncode, "exists already" in again.stderr) == (1, True), again.stderr
-    assert read_plan(plan)["cli-drain", 0] == (3, 1), "what is kept of the old order stays"
+    assert read_plan(plan)["cli-drain", 0] == (3, 1), "the saved order stays"
     assert run(local_cluster, "reassign", "start", str(plan)).returncode == 0
     assert placed(local_cluster, "cli-drain") == [(3, 1), (3, 2)]
     gone = run(local_cluster, "broker", "describe", "77")
     assert gone.returncode == 3
 
 
-def test_who_is_not_live_is_said(local_cluster: LocalCluster) -> None:
+def test_brokers_that_are_not_live_are_named(local_cluster: LocalCluster) -> None:
     altered = run(local_cluster, "broker", "alter", "77", "--delete", "leader.replication.throttled.rate")
     assert (altered.returncode, altered.stderr) == (0, "broker 77 is not live, 1, 2, 3 are\n")
     assert run(local_cluster, "broker", "configs", "77").stderr == "broker 77 is not live, 1, 2, 3 are\n"
     assert run(local_cluster, "broker", "configs", "all").stderr == ""
 
 
-def test_a_topic_that_takes_no_acknowledged_writes_is_told_of_when_it_is_made(local_cluster: LocalCluster) -> None:
+def test_a_topic_that_accepts_no_acks_all_is_reported_at_its_creation(local_cluster: LocalCluster) -> None:
     made = run(local_cluster, "topic", "create", "cli-single", "--partitions", "1", "--replication-factor", "1")
     assert (made.returncode, made.stdout) == (0, "created cli-single\n")
     assert "cli-single has 1 replicas and min.insync.replicas=2 (broker default)" in made.stderr

@@ -35,9 +35,7 @@ def run(cluster: FakeCluster, command: str, stdin: bytes = b"") -> Result:
 
 
 @pytest.mark.parametrize("command", ["controller describe", "cluster info"])
-def test_a_dead_controller_that_brokers_remember_is_not_shown_as_being_in_office(
-    cluster: FakeCluster, command: str
-) -> None:
+def test_a_dead_controller_in_the_metadata_is_not_shown_as_active(cluster: FakeCluster, command: str) -> None:
     assert run(cluster, command).exit_code == 0
     cluster.controller.stop()
     ended = run(cluster, command)
@@ -45,7 +43,7 @@ def test_a_dead_controller_that_brokers_remember_is_not_shown_as_being_in_office
     assert ended.stderr.startswith(f"controller {CONTROLLER_ID} of epoch 1 does not answer: ")
 
 
-def test_who_is_in_office_is_in_the_json_too(cluster: FakeCluster) -> None:
+def test_the_active_controller_is_in_the_json_output(cluster: FakeCluster) -> None:
     cluster.controller.stop()
     (row,) = json.loads(run(cluster, "controller describe -o json").stdout)
     assert (row["controller"], row["in_office"]) == (CONTROLLER_ID, False)
@@ -75,11 +73,11 @@ def test_partitions_with_a_leader_are_described_beside_those_without(cluster: Fa
 
 
 def hears_interrupts() -> None:
-    """Shells have what they start in the background ignore Ctrl-C, and so does what that starts in turn."""
+    """Whether a process gets Ctrl-C: shells let background processes and their children ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_produce_says_what_it_waits_for(cluster: FakeCluster) -> None:
+def test_produce_reports_the_cause_of_a_wait(cluster: FakeCluster) -> None:
     cluster.topic("short")
     with subprocess.Popen(
         [str(PACELINE), "produce", "short", "-b", cluster.bootstrap],
@@ -96,7 +94,7 @@ def test_produce_says_what_it_waits_for(cluster: FakeCluster) -> None:
             writer.kill()
 
 
-def test_an_interrupted_produce_says_where_the_records_went_that_it_had_read(cluster: FakeCluster) -> None:
+def test_an_interrupted_produce_reports_the_outcome_of_the_records_it_had_read(cluster: FakeCluster) -> None:
     cluster.topic("typed")
     with subprocess.Popen(
         [str(PACELINE), "produce", "typed", "-b", cluster.bootstrap],
@@ -117,7 +115,7 @@ def test_an_interrupted_produce_says_where_the_records_went_that_it_had_read(clu
 
 
 @pytest.mark.parametrize("start", ["2", "3", "100"])
-def test_no_record_before_the_offset_that_was_asked_for_is_printed(cluster: FakeCluster, start: str) -> None:
+def test_no_record_before_the_requested_offset_is_printed(cluster: FakeCluster, start: str) -> None:
     cluster.topic("short")
     assert run(cluster, "produce short", b"zero\none\ntwo\n").exit_code == 0
     ended = run(cluster, f"consume short --from {start} -e")
@@ -131,13 +129,13 @@ def test_values_are_printed_as_the_bytes_they_are(cluster: FakeCluster) -> None:
     assert run(cluster, "consume bytes -e").stdout_bytes == b"caf\xe9\n\xff\xfe\x00\n"
 
 
-def test_a_broker_that_is_gone_is_listed_while_it_holds_replicas(cluster: FakeCluster) -> None:
+def test_a_dead_broker_is_listed_while_replicas_are_assigned_to_it(cluster: FakeCluster) -> None:
     cluster.topic("held", 2)
     cluster.brokers[2].stop()
     rows = json.loads(run(cluster, "broker list -o json").stdout)
     assert [(row["broker"], row["live"], row["replicas"]) for row in rows] == [(1, True, 2), (2, False, 2)]
 
 
-def test_a_broker_nobody_knows_is_named_where_there_is_no_title(cluster: FakeCluster) -> None:
+def test_an_unknown_broker_is_named_in_output_without_a_title(cluster: FakeCluster) -> None:
     ended = run(cluster, "broker describe 9 -o json")
     assert (ended.exit_code, json.loads(ended.stdout), ended.stderr) == (VERDICT, [], "broker 9 is not live\n")

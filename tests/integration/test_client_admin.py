@@ -40,7 +40,7 @@ def test_a_short_form_names_partitions_replicas_and_configs(cluster: FakeCluster
     assert cluster.created["a"].partitions == 1
 
 
-def test_what_is_not_given_is_left_to_the_controller(cluster: FakeCluster) -> None:
+def test_missing_values_are_chosen_by_the_controller(cluster: FakeCluster) -> None:
     with Admin(cluster.bootstrap) as admin:
         admin.create_topics([NewTopic("placed", assignments=[[2, 1], [1]])])
     asked = cluster.created["placed"]
@@ -93,14 +93,14 @@ def test_the_cluster_is_described_past_a_dead_address(cluster: FakeCluster) -> N
     assert found.controller_address == cluster.controller.address
 
 
-def test_when_nobody_answers_the_error_comes_in_time_and_names_the_address() -> None:
+def test_an_unreachable_cluster_is_an_error_in_time_that_names_the_address() -> None:
     began = time.monotonic()
     with Admin("127.0.0.1:1") as admin, pytest.raises(BootstrapError, match=r"127\.0\.0\.1:1"):
         admin.describe_cluster(timeout_ms=500)
     assert time.monotonic() - began < 60
 
 
-def test_brokers_that_hang_hold_no_call_up_beyond_its_time(cluster: FakeCluster) -> None:
+def test_brokers_that_hang_delay_no_call_beyond_its_timeout(cluster: FakeCluster) -> None:
     go_on = cluster.faults.hold_metadata = threading.Event()
     try:
         with Admin(cluster.bootstrap) as admin:
@@ -115,7 +115,7 @@ def test_brokers_that_hang_hold_no_call_up_beyond_its_time(cluster: FakeCluster)
         go_on.set()
 
 
-def test_a_broker_that_knows_nobody_yet_is_passed_over(cluster: FakeCluster) -> None:
+def test_a_broker_without_metadata_is_skipped(cluster: FakeCluster) -> None:
     cluster.faults.knows_nobody = 1
     bootstrap = [cluster.brokers[1].address, cluster.brokers[2].address]
     with Admin(bootstrap) as admin:
@@ -145,7 +145,7 @@ def test_replicas_are_described_by_the_leader_of_each_partition(cluster: FakeClu
             admin.describe_replicas("t", [3])
 
 
-def test_a_closed_client_says_so(cluster: FakeCluster) -> None:
+def test_a_closed_client_refuses_calls(cluster: FakeCluster) -> None:
     admin = Admin(cluster.bootstrap)
     admin.close()
     with pytest.raises(ClientClosedError):

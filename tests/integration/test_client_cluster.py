@@ -96,7 +96,9 @@ def test_weaker_acks_write_too(cluster: LocalCluster, admin: Admin, acks: str) -
         assert time.monotonic() < deadline
 
 
-def test_killing_a_leader_during_produce_loses_and_doubles_nothing(cluster: LocalCluster, admin: Admin) -> None:
+def test_killing_a_leader_during_produce_neither_loses_nor_duplicates_records(
+    cluster: LocalCluster, admin: Admin
+) -> None:
     admin.create_topics([NewTopic("survivor", 3, 3, configs=MIN_ISR_2)])
     leader = admin.describe_topics(["survivor"])[0].partitions[0].leader
     assert leader is not None
@@ -149,7 +151,7 @@ def test_killing_a_leader_during_produce_loses_and_doubles_nothing(cluster: Loca
         assert found[partition][offset] == value
 
 
-def test_a_consumer_reads_on_across_a_leader_change(cluster: LocalCluster, admin: Admin) -> None:
+def test_a_consumer_continues_across_a_leader_change(cluster: LocalCluster, admin: Admin) -> None:
     admin.create_topics([NewTopic("follow", 1, 3, configs=MIN_ISR_2)])
     tp = TopicPartition("follow", 0)
     with Producer(cluster.bootstrap, linger_ms=0) as producer, Consumer(cluster.bootstrap) as consumer:
@@ -200,7 +202,7 @@ def test_admin_errors_are_typed(admin: Admin) -> None:
     assert "checked" not in admin.list_topics()
 
 
-def test_controllers_are_a_place_to_start_from_and_dead_addresses_are_skipped(cluster: LocalCluster) -> None:
+def test_controllers_are_bootstrap_servers_and_dead_addresses_are_skipped(cluster: LocalCluster) -> None:
     addresses = ["127.0.0.1:1", *cluster.controller_addresses]
     for order in (cluster.controller_addresses, cluster.controller_addresses[::-1]):
         with Admin(order) as admin:

@@ -56,7 +56,7 @@ def read(consumer: Consumer, count: int, timeout_s: float = 60.0) -> list[Consum
 
 
 @pytest.mark.parametrize("compression", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_what_a_producer_writes_a_consumer_reads(cluster: FakeCluster, compression: str | None) -> None:
+def test_a_consumer_reads_the_records_of_a_producer(cluster: FakeCluster, compression: str | None) -> None:
     with Producer(cluster.bootstrap, compression=compression, linger_ms=50) as producer:
         for number in range(200):
             producer.send(
@@ -94,7 +94,7 @@ def test_every_partition_of_a_topic_is_read_from_both_brokers(cluster: FakeClust
         ]
 
 
-def test_new_records_arrive_without_waiting_for_the_poll_to_end(cluster: FakeCluster) -> None:
+def test_new_records_are_returned_before_the_poll_timeout(cluster: FakeCluster) -> None:
     with Consumer(cluster.bootstrap, fetch_max_wait_ms=120_000) as consumer:
         consumer.assign([ONE])
         assert consumer.poll(timeout_ms=50) == {}
@@ -105,7 +105,7 @@ def test_new_records_arrive_without_waiting_for_the_poll_to_end(cluster: FakeClu
         assert time.monotonic() - began < 60
 
 
-def test_a_poll_goes_on_fetching_after_answers_without_anything_for_it(cluster: FakeCluster) -> None:
+def test_a_poll_continues_to_fetch_after_empty_responses(cluster: FakeCluster) -> None:
     with Consumer(cluster.bootstrap, fetch_max_wait_ms=20) as consumer:
         consumer.assign([ONE])
         found: list[dict[TopicPartition, list[ConsumerRecord]]] = []
@@ -134,7 +134,7 @@ def test_a_second_thread_that_polls_is_refused(cluster: FakeCluster) -> None:
         assert [record.value for record in found[0][ONE]] == [b"for the first"]
 
 
-def test_poll_ends_with_its_time(cluster: FakeCluster) -> None:
+def test_poll_ends_at_its_timeout(cluster: FakeCluster) -> None:
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([ONE])
         began = time.monotonic()
@@ -142,7 +142,7 @@ def test_poll_ends_with_its_time(cluster: FakeCluster) -> None:
         assert 0.1 < time.monotonic() - began < 60
 
 
-def test_a_poll_holds_at_most_the_asked_records_and_positions_follow(cluster: FakeCluster) -> None:
+def test_a_poll_returns_at_most_max_records_and_positions_follow(cluster: FakeCluster) -> None:
     write(cluster, *[b"%d" % n for n in range(10)])
     write(cluster, *[b"%d" % n for n in range(10, 15)])
     with Consumer(cluster.bootstrap) as consumer:
@@ -192,7 +192,7 @@ def test_latest_begins_at_the_end(cluster: FakeCluster) -> None:
         assert [record.value for record in read(consumer, 1)] == [b"new"]
 
 
-def test_without_a_policy_a_position_has_to_be_given(cluster: FakeCluster) -> None:
+def test_without_a_reset_policy_a_position_must_be_given(cluster: FakeCluster) -> None:
     write(cluster, b"a")
     with Consumer(cluster.bootstrap, auto_offset_reset="error") as consumer:
         consumer.assign([ONE])
@@ -203,7 +203,7 @@ def test_without_a_policy_a_position_has_to_be_given(cluster: FakeCluster) -> No
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", 5), ("latest", 10)])
-def test_out_of_range_follows_the_policy(cluster: FakeCluster, policy: str, expected: int) -> None:
+def test_out_of_range_follows_the_reset_policy(cluster: FakeCluster, policy: str, expected: int) -> None:
     write(cluster, *[b"%d" % n for n in range(5)])
     write(cluster, *[b"%d" % n for n in range(5, 10)])
     with cluster.lock:
@@ -218,7 +218,7 @@ def test_out_of_range_follows_the_policy(cluster: FakeCluster, policy: str, expe
             wait_for(lambda: consumer.position(ONE) == expected)
 
 
-def test_out_of_range_without_a_policy_is_told_with_the_range(cluster: FakeCluster) -> None:
+def test_out_of_range_without_a_reset_policy_is_an_error_with_the_range(cluster: FakeCluster) -> None:
     write(cluster, b"a")
     with Consumer(cluster.bootstrap, auto_offset_reset="error") as consumer:
         consumer.assign([ONE])
@@ -241,7 +241,7 @@ def test_a_consumer_follows_the_leader(cluster: FakeCluster) -> None:
         assert [record.value for record in read(consumer, 1)] == [b"c"]
 
 
-def test_a_broker_that_is_elsewhere_now_is_read_while_its_old_address_hangs(cluster: FakeCluster) -> None:
+def test_a_broker_with_a_new_address_is_read_while_its_old_address_hangs(cluster: FakeCluster) -> None:
     leader = cluster.brokers[1]
     proxy = TcpProxy("127.0.0.1", leader.port)
     leader.told_port = proxy.port
@@ -259,7 +259,7 @@ def test_a_broker_that_is_elsewhere_now_is_read_while_its_old_address_hangs(clus
     proxy.close()
 
 
-def test_a_restarted_broker_knows_no_session_and_nothing_is_missed(cluster: FakeCluster) -> None:
+def test_a_restarted_broker_without_sessions_loses_no_record(cluster: FakeCluster) -> None:
     write(cluster, b"a")
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([ONE])
@@ -289,7 +289,7 @@ def test_an_idle_fetch_names_no_partition(cluster: FakeCluster) -> None:
         assert read(consumer, 1)[0].partition == 2
 
 
-def test_truncation_of_what_was_read_is_told_once_and_reading_goes_on(cluster: FakeCluster) -> None:
+def test_truncation_of_records_already_read_is_reported_once_and_reading_continues(cluster: FakeCluster) -> None:
     write(cluster, b"a0", b"a1")
     write(cluster, b"b2", b"b3")
     with Consumer(cluster.bootstrap) as consumer:
@@ -305,14 +305,14 @@ def test_truncation_of_what_was_read_is_told_once_and_reading_goes_on(cluster: F
         assert [record.value for record in read(consumer, 3)] == [b"c2", b"c3", b"c4"]
 
 
-def test_a_leader_that_lacks_the_epoch_of_what_was_read_is_told_of_and_reading_goes_on(cluster: FakeCluster) -> None:
+def test_a_leader_without_the_epoch_of_the_last_record_is_reported_and_reading_continues(cluster: FakeCluster) -> None:
     write(cluster, b"a0")
     cluster.move(ONE, 2)
     write(cluster, b"b1")
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([ONE])
         read(consumer, 2)
-        with cluster.lock:  # an unclean election of who had written three records in epoch 0, and nothing since
+        with cluster.lock:  # an unclean election of a replica that has only three records of epoch 0
             log = cluster.logs[ONE]
             log.truncate(1)
             log.epoch, log.epochs = 0, [(0, 0)]
@@ -326,7 +326,7 @@ def test_a_leader_that_lacks_the_epoch_of_what_was_read_is_told_of_and_reading_g
         assert [record.value for record in read(consumer, 1)] == [b"c2"]
 
 
-def test_truncation_of_what_was_only_fetched_ahead_is_not_told(cluster: FakeCluster) -> None:
+def test_truncation_of_records_only_fetched_ahead_is_not_reported(cluster: FakeCluster) -> None:
     write(cluster, b"a0", b"a1")
     write(cluster, b"b2", b"b3")
     with Consumer(cluster.bootstrap) as consumer:
@@ -341,7 +341,7 @@ def test_truncation_of_what_was_only_fetched_ahead_is_not_told(cluster: FakeClus
         assert [record.value for record in read(consumer, 1)] == [b"c2"]
 
 
-def test_positions_go_past_what_compaction_removed(cluster: FakeCluster) -> None:
+def test_positions_skip_records_removed_by_compaction(cluster: FakeCluster) -> None:
     write(cluster, b"a", b"b", b"c")
     write(cluster, b"d")
     with cluster.lock:
@@ -361,7 +361,7 @@ def test_positions_go_past_what_compaction_removed(cluster: FakeCluster) -> None
         assert [record.offset for record in read(consumer, 1)] == [3]
 
 
-def test_a_damaged_batch_is_reported_and_the_records_before_it_come_first(cluster: FakeCluster) -> None:
+def test_a_damaged_batch_is_reported_after_the_records_before_it(cluster: FakeCluster) -> None:
     write(cluster, b"good")
     write(cluster, b"bad")
     with cluster.lock:
@@ -378,7 +378,7 @@ def test_a_damaged_batch_is_reported_and_the_records_before_it_come_first(cluste
         assert [record.value for record in read(consumer, 1)] == [b"good"]
 
 
-def test_raw_batches_come_whole_with_their_place(cluster: FakeCluster) -> None:
+def test_raw_batches_are_returned_whole_with_their_offsets(cluster: FakeCluster) -> None:
     for number in range(20):
         write(cluster, b"%d" % number, b"x" * 100)
     with Consumer(cluster.bootstrap) as consumer:
@@ -393,7 +393,7 @@ def test_raw_batches_come_whole_with_their_place(cluster: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_raw_batches_are_read_record_by_record_from_the_position_on(cluster: FakeCluster, codec: Codec) -> None:
+def test_raw_batches_are_decoded_from_the_position_on(cluster: FakeCluster, codec: Codec) -> None:
     for number in range(10):
         write(cluster, b"%d" % number, b"x" * 100, codec=codec)
     with Consumer(cluster.bootstrap) as consumer:
@@ -408,7 +408,7 @@ def test_raw_batches_are_read_record_by_record_from_the_position_on(cluster: Fak
     assert (records[1].timestamp, records[1].key, list(records[1].headers)) == (1_000, None, [])
 
 
-def test_a_damaged_raw_batch_is_reported_behind_the_records_before_it(cluster: FakeCluster) -> None:
+def test_a_damaged_raw_batch_is_reported_after_the_records_before_it(cluster: FakeCluster) -> None:
     write(cluster, b"good")
     write(cluster, b"bad")
     with cluster.lock:
@@ -448,7 +448,7 @@ def test_a_small_buffer_limits_what_is_fetched_ahead(cluster: FakeCluster) -> No
         assert consumer._assignment.buffered_bytes() < 6_000
 
 
-def test_a_paused_partition_rests_and_keeps_its_place(cluster: FakeCluster) -> None:
+def test_a_paused_partition_returns_no_records_and_keeps_its_position(cluster: FakeCluster) -> None:
     write(cluster, b"a")
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([ONE])
@@ -458,7 +458,7 @@ def test_a_paused_partition_rests_and_keeps_its_place(cluster: FakeCluster) -> N
         assert read(consumer, 1)[0].value == b"a"
 
 
-def test_what_paused_partitions_hold_keeps_nobody_else_from_reading(cluster: FakeCluster) -> None:
+def test_records_buffered_for_paused_partitions_do_not_stop_other_partitions(cluster: FakeCluster) -> None:
     resting, reading = TopicPartition("t", 0), TopicPartition("t", 1)
     for _ in range(4):
         write(cluster, bytes(1_000), tp=resting)
@@ -472,7 +472,7 @@ def test_what_paused_partitions_hold_keeps_nobody_else_from_reading(cluster: Fak
         assert len(read(consumer, 4)) == 4
 
 
-def test_ends_and_times_are_looked_up(cluster: FakeCluster) -> None:
+def test_offsets_are_looked_up_by_end_and_time(cluster: FakeCluster) -> None:
     write(cluster, b"a", b"b")
     write(cluster, b"c")
     with Consumer(cluster.bootstrap) as consumer:
@@ -484,7 +484,7 @@ def test_ends_and_times_are_looked_up(cluster: FakeCluster) -> None:
         assert (found[ONE].offset, found[ONE].timestamp_ms) == (0, 1_001)
 
 
-def test_looking_up_offsets_waits_for_a_leader_and_then_says_why_not(cluster: FakeCluster) -> None:
+def test_looking_up_offsets_waits_for_a_leader_and_then_reports_the_cause(cluster: FakeCluster) -> None:
     cluster.move(ONE, None)
     with Consumer(cluster.bootstrap) as consumer:
         with pytest.raises(Exception, match="one-0 has no leader"):
@@ -502,7 +502,7 @@ def test_looking_up_offsets_waits_for_a_leader_and_then_says_why_not(cluster: Fa
     ],
     ids=["subscribe", "assign", "end_offsets"],
 )
-def test_waiting_for_one_topic_leaves_the_next_wait_what_is_left_of_the_time(
+def test_consecutive_waits_for_topics_share_one_timeout(
     cluster: FakeCluster, call: Callable[[Consumer], object]
 ) -> None:
     def create() -> None:
@@ -527,7 +527,7 @@ def test_a_position_that_cannot_be_found_ends_in_a_timeout(cluster: FakeCluster)
             consumer.position(ONE, timeout_ms=300)
 
 
-def test_errors_of_fetches_that_pass_are_ridden_out(cluster: FakeCluster) -> None:
+def test_temporary_fetch_errors_are_retried(cluster: FakeCluster) -> None:
     write(cluster, b"a")
     cluster.faults.fetch_refuse = [
         ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -542,13 +542,13 @@ def test_errors_of_fetches_that_pass_are_ridden_out(cluster: FakeCluster) -> Non
 
 
 @pytest.mark.parametrize("policy", ["earliest", "error"])
-def test_a_topic_made_anew_is_read_from_where_the_policy_says(cluster: FakeCluster, policy: str) -> None:
+def test_a_re_created_topic_is_read_from_the_offset_of_the_reset_policy(cluster: FakeCluster, policy: str) -> None:
     write(cluster, b"a", b"b")
     with Consumer(cluster.bootstrap, auto_offset_reset=policy) as consumer:
         consumer.assign([ONE])
         consumer.seek(ONE, 0)
         read(consumer, 2)
-        with cluster.lock:  # what it would read next is there in the new topic as well
+        with cluster.lock:  # the next offset exists in the new topic as well
             cluster.make_anew("one", partitions=1)
             write(cluster, b"x", b"y", b"z")
         if policy == "error":
@@ -558,7 +558,7 @@ def test_a_topic_made_anew_is_read_from_where_the_policy_says(cluster: FakeClust
         assert [record.value for record in read(consumer, 3)] == [b"x", b"y", b"z"]
 
 
-def test_a_topic_made_anew_that_metadata_knows_first_is_read_from_its_beginning(cluster: FakeCluster) -> None:
+def test_a_re_created_topic_found_in_the_metadata_is_read_from_its_beginning(cluster: FakeCluster) -> None:
     write(cluster, b"a", b"b")
     with Consumer(cluster.bootstrap, fetch_max_wait_ms=50) as consumer:
         consumer.assign([ONE])
@@ -573,7 +573,7 @@ def test_a_topic_made_anew_that_metadata_knows_first_is_read_from_its_beginning(
         assert [record.value for record in read(consumer, 3)] == [b"x", b"y", b"z"]
 
 
-def test_a_topic_made_anew_with_fewer_partitions_is_read_without_those_it_lost(cluster: FakeCluster) -> None:
+def test_a_topic_re_created_with_fewer_partitions_is_read_without_the_missing_ones(cluster: FakeCluster) -> None:
     with Consumer(cluster.bootstrap, default_api_timeout_ms=2_000) as consumer:
         for index in range(4):
             write(cluster, b"%d" % index, tp=TopicPartition("t", index))
@@ -581,7 +581,7 @@ def test_a_topic_made_anew_with_fewer_partitions_is_read_without_those_it_lost(c
         wait_for(lambda: all(state.chunks for state in consumer._assignment.states()))
         cluster.make_anew("t", partitions=1)
         wait_for(lambda: consumer._metadata.partition_count("t") == 1)
-        assert len(read(consumer, 4)) == 4  # fetched before, and handed out all the same
+        assert len(read(consumer, 4)) == 4  # fetched before, and still returned
         assert consumer.assignment() == [TopicPartition("t", 0)]
         quiet_until = time.monotonic() + 4.5
         while time.monotonic() < quiet_until:
@@ -590,7 +590,7 @@ def test_a_topic_made_anew_with_fewer_partitions_is_read_without_those_it_lost(c
         assert [record.value for record in read(consumer, 1)] == [b"anew"]
 
 
-def test_a_partition_that_cannot_be_read_for_long_keeps_no_broker_busy(cluster: FakeCluster) -> None:
+def test_a_partition_that_is_unreadable_for_long_is_retried_with_pauses(cluster: FakeCluster) -> None:
     resting, reading = TopicPartition("t", 0), TopicPartition("t", 2)
     assert cluster.logs[resting].leader == cluster.logs[reading].leader
     with Consumer(cluster.bootstrap) as consumer:
@@ -612,7 +612,7 @@ def test_a_partition_that_cannot_be_read_for_long_keeps_no_broker_busy(cluster: 
         assert {record.value for record in read(consumer, 2)} == {b"a", b"b"}
 
 
-def test_an_error_that_waiting_does_not_cure_is_raised(cluster: FakeCluster) -> None:
+def test_an_error_that_is_not_retriable_is_raised(cluster: FakeCluster) -> None:
     cluster.faults.fetch_refuse = [ErrorCode.POLICY_VIOLATION]
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([ONE])
@@ -620,7 +620,9 @@ def test_an_error_that_waiting_does_not_cure_is_raised(cluster: FakeCluster) -> 
             consumer.poll(timeout_ms=60_000)
 
 
-def test_a_leader_out_of_reach_is_told_after_the_limit_with_its_cause_and_reading_goes_on(cluster: FakeCluster) -> None:
+def test_an_unreachable_leader_is_reported_after_the_limit_with_its_cause_and_reading_continues(
+    cluster: FakeCluster,
+) -> None:
     write(cluster, b"a")
     with Consumer(cluster.bootstrap, default_api_timeout_ms=2_000) as consumer:
         consumer.assign([ONE])
@@ -633,7 +635,7 @@ def test_a_leader_out_of_reach_is_told_after_the_limit_with_its_cause_and_readin
         assert read_through_hindrances(consumer).value == b"b"
 
 
-def test_a_partition_that_has_no_leader_for_long_is_told_too(cluster: FakeCluster) -> None:
+def test_a_partition_without_a_leader_for_long_is_reported(cluster: FakeCluster) -> None:
     write(cluster, b"a")
     cluster.move(ONE, None)
     with Consumer(cluster.bootstrap, default_api_timeout_ms=2_000) as consumer:
@@ -644,7 +646,7 @@ def test_a_partition_that_has_no_leader_for_long_is_told_too(cluster: FakeCluste
         assert read_through_hindrances(consumer).value == b"a"
 
 
-def test_a_refusal_of_the_whole_fetch_that_waiting_does_not_cure_is_raised_at_once(cluster: FakeCluster) -> None:
+def test_a_refusal_of_a_whole_fetch_that_is_not_retriable_is_raised_at_once(cluster: FakeCluster) -> None:
     cluster.faults.fetch_abort = InvalidRequestError("that is no fetch")
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([ONE])
@@ -652,7 +654,7 @@ def test_a_refusal_of_the_whole_fetch_that_waiting_does_not_cure_is_raised_at_on
             read(consumer, 1)
 
 
-def test_a_partition_out_of_reach_is_told_of_with_its_own_cause(cluster: FakeCluster) -> None:
+def test_an_unreachable_partition_is_reported_with_its_own_cause(cluster: FakeCluster) -> None:
     leader = cluster.brokers[1]
     proxy = TcpProxy("127.0.0.1", leader.port)
     leader.told_port = proxy.port
@@ -670,7 +672,7 @@ def test_a_partition_out_of_reach_is_told_of_with_its_own_cause(cluster: FakeClu
     proxy.close()
 
 
-def test_who_waits_for_a_position_hears_that_the_fetcher_has_failed(
+def test_a_wait_for_a_position_ends_with_an_error_when_the_fetcher_fails(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Consumer(cluster.bootstrap) as consumer:
@@ -685,7 +687,7 @@ def test_who_waits_for_a_position_hears_that_the_fetcher_has_failed(
 
 
 def read_through_hindrances(consumer: Consumer) -> ConsumerRecord:
-    """Return the next record; on a busy machine the partition may be called out of reach a few times before."""
+    """Return the next record; on a busy machine the partition may be reported unreachable a few times before."""
     deadline = time.monotonic() + 60.0
     while True:
         try:
@@ -694,7 +696,7 @@ def read_through_hindrances(consumer: Consumer) -> ConsumerRecord:
             assert time.monotonic() < deadline
 
 
-def test_metadata_is_asked_for_again_after_a_failure_nobody_expected(
+def test_metadata_is_requested_again_after_an_unexpected_failure(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures = [ZeroDivisionError("a bug"), ZeroDivisionError("the same bug")]
@@ -737,7 +739,7 @@ def test_partitions_added_later_are_read_from_their_beginning(cluster: FakeClust
         assert [(r.partition, r.value) for r in read(consumer, 1)] == [(1, b"first")]
 
 
-def test_a_partition_that_is_newer_than_what_is_known_is_asked_for(cluster: FakeCluster) -> None:
+def test_metadata_is_requested_for_a_partition_that_is_not_known_yet(cluster: FakeCluster) -> None:
     added = TopicPartition("one", 1)
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([ONE])
@@ -756,7 +758,7 @@ def test_offsets_of_a_partition_that_does_not_exist_are_refused_soon(cluster: Fa
                 consumer.end_offsets([ONE, TopicPartition("one", asked)], timeout_ms=20_000)
 
 
-def test_a_forked_child_is_told_that_the_consumer_is_not_its_own(cluster: FakeCluster) -> None:
+def test_a_consumer_refuses_calls_in_a_forked_child(cluster: FakeCluster) -> None:
     write(cluster, b"a")
     held, let_go = threading.Event(), threading.Event()
 

@@ -44,7 +44,7 @@ def cluster() -> Iterator[FakeCluster]:
     fake.stop()
 
 
-def test_a_record_comes_back_with_its_place(cluster: FakeCluster) -> None:
+def test_a_send_returns_partition_and_offset(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap, linger_ms=0) as producer:
         first = producer.send("one", b"a").result(60)
         second = producer.send("one", b"b", key=b"k", headers=[("h", b"1"), ("h", None)]).result(60)
@@ -112,7 +112,7 @@ def test_send_many_keeps_order_over_many_batches_and_requests(cluster: FakeClust
     assert cluster.produce_requests > 20
 
 
-def test_send_many_sends_records_with_and_without_keys_where_they_belong(cluster: FakeCluster) -> None:
+def test_send_many_partitions_records_with_and_without_keys(cluster: FakeCluster) -> None:
     records = [(b"key %d" % (n % 3) if n % 5 < 2 else None, b"%04d" % n) for n in range(3_000)]
     with Producer(cluster.bootstrap, batch_size=2_000, linger_ms=0) as producer:
         assert producer.send_many("t", records).result(60) == 3_000
@@ -124,7 +124,7 @@ def test_send_many_sends_records_with_and_without_keys_where_they_belong(cluster
         assert [value for value in part if value in set(expected)] == expected
 
 
-def test_callbacks_hear_of_every_record_once(cluster: FakeCluster) -> None:
+def test_callbacks_are_called_once_for_every_record(cluster: FakeCluster) -> None:
     heard: list[tuple[int | None, PacelineError | None]] = []
     with Producer(cluster.bootstrap) as producer:
         for number in range(100):
@@ -152,7 +152,7 @@ def test_a_callback_that_raises_does_not_stop_the_others(cluster: FakeCluster, r
 
 
 @pytest.mark.parametrize("fault", ["drop_before", "drop_after"])
-def test_a_broken_connection_neither_loses_nor_doubles(cluster: FakeCluster, fault: str) -> None:
+def test_a_broken_connection_neither_loses_nor_duplicates_records(cluster: FakeCluster, fault: str) -> None:
     setattr(cluster.faults, fault, 6)
     with Producer(cluster.bootstrap, batch_size=500, linger_ms=0, retry_backoff_ms=5) as producer:
         producer.send_many("one", [(None, b"%05d" % n) for n in range(1_000)]).result(60)
@@ -167,7 +167,7 @@ def test_a_leader_hint_is_followed_at_once(cluster: FakeCluster) -> None:
         assert producer.send("one", b"b").result(60).offset == 1
 
 
-def test_a_broker_that_is_elsewhere_now_is_written_to_while_its_old_address_hangs(cluster: FakeCluster) -> None:
+def test_a_broker_with_a_new_address_is_written_to_while_its_old_address_hangs(cluster: FakeCluster) -> None:
     leader = cluster.brokers[1]
     proxy = TcpProxy("127.0.0.1", leader.port)
     leader.told_port = proxy.port
@@ -185,7 +185,7 @@ def test_a_broker_that_is_elsewhere_now_is_written_to_while_its_old_address_hang
     proxy.close()
 
 
-def test_without_a_hint_metadata_tells_the_new_leader(cluster: FakeCluster) -> None:
+def test_without_a_hint_the_new_leader_is_read_from_metadata(cluster: FakeCluster) -> None:
     cluster.hide_leader_changes = True
     with Producer(cluster.bootstrap, linger_ms=0) as producer:
         producer.send("one", b"a").result(60)
@@ -193,7 +193,7 @@ def test_without_a_hint_metadata_tells_the_new_leader(cluster: FakeCluster) -> N
         assert producer.send("one", b"b").result(60).offset == 1
 
 
-def test_killing_the_leader_under_load_loses_and_doubles_nothing(cluster: FakeCluster) -> None:
+def test_killing_the_leader_under_load_neither_loses_nor_duplicates_records(cluster: FakeCluster) -> None:
     tp = TopicPartition("one", 0)
     with Producer(cluster.bootstrap, batch_size=400, linger_ms=1) as producer:
         futures = []
@@ -208,7 +208,7 @@ def test_killing_the_leader_under_load_loses_and_doubles_nothing(cluster: FakeCl
     assert cluster.values("one")[0] == [b"%05d" % number for number in range(4_000)]
 
 
-def test_a_partition_without_leader_waits_and_says_so_in_the_end(cluster: FakeCluster) -> None:
+def test_a_partition_without_leader_waits_and_its_error_names_the_cause(cluster: FakeCluster) -> None:
     cluster.move(TopicPartition("one", 0), None)
     with Producer(cluster.bootstrap, delivery_timeout_ms=3_000) as producer:
         error = producer.send("one", b"a").exception(60)
@@ -218,7 +218,7 @@ def test_a_partition_without_leader_waits_and_says_so_in_the_end(cluster: FakeCl
 
 
 @pytest.mark.parametrize("kind", [Producer, Consumer])
-def test_who_waits_for_a_leader_asks_the_brokers_now_and_then(
+def test_a_wait_for_a_leader_requests_metadata_with_pauses(
     cluster: FakeCluster, kind: type[Producer] | type[Consumer]
 ) -> None:
     one = TopicPartition("one", 0)
@@ -239,7 +239,7 @@ def test_who_waits_for_a_leader_asks_the_brokers_now_and_then(
             assert future.result(60).offset == 0
 
 
-def test_the_delivery_timeout_raises_the_last_real_cause_with_the_broker(cluster: FakeCluster) -> None:
+def test_the_delivery_timeout_raises_the_last_cause_with_the_broker(cluster: FakeCluster) -> None:
     cluster.faults.refuse_always = ErrorCode.NOT_ENOUGH_REPLICAS
     with Producer(cluster.bootstrap, delivery_timeout_ms=3_000) as producer:
         began = time.monotonic()
@@ -290,7 +290,7 @@ def test_a_refused_batch_fails_alone(cluster: FakeCluster) -> None:
     assert len(cluster.values("one")[0]) == 5
 
 
-def test_a_lost_sequence_is_fatal_and_later_sends_say_so(cluster: FakeCluster) -> None:
+def test_a_lost_sequence_is_fatal_and_later_sends_raise_it(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap, linger_ms=0) as producer:
         producer.send("one", b"a").result(60)
         cluster.faults.refuse_always = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -301,7 +301,7 @@ def test_a_lost_sequence_is_fatal_and_later_sends_say_so(cluster: FakeCluster) -
             producer.send("one", b"c")
 
 
-def test_what_is_appended_beside_a_fatal_batch_is_told_so(cluster: FakeCluster) -> None:
+def test_a_batch_in_the_same_request_as_a_fatal_one_is_acknowledged(cluster: FakeCluster) -> None:
     cluster.topic("many", partitions=4)
     partitions = (0, 2)  # of one leader
     with Producer(cluster.bootstrap, linger_ms=60_000) as producer:
@@ -346,13 +346,13 @@ def test_a_full_buffer_blocks_and_then_refuses(cluster: FakeCluster) -> None:
     assert 10 <= len(cluster.values("one")[0]) <= 12
 
 
-def test_a_blocked_send_goes_on_as_soon_as_there_is_room(cluster: FakeCluster) -> None:
+def test_a_blocked_send_continues_as_soon_as_the_buffer_has_room(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap, buffer_memory=5_000, batch_size=1_000, linger_ms=1_000) as producer:
         producer.send_many("one", [(None, bytes(200))] * 500).result(60)
     assert len(cluster.values("one")[0]) == 500
 
 
-def test_acks_none_says_no_offset(cluster: FakeCluster) -> None:
+def test_acks_none_returns_no_offset(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap, acks="none", linger_ms=0) as producer:
         assert producer.send("one", b"a").result(60).offset is None
     assert cluster.values("one")[0] == [b"a"]
@@ -379,7 +379,7 @@ def test_a_dead_bootstrap_address_is_skipped(cluster: FakeCluster) -> None:
         assert producer.send("one", b"a").result(60).offset == 0
 
 
-def test_a_bootstrap_broker_that_knows_nobody_yet_is_passed_over(cluster: FakeCluster) -> None:
+def test_a_bootstrap_broker_without_metadata_is_skipped(cluster: FakeCluster) -> None:
     cluster.faults.knows_nobody = 1
     bootstrap = [cluster.brokers[1].address, cluster.brokers[2].address]
     with Producer(bootstrap, linger_ms=0, max_block_ms=10_000) as producer:
@@ -399,7 +399,7 @@ def test_an_unknown_partition_is_refused(cluster: FakeCluster) -> None:
         producer.send("one", b"a", partition=1)
 
 
-def test_a_partition_that_is_newer_than_what_is_known_is_asked_for_before_it_is_refused(cluster: FakeCluster) -> None:
+def test_metadata_is_requested_for_an_unknown_partition_before_it_is_refused(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap, linger_ms=0) as producer:
         producer.send("one", b"a").result(60)
         cluster.grow("one", 3)
@@ -408,14 +408,14 @@ def test_a_partition_that_is_newer_than_what_is_known_is_asked_for_before_it_is_
         assert producer.send_many("one", [(None, b"c")], partition=3).result(60) == 1
 
 
-def test_a_name_no_topic_can_have_is_refused_at_once_and_keeps_nobody_else_waiting(cluster: FakeCluster) -> None:
+def test_an_invalid_topic_name_is_refused_at_once_and_delays_no_other_send(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap) as producer:
         with pytest.raises(InvalidTopicError):
             producer.send("\ud800", b"x")
         assert producer.send("one", b"a").result(10).offset == 0
 
 
-def test_an_unknown_topic_is_refused_after_a_moment(cluster: FakeCluster) -> None:
+def test_an_unknown_topic_is_refused_after_a_short_wait(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap, max_block_ms=3_000) as producer, pytest.raises(UnknownTopicOrPartitionError):
         producer.send("nothing", b"a")
 
@@ -437,7 +437,7 @@ def test_close_delivers_what_is_waiting(cluster: FakeCluster) -> None:
         producer.send("one", b"b")
 
 
-def test_close_gives_up_after_its_time(cluster: FakeCluster) -> None:
+def test_close_ends_at_its_timeout(cluster: FakeCluster) -> None:
     cluster.faults.refuse = [ErrorCode.NOT_ENOUGH_REPLICAS] * 1_000
     producer = Producer(cluster.bootstrap)
     future = producer.send("one", b"a")
@@ -448,7 +448,7 @@ def test_close_gives_up_after_its_time(cluster: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "flush", "send"])
-def test_who_gives_up_waiting_hears_what_kept_records_from_their_log(cluster: FakeCluster, how: str) -> None:
+def test_a_timeout_names_the_cause_that_delayed_the_records(cluster: FakeCluster, how: str) -> None:
     cluster.faults.refuse_always = ErrorCode.NOT_ENOUGH_REPLICAS
     producer = Producer(cluster.bootstrap, buffer_memory=1)
     future = producer.send("one", b"a")
@@ -491,7 +491,7 @@ def test_close_does_not_wait_for_a_broker_that_hangs(
     assert not client._metadata._thread.is_alive()
 
 
-def test_flush_ends_with_its_time(cluster: FakeCluster) -> None:
+def test_flush_ends_at_its_timeout(cluster: FakeCluster) -> None:
     cluster.faults.drop_before = ALWAYS
     producer = Producer(cluster.bootstrap)
     producer.send("one", b"a")
@@ -537,7 +537,7 @@ def test_flush_in_a_callback_is_refused_instead_of_waiting_for_itself(cluster: F
         wait_for(lambda: raised)
 
 
-def test_a_forked_child_is_told_that_the_producer_is_not_its_own(cluster: FakeCluster) -> None:
+def test_a_producer_refuses_calls_in_a_forked_child(cluster: FakeCluster) -> None:
     held, let_go = threading.Event(), threading.Event()
 
     def hold(lock: threading.RLock) -> None:
@@ -594,7 +594,7 @@ def test_many_threads_may_share_a_producer(cluster: FakeCluster) -> None:
         ]
 
 
-def test_a_topic_made_anew_with_fewer_partitions_gets_every_record(cluster: FakeCluster) -> None:
+def test_a_topic_re_created_with_fewer_partitions_gets_every_record(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap, linger_ms=0, delivery_timeout_ms=5_000) as producer:
         keys = [b"key %d" % number for number in range(20)]
         for key in keys:
@@ -608,12 +608,12 @@ def test_a_topic_made_anew_with_fewer_partitions_gets_every_record(cluster: Fake
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["the producer hears of it later", "the producer has heard of it"])
-def test_a_topic_made_anew_takes_in_what_was_under_way_in_order(cluster: FakeCluster, known: bool) -> None:
+def test_a_re_created_topic_gets_the_records_in_flight_in_order(cluster: FakeCluster, known: bool) -> None:
     with Producer(cluster.bootstrap, linger_ms=0) as producer:
         producer.send("one", b"before").result(60)
         hold = cluster.faults.hold_produce = threading.Event()
         under_way = [] if known else [producer.send("one", b"%d" % number) for number in range(4)]
-        # The first one comes while the log of the new topic is not there yet.
+        # The first one arrives before the log of the new topic exists.
         cluster.faults.refuse = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         cluster.make_anew("one", partitions=1)
         if known:
@@ -625,13 +625,13 @@ def test_a_topic_made_anew_takes_in_what_was_under_way_in_order(cluster: FakeClu
     assert cluster.values("one") == {0: [b"0", b"1", b"2", b"3"]}
 
 
-def test_nothing_is_written_to_a_topic_that_another_one_of_its_name_has_followed(cluster: FakeCluster) -> None:
+def test_no_record_is_written_to_a_deleted_topic_that_was_re_created(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap, linger_ms=0) as producer:
         producer.send("one", b"before").result(60)
         cluster.topic_ids["one"] = "the-next-id"
         producer._metadata.request()
         wait_for(lambda: producer._metadata.topic_id("one") == "the-next-id")
-        cluster.topic_ids["one"] = "id-of-one"  # the leader has not been told yet
+        cluster.topic_ids["one"] = "id-of-one"  # the leader has not received the decision yet
         cluster.faults.hold_metadata = threading.Event()
         late = producer.send("one", b"late")
         wait_for(lambda: cluster.produce_requests >= 3)

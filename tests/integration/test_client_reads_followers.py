@@ -1,4 +1,4 @@
-"""A consumer that says its rack: it goes where the leader sends it, and back whatever goes wrong there."""
+"""A consumer with a rack: it reads from the follower that the leader names, and from the leader after any error."""
 
 from collections.abc import Iterator
 
@@ -39,7 +39,7 @@ def follower_of(cluster: FakeCluster) -> int:
     return cluster.faults.read_replica
 
 
-def test_it_reads_where_the_leader_sends_it(cluster: FakeCluster) -> None:
+def test_a_consumer_reads_from_the_follower_that_the_leader_names(cluster: FakeCluster) -> None:
     write(cluster, b"a", b"b")
     with Consumer(cluster.bootstrap, client_rack="r") as consumer:
         consumer.assign([ONE])
@@ -50,7 +50,7 @@ def test_it_reads_where_the_leader_sends_it(cluster: FakeCluster) -> None:
     assert cluster.served[follower_of(cluster)] >= 2
 
 
-def test_without_a_rack_it_reads_from_the_leader(cluster: FakeCluster) -> None:
+def test_a_consumer_without_a_rack_reads_from_the_leader(cluster: FakeCluster) -> None:
     write(cluster, b"a")
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([ONE])
@@ -69,7 +69,9 @@ def test_without_a_rack_it_reads_from_the_leader(cluster: FakeCluster) -> None:
         ErrorCode.CORRUPT_MESSAGE,
     ],
 )
-def test_an_error_of_the_follower_sends_it_back_and_moves_no_position(cluster: FakeCluster, error: ErrorCode) -> None:
+def test_an_error_of_the_follower_sends_the_consumer_back_without_moving_its_position(
+    cluster: FakeCluster, error: ErrorCode
+) -> None:
     write(cluster, b"a", b"b", b"c")
     cluster.faults.follower_refuse = [error]
     with Consumer(cluster.bootstrap, client_rack="r", auto_offset_reset="error") as consumer:
@@ -81,7 +83,7 @@ def test_an_error_of_the_follower_sends_it_back_and_moves_no_position(cluster: F
     assert cluster.served[leader_of(cluster)] == 1
 
 
-def test_a_follower_that_cannot_be_reached_sends_it_back(cluster: FakeCluster) -> None:
+def test_an_unreachable_follower_sends_the_consumer_back(cluster: FakeCluster) -> None:
     write(cluster, b"a")
     with Consumer(cluster.bootstrap, client_rack="r") as consumer:
         consumer.assign([ONE])
@@ -92,7 +94,7 @@ def test_a_follower_that_cannot_be_reached_sends_it_back(cluster: FakeCluster) -
     assert cluster.served[leader_of(cluster)] == 1
 
 
-def test_after_a_while_the_leader_is_asked_anew(cluster: FakeCluster) -> None:
+def test_the_leader_is_asked_again_after_a_while(cluster: FakeCluster) -> None:
     write(cluster, b"a")
     with Consumer(cluster.bootstrap, client_rack="r", fetch_max_wait_ms=50) as consumer:
         consumer.assign([ONE])
@@ -106,7 +108,7 @@ def test_after_a_while_the_leader_is_asked_anew(cluster: FakeCluster) -> None:
     assert cluster.served[leader_of(cluster)] == 1
 
 
-def test_the_leader_is_believed_about_a_follower_before_metadata_shows_it_in_sync(cluster: FakeCluster) -> None:
+def test_a_follower_named_by_the_leader_is_used_before_metadata_shows_it_in_sync(cluster: FakeCluster) -> None:
     cluster.faults.isr = [leader_of(cluster)]
     write(cluster, b"a")
     with Consumer(cluster.bootstrap, client_rack="r") as consumer:

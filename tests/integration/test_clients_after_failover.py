@@ -79,7 +79,7 @@ def killed(cluster: LocalCluster, node: Node) -> Iterator[float]:
         cluster.restart(node)
 
 
-def test_the_python_producer_and_consumer_go_on_at_the_next_leader(cluster: LocalCluster) -> None:
+def test_the_python_producer_and_consumer_continue_at_the_next_leader(cluster: LocalCluster) -> None:
     create(cluster, "python")
     with (
         Producer(cluster.bootstrap, request_timeout_ms=LONGER_MS, delivery_timeout_ms=2 * LONGER_MS) as producer,
@@ -140,7 +140,7 @@ def go_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.go
 @pytest.mark.timeout(900)
-def test_the_go_producer_and_consumer_go_on_at_the_next_leader(cluster: LocalCluster, go_samples: Path) -> None:
+def test_the_go_producer_and_consumer_continue_at_the_next_leader(cluster: LocalCluster, go_samples: Path) -> None:
     topic = ["-bootstrap", cluster.bootstrap, "-topic", "go"]
     programs: list[subprocess.Popen[str]] = []
     highest = [-1]

@@ -82,7 +82,7 @@ def read_all(cluster: LocalCluster, end_offset: int) -> dict[int, tuple[bytes | 
     return found
 
 
-def test_old_values_vanish_and_the_newest_stay_at_their_offsets(cluster: LocalCluster) -> None:
+def test_old_values_are_removed_and_the_newest_stay_at_their_offsets(cluster: LocalCluster) -> None:
     with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap, batch_size=400) as producer:
         configs = {
             "cleanup.policy": "compact",

@@ -1,4 +1,4 @@
-"""AdminService over real gRPC, beyond creating and deleting topics: conversion both ways, errors, and who answers."""
+"""AdminService over real gRPC, except creating and deleting topics: conversion, errors, and standbys."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -64,7 +64,7 @@ async def test_a_new_leader_that_does_not_acknowledge_ends_in_a_timeout(world: W
     assert result.first_partition == 1
 
 
-async def test_a_move_is_started_listed_with_its_reason_and_cancelled(world: World) -> None:
+async def test_a_reassignment_is_started_listed_with_its_reason_and_cancelled(world: World) -> None:
     active = await started(world)
     wishes = [
         pb.PartitionReassignment(topic="a", partition=0, target=pb.ReplicaAssignment(broker_ids=[3, 2])),

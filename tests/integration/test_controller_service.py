@@ -1,4 +1,4 @@
-"""The controller's doors over real gRPC: what clients and brokers call, and how brokers are called.
+"""The controller's servicers and its calls to brokers over real gRPC.
 
 ZooKeeper is in memory, on the same event loop as the node.
 """
@@ -246,7 +246,7 @@ async def test_a_topic_is_created_described_and_deleted(world: World) -> None:
     assert unknown.topics[0].error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_a_controller_that_takes_office_says_nothing_of_topics_and_brokers_before_it_knows(world: World) -> None:
+async def test_a_new_controller_does_not_describe_topics_and_brokers_before_its_failover_ends(world: World) -> None:
     first = await world.start_controller(1_000_001)
     for broker_id in (1, 2):
         await world.start_broker(broker_id)
@@ -414,7 +414,7 @@ async def test_the_transport_carries_answers_and_failures(world: World) -> None:
     await asyncio.get_running_loop().run_in_executor(None, calls.transport.close_all)
 
 
-async def test_metadata_that_many_brokers_get_carries_each_ones_own_epoch(world: World) -> None:
+async def test_metadata_for_many_brokers_contains_each_brokers_own_epoch(world: World) -> None:
     broker = FakeReplicaManager()
     broker.server.start()
     world.brokers[1] = broker

@@ -1,4 +1,4 @@
-"""A byte flips on the disk of a broker that was stopped cleanly: nobody ever reads it, and the replica heals."""
+"""A byte flips on the disk of a stopped broker: no reader gets the batch, and the replica is rebuilt."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""How a closed connection is told apart from a dead process, over real sockets."""
+"""A closed connection is distinguished from a dead process, over real sockets."""
 
 import contextlib
 import socket
@@ -97,7 +97,7 @@ def test_a_closed_connection_is_tested_once() -> None:
     assert (watched.connected, watched.tested) == (1, [(True, Reachability.REFUSED)])
 
 
-def test_a_first_connection_that_fails_is_tested_once_and_said_to_be_the_first() -> None:
+def test_a_first_connection_that_fails_is_tested_once_and_reported_as_the_first() -> None:
     watched = Watched(free_address())
     watched.change(IDLE, FAILED, IDLE, FAILED)
     eventually(lambda: watched.tested, 10.0, "the address is tested")

@@ -40,7 +40,7 @@ def read(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
     return found
 
 
-def test_deleted_records_are_gone_from_every_replica(local_cluster: LocalCluster) -> None:
+def test_deleted_records_are_removed_from_every_replica(local_cluster: LocalCluster) -> None:
     filled(local_cluster, "trimmed")
     with Admin(local_cluster.bootstrap) as admin:
         (result,) = admin.delete_records({("trimmed", 0): 40})
@@ -51,7 +51,7 @@ def test_deleted_records_are_gone_from_every_replica(local_cluster: LocalCluster
     assert read(local_cluster, "trimmed", 60) == [b"%d" % number for number in range(40, 100)]
 
 
-def test_what_cannot_be_deleted_is_said_by_name(local_cluster: LocalCluster) -> None:
+def test_offsets_that_cannot_be_deleted_are_refused_by_name(local_cluster: LocalCluster) -> None:
     filled(local_cluster, "untrimmed", **{"cleanup.policy": "compact"})
     filled(local_cluster, "short")
     with Admin(local_cluster.bootstrap) as admin:
@@ -65,7 +65,7 @@ def test_what_cannot_be_deleted_is_said_by_name(local_cluster: LocalCluster) -> 
         assert [result.low_watermark for result in results] == [100, None]
 
 
-def test_trim_asks_shows_and_deletes(local_cluster: LocalCluster) -> None:
+def test_trim_asks_for_confirmation_and_deletes(local_cluster: LocalCluster) -> None:
     filled(local_cluster, "by-hand")
     runner = CliRunner()
     at = ["-b", local_cluster.bootstrap]
@@ -81,7 +81,7 @@ def test_trim_asks_shows_and_deletes(local_cluster: LocalCluster) -> None:
     assert runner.invoke(cli, ["topic", "trim", "by-hand", *at]).exit_code == 2
 
 
-def test_partitions_are_trimmed_all_or_none_and_a_dry_run_tells_what_would_come(local_cluster: LocalCluster) -> None:
+def test_partitions_are_trimmed_all_or_none_and_a_dry_run_prints_the_result(local_cluster: LocalCluster) -> None:
     with Admin(local_cluster.bootstrap) as admin:
         admin.create_topics([NewTopic("uneven", 2, 3)])
         with Producer(local_cluster.bootstrap) as producer:

@@ -25,7 +25,7 @@ LONG_S = 120.0
 
 
 class Leader:
-    """What a client of a few lines asks one broker."""
+    """A minimal client of one broker."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._log = LogServiceStub(channel)
@@ -57,7 +57,7 @@ class Leader:
 
 @pytest.mark.cluster
 @pytest.mark.zookeeper
-def test_an_outage_stops_no_leader_and_being_cut_off_does(tmp_path: Path) -> None:
+def test_an_outage_of_zookeeper_stops_no_leader_and_the_loss_of_followers_does(tmp_path: Path) -> None:
     settings = {
         "controller.broker.lease.ms": str(LEASE_MS),
         "zookeeper.session.timeout.ms": str(SESSION_MS),

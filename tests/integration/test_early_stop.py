@@ -1,4 +1,4 @@
-"""A stop while a service is still starting to start, as a supervisor that has changed its mind asks for it."""
+"""A SIGTERM before a service has read its settings."""
 
 import os
 import signal
@@ -14,9 +14,9 @@ WAIT_S = 120.0
 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
-def test_a_service_that_reads_its_settings_ends_at_a_sigterm_it_has_asked_for(role: str, tmp_path: Path) -> None:
+def test_a_service_that_reads_its_settings_ends_at_a_sigterm(role: str, tmp_path: Path) -> None:
     settings = tmp_path / "settings"
-    os.mkfifo(settings)  # whoever opens it waits for somebody who writes
+    os.mkfifo(settings)  # opening it for reading waits for a writer
     argv = [sys.executable, "-m", f"paceline.{role}", f"--config={settings}", "--die-with-parent"]
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL) as process:
         try:

@@ -30,7 +30,7 @@ def flights(*carriers_and_numbers: tuple[str, int]) -> bytes:
     )
 
 
-def test_what_is_lost_doubled_and_out_of_order_is_counted_wherever_the_run_is_kept(tmp_path: Path) -> None:
+def test_lost_duplicate_and_reordered_records_are_counted_in_any_directory(tmp_path: Path) -> None:
     """Spaces, commas and brackets mean something to Spark's options and to its readers of files."""
     directory = tmp_path / 'my "run", [1] {a,b} *'
     directory.mkdir()

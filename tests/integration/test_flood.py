@@ -130,7 +130,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     running.stop()
 
 
-def test_a_flood_neither_fills_the_memory_nor_delays_control_and_ends_in_clear_errors(cluster: LocalCluster) -> None:
+def test_a_flood_neither_fills_the_memory_nor_delays_control_requests(cluster: LocalCluster) -> None:
     with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap, linger_ms=0) as producer:
         admin.create_topics({name: (1, 2, {"min.insync.replicas": "1"}) for name in (TOPIC, OTHER)})
         admin.create_topics({SMALL: (2, 2, {"min.insync.replicas": "1"})})

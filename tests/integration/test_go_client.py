@@ -107,7 +107,7 @@ def test_every_acknowledged_record_comes_back(roundtrip: Path, cluster: LocalClu
 @pytest.mark.cluster
 @pytest.mark.zookeeper
 @pytest.mark.parametrize("index", [0, 1])
-def test_any_controller_is_a_place_to_start_from(roundtrip: Path, cluster: LocalCluster, index: int) -> None:
+def test_any_controller_is_a_bootstrap_server(roundtrip: Path, cluster: LocalCluster, index: int) -> None:
     address = cluster.controller_addresses[index]
     summary = _run(roundtrip, "-bootstrap", address, "-topic", f"from-go-by-controller-{index}", "-records", "10")
 
@@ -151,7 +151,7 @@ def _exists(client: StubClient, topic: str) -> bool:
     return any(description.name == topic and len(description.partitions) == 3 for description in listed)
 
 
-def test_nobody_at_the_address_is_a_failure_with_a_deadline(roundtrip: Path) -> None:
+def test_an_unreachable_address_is_a_failure_at_the_deadline(roundtrip: Path) -> None:
     (port,) = free_plan(0, 0).all()
     done = subprocess.run(
         [str(roundtrip), "-bootstrap", f"127.0.0.1:{port}", "-timeout", "1s"],
@@ -170,7 +170,7 @@ def test_a_bad_flag_is_a_usage_error(roundtrip: Path) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.zookeeper
-def test_the_library_loses_nothing_while_a_leader_is_killed(tmp_path: Path, cluster: LocalCluster) -> None:
+def test_the_library_loses_no_record_while_a_leader_is_killed(tmp_path: Path, cluster: LocalCluster) -> None:
     program = tmp_path / "failover"
     _go("build", "-o", str(program), "./samples/failover")
     arguments = [

@@ -98,7 +98,7 @@ def shared(members: Sequence[Member], partitions: int) -> bool:
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
-def test_members_share_the_partitions_as_they_come_leave_and_die(cluster: LocalCluster, assignor: str) -> None:
+def test_members_share_the_partitions_as_they_join_leave_and_die(cluster: LocalCluster, assignor: str) -> None:
     topic = topic_with(cluster, f"shared-{assignor}", 6, 60)
     strategy = {"partition_assignment_strategy": [assignor]}
     first = Member(cluster.bootstrap, topic, topic, **strategy)
@@ -159,7 +159,7 @@ def test_asynchronous_commits_arrive_in_order_and_call_back(cluster: LocalCluste
         assert consumer.committed([tp])[tp] == OffsetAndMetadata(5)
 
 
-def test_listener_is_told_and_pattern_finds_topics_that_come_later(cluster: LocalCluster) -> None:
+def test_listener_is_called_and_pattern_finds_later_topics(cluster: LocalCluster) -> None:
     topic_with(cluster, "pattern-1", 1, 3)
 
     class Listener(RebalanceListener):
@@ -246,7 +246,7 @@ def test_group_survives_the_death_of_its_coordinator(cluster: LocalCluster) -> N
         member.stop()
 
 
-def test_mistakes_are_told_at_once(cluster: LocalCluster) -> None:
+def test_invalid_calls_are_refused_at_once(cluster: LocalCluster) -> None:
     for settings in ({"group_id": ""}, {"group_id": "g", "heartbeat_interval_ms": 50_000}):
         with pytest.raises(InvalidRequestError):
             Consumer(cluster.bootstrap, **settings)  # type: ignore[arg-type]

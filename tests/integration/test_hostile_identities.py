@@ -1,4 +1,4 @@
-"""Callers that may not call: every internal RPC against every wrong identity, on a secure cluster."""
+"""Every internal RPC is refused for every wrong identity, on a secure cluster."""
 
 import datetime
 import json
@@ -223,7 +223,9 @@ def test_every_internal_rpc_has_an_access_rule_and_a_row_here() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("enemy", [*HANDSHAKE_FAILS, *DENIED])
-def test_wrong_identity_changes_nothing_and_leaves_one_line(secure: SecureCluster, enemy: str, method: str) -> None:
+def test_wrong_identity_changes_nothing_and_is_logged_in_one_line(
+    secure: SecureCluster, enemy: str, method: str
+) -> None:
     forgery = FORGERIES[method.rsplit("/", 1)[1]]
     role = ACCESS_RULES[method].role
     # Broker 1 and the standby name their own kind's other node where the request has one of it.
@@ -280,7 +282,7 @@ def test_broker_epochs_are_for_super_users(secure: SecureCluster) -> None:
     assert any(shown["admin"]) and not any(shown["guest"])
 
 
-def test_registrations_tell_that_listeners_speak_tls(secure: SecureCluster) -> None:
+def test_registrations_name_the_protocol_of_tls_listeners(secure: SecureCluster) -> None:
     password = (secure.cluster.certificates / "zookeeper.password").read_text().strip()
     assert secure.cluster.ports is not None
     client = KazooClient(

@@ -1,4 +1,4 @@
-"""More calls than a server takes at a time: they are told so, and nobody calls the process ill for it."""
+"""More calls than a server accepts at a time: they are throttled, and the process stays healthy."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ async def health_of(server: AioRpcServer) -> str:
     return await asyncio.to_thread(check, f"127.0.0.1:{server.port}", "readiness", LONG_S)
 
 
-async def test_calls_beyond_the_limit_are_throttled_and_health_is_told_all_the_same() -> None:
+async def test_calls_beyond_the_limit_are_throttled_and_health_is_still_answered() -> None:
     over = asyncio.Event()
     begun: list[bytes] = []
 
@@ -54,7 +54,7 @@ async def test_calls_beyond_the_limit_are_throttled_and_health_is_told_all_the_s
             assert await put_on(channel)(b"", timeout=LONG_S) == b"over"
 
 
-async def test_streams_that_stay_open_count_as_calls_those_of_health_and_reflection_too() -> None:
+async def test_open_streams_of_health_and_reflection_count_as_calls() -> None:
     server = AioRpcServer("TEST", [], max_calls=LIMIT)
     server.bind("127.0.0.1", 0)
     await server.start()
@@ -83,7 +83,7 @@ async def test_streams_that_stay_open_count_as_calls_those_of_health_and_reflect
         await server.stop(0)
 
 
-async def test_calls_that_come_while_the_event_loop_is_busy_wait_for_it() -> None:
+async def test_calls_during_a_busy_event_loop_wait_for_it() -> None:
     async def answer(request: bytes, context: Any) -> bytes:
         return b"done"
 

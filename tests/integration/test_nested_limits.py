@@ -1,4 +1,4 @@
-"""One request of millions of tiny elements, deep inside it, holds up neither a broker nor a controller."""
+"""One request with millions of nested elements delays neither a broker nor a controller."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -39,13 +39,15 @@ async def admin(world: World) -> AsyncIterator[Any]:
     ],
     ids=["assignments", "brokers", "rows", "target", "changes", "keys"],
 )
-async def test_a_controller_refuses_a_crowd_in_an_inner_list(admin: Any, method: str, request_: bytes) -> None:
+async def test_a_controller_refuses_too_many_elements_in_an_inner_list(
+    admin: Any, method: str, request_: bytes
+) -> None:
     error = await failure_of(admin.unary_unary(f"/paceline.v1.AdminService/{method}")(request_, timeout=DEADLINE_S))
     assert isinstance(error, InvalidRequestError)
     assert "elements in the lists of one request" in str(error)
 
 
-async def test_a_broker_refuses_a_crowd_of_headers_and_of_records_in_many_partitions(door: Door) -> None:
+async def test_a_broker_refuses_too_many_headers_and_too_many_records_in_many_partitions(door: Door) -> None:
     headers = field(3, field(1, b"t") + field(5, field(1, field(3, b"") * MANY)))
     records = field(3, field(1, b"t") + field(5, field(1, b"") * 150_000)) * 4
     produce = door._channel("CLIENT").unary_unary("/paceline.v1.LogService/Produce")
@@ -56,7 +58,7 @@ async def test_a_broker_refuses_a_crowd_of_headers_and_of_records_in_many_partit
     assert door.core.produced == []
 
 
-async def test_a_crowd_on_a_stream_ends_the_stream_alone(door: Door) -> None:
+async def test_too_many_elements_on_a_stream_end_only_that_stream(door: Door) -> None:
     door.core.produce_answer = [ProduceResult(TP, None, 0, -1, 0)]
     headers = field(3, field(1, b"t") + field(5, field(1, field(3, b"") * MANY)))
     channel = door._channel("CLIENT")

@@ -116,7 +116,7 @@ def test_a_killed_worker_costs_a_repeated_batch_and_no_row(
 
 
 @pytest.mark.parametrize("step", ["planned", "written", "dead-letters-committed", "committed"])
-def test_a_killed_driver_leaves_nothing_out_and_nothing_twice(served: ServedCluster, tmp_path: Path, step: str) -> None:
+def test_a_killed_driver_neither_loses_nor_duplicates_rows(served: ServedCluster, tmp_path: Path, step: str) -> None:
     table_format = "delta" if step in ("written", "dead-letters-committed") else "parquet"
     table = str(tmp_path / "table")
     command = [sys.executable, "-m", "tests.support.ingest_driver", served.bootstrap, "texts", table, table_format]

@@ -81,7 +81,7 @@ def test_a_plan_empties_a_broker_and_reassign_runs_it(cluster: LocalCluster, tmp
         assert json.loads(again.stdout) == {"version": 1, "partitions": []}
 
 
-def test_an_impossible_wish_is_a_usage_error_and_writes_no_plan(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_an_impossible_plan_is_a_usage_error_and_writes_no_file(cluster: LocalCluster, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     with Admin(cluster.bootstrap) as admin:
         brokers = [broker.broker_id for broker in admin.describe_cluster().brokers]

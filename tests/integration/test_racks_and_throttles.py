@@ -124,7 +124,7 @@ def test_a_consumer_with_a_rack_reads_everything_from_the_follower(cluster: Loca
     assert seen == list(range(2_000))
 
 
-def test_a_consumer_goes_back_to_the_leader_when_its_follower_dies_and_misses_nothing(cluster: LocalCluster) -> None:
+def test_a_consumer_returns_to_the_leader_when_its_follower_dies_and_misses_no_record(cluster: LocalCluster) -> None:
     make(cluster, "back", [1, 2, 3])
     fill(cluster, "back", 100)
     seen: list[int] = []
@@ -158,7 +158,7 @@ def test_the_command_line_reads_in_a_rack(cluster: LocalCluster) -> None:
 # copies that keep to a rate
 
 
-def test_a_throttled_move_is_slow_shows_its_progress_and_the_throttle_goes_when_it_is_done(
+def test_a_throttled_reassignment_shows_progress_and_its_throttle_is_removed_at_the_end(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     make(cluster, "slow", [1])
@@ -190,7 +190,7 @@ def test_a_throttled_move_is_slow_shows_its_progress_and_the_throttle_goes_when_
     assert (again.exit_code, again.stderr) == (0, "")
 
 
-def test_cancelling_the_last_move_lifts_the_throttle(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_cancelling_the_last_reassignment_removes_the_throttle(cluster: LocalCluster, tmp_path: Path) -> None:
     make(cluster, "stop", [1])
     fill(cluster, "stop", 500, 2_000)
     plan = tmp_path / "plan.json"
@@ -201,7 +201,7 @@ def test_cancelling_the_last_move_lifts_the_throttle(cluster: LocalCluster, tmp_
     assert "throttle removed from brokers 1, 2 and topics stop" in cancelled.stderr
 
 
-def test_a_refused_move_leaves_no_throttle_behind(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_refused_reassignment_leaves_no_throttle(cluster: LocalCluster, tmp_path: Path) -> None:
     make(cluster, "refused", [1])
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": "refused", "partition": 0, "replicas": [9]}]}))
@@ -226,7 +226,7 @@ def test_a_brokers_rate_is_shown_and_altered(cluster: LocalCluster) -> None:
 # log directories
 
 
-def test_log_directories_tell_what_lies_in_them(cluster: LocalCluster) -> None:
+def test_log_directories_list_their_replicas(cluster: LocalCluster) -> None:
     make(cluster, "dirs", [1, 2])
     fill(cluster, "dirs", 100, 100)
 
@@ -244,7 +244,7 @@ def test_log_directories_tell_what_lies_in_them(cluster: LocalCluster) -> None:
     assert "BROKER_NOT_AVAILABLE: broker 9 is not live" in gone.stderr
 
 
-def test_a_replica_stays_in_its_log_directory_and_each_refusal_says_why(cluster: LocalCluster) -> None:
+def test_a_replica_stays_in_its_log_directory_and_each_refusal_has_a_reason(cluster: LocalCluster) -> None:
     make(cluster, "stays", [1])
     here = str(cluster.directory / "broker-1" / "data")
     with Admin(cluster.bootstrap) as admin:
@@ -269,7 +269,7 @@ def test_stubs_alone_are_enough_for_log_directories(cluster: LocalCluster) -> No
 # leadership off a broker and back
 
 
-def test_a_drained_broker_comes_back_by_its_saved_order(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_drained_broker_is_restored_by_its_saved_order(cluster: LocalCluster, tmp_path: Path) -> None:
     make(cluster, "drained", [1, 2, 3], [2, 3, 1], [1, 3, 2])
 
     def leaders() -> list[int | None]:

@@ -1,4 +1,4 @@
-"""A topic's limits of size and age, changed while it is served: what is too much or too old goes, on the disk too."""
+"""A topic's limits of size and age change while it is served: segments beyond them are deleted, also on the disk."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ def starts(admin: Admin) -> set[int | None]:
     return {view.log_start_offset, *(replica.log_start_offset for replica in view.replicas)}
 
 
-def test_too_much_goes_then_all_that_is_old_and_offsets_go_on(cluster: LocalCluster) -> None:
+def test_segments_beyond_size_and_age_are_deleted_and_offsets_continue(cluster: LocalCluster) -> None:
     with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap, batch_size=200) as producer:
         configs = {"min.insync.replicas": "2", "segment.bytes": str(SEGMENT_BYTES)}
         admin.create_topics([NewTopic(TOPIC, assignments=((1, 2),), configs=configs)])

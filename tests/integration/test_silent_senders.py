@@ -17,7 +17,7 @@ SLOW_AFTER_S = 0.5
 """Served in their order, 200 silent calls would keep another client waiting longer than any call waits."""
 
 
-async def test_silent_calls_of_one_connection_do_not_stop_another_client() -> None:
+async def test_calls_without_a_request_on_one_connection_do_not_stop_another_client() -> None:
     async def answer(request: bytes, context: Any) -> bytes:
         return b"done"
 

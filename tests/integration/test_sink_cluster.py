@@ -107,7 +107,7 @@ class DriverDiedError(Exception):
 
 
 class At:
-    """Does something once, before the first step of a name."""
+    """Calls a function once, before the first step of a name."""
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self.name, self._action, self.is_done = name, action, False

@@ -1,4 +1,4 @@
-"""Five rounds of what ``make soak`` does a hundred times."""
+"""Five of the hundred rounds of ``make soak``."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ ROUNDS, SEED = 5, 20_261_121
 @pytest.mark.cluster
 @pytest.mark.zookeeper
 @pytest.mark.timeout(1200)
-def test_brokers_killed_under_load_lose_nothing_and_end_identical(tmp_path: Path) -> None:
+def test_brokers_killed_under_load_lose_no_record_and_have_identical_logs(tmp_path: Path) -> None:
     outcome = soak(tmp_path, ROUNDS, SEED)
     assert outcome.problems == []
     assert outcome.rounds == ROUNDS

@@ -62,7 +62,7 @@ def start(frame: Any, sink: Callable[[Any, int], None], checkpoint: Path, **trig
     return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
 
 
-def test_available_now_reads_what_is_there_and_a_restart_goes_on(
+def test_available_now_reads_the_present_records_and_a_restart_continues(
     spark: Any,  # noqa: F811
     served: ServedCluster,
     tmp_path: Path,
@@ -81,7 +81,7 @@ def test_available_now_reads_what_is_there_and_a_restart_goes_on(
     assert sum(each.numInputRows for each in again.recentProgress) == 150
 
 
-def test_a_running_query_reads_what_comes_and_tells_how_far_it_is_behind(
+def test_a_running_query_reads_new_records_and_reports_its_lag(
     spark: Any,  # noqa: F811
     served: ServedCluster,
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""Clients that stop in the middle, of sending or of taking: told so or cut off, and what they held is free again."""
+"""Clients that stop sending or reading are refused or disconnected, and their slots and memory are released."""
 
 import asyncio
 import contextlib
@@ -60,7 +60,7 @@ async def unasked(request: bytes, context: Any) -> bytes:
     raise AssertionError("nobody may get here")
 
 
-async def test_a_sender_that_stops_in_the_middle_is_told_and_its_call_is_over() -> None:
+async def test_a_sender_that_stops_in_the_middle_gets_a_status_and_its_call_ends() -> None:
     receive_limiter = ReceiveLimiter(slow_after_s=0.02, receipt_s=0.05)
     handlers: dict[str, Any] = {"Put": grpc.unary_unary_rpc_method_handler(unasked)}
     async with serving(handlers, limiter=receive_limiter) as server:
@@ -74,7 +74,7 @@ async def test_a_sender_that_stops_in_the_middle_is_told_and_its_call_is_over() 
         call.writer.transport.abort()
 
 
-async def test_a_slow_sender_learns_that_it_may_try_again() -> None:
+async def test_a_slow_sender_gets_a_retriable_status() -> None:
     receive_limiter = ReceiveLimiter(slots=1, wait_s=0.05, slow_after_s=0.1)
     handlers: dict[str, Any] = {"Put": grpc.unary_unary_rpc_method_handler(unasked)}
     async with (
@@ -103,7 +103,7 @@ async def test_a_call_that_ends_without_a_request_is_refused() -> None:
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_calls_whose_answers_nobody_takes_hold_their_room_until_their_connections_are_ended() -> None:
+async def test_unread_responses_occupy_memory_until_their_connections_are_ended() -> None:
     budget = AnswerBudget(64 * MIB, delivery_s=0.2)
     ended: list[str] = []
 
@@ -127,7 +127,7 @@ async def test_calls_whose_answers_nobody_takes_hold_their_room_until_their_conn
         await until(lambda: budget.used_bytes == 0)
 
 
-async def test_a_client_that_takes_its_answer_in_time_keeps_its_connection() -> None:
+async def test_a_client_that_reads_its_response_in_time_keeps_its_connection() -> None:
     budget = AnswerBudget(64 * MIB, delivery_s=LONG_S)
 
     async def get(request: bytes, context: Any) -> bytes:
@@ -144,7 +144,7 @@ async def test_a_client_that_takes_its_answer_in_time_keeps_its_connection() -> 
         await until(lambda: budget.used_bytes == 0)
 
 
-async def test_the_connection_of_a_stream_whose_answers_nobody_takes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_connection_of_a_stream_with_unread_responses_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "LONGEST_DELIVERY_S", 0.2)
 
     async def ask(request: bytes, context: Any) -> bytes:
@@ -160,7 +160,7 @@ async def test_the_connection_of_a_stream_whose_answers_nobody_takes_is_ended(mo
         await until(lambda: server._interceptor.streams._count == 0)
 
 
-async def test_large_requests_on_a_stream_are_let_in_one_at_a_time_while_much_is_worked_on(
+async def test_large_requests_on_a_stream_are_admitted_one_at_a_time_under_load(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(exchange, "MAX_UNDER_WAY_BYTES", 3 * MIB)

@@ -1,4 +1,4 @@
-"""Exchanges over one stream: answers in order, errors typed, and an end that nobody has to wait for."""
+"""Requests and responses over one stream: order, typed errors, and ends without waiting."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ PATIENCE_S = 20.0
 
 
 class Echo:
-    """Answers a request with itself, unless it is told something else."""
+    """Answers a request with itself, unless the test prepares another answer."""
 
     def __init__(self) -> None:
         self.release = asyncio.Event()
@@ -66,7 +66,7 @@ class Echo:
 
 
 class Calls(list[tuple[str, str | None]]):
-    """What the server has measured."""
+    """Records the measurements of the server."""
 
     def __call__(self, method: str, seconds: float, reason: str | None) -> None:
         self.append((method, reason))
@@ -105,7 +105,7 @@ async def reached(condition: Callable[[], bool]) -> None:
 
 
 class Asker:
-    """A caller whose outcomes can be waited for."""
+    """A caller that can wait for its outcomes."""
 
     def __init__(self, port: int, one_at_a_time: bool = False) -> None:
         self.channel = open_channel(f"127.0.0.1:{port}", own_connection=True)
@@ -183,7 +183,7 @@ async def test_requests_under_way_together_are_answered_in_order(
     assert [await asker.outcome(one) for one in later] == [b"%d" % number for number in range(20)]
 
 
-async def test_an_error_comes_typed_and_the_next_request_opens_a_new_stream(
+async def test_an_error_is_typed_and_the_next_request_opens_a_new_stream(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
     refused = await asker.ask(b"refuse")
@@ -193,7 +193,7 @@ async def test_an_error_comes_typed_and_the_next_request_opens_a_new_stream(
     assert server[2] == [(METHOD, "NOT_LEADER_OR_FOLLOWER"), (METHOD, None)]
 
 
-async def test_requests_behind_one_that_fails_end_with_its_stream(
+async def test_requests_after_a_failed_one_end_with_its_stream(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
     first, refused, behind = asker.begin(b"wait"), asker.begin(b"refuse"), asker.begin(b"behind")
@@ -205,7 +205,7 @@ async def test_requests_behind_one_that_fails_end_with_its_stream(
 
 
 @pytest.mark.parametrize("asker", ["core", "public"], indirect=True)
-async def test_a_request_that_is_too_large_is_told_so_and_not_those_around_it(
+async def test_only_the_request_that_is_too_large_is_refused(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
     first, large, behind = asker.begin(b"wait"), asker.begin(bytes(DEFAULT_MAX_REQUEST_BYTES + 1)), asker.begin(b"more")
@@ -230,7 +230,7 @@ async def test_a_request_that_is_not_answered_ends_with_its_deadline(
     assert await asker.ask(b"again") == b"again"
 
 
-async def test_a_stream_that_nobody_uses_ends_and_the_next_request_opens_another(
+async def test_an_idle_stream_ends_and_the_next_request_opens_another(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
     assert await asker.ask(b"first") == b"first"
@@ -252,7 +252,7 @@ async def test_a_server_that_stops_does_not_wait_for_idle_streams(
     assert isinstance(await asker.ask(b"second"), BrokerNotAvailableError)
 
 
-async def test_a_server_that_stops_answers_what_is_under_way_and_ends_the_stream_then(
+async def test_a_server_that_stops_answers_requests_in_flight_and_then_ends_the_stream(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
     pending = asker.begin(b"wait")
@@ -263,7 +263,7 @@ async def test_a_server_that_stops_answers_what_is_under_way_and_ends_the_stream
     await asyncio.wait_for(stopping, 10.0)
 
 
-async def test_closing_ends_what_is_under_way_and_refuses_what_comes_later(
+async def test_closing_ends_requests_in_flight_and_refuses_later_ones(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
     pending = asker.begin(b"wait")
@@ -274,7 +274,9 @@ async def test_closing_ends_what_is_under_way_and_refuses_what_comes_later(
     assert not [one for one in threading.enumerate() if one.name == "test-caller"]
 
 
-async def test_a_stream_too_many_is_told_to_use_single_calls(server: tuple[AioRpcServer, Echo, Calls]) -> None:
+async def test_a_stream_beyond_the_limit_is_refused_in_favour_of_unary_calls(
+    server: tuple[AioRpcServer, Echo, Calls],
+) -> None:
     askers = [Asker(server[0].port) for _ in range(MAX_STREAMS + 1)]
     try:
         for asker in askers[:-1]:
@@ -294,7 +296,7 @@ async def test_a_stream_too_many_is_told_to_use_single_calls(server: tuple[AioRp
             asker.close()
 
 
-async def test_an_exchange_is_over_when_its_answer_is_delivered_or_never_will_be(
+async def test_a_request_ends_when_its_response_is_delivered_or_cannot_be(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
     echo = server[1]
@@ -308,7 +310,7 @@ async def test_an_exchange_is_over_when_its_answer_is_delivered_or_never_will_be
     await reached(lambda: echo.over == [b"first", b"wait"])
 
 
-async def test_a_client_that_takes_no_answer_loses_its_connection_and_holds_nothing(
+async def test_a_client_that_reads_no_response_loses_its_connection_and_memory(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("paceline.rpc.streams.stream_server.LONGEST_DELIVERY_S", 0.2)
@@ -321,7 +323,7 @@ async def test_a_client_that_takes_no_answer_loses_its_connection_and_holds_noth
             requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
             requests.put(large)
             requests.put(b"behind")
-            # Nobody iterates over the call, so gRPC takes no more than the window.
+            # The call is not iterated, so gRPC reads no more than the window.
             method: Any = channel.stream_stream(METHOD)
             stalled = method(iter(requests.get, None))
             await reached(lambda: sorted(echo.over) == [large, b"behind"])
@@ -334,7 +336,7 @@ async def test_a_client_that_takes_no_answer_loses_its_connection_and_holds_noth
     assert [one.levelname for one in caplog.records if "response not received in time" in one.message] == ["WARNING"]
 
 
-async def test_a_stream_the_server_does_not_end_holds_up_nobody_behind_it() -> None:
+async def test_a_stream_that_the_server_does_not_end_delays_no_other_request() -> None:
     asked: list[bytes] = []
 
     async def deaf(_requests: Any, context: Any) -> None:
@@ -366,7 +368,7 @@ async def test_a_stream_the_server_does_not_end_holds_up_nobody_behind_it() -> N
         await bare.stop(0)
 
 
-async def test_a_server_that_is_not_there_is_an_error() -> None:
+async def test_an_unreachable_server_is_an_error() -> None:
     asker = Asker(1)
     try:
         assert isinstance(await asker.ask(b"anybody?"), BrokerNotAvailableError)
@@ -388,7 +390,7 @@ async def test_requests_of_one_at_a_time_wait_for_the_answers_before_them(
         asker.close()
 
 
-def test_a_release_of_grpc_with_other_insides_is_used_the_public_way(
+def test_another_grpc_release_is_used_through_its_public_interface(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused(*_: Any) -> None:
@@ -415,14 +417,12 @@ async def test_large_messages_go_both_ways(server: tuple[AioRpcServer, Echo, Cal
     assert [await asker.outcome(one) for one in pending] == [large[number:] for number in range(5)]
 
 
-async def test_a_handler_waits_for_whatever_a_task_may_wait_for(
-    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
-) -> None:
+async def test_a_handler_may_await_anything_a_task_may(server: tuple[AioRpcServer, Echo, Calls], asker: Asker) -> None:
     assert await asker.ask(b"wait for anything") == b"WAIT FOR ANYTHING"
     assert server[2] == [(METHOD, None)]
 
 
-async def test_a_handler_goes_on_and_is_answered_in_the_callback_that_replies(
+async def test_a_handler_continues_in_the_callback_that_replies(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
     echo, calls = server[1], server[2]
@@ -438,14 +438,14 @@ async def test_a_handler_goes_on_and_is_answered_in_the_callback_that_replies(
     assert calls == [(METHOD, None)]
 
 
-async def test_a_handler_without_a_reply_is_ended_by_its_time(
+async def test_a_handler_without_a_reply_ends_at_its_timeout(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
     assert isinstance(await asker.ask(b"no reply"), RequestTimedOutError)
     assert server[2] == [(METHOD, "REQUEST_TIMED_OUT")]
 
 
-async def test_a_handler_is_cancelled_when_its_client_goes_and_hears_no_reply(
+async def test_a_handler_is_cancelled_when_its_client_disconnects(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
     echo = server[1]

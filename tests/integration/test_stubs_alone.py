@@ -1,4 +1,4 @@
-"""What a person with grpcurl or freshly generated stubs can do: no code of our client library is used here."""
+"""Calls with grpcurl or generated stubs alone, without our client library."""
 
 from collections import Counter
 
@@ -66,7 +66,7 @@ def records_of(values: list[bytes], **producer: int) -> RecordList:
     return RecordList(records=[Record(value=value) for value in values], **producer)  # type: ignore[arg-type]
 
 
-def test_a_timed_out_call_that_is_repeated_is_not_doubled(local_cluster: LocalCluster) -> None:
+def test_a_repeated_call_after_a_timeout_appends_no_duplicate(local_cluster: LocalCluster) -> None:
     with StubClient(local_cluster.bootstrap.split(",")) as client:
         client.create_topic("repeated", partitions=1, replication_factor=3, min_insync_replicas="2")
         stub = LogServiceStub(grpc.insecure_channel(client.find_leader("repeated", 0)))
@@ -120,7 +120,9 @@ def test_a_timed_out_call_that_is_repeated_is_not_doubled(local_cluster: LocalCl
         {"producer_id": -1, "producer_epoch": 0, "base_sequence": 0},
     ],
 )
-def test_half_a_producer_is_refused(local_cluster: LocalCluster, producer: dict[str, int]) -> None:
+def test_a_producer_id_without_epoch_or_sequence_is_refused(
+    local_cluster: LocalCluster, producer: dict[str, int]
+) -> None:
     with grpc.insecure_channel(local_cluster.broker(1).client_address) as channel:
         with pytest.raises(grpc.RpcError) as refused:
             LogServiceStub(channel).Produce(produce_request("any", records_of([b"v"], **producer)), timeout=30)
@@ -136,7 +138,7 @@ def test_a_fetch_answers_before_the_deadline_of_its_call(local_cluster: LocalClu
         assert not result.HasField("error") and not result.records.records
 
 
-def test_lists_come_in_pages(local_cluster: LocalCluster) -> None:
+def test_lists_are_returned_in_pages(local_cluster: LocalCluster) -> None:
     names = [f"paged-{number}" for number in range(5)]
     with StubClient(local_cluster.bootstrap.split(",")) as client:
         for name in names:

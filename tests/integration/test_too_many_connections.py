@@ -1,4 +1,4 @@
-"""A crowd of connections takes no file descriptor that the log needs."""
+"""Many connections do not use up the file descriptors of the log."""
 
 import contextlib
 import resource
@@ -39,7 +39,7 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def test_a_broker_writes_on_while_more_connections_come_than_it_has_descriptors(
+def test_a_broker_continues_to_write_with_more_connections_than_descriptors(
     zookeeper: str, tmp_path: Path, processes: contextlib.ExitStack
 ) -> None:
     connect = f"{zookeeper}/connections"

@@ -1,4 +1,4 @@
-"""A controller that stands by: its stream over real gRPC, and a takeover between real processes."""
+"""A standby controller: its stream over real gRPC, and a failover between real processes."""
 
 import asyncio
 import random
@@ -135,7 +135,7 @@ async def world() -> AsyncIterator[World]:
     await made.stop()
 
 
-async def test_a_standby_is_sent_everything_and_takes_over_with_it(world: World) -> None:
+async def test_a_standby_receives_every_state_and_uses_it_at_its_failover(world: World) -> None:
     await world.write_topic("t", PARTITIONS)
     active = await world.start_controller(1_000_001)
     await world.until(lambda: bool(active.takeovers))
@@ -164,7 +164,7 @@ class Listener:
         self.ends: list[Exception | None] = []
 
 
-async def test_a_controller_that_is_not_active_refuses_to_be_followed(world: World) -> None:
+async def test_a_controller_that_is_not_active_refuses_standby_streams(world: World) -> None:
     active = await world.start_controller(1_000_001)
     await world.until(lambda: bool(active.takeovers))
     standby = await world.start_controller(1_000_002)
@@ -176,7 +176,7 @@ async def test_a_controller_that_is_not_active_refuses_to_be_followed(world: Wor
     transport.close_all()
 
 
-async def test_a_stream_ends_with_the_term_and_with_the_process(world: World) -> None:
+async def test_a_standby_stream_ends_with_the_controller_epoch_and_with_the_process(world: World) -> None:
     active = await world.start_controller(1_000_001)
     await world.until(lambda: bool(active.takeovers))
     transport, listener = GrpcStandbyTransport(world.scheduler.post), Listener()

@@ -13,7 +13,7 @@ WATCHERS = 12
 
 
 @pytest.mark.timeout(600)
-def test_watchers_that_leave_while_health_changes_hold_up_neither_it_nor_the_stop() -> None:
+def test_watchers_that_disconnect_during_a_change_of_health_delay_neither_it_nor_the_stop() -> None:
     def serve() -> None:
         for _ in range(ROUNDS):
             server = ThreadPoolRpcServer("CONTROL", [])

@@ -1,4 +1,4 @@
-"""What a cluster shows from outside: events and metadata as they change, replicas, metrics. Real processes."""
+"""Events, metadata, replicas and metrics of a cluster of real processes."""
 
 import contextlib
 import json
@@ -129,7 +129,7 @@ def metadata_stub(address: str) -> Any:
 # streams and polls
 
 
-def test_events_of_the_controller_tell_of_a_topic_from_creation_to_deletion(local_cluster: LocalCluster) -> None:
+def test_the_controller_publishes_the_events_of_a_topic_from_creation_to_deletion(local_cluster: LocalCluster) -> None:
     stub = metadata_stub(active(local_cluster).client_address)
     begun = stub.PollEvents(pb.PollEventsRequest(), timeout=30).batch
     assert not begun.events and begun.cursor
@@ -152,7 +152,7 @@ def test_events_of_the_controller_tell_of_a_topic_from_creation_to_deletion(loca
     assert kinds[0] == "TOPIC_CREATED" and kinds[-1] == "TOPIC_DELETED" and kinds.count("TRANSITION") > 5
 
 
-def test_a_brokers_stream_tells_what_its_replicas_lived_through(local_cluster: LocalCluster) -> None:
+def test_a_broker_publishes_the_events_of_its_replicas(local_cluster: LocalCluster) -> None:
     stub = metadata_stub(local_cluster.broker(2).client_address)
     call = stub.WatchEvents(pb.WatchEventsRequest(filter=pb.EventFilter(topics=["lived"])), timeout=DEADLINE_S)
     assert next(call).batch.cursor
@@ -169,7 +169,9 @@ def test_a_brokers_stream_tells_what_its_replicas_lived_through(local_cluster: L
     assert error.metadata["address"] == active(local_cluster).client_address
 
 
-def test_metadata_is_the_same_at_brokers_and_controller_and_a_standby_leads_on(local_cluster: LocalCluster) -> None:
+def test_metadata_is_equal_at_brokers_and_controller_and_a_standby_names_the_active_one(
+    local_cluster: LocalCluster,
+) -> None:
     make(local_cluster, "seen", [1, 3], [3, 2])
     leading = active(local_cluster)
     standby = next(node for node in local_cluster.nodes.values() if node.kind == "controller" and node is not leading)
@@ -214,7 +216,7 @@ def test_a_metadata_stream_follows_growth_and_deletion(local_cluster: LocalClust
 # replicas
 
 
-def test_a_leaders_view_has_all_it_knows_of_each_replica(local_cluster: LocalCluster) -> None:
+def test_a_leader_describes_each_replica_completely(local_cluster: LocalCluster) -> None:
     make(local_cluster, "viewed", [1, 2, 3], **{"min.insync.replicas": "2"})
     fill(local_cluster, "viewed", 100)
     with Admin(local_cluster.bootstrap) as admin:
@@ -239,7 +241,7 @@ def test_a_leaders_view_has_all_it_knows_of_each_replica(local_cluster: LocalClu
 # metrics
 
 
-def test_every_documented_number_is_served_by_a_real_process(local_cluster: LocalCluster) -> None:
+def test_every_documented_metric_is_served_by_a_real_process(local_cluster: LocalCluster) -> None:
     # Broker 2 leads one and follows in the other.
     for topic, replicas in (("counted", [2, 1]), ("copied", [1, 2])):
         make(local_cluster, topic, replicas)
@@ -262,7 +264,7 @@ def test_every_documented_number_is_served_by_a_real_process(local_cluster: Loca
             time.sleep(0.2)
 
 
-def test_numbers_move_with_what_they_count_and_go_with_their_topic(local_cluster: LocalCluster) -> None:
+def test_metrics_follow_their_topic_and_are_removed_with_it(local_cluster: LocalCluster) -> None:
     before = scraped(local_cluster, local_cluster.broker(1))
     make(local_cluster, "moving", [1, 2, 3])
     fill(local_cluster, "moving", 500)
@@ -294,7 +296,7 @@ def test_numbers_move_with_what_they_count_and_go_with_their_topic(local_cluster
 # the command line, while things break
 
 
-def test_a_watch_goes_on_at_the_next_controller_and_ends_quietly(broken_cluster: LocalCluster) -> None:
+def test_a_watch_continues_at_the_next_controller(broken_cluster: LocalCluster) -> None:
     with watching(broken_cluster, "-o", "ndjson") as events, watching(broken_cluster, "--metadata") as metadata:
         make(broken_cluster, "before", [1, 2])
         eventually(lambda: _created(events) == ["before"], DEADLINE_S, "the first topic is told")
@@ -321,7 +323,7 @@ def _created(watch: Watching) -> list[str]:
     return [row["topic"] for row in watch.rows() if row["kind"] == "topic-created"]
 
 
-def test_a_lagging_follower_is_seen_in_events_numbers_and_top(broken_cluster: LocalCluster) -> None:
+def test_a_lagging_follower_is_shown_in_events_metrics_and_top(broken_cluster: LocalCluster) -> None:
     make(broken_cluster, "lags", [2, 3], **{"min.insync.replicas": "1"})
     leader, follower = broken_cluster.broker(2), broken_cluster.broker(3)
     before = scraped(broken_cluster, leader)
@@ -367,7 +369,7 @@ def _top(cluster: LocalCluster, topic: str) -> dict[str, Any]:
     return next((row for row in rows if row["state"] == "under-replicated"), {})
 
 
-def test_a_dead_leader_is_seen_in_events_and_in_the_controllers_numbers(broken_cluster: LocalCluster) -> None:
+def test_a_dead_leader_is_shown_in_events_and_in_the_controllers_metrics(broken_cluster: LocalCluster) -> None:
     make(broken_cluster, "dies", [1, 2], **{"min.insync.replicas": "1"})
     make(broken_cluster, "dies-alone", [1])
     with Admin(broken_cluster.bootstrap) as admin:
@@ -413,7 +415,7 @@ def test_a_dead_leader_is_seen_in_events_and_in_the_controllers_numbers(broken_c
     )
 
 
-def test_unknown_topics_and_partitions_are_said_alike_and_soon(local_cluster: LocalCluster) -> None:
+def test_unknown_topics_and_partitions_are_reported_alike_and_soon(local_cluster: LocalCluster) -> None:
     make(local_cluster, "two", [1], [2])
 
     def said(*arguments: str) -> tuple[int, str]:

@@ -200,7 +200,7 @@ _examples = itertools.count(1)
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(commands_under("/ROOT"), max_size=25))
-def test_whatever_hypothesis_sends_both_servers_show_the_same(pair: Pair, commands: list[Command]) -> None:
+def test_both_servers_give_the_same_results_for_any_commands(pair: Pair, commands: list[Command]) -> None:
     root = f"/hypothesis-{next(_examples)}"
     pair.play(Send(0, (Create(root),)))
     for command in commands:
@@ -282,7 +282,7 @@ class Chance:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_long_seeded_runs_show_the_same_on_both_servers(pair: Pair, seed: int) -> None:
+def test_both_servers_give_the_same_results_in_long_seeded_runs(pair: Pair, seed: int) -> None:
     root = f"/seed-{seed}"
     pair.play(Send(0, (Create(root),)))
     chance = Chance(seed, root)

@@ -67,7 +67,7 @@ def test_long_and_short_sessions_are_granted_and_answers_to_four_letter_words(ow
 
 
 @needs_java
-def test_a_stopped_server_leaves_no_process_and_its_port_is_free(own_server: EmbeddedZooKeeper) -> None:
+def test_a_stopped_server_leaves_no_process_and_frees_its_port(own_server: EmbeddedZooKeeper) -> None:
     pid = own_server.pid
     assert pid is not None
     own_server.pause()
@@ -82,9 +82,7 @@ def test_a_stopped_server_leaves_no_process_and_its_port_is_free(own_server: Emb
 @needs_java
 @pytest.mark.usefixtures("zookeeper_server")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs PR_SET_PDEATHSIG of Linux")
-def test_the_server_does_not_outlive_a_parent_that_is_killed(
-    zookeeper_server: EmbeddedZooKeeper, tmp_path: Path
-) -> None:
+def test_the_server_ends_when_its_parent_is_killed(zookeeper_server: EmbeddedZooKeeper, tmp_path: Path) -> None:
     program = (
         "import sys; from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper\n"
         f"server = EmbeddedZooKeeper({str(tmp_path / 'child')!r}, heap_mib=64); server.start()\n"
@@ -114,13 +112,13 @@ def test_a_port_that_is_taken_is_a_start_error_with_the_reason(own_server: Embed
     assert not server.running
 
 
-def test_without_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_java_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JavaNotFoundError, match="apt-get install openjdk-17-jre-headless"):
         EmbeddedZooKeeper(tmp_path).start()
 
 
-def test_without_pysparks_jars_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pysparks_jars_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ZooKeeperJarsNotFoundError, match="PySpark jars not found"):
         embedded.jars_path()

@@ -97,7 +97,7 @@ def election(backend: Backend, client: Client, controller_id: int) -> Flow[Term 
     return ControllerElection(controller_id, (), PatientZooKeeper(client.zookeeper), backend.time).elect()
 
 
-def test_of_two_candidates_one_wins_and_the_other_is_told_when_it_goes(backend: Backend) -> None:
+def test_of_two_candidates_one_wins_and_the_watch_of_the_other_fires_when_it_leaves(backend: Backend) -> None:
     first, second = backend.client(), backend.client()
     assert run(backend, first, election(backend, first, 1_000_000)) == Term(1, 1)
     assert run(backend, first, election(backend, first, 1_000_000)) == Owner(1_000_000, is_this_session=True)
@@ -140,7 +140,7 @@ def test_an_isr_write_whose_reply_is_lost_counts_as_written(backend: Backend) ->
     )
 
 
-def test_a_joiner_that_registered_anew_is_refused(backend: Backend) -> None:
+def test_a_joiner_that_registered_again_is_refused(backend: Backend) -> None:
     leader, follower = backend.client(), backend.client()
     run(backend, leader, ensure_paths([znodes.partition_path(TP)]))
     backend.ask(leader, Create(STATE, znodes.encode_partition_state(LeaderAndIsr(1, 3, (1,), 0, 7))))
@@ -154,7 +154,7 @@ def test_a_joiner_that_registered_anew_is_refused(backend: Backend) -> None:
     assert run(backend, leader, write_isr(TP, grown, {2: second})) == Written(1)
 
 
-def test_ids_are_handed_out_once(backend: Backend) -> None:
+def test_producer_id_blocks_are_assigned_once(backend: Backend) -> None:
     clients = [backend.client() for _ in range(3)]
     outcomes = [begin(backend, client, claim_producer_id_block(number)) for number, client in enumerate(clients)]
     backend.time.run_until(lambda: all(outcomes))

@@ -44,7 +44,7 @@ def client_of(server: EmbeddedZooKeeper, security: ZooKeeperSecurity, scheduler:
     return KazooZooKeeper(f"{server.address}/paceline", 10_000, scheduler.post, security=security)
 
 
-def test_new_nodes_are_ours_to_change_and_secrets_ours_to_read(server: EmbeddedZooKeeper) -> None:
+def test_new_nodes_can_be_changed_and_secrets_read_only_by_paceline(server: EmbeddedZooKeeper) -> None:
     scheduler = PumpedScheduler()
     client = client_of(server, OURS, scheduler)
     recorder = Recorder(client)
@@ -94,7 +94,7 @@ def test_session_survives_a_restart_of_the_server(server: EmbeddedZooKeeper) -> 
 
 
 @pytest.mark.parametrize("security", [ZooKeeperSecurity(), ZooKeeperSecurity("paceline", "wrong-password")])
-def test_other_clients_are_turned_away_and_the_log_says_where_to_look(
+def test_other_clients_are_refused_and_the_log_names_the_setting(
     server: EmbeddedZooKeeper, security: ZooKeeperSecurity, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler = PumpedScheduler()

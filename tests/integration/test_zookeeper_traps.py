@@ -42,7 +42,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     made.close()
 
 
-def test_z1_watches_are_gone_after_a_reconnect_of_the_same_session(backend: Backend) -> None:
+def test_z1_watches_are_dropped_by_a_reconnect_of_the_same_session(backend: Backend) -> None:
     client, other = backend.client(), backend.client()
     session_id = client.zookeeper.session_id
     backend.ask(client, Create("/a"), GetData("/a", watch=True), GetChildren("/", watch=True))
@@ -87,7 +87,7 @@ def test_z3_a_request_waiting_at_expiry_is_not_carried_into_the_next_session(bac
     assert [response.code for response in found] == [ZkCode.NO_NODE] * 2
 
 
-def test_z3_patience_ends_with_the_session_too(backend: Backend) -> None:
+def test_z3_requests_in_doubt_end_with_their_session(backend: Backend) -> None:
     client, other = backend.client(), backend.client()
     old_session = client.zookeeper.session_id
     client.cut()
@@ -105,7 +105,7 @@ def test_z3_patience_ends_with_the_session_too(backend: Backend) -> None:
     assert not (found.stat is not None and found.stat.ephemeral_owner == client.zookeeper.session_id)
 
 
-def test_z4_a_client_that_is_cut_off_knows_only_by_its_own_clock(backend: Backend) -> None:
+def test_z4_a_client_that_is_cut_off_detects_it_by_its_own_clock(backend: Backend) -> None:
     client, other = backend.client(SHORT_SESSION_MS), backend.client()
     session_id = client.zookeeper.session_id
     backend.ask(client, Create("/e", ephemeral=True))
@@ -130,7 +130,7 @@ def test_z4_a_client_that_is_cut_off_knows_only_by_its_own_clock(backend: Backen
     assert told[4] == client.zookeeper.session_id != session_id
 
 
-def test_z4_a_client_that_keeps_sending_notices_a_dead_connection_too(backend: Backend) -> None:
+def test_z4_a_client_that_keeps_sending_detects_a_dead_connection(backend: Backend) -> None:
     client = backend.client(SHORT_SESSION_MS)
     client.cut()
     cut_ms = backend.time.now_ms()
@@ -169,7 +169,7 @@ def test_a_request_whose_reply_is_lost_may_have_been_applied(backend: Backend) -
     assert isinstance(client.recorder.log[-1], list | SessionEvent)
 
 
-def test_a_patient_request_whose_reply_is_lost_says_it_was_in_doubt(backend: Backend) -> None:
+def test_a_repeated_request_whose_reply_was_lost_is_marked_in_doubt(backend: Backend) -> None:
     client, other = backend.client(), backend.client()
     backend.ask(client, Create("/a", b"0"))
     client.cut(requests=False)
@@ -182,7 +182,7 @@ def test_a_patient_request_whose_reply_is_lost_says_it_was_in_doubt(backend: Bac
     assert (answers[0].code, answers[0].in_doubt_before) == (ZkCode.BAD_VERSION, True)
 
 
-def test_the_loss_of_the_connection_is_told_before_the_requests_it_took(backend: Backend) -> None:
+def test_the_loss_of_the_connection_is_reported_before_the_requests_it_failed(backend: Backend) -> None:
     client = backend.client()
     client.cut()
     answers = [client.recorder.submit(Exists("/")) for _ in range(3)]
@@ -215,7 +215,7 @@ def test_answers_come_in_the_order_of_requests_over_many_submits(backend: Backen
     assert [entry for entry in client.recorder.log if isinstance(entry, list)] == batches
 
 
-def test_closing_ends_the_session_at_once_and_nothing_follows(backend: Backend) -> None:
+def test_closing_ends_the_session_at_once_and_no_event_follows(backend: Backend) -> None:
     client, other = backend.client(), backend.client()
     backend.ask(client, Create("/e", ephemeral=True))
     client.cut()

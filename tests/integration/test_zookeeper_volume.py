@@ -45,7 +45,7 @@ def test_a_multi_of_a_thousand_writes_is_fenced_as_a_whole(backend: Backend) -> 
     assert [result.stat.version for result in done.results[1:] if result.stat] == [1] * 1_000
 
 
-def test_data_of_nearly_a_mebibyte_goes_both_ways_and_more_is_refused_at_home(backend: Backend) -> None:
+def test_data_of_nearly_a_mebibyte_is_written_and_read_and_more_is_refused_by_the_client(backend: Backend) -> None:
     client = backend.client()
     large = bytes(range(256)) * (MAX_REQUEST_BYTES // 256 - 1)
     created, refused, read = backend.ask(
@@ -56,14 +56,14 @@ def test_data_of_nearly_a_mebibyte_goes_both_ways_and_more_is_refused_at_home(ba
     assert len(client.recorder.states) == 1
 
 
-def test_paths_no_server_takes_are_refused_at_home(backend: Backend) -> None:
+def test_invalid_paths_are_refused_by_the_client(backend: Backend) -> None:
     client = backend.client()
     paths = ["", "a", "/a/", "//", "/a//b", "/.", "/a/../b", "/a\0", "/\ud800"]
     answers = backend.ask(client, *(GetData(path) for path in paths), GetData("/none"))
     assert [answer.code for answer in answers] == [ZkCode.BAD_ARGUMENTS] * len(paths) + [ZkCode.NO_NODE]
 
 
-def test_a_callback_that_fails_does_not_hold_up_the_answers_behind_it(backend: Backend) -> None:
+def test_a_callback_that_raises_does_not_delay_later_responses(backend: Backend) -> None:
     client = backend.client()
 
     def fail(responses: list[Response]) -> None:

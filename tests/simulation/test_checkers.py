@@ -95,7 +95,7 @@ def test_a_controller_epoch_that_skips_or_comes_alone_is_reported(cluster: Simul
     assert "K1" in violated(cluster)
 
 
-def test_deleting_anothers_controller_node_is_reported(cluster: SimulatedCluster) -> None:
+def test_deleting_the_controller_node_of_another_is_reported(cluster: SimulatedCluster) -> None:
     prepared(cluster)
     write(cluster, znodes.CONTROLLER, None, None, 9, session=2, kind=WatchType.DELETED)
     write(cluster, "/brokers/ids/9", None, None, 10, session=2, kind=WatchType.DELETED)
@@ -111,7 +111,7 @@ def test_deleting_anothers_controller_node_is_reported(cluster: SimulatedCluster
         (1, 1, (1, 9), "R11"),
     ],
 )
-def test_a_state_that_cannot_be_is_reported(
+def test_an_impossible_state_is_reported(
     cluster: SimulatedCluster, leader: int, epoch: int, isr: tuple[int, ...], expected: str
 ) -> None:
     prepared(cluster)
@@ -126,7 +126,7 @@ def test_a_leader_from_outside_the_isr_is_reported(cluster: SimulatedCluster) ->
     assert "R5" in violated(cluster)
 
 
-def test_a_write_of_a_controller_that_was_succeeded_is_reported(cluster: SimulatedCluster) -> None:
+def test_a_write_of_a_deposed_controller_is_reported(cluster: SimulatedCluster) -> None:
     prepared(cluster)
     write(cluster, znodes.CONTROLLER, None, None, 8, kind=WatchType.DELETED)
     elect(cluster, 2, 9, session=2)
@@ -142,7 +142,7 @@ def test_dropping_a_replica_before_the_targets_are_in_sync_is_reported(cluster: 
     assert violated(cluster) == ("K9",)
 
 
-def test_what_nobody_can_read_is_reported(cluster: SimulatedCluster) -> None:
+def test_a_node_that_does_not_parse_is_reported(cluster: SimulatedCluster) -> None:
     prepared(cluster)
     write(cluster, STATE, b'{"version":1,"leader":1,"leader_epoch":1,"controller_epoch":1,"isr":[]}', 1, 9)
     assert violated(cluster) == ("R11",)
@@ -163,14 +163,14 @@ def test_a_write_without_its_guard_is_reported_before_it_is_sent(cluster: Simula
 
 
 def broker(broker_id: int, hosted: Any = None, broker_epoch: int = 0) -> Any:
-    """A life as far as the checks of replicas look at it."""
+    """A broker process, with the attributes that the checks of replicas read."""
     manager = SimpleNamespace(partitions={} if hosted is None else {TP: hosted})
     node = SimpleNamespace(replica_manager=manager, broker_epoch=broker_epoch)
     return SimpleNamespace(broker_id=broker_id, name=f"broker-{broker_id}", node=node, logs={})
 
 
 def log(*batches: tuple[int, int, int, int], high_watermark: int = 0) -> ObservedLog:
-    """A log as far as the checks look at it: batches of (base, end, epoch, checksum)."""
+    """A log with the attributes that the checks read: batches of (base, end, epoch, checksum)."""
     mirror = Mirror()
     for one in batches:
         mirror.add(*one)
@@ -193,7 +193,7 @@ def log(*batches: tuple[int, int, int, int], high_watermark: int = 0) -> Observe
     )
 
 
-def test_a_batch_that_has_lost_its_records_is_reported(cluster: SimulatedCluster) -> None:
+def test_a_batch_without_its_records_is_reported(cluster: SimulatedCluster) -> None:
     emptied = empty_batch(parse_header(encode_batch([NewRecord(0, b"k", b"v")])))
     one: Any = SimpleNamespace(
         log_start_offset=0, log_end_offset=1, path="/data/t-0", read=lambda _position, _size, _end: emptied
@@ -202,7 +202,7 @@ def test_a_batch_that_has_lost_its_records_is_reported(cluster: SimulatedCluster
     assert violated(cluster) == ("C5",)
 
 
-def test_two_histories_of_one_offset_and_epoch_are_reported(cluster: SimulatedCluster) -> None:
+def test_two_prefixes_of_one_offset_and_epoch_are_reported(cluster: SimulatedCluster) -> None:
     prepared(cluster)
     cluster.checks.replicas.appended(broker(1), log((0, 2, 0, 5)), 0, False)
     cluster.checks.replicas.appended(broker(2), log((0, 2, 0, 5)), 0, False)
@@ -212,9 +212,7 @@ def test_two_histories_of_one_offset_and_epoch_are_reported(cluster: SimulatedCl
 
 
 @pytest.mark.parametrize("crc", [5, 6])
-def test_a_follower_need_not_have_what_was_committed_before_an_unclean_election(
-    cluster: SimulatedCluster, crc: int
-) -> None:
+def test_a_follower_may_lack_records_committed_before_an_unclean_election(cluster: SimulatedCluster, crc: int) -> None:
     record = prepared(cluster)
     record.voided = "an unclean election"
     record.committed.add(0, 2, 0, 9)
@@ -248,7 +246,7 @@ def test_appending_without_leading_is_reported(cluster: SimulatedCluster) -> Non
     assert violated(cluster) == ("R1",)
 
 
-def test_truncating_what_was_committed_is_reported(cluster: SimulatedCluster) -> None:
+def test_truncating_committed_records_is_reported(cluster: SimulatedCluster) -> None:
     record = prepared(cluster)
     record.committed.add(0, 2, 0, 5)
     record.thw = 2
@@ -259,7 +257,7 @@ def test_truncating_what_was_committed_is_reported(cluster: SimulatedCluster) ->
     assert violated(cluster) == ("R9",)
 
 
-def test_truncating_what_was_never_committed_is_not_reported(cluster: SimulatedCluster) -> None:
+def test_truncating_uncommitted_records_is_not_reported(cluster: SimulatedCluster) -> None:
     record = prepared(cluster)
     record.committed.add(0, 2, 1, 7)
     record.thw = 2
@@ -303,7 +301,7 @@ def test_a_high_watermark_that_falls_or_leaves_the_log_is_reported(cluster: Simu
     assert violated(cluster) == ("R8",)
 
 
-def test_a_second_history_below_the_commit_point_is_reported(cluster: SimulatedCluster) -> None:
+def test_a_different_record_below_the_commit_point_is_reported(cluster: SimulatedCluster) -> None:
     record = prepared(cluster)
     record.min_insync_replicas = 1
     record.committed.add(0, 2, 0, 5)
@@ -330,7 +328,7 @@ def test_an_incomplete_leader_and_a_second_one_in_the_epoch_are_reported(cluster
 
 
 @pytest.mark.parametrize("start", [2, 1])
-def test_an_empty_leader_that_begins_where_all_is_deleted_is_complete(cluster: SimulatedCluster, start: int) -> None:
+def test_an_empty_leader_that_begins_at_the_deleted_end_is_complete(cluster: SimulatedCluster, start: int) -> None:
     record = prepared(cluster)
     record.committed.add(0, 1, 0, 5)
     record.committed.add(1, 2, 0, 6)
@@ -374,7 +372,9 @@ def test_an_epoch_cache_that_does_not_fit_its_log_is_reported(cluster: Simulated
     assert violated(cluster) == ("R4",)
 
 
-def test_losing_power_voids_statements_about_data_only_when_too_many_lose_it(cluster: SimulatedCluster) -> None:
+def test_power_losses_suspend_the_data_invariants_only_when_too_many_replicas_lose_power(
+    cluster: SimulatedCluster,
+) -> None:
     record = prepared(cluster)
     record.min_insync_replicas = 2
     record.damage(1)
@@ -384,10 +384,10 @@ def test_losing_power_voids_statements_about_data_only_when_too_many_lose_it(clu
 
 
 @pytest.mark.parametrize(("broker_epoch", "excused"), [(-1, True), (7, False)], ids=["starting", "registered"])
-def test_a_loss_is_excused_until_the_broker_that_has_all_again_is_registered(
+def test_a_loss_is_excused_until_a_broker_with_every_record_has_registered(
     cluster: SimulatedCluster, broker_epoch: int, excused: bool
 ) -> None:
-    """A leader may count a fetch of the earlier life, which had more, until then."""
+    """Until then a leader may count a fetch of the earlier process, which had more records."""
     record = prepared(cluster)
     record.min_insync_replicas = 2
     state(cluster, 1, 1, (1, 3), 1)
@@ -408,7 +408,7 @@ def test_a_loss_is_excused_until_the_broker_that_has_all_again_is_registered(
 # Control
 
 
-def test_announcing_what_was_not_written_is_reported(cluster: SimulatedCluster) -> None:
+def test_sending_a_state_that_was_not_written_is_reported(cluster: SimulatedCluster) -> None:
     prepared(cluster)
     life = cast(Any, SimpleNamespace(name="c", node=SimpleNamespace(is_active=True, controller_epoch=1)))
 
@@ -458,7 +458,7 @@ def finish(cluster: SimulatedCluster, record: PartitionRecord, one: ObservedLog)
     cluster.checks.clients.finish(record, one, [one])
 
 
-def test_a_lost_record_and_one_that_nobody_sent_are_reported(cluster: SimulatedCluster) -> None:
+def test_a_lost_record_and_a_record_that_was_never_sent_are_reported(cluster: SimulatedCluster) -> None:
     record = prepared(cluster)
     send = sent(cluster, b"a")
     finish(cluster, record, log((0, 1, 0, send.crc)))
@@ -496,7 +496,7 @@ def test_an_offset_below_one_that_was_answered_before_is_reported(cluster: Simul
     assert violated(cluster) == ("C8",)
 
 
-def test_reading_what_is_not_committed_and_what_goes_again_is_reported(cluster: SimulatedCluster) -> None:
+def test_reading_uncommitted_records_and_records_that_disappear_is_reported(cluster: SimulatedCluster) -> None:
     record = prepared(cluster)
     send = sent(cluster, b"a", outcome=Outcome.UNKNOWN, offset=None)
     reading = Reading("r", TP, TOPIC_ID)
@@ -509,7 +509,7 @@ def test_reading_what_is_not_committed_and_what_goes_again_is_reported(cluster: 
     assert cluster.checks.verdicts.all["C9"].violations == before + 1
 
 
-def test_polls_that_leave_something_out_and_ends_that_go_back_are_reported(cluster: SimulatedCluster) -> None:
+def test_polls_with_a_gap_and_end_offsets_that_fall_are_reported(cluster: SimulatedCluster) -> None:
     prepared(cluster)
     reading = Reading("r", TP, TOPIC_ID)
     cluster.checks.polled(reading, 3, Poll(0, 4, 5, 1))
@@ -529,7 +529,7 @@ def test_acknowledging_before_the_commit_is_reported(cluster: SimulatedCluster) 
 
 
 def lost_by_election(cluster: SimulatedCluster, start: int, offset: int, epoch: int) -> tuple[str, ...]:
-    """Verdicts when a record acknowledged at ``offset`` in ``epoch`` is gone, and epoch 4 began uncleanly."""
+    """Verdicts when a record acknowledged at ``offset`` in ``epoch`` is missing, and epoch 4 began uncleanly."""
     record = prepared(cluster)
     cluster.checks.unclean_allowed(record)
     record.unclean_starts[4] = start
@@ -548,7 +548,7 @@ def test_more_loss_than_an_unclean_election_explains_is_reported(
     assert lost_by_election(cluster, start, offset, epoch) == ("C1",)
 
 
-def test_an_unclean_leader_keeps_what_it_has_of_what_was_committed(cluster: SimulatedCluster) -> None:
+def test_an_unclean_leader_keeps_its_committed_records(cluster: SimulatedCluster) -> None:
     record, other, shorter = prepared(cluster), Mirror(), Mirror()
     record.committed = Mirror()
     for base in range(4):
@@ -561,7 +561,7 @@ def test_an_unclean_leader_keeps_what_it_has_of_what_was_committed(cluster: Simu
     assert [record.kept_by(one) for one in (other, shorter, longer, Mirror())] == [2, 1, 5, 0]
 
 
-def test_loss_behind_the_end_of_an_unclean_leader_is_not_reported(cluster: SimulatedCluster) -> None:
+def test_loss_above_the_end_of_an_unclean_leader_is_not_reported(cluster: SimulatedCluster) -> None:
     assert lost_by_election(cluster, 1, 1, 3) == ()
 
 
@@ -579,7 +579,7 @@ def test_deleting_data_because_a_node_cannot_be_read_is_reported(cluster: Simula
     assert violated(cluster) == ()
 
 
-def test_a_late_copy_of_a_deletion_takes_the_next_topic_of_the_name_and_another_one_is_made(
+def test_a_late_copy_of_a_deletion_deletes_a_re_created_topic_and_another_is_created(
     cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared(cluster)
@@ -601,7 +601,7 @@ def test_a_late_copy_of_a_deletion_takes_the_next_topic_of_the_name_and_another_
     late(None)
     assert "the-next-topic-of-name" in cluster.checks.dead_topic_ids
     arrivals.pop()(None)
-    assert (asked, arrivals) == (["delete"] * 3, []), "asked until it is gone, and then made anew"
+    assert (asked, arrivals) == (["delete"] * 3, []), "deleted, and then re-created"
 
 
 def test_an_exception_in_a_process_is_reported(cluster: SimulatedCluster) -> None:
@@ -612,7 +612,7 @@ def test_an_exception_in_a_process_is_reported(cluster: SimulatedCluster) -> Non
 # Deleted records
 
 
-def test_a_log_start_that_nobody_asked_for_or_beyond_what_is_committed_is_reported(cluster: SimulatedCluster) -> None:
+def test_a_log_start_that_was_not_requested_or_is_not_committed_is_reported(cluster: SimulatedCluster) -> None:
     record = prepared(cluster)
     one = cast(Any, log((0, 2, 0, 5), high_watermark=2))
     record.asked_start = one.log_start_offset = 2
@@ -626,10 +626,10 @@ def test_a_log_start_that_nobody_asked_for_or_beyond_what_is_committed_is_report
 
 
 @pytest.mark.parametrize("leader_start", [2, 0])
-def test_what_a_follower_has_of_its_own_below_its_leaders_start_is_nobodys(
+def test_records_of_a_follower_below_its_leaders_log_start_are_not_compared(
     cluster: SimulatedCluster, leader_start: int
 ) -> None:
-    """It goes with the answer that also tells it what is committed."""
+    """They are removed with the response that also contains the high watermark."""
     record = prepared(cluster)
     record.committed.add(0, 2, 1, 5)
     record.thw = record.asked_start = 2
@@ -641,7 +641,7 @@ def test_what_a_follower_has_of_its_own_below_its_leaders_start_is_nobodys(
     assert violated(cluster) == (() if leader_start else ("R3",))
 
 
-def test_a_deletion_that_a_restart_takes_back_is_reported(cluster: SimulatedCluster) -> None:
+def test_a_deletion_that_a_restart_undoes_is_reported(cluster: SimulatedCluster) -> None:
     record = prepared(cluster)
     one = log((0, 2, 0, 5), high_watermark=2)
     record.promised_starts[1] = 1
@@ -649,7 +649,7 @@ def test_a_deletion_that_a_restart_takes_back_is_reported(cluster: SimulatedClus
     assert violated(cluster) == ("R18",)
 
 
-def test_a_mirror_that_begins_later_is_compared_by_the_chain_of_what_lies_below() -> None:
+def test_a_mirror_that_begins_later_is_compared_by_the_chain_of_earlier_batches() -> None:
     whole, late, other = Mirror(), Mirror(2), Mirror(2)
     whole.add(0, 2, 0, 5)
     whole.add(2, 3, 0, 6)
@@ -661,11 +661,11 @@ def test_a_mirror_that_begins_later_is_compared_by_the_chain_of_what_lies_below(
     assert late.same_history(whole) and not other.same_history(whole)
 
 
-# Controllers look
+# Reads of controllers
 
 
 @pytest.mark.parametrize(("crc", "expected"), [(6, True), (7, False)])
-def test_a_log_that_begins_lower_than_before_is_compared_where_both_reach(crc: int, expected: bool) -> None:
+def test_a_log_that_begins_lower_than_before_is_compared_in_the_common_range(crc: int, expected: bool) -> None:
     before, after = Mirror(2), Mirror(1)
     for mirror, base, end, last in ((before, 2, 3, 6), (before, 3, 5, 8), (after, 1, 2, 5), (after, 2, 3, crc)):
         mirror.add(base, end, 0, last)
@@ -673,7 +673,7 @@ def test_a_log_that_begins_lower_than_before_is_compared_where_both_reach(crc: i
     assert not before.begins(after), "it reaches further"
 
 
-def test_registrations_of_before_the_look_are_reported(cluster: SimulatedCluster) -> None:
+def test_registrations_older_than_the_read_are_reported(cluster: SimulatedCluster) -> None:
     control, audit = cluster.checks.control, cluster.checks.zookeeper
     audit.registrations += [(1, 7), (2, 8), (1, None)]
     control.looked({1: 7}, 1, {})
@@ -683,10 +683,12 @@ def test_registrations_of_before_the_look_are_reported(cluster: SimulatedCluster
     assert violated(cluster) == ("K11",)
 
 
-# Whole again
+# Complete again
 
 
-def test_only_moves_of_a_harmed_topic_or_that_wait_for_people_may_stay_asked_for(cluster: SimulatedCluster) -> None:
+def test_only_reassignments_of_a_damaged_topic_or_that_wait_for_an_operator_may_stay_pending(
+    cluster: SimulatedCluster,
+) -> None:
     record, tree = prepared(cluster), cluster.server.tree
     for number, path in enumerate(("/admin", znodes.REASSIGN_PARTITIONS)):
         tree.apply(Create(path, b"{"), 1, 199 + number)
@@ -709,7 +711,7 @@ def test_only_moves_of_a_harmed_topic_or_that_wait_for_people_may_stay_asked_for
     assert not moves_only_wait(cluster)
 
 
-def test_a_leader_that_answers_long_after_its_successor_began_to_lead_is_reported(cluster: SimulatedCluster) -> None:
+def test_a_leader_that_answers_long_after_its_successor_was_elected_is_reported(cluster: SimulatedCluster) -> None:
     record = prepared(cluster)
     record.elected |= {0: (1, 0), 1: (2, 0)}
     record.leaders |= {0: 1, 1: 2}
@@ -718,11 +720,11 @@ def test_a_leader_that_answers_long_after_its_successor_began_to_lead_is_reporte
     answer = OffsetAnswer(TP, None, 4)
     cluster.world.now_us = 10 * cluster.profile.deposed_bound_ms * 1_000
     cluster.checks.end_answered(deposed, reading, answer)
-    assert violated(cluster) == ()  # Its successor was not told, so followers still prove its leadership.
+    assert violated(cluster) == ()  # Its successor got no request, so followers still prove the leadership.
     record.led_us[1] = 9 * cluster.profile.deposed_bound_ms * 1_000
     cluster.checks.end_answered(deposed, reading, answer)
     cluster.checks.end_told(reading, 4)
-    assert violated(cluster) == ()  # It could not know yet; that it told an older end is no fault.
+    assert violated(cluster) == ()  # It could not know yet; an older end in its answer is no violation.
     cluster.world.now_us += 1_000
     cluster.checks.end_answered(deposed, reading, answer)
     assert violated(cluster) == ("C12",)

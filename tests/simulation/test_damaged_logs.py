@@ -1,4 +1,4 @@
-"""Bytes that flip on a disk: real controllers move the leadership, and the replica is rebuilt from its peers."""
+"""Bytes that flip on a disk: controllers move the leadership, and the replica is rebuilt from its peers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from tests.simulation.world import World
 
 @contextmanager
 def quiet_run(seed: int, replication_factor: int = 3, log_dirs: int = 1) -> Iterator[Run]:
-    """A cluster of three brokers that has taken some records, with nothing broken and nobody sending."""
+    """A cluster of three brokers with some records, without faults and without producers."""
     profile = replace(
         draw_profile(World(seed)),
         retention_bytes=-1,
@@ -91,7 +91,7 @@ def read_everything(run: Run) -> int:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_flipped_byte_in_the_leaders_log_is_healed(seed: int) -> None:
+def test_a_replica_with_a_flipped_byte_in_the_leaders_log_is_rebuilt(seed: int) -> None:
     with quiet_run(seed) as run:
         damaged = leader_of(run)
         size = read_everything(run)
@@ -109,7 +109,7 @@ def test_a_flipped_byte_in_the_leaders_log_is_healed(seed: int) -> None:
         assert not verdicts.violated, {name: verdicts.all[name].evidence for name in verdicts.violated}
 
 
-def test_a_flipped_byte_in_the_only_copy_is_left_alone() -> None:
+def test_a_flipped_byte_in_the_only_copy_is_kept() -> None:
     with quiet_run(4, replication_factor=1) as run:
         machine = leader_of(run)
         flip_in_first_segment(machine, only_record(run))
@@ -120,7 +120,7 @@ def test_a_flipped_byte_in_the_only_copy_is_left_alone() -> None:
         assert machine.life is not None and machine.life.logs.set_aside == []
 
 
-def test_a_person_removes_the_log_that_was_offline_when_the_replica_was_made_anew() -> None:
+def test_an_operator_removes_the_log_that_was_offline_when_the_replica_was_re_created() -> None:
     with quiet_run(5, log_dirs=2) as run:
         machine = leader_of(run)
         assert machine.life is not None
@@ -142,7 +142,7 @@ def test_a_person_removes_the_log_that_was_offline_when_the_replica_was_made_ane
         assert not verdicts.violated, {name: verdicts.all[name].evidence for name in verdicts.violated}
 
 
-def test_the_checks_of_retention_read_no_segment_that_the_log_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checks_of_retention_read_no_other_segments_than_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     with quiet_run(1) as run:
         life = leader_of(run).life
         log = life.logs.get(only_record(run).topic_partition) if life is not None else None
@@ -161,7 +161,7 @@ def test_the_checks_of_retention_read_no_segment_that_the_log_does_not(monkeypat
         assert set(read) == {first.base_offset, second.base_offset}
 
 
-def test_a_damaged_only_copy_below_min_isr_is_not_expected_to_take_sends() -> None:
+def test_a_damaged_only_copy_below_min_isr_is_not_expected_to_accept_sends() -> None:
     with quiet_run(4, replication_factor=1) as run:
         machine, record = leader_of(run), only_record(run)
         run.admin.configure("events", {"min.insync.replicas": "2"})
@@ -170,7 +170,7 @@ def test_a_damaged_only_copy_below_min_isr_is_not_expected_to_take_sends() -> No
         assert run._until(lambda: why_not_whole(run.cluster) is None, 30_000)
         record.flip(machine.broker_id)
         flip_in_first_segment(machine, record)
-        assert not stays_below_min_isr(run.cluster, record), "nobody has found the damage"
+        assert not stays_below_min_isr(run.cluster, record), "the damage was not found"
         with pytest.raises(LookupError, match="CORRUPT_MESSAGE"):
             read_everything(run)
         assert stays_below_min_isr(run.cluster, record)
@@ -181,7 +181,7 @@ def test_a_damaged_only_copy_below_min_isr_is_not_expected_to_take_sends() -> No
         assert not verdicts.violated, {name: verdicts.all[name].evidence for name in verdicts.violated}
 
 
-def test_a_new_controller_knows_of_a_replica_that_waits_to_be_rebuilt() -> None:
+def test_a_new_controller_finds_a_replica_that_waits_to_be_rebuilt() -> None:
     with quiet_run(5) as run:
         damaged = leader_of(run)
         size = read_everything(run)

@@ -1,4 +1,4 @@
-"""Terms of office that end though the session of who held it goes on: somebody deleted ``/controller``."""
+"""Controllers that lose ``/controller`` while their session continues, because the node was deleted by hand."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ SEEDS = (1, 2, 3, 4, 5, 6)
 
 
 def evicted(seed: int) -> tuple[Run, list[str]]:
-    """Run a seed in which that happens often, while leaders die and brokers come and go."""
+    """Run a seed in which this happens often, while leaders die and brokers restart."""
     profile = replace(
         draw_profile(World(seed)),
         controllers=2,
@@ -30,10 +30,10 @@ def evicted(seed: int) -> tuple[Run, list[str]]:
     return run, lines
 
 
-def test_an_evicted_controller_writes_nothing_more_and_another_one_takes_over() -> None:
+def test_a_controller_whose_node_was_deleted_writes_nothing_and_another_one_is_elected() -> None:
     refused = 0
     for seed in SEEDS:
         run, lines = evicted(seed)
         assert all(run.cluster.checks.verdicts.all[rule].exercised for rule in ("K1", "K2", "K8"))
         refused += sum("/controller_epoch changed since this controller's election" in line for line in lines)
-    assert refused >= 3, "who does not know it yet is stopped by the fence"
+    assert refused >= 3, "a controller that does not know it yet is stopped by the fence"

@@ -27,13 +27,13 @@ def test_callbacks_run_in_order_of_time_and_cancelled_ones_never() -> None:
     assert world.now_us == 5_000
 
 
-def test_streams_of_chance_depend_on_seed_and_label_only() -> None:
+def test_random_streams_depend_on_seed_and_label_only() -> None:
     assert World(7).chance("x").random() == World(7).chance("x").random()
     assert World(7).chance("x").random() != World(7).chance("y").random()
     assert World(7).chance("x").random() != World(8).chance("x").random()
 
 
-def test_a_paused_process_catches_up_in_order_and_a_dead_one_never() -> None:
+def test_a_paused_process_catches_up_in_order_and_a_dead_one_does_not_run() -> None:
     world = World(1)
     seen: list[int] = []
     node = NodeScheduler(world, Skew())
@@ -50,7 +50,7 @@ def test_a_paused_process_catches_up_in_order_and_a_dead_one_never() -> None:
     assert seen == [1, 2]
 
 
-def test_a_callback_that_raises_is_reported_and_the_process_goes_on() -> None:
+def test_a_callback_that_raises_is_reported_and_the_process_continues() -> None:
     world = World(1)
     errors: list[Exception] = []
     seen: list[int] = []
@@ -73,7 +73,7 @@ def _pair(world: World, quality: LinkQuality | None = None) -> tuple[Network, Pe
     return network, peers[0], peers[1]
 
 
-def test_a_call_brings_its_answer_once() -> None:
+def test_a_call_gets_its_answer_once() -> None:
     world = World(1)
     network, a, _ = _pair(world, LinkQuality(duplicate=1.0))
     handled: list[int] = []
@@ -102,7 +102,7 @@ def test_a_cut_in_either_direction_is_a_deadline_for_the_caller(cut: tuple[str, 
     assert isinstance(answers[0], Unreachable)
 
 
-def test_the_death_of_the_process_called_is_told_before_the_deadline() -> None:
+def test_the_death_of_the_called_process_is_reported_before_the_deadline() -> None:
     world = World(1)
     network, a, _ = _pair(world)
     answers: list[object] = []
@@ -116,7 +116,7 @@ def test_the_death_of_the_process_called_is_told_before_the_deadline() -> None:
 # Disk
 
 
-def test_a_crash_of_the_process_loses_nothing_and_a_loss_of_power_keeps_what_was_synced() -> None:
+def test_a_process_crash_loses_nothing_and_a_loss_of_power_keeps_synced_data() -> None:
     kept = set()
     for seed in range(30):
         disk = SimulatedDisk(lambda: 0, random.Random(seed))
@@ -134,7 +134,7 @@ def test_a_crash_of_the_process_loses_nothing_and_a_loss_of_power_keeps_what_was
     assert {7, 13} <= kept
 
 
-def test_a_name_that_was_not_synced_may_go_with_the_power() -> None:
+def test_an_unsynced_name_may_be_lost_with_the_power() -> None:
     found = set()
     for seed in range(20):
         disk = SimulatedDisk(lambda: 0, random.Random(seed))
@@ -149,7 +149,7 @@ def test_a_name_that_was_not_synced_may_go_with_the_power() -> None:
 # Mirrors
 
 
-def test_mirrors_agree_up_to_where_their_batches_do() -> None:
+def test_mirrors_agree_as_far_as_their_batches() -> None:
     one, other = Mirror(), Mirror()
     for mirror in (one, other):
         mirror.add(0, 3, 0, 111)
@@ -166,12 +166,12 @@ def test_mirrors_agree_up_to_where_their_batches_do() -> None:
 # Schedules
 
 
-def test_shrinking_keeps_only_what_is_needed() -> None:
+def test_shrinking_keeps_only_the_needed_faults() -> None:
     assert shrink(list(range(40)), lambda items: {3, 17} <= set(items)) == [3, 17]
     assert shrink([1, 2, 3], lambda _items: True) == []
 
 
-def test_taking_a_fault_away_leaves_the_others_as_they_were() -> None:
+def test_removing_a_fault_does_not_change_the_others() -> None:
     world = World(21)
     profile = draw_profile(world)
     faults = draw_faults(world, profile)
@@ -182,7 +182,7 @@ def test_taking_a_fault_away_leaves_the_others_as_they_were() -> None:
     assert shorter.profile == profile
 
 
-def test_files_made_in_a_directory_that_was_renamed_do_not_come_back_under_its_old_name() -> None:
+def test_files_of_a_renamed_directory_do_not_reappear_under_its_old_name() -> None:
     for seed in range(20):
         disk = SimulatedDisk(lambda: 0, random.Random(seed))
         disk.make_directory("/data/t-0")
@@ -195,7 +195,7 @@ def test_files_made_in_a_directory_that_was_renamed_do_not_come_back_under_its_o
 
 
 @pytest.mark.parametrize("then", ["rename", "remove"])
-def test_names_that_were_removed_from_a_directory_that_goes_do_not_come_back_under_its_old_name(then: str) -> None:
+def test_names_removed_from_a_renamed_directory_do_not_reappear_under_its_old_name(then: str) -> None:
     for seed in range(20):
         disk = SimulatedDisk(lambda: 0, random.Random(seed))
         disk.make_directory("/data/t-0")

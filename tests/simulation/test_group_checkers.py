@@ -64,7 +64,7 @@ def violated(cluster: SimulatedCluster) -> tuple[str, ...]:
     return cluster.checks.verdicts.violated
 
 
-def test_commits_told_in_the_order_of_the_log_are_not_reported(cluster: SimulatedCluster) -> None:
+def test_commits_returned_in_the_order_of_the_log_are_not_reported(cluster: SimulatedCluster) -> None:
     for mark in ("a", "b", "c"):
         write(cluster, mark)
     see(cluster, "a", 10, fetched=False)
@@ -74,9 +74,7 @@ def test_commits_told_in_the_order_of_the_log_are_not_reported(cluster: Simulate
 
 
 @pytest.mark.parametrize("told", ["a", ""])
-def test_an_offset_that_goes_back_behind_an_acknowledged_commit_is_reported(
-    cluster: SimulatedCluster, told: str
-) -> None:
+def test_an_offset_below_an_acknowledged_commit_is_reported(cluster: SimulatedCluster, told: str) -> None:
     write(cluster, "a")
     write(cluster, "b")
     see(cluster, "b", 10, fetched=False)
@@ -84,7 +82,7 @@ def test_an_offset_that_goes_back_behind_an_acknowledged_commit_is_reported(
     assert violated(cluster) == ("C14",)
 
 
-def test_an_offset_that_goes_back_behind_one_that_was_fetched_is_reported(cluster: SimulatedCluster) -> None:
+def test_an_offset_below_one_that_was_fetched_is_reported(cluster: SimulatedCluster) -> None:
     write(cluster, "a")
     write(cluster, "b")
     see(cluster, "b", 10, fetched=True)
@@ -132,7 +130,7 @@ def test_a_commit_that_is_not_in_the_log_is_reported(cluster: SimulatedCluster, 
     assert violated(cluster) == ("C14",)
 
 
-def test_no_offset_after_its_tombstone_is_right(cluster: SimulatedCluster) -> None:
+def test_no_offset_after_its_tombstone_is_correct(cluster: SimulatedCluster) -> None:
     write(cluster, "a")
     write(cluster, None)
     see(cluster, "a", 10, fetched=False)
@@ -156,7 +154,7 @@ def test_two_owners_in_a_generation_are_reported(cluster: SimulatedCluster) -> N
     assert violated(cluster) == ("C15",)
 
 
-def test_generations_of_a_group_that_was_deleted_may_come_again(cluster: SimulatedCluster) -> None:
+def test_generations_of_a_deleted_group_may_repeat(cluster: SimulatedCluster) -> None:
     checks = cluster.checks.groups
     checks.assigned(GROUP, 1, "one", "one", [SALES])
     checks.written(encode_batch([NewRecord(0, encode_group_key("another"), None)]))

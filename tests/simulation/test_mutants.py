@@ -1,4 +1,4 @@
-"""The net has no hole: broken code is noticed. All mutants: ``python -m tests.simulation.mutants``."""
+"""Some mutants are detected. All mutants: ``python -m tests.simulation.mutants``."""
 
 import re
 from pathlib import Path
@@ -23,18 +23,18 @@ QUICK = (
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_mutant_is_noticed(name: str) -> None:
+def test_a_mutant_is_detected(name: str) -> None:
     outcome = hunt(next(one for one in MUTANTS if one.name == name))
     assert outcome.seeds is not None
 
 
-def test_the_canary_code_that_is_not_broken_is_not_noticed_and_makes_the_hunt_fail() -> None:
+def test_an_undetected_mutant_makes_the_hunt_fail() -> None:
     canary = Mutant("nothing is broken", mutations.nothing, ("C1", "C13", "R5"), budget=3)
     assert hunt(canary).seeds is None
     assert main([], (canary,)) == 1
 
 
-def test_the_code_is_whole_again_after_a_hunt() -> None:
+def test_the_code_is_restored_after_a_hunt() -> None:
     from paceline.broker.requests.produce import DelayedProduce
 
     before = DelayedProduce.ready

@@ -17,24 +17,24 @@ KEPT = [line.split(maxsplit=1) for line in (HERE / "kept_seeds.txt").read_text()
 
 
 @pytest.mark.timeout(1200)
-def test_a_slice_of_seeds_is_clean(request: pytest.FixtureRequest) -> None:
+def test_some_seeds_violate_no_invariant(request: pytest.FixtureRequest) -> None:
     count = request.config.getoption("--simulation-seeds", 300)
     assert run_many(range(1, count + 1), jobs=2, keep_going=False, with_shrinking=False) == 0
 
 
 @pytest.mark.timeout(600)
-def test_a_slice_of_wild_seeds_is_clean() -> None:
+def test_some_wild_seeds_violate_no_invariant() -> None:
     assert run_many(range(1, 61), jobs=2, keep_going=False, with_shrinking=False, wild=True) == 0
 
 
 @pytest.mark.parametrize(("seed", "name"), KEPT)
-def test_a_seed_that_shows_a_bug_when_it_is_brought_back_is_clean(seed: str, name: str) -> None:
+def test_seeds_that_once_found_a_bug_violate_no_invariant(seed: str, name: str) -> None:
     mutant = next(one for one in MUTANTS if one.name == name)
     assert Run(int(seed), profile=mutant.profile(int(seed))).run().failures == {}
 
 
 @pytest.mark.timeout(600)
-def test_a_seed_is_the_same_run_in_another_process_with_another_hash_seed(request: pytest.FixtureRequest) -> None:
+def test_a_seed_gives_the_same_run_in_another_process_with_another_hash_seed(request: pytest.FixtureRequest) -> None:
     count = request.config.getoption("--double-runs", 12)
     program = (
         "from tests.simulation.run import run_seed\n"
@@ -56,5 +56,5 @@ def test_a_seed_is_the_same_run_in_another_process_with_another_hash_seed(reques
     assert one == other
 
 
-def test_two_seeds_are_two_runs() -> None:
+def test_two_seeds_give_different_runs() -> None:
     assert run_seed(1).digest != run_seed(2).digest

@@ -1,4 +1,4 @@
-"""Disks that take their time: what is being flushed goes on changing."""
+"""Slow disks: logs change while they are being flushed."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ from tests.simulation.run import Run
 from tests.simulation.world import World
 
 
-def test_nothing_is_lost_when_appends_truncations_and_crashes_meet_flushes_under_way(
+def test_no_record_is_lost_by_appends_truncations_and_crashes_during_flushes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     meetings = {"appended": 0, "made durable beside it": 0, "cut": 0}

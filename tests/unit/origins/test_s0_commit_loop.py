@@ -46,7 +46,7 @@ def test_s0_8_a_request_is_answered_when_the_whole_isr_has_it() -> None:
     assert one.run(4) == []
 
 
-def test_s0_8_a_stuck_follower_delays_a_request_for_keep_in_sync_time_then_it_commits_without_it() -> None:
+def test_s0_8_a_stuck_follower_delays_a_request_for_keep_in_sync_time_only() -> None:
     one = loop()
     one.produce(7, 10)
     one.replicated(2, 10)
@@ -55,7 +55,7 @@ def test_s0_8_a_stuck_follower_delays_a_request_for_keep_in_sync_time_then_it_co
     assert one.run(500 + KEEP_IN_SYNC_MS) == [IsrWritten((1, 2)), Committed(7, 10)]
 
 
-def test_s0_8_one_slow_request_stands_in_the_way_of_the_next_whose_time_begins_only_then() -> None:
+def test_s0_8_a_slow_request_delays_the_next_whose_time_begins_only_then() -> None:
     one = loop()
     one.produce(7, 10)
     one.produce(8, 20)
@@ -87,7 +87,7 @@ def test_s0_8_today_acks_all_answers_only_when_every_isr_member_has_it() -> None
 # S0-9
 
 
-def test_s0_9_a_replica_that_is_catching_up_comes_in_at_the_committed_offset_and_not_before() -> None:
+def test_s0_9_a_replica_that_is_catching_up_joins_the_isr_at_the_committed_offset_and_not_before() -> None:
     one = loop(1, 2)
     assert one.catching_up == (3,)
     one.produce(7, 10)
@@ -101,7 +101,7 @@ def test_s0_9_a_replica_that_is_catching_up_comes_in_at_the_committed_offset_and
     assert one.catching_up == ()
 
 
-def test_s0_9_today_a_follower_comes_in_again_when_it_reaches_the_high_watermark_and_not_before() -> None:
+def test_s0_9_today_a_follower_joins_again_when_it_reaches_the_high_watermark_and_not_before() -> None:
     cluster = made()
     cluster.cuts.add((3, 1))
     cluster[1].produce(b"b", acks=RequiredAcks.LEADER)
@@ -111,7 +111,7 @@ def test_s0_9_today_a_follower_comes_in_again_when_it_reaches_the_high_watermark
         cluster.time.run_until(lambda got=answer: bool(got), 5_000)  # type: ignore[misc]
     high_watermark = cluster[1].log().high_watermark
     assert high_watermark == 4
-    # Its fetches arrive, the answers with the records it lacks do not: it is connected, but below the high watermark.
+    # Its fetches arrive, but responses with missing records do not: it is connected, but below the high watermark.
     cluster[3].transport.hold = lambda _leader, _answer: True
     cluster.cuts.clear()
     cluster.time.run_for(3_000)
@@ -152,7 +152,7 @@ def test_s0_10_the_high_watermark_never_moves_back_and_every_request_is_answered
     assert answered == sorted(set(answered)) and answered
 
 
-def test_s0_10_today_it_never_moves_back_and_its_checkpoint_never_exceeds_it() -> None:
+def test_s0_10_today_the_high_watermark_never_moves_back_and_its_checkpoint_never_exceeds_it() -> None:
     cluster = made()
     seen = [cluster[1].log().high_watermark]
     for value in range(20):
@@ -178,7 +178,7 @@ def test_s0_10_today_it_never_moves_back_and_its_checkpoint_never_exceeds_it() -
 
 
 @pytest.mark.parametrize("phase", range(0, 1_000, 130))
-def test_s0_11_a_follower_is_out_between_one_and_one_and_a_half_times_the_limit(phase: int) -> None:
+def test_s0_11_a_follower_leaves_the_isr_between_one_and_one_and_a_half_times_the_limit(phase: int) -> None:
     cluster = made()
     cluster.time.run_for(phase)
     cluster.cuts.add((3, 1))
@@ -190,10 +190,10 @@ def test_s0_11_a_follower_is_out_between_one_and_one_and_a_half_times_the_limit(
     assert cluster.time.now_ms() - caught_up_ms <= 1.5 * LAG_MAX_MS + 20
 
 
-def test_s0_11_the_time_of_a_request_began_when_its_turn_came() -> None:
+def test_s0_11_the_time_of_a_request_begins_after_the_request_before_it() -> None:
     one = loop()
     one.produce(7, 10)
     one.replicated(2, 10)
     assert one.run(0) == []
-    # Nobody looks for a while: the follower is dropped at the next look, however late.
+    # No check runs for a while: the follower is removed at the next check, however late.
     assert one.run(5 * KEEP_IN_SYNC_MS) == [IsrWritten((1, 2)), Committed(7, 10)]

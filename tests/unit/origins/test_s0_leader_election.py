@@ -41,7 +41,7 @@ def race(assigned: tuple[int, ...], isr: tuple[int, ...], alive: tuple[int, ...]
 
         client.submit([Create(LEADER, LeaderNode(broker_id, 6).encode(), ephemeral=True)], done)
 
-    # The last in the assignment hears of the vacancy first.
+    # The last assigned replica is notified of the vacancy first.
     for broker_id in reversed(alive):
         client = MemoryZooKeeper(server, time)
         client.start(lambda _: None, lambda _: None)
@@ -53,7 +53,7 @@ def race(assigned: tuple[int, ...], isr: tuple[int, ...], alive: tuple[int, ...]
     if node is None:
         assert won == []
         return None, len(stood), time.now_ms() - begun_ms
-    assert len(won) == 1, "whoever creates the node, and nobody else"
+    assert len(won) == 1, "only the replica that creates the node"
     assert LeaderNode.decode(node.data or b"") == LeaderNode(won[0], 6)
     return won[0], len(stood), time.now_ms() - begun_ms
 
@@ -61,12 +61,18 @@ def race(assigned: tuple[int, ...], isr: tuple[int, ...], alive: tuple[int, ...]
 @pytest.mark.parametrize(
     ("assigned", "isr", "alive", "winner", "candidates"),
     [
-        ((1, 2, 3), (1, 2, 3), (1, 2, 3), 1, 3),  # the preferred one, though the others heard first
-        ((1, 2, 3), (1, 2, 3), (2, 3), 3, 2),  # the preferred one is dead: nobody waits, the first to hear wins
+        ((1, 2, 3), (1, 2, 3), (1, 2, 3), 1, 3),  # the preferred replica, although the others were notified first
+        (
+            (1, 2, 3),
+            (1, 2, 3),
+            (2, 3),
+            3,
+            2,
+        ),  # the preferred replica is dead: no replica waits, and the first notified one wins
         ((1, 2, 3), (2, 3), (1, 2, 3), 3, 2),  # alive but not in the ISR: the others wait for it in vain
         ((1, 2, 3), (2,), (1, 2, 3), 2, 1),
-        ((1, 2, 3), (2,), (1, 3), 1, 2),  # the whole ISR is dead: anybody assigned, records are lost
-        ((1, 2, 3), (), (2, 3), 3, 2),  # no ISR yet: anybody assigned
+        ((1, 2, 3), (2,), (1, 3), 1, 2),  # the whole ISR is dead: any assigned replica, records are lost
+        ((1, 2, 3), (), (2, 3), 3, 2),  # no ISR yet: any assigned replica
         ((1, 2, 3), (1, 2, 3), (4,), None, 0),  # not assigned
     ],
 )
@@ -80,11 +86,11 @@ def test_s0_6_exactly_one_replica_wins_the_race(
     ("isr", "alive", "expected"),
     [
         ([1, 2, 3], (1, 2, 3), 1),
-        ([2, 3], (1, 2, 3), 2),  # the first assigned one in the ISR; whoever hears first is of no account
-        ([2], (1, 3), -1),  # nobody of the ISR: no leader rather than lost records
+        ([2, 3], (1, 2, 3), 2),  # the first assigned replica in the ISR, in any order of notifications
+        ([2], (1, 3), -1),  # no live ISR member: no leader rather than lost records
     ],
 )
-def test_s0_6_today_the_controller_elects_by_assignment_and_keeps_to_the_isr(
+def test_s0_6_today_the_controller_elects_by_assignment_from_the_isr(
     isr: list[int], alive: tuple[int, ...], expected: int
 ) -> None:
     assert elected(isr, alive, unclean=False) == expected
@@ -95,7 +101,7 @@ def test_s0_6_today_a_replica_outside_the_isr_leads_only_where_that_is_allowed()
 
 
 def elected(isr: list[int], alive: tuple[int, ...], unclean: bool) -> int:
-    """A partition without a leader, known to all, is taken over by a new controller."""
+    """Let a new controller elect a leader for a partition without one."""
     cluster = Cluster()
     cluster.start_broker(*alive)
     cluster.create_topic_node("a", [[1, 2, 3]])
@@ -114,7 +120,7 @@ def elected(isr: list[int], alive: tuple[int, ...], unclean: bool) -> int:
 # S0-7
 
 
-def test_s0_7_a_follower_switches_to_the_new_leader_and_fetches_from_the_old_one_no_more() -> None:
+def test_s0_7_a_follower_switches_to_the_new_leader_and_stops_fetching_from_the_old_one() -> None:
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster[1].produce(b"a")
@@ -135,7 +141,7 @@ def test_s0_7_a_follower_switches_to_the_new_leader_and_fetches_from_the_old_one
 @pytest.mark.parametrize(
     ("leader", "isr", "expected"), [(2, (2, 1), True), (2, (2, 3), False), (1, (1, 2), False), (3, (1, 2, 3), True)]
 )
-def test_s0_12_a_leader_stood_down_for_the_preferred_replica_only_if_that_was_in_sync(
+def test_s0_12_a_leader_resigned_for_the_preferred_replica_only_if_that_was_in_sync(
     leader: int, isr: tuple[int, ...], expected: bool
 ) -> None:
     assert should_give_up_leadership(leader, (1, 2, 3), isr) is expected
@@ -146,7 +152,7 @@ def ask_for_preferred_leader(cluster: WholeCluster) -> None:
     cluster.time.run_for(100)
 
 
-def test_s0_12_today_leadership_goes_home_without_losing_a_record() -> None:
+def test_s0_12_today_the_preferred_leader_is_restored_without_losing_a_record() -> None:
     cluster = WholeCluster(replica_lag_time_max_ms=2_000)
     cluster.create("orders", (1, 2, 3))
     cluster.write(TP, b"a")
@@ -182,7 +188,7 @@ def test_s0_12_today_nothing_happens_while_the_preferred_replica_is_out_of_sync(
 
 
 @pytest.mark.parametrize(("percentage", "leaders"), [(49, [1, 1, 2, 2]), (50, [2, 1, 2, 2])])
-def test_s0_12_today_leadership_goes_home_by_itself_where_too_much_of_it_is_away(
+def test_s0_12_today_preferred_leaders_are_restored_above_the_imbalance_limit(
     percentage: int, leaders: list[int]
 ) -> None:
     config = ControllerConfig(

@@ -1,4 +1,4 @@
-"""Rows S0-13 to S0-16: a partition moves to other brokers, once by its leader's hand, now by the controller's."""
+"""Rows S0-13 to S0-16: reassignments, by the leader in the design of 2011 and by the controller today."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def started(*assignment: int, brokers: tuple[int, ...] = (1, 2, 3, 4, 5, 6)) -> 
 # S0-13
 
 
-def test_s0_13_a_target_starts_what_is_new_and_an_empty_one_closes_everything() -> None:
+def test_s0_13_a_target_starts_new_replicas_and_an_empty_target_closes_all() -> None:
     start = StateChange(Order.START_REPLICA, TP, 6)
     close = StateChange(Order.CLOSE_REPLICA, TP, 6)
     assert orders_for_new_target(TP, (1, 2, 3), (3, 4, 5), 6) == [(4, start), (5, start)]
@@ -55,7 +55,7 @@ def test_s0_13_today_new_replicas_start_fetching_and_join() -> None:
     cluster.time.run_until(lambda: cluster[2].logs.get(TP) is None, 5_000)
 
 
-def test_s0_13_today_an_empty_target_is_refused_and_deletion_has_a_marker_of_its_own() -> None:
+def test_s0_13_today_an_empty_target_is_refused_and_deletion_uses_a_marker() -> None:
     cluster = started(1, 2)
     (result,) = cluster.reassign({tp("a-0"): ()})
     assert isinstance(result.error, InvalidReplicaAssignmentError) and cluster.told() == {}
@@ -74,13 +74,13 @@ def progress(ends: dict[int, int], isr: tuple[int, ...], leader: int = 1, sent: 
     return check_reassigned_replicas(100, ends, AR, RAR, isr, leader, sent)
 
 
-def test_s0_14_nothing_is_closed_before_every_new_replica_has_the_record() -> None:
+def test_s0_14_no_replica_is_closed_before_every_new_replica_has_the_record() -> None:
     assert progress({4: 100, 5: 100, 6: 99}, AR) is Progress.WAIT
     assert progress({4: 100, 5: 100}, AR) is Progress.WAIT
     assert progress({4: 100, 5: 100, 6: 100}, AR) is Progress.CLOSE_OLD
 
 
-def test_s0_14_it_waits_for_the_closed_ones_to_leave_the_isr_and_the_leader_goes_last() -> None:
+def test_s0_14_the_leader_waits_until_closed_replicas_left_the_isr_and_leaves_last() -> None:
     caught_up = dict.fromkeys(RAR, 100)
     assert progress(caught_up, (1, 2, *RAR), sent=True) is Progress.WAIT
     assert progress(caught_up, (1, *RAR), sent=True) is Progress.COMPLETE_AND_STOP
@@ -112,7 +112,7 @@ NODES = PartitionNodes(assigned_replicas=AR, isr=(1, *RAR), leader=1, target=RAR
 
 
 def after_crash(nodes: PartitionNodes) -> PartitionNodes:
-    """The leader dies; somebody eligible is elected, finds what is written, and finishes it."""
+    """The leader dies; an eligible replica is elected, reads the written state, and finishes the reassignment."""
     alive = (2, 3, 4, 5, 6)
     candidates = [r for r in nodes.assigned_replicas if may_lead(r, nodes.assigned_replicas, nodes.isr, alive)]
     # While the old assignment stands, only its members watch: a live one of the ISR, or, if there is none, anybody.
@@ -121,7 +121,7 @@ def after_crash(nodes: PartitionNodes) -> PartitionNodes:
     return steps[-1].nodes if steps else elected
 
 
-def test_s0_15_the_isr_is_written_before_the_assignment_and_the_target_goes_after_both() -> None:
+def test_s0_15_the_isr_is_written_before_the_assignment_and_the_target_is_deleted_last() -> None:
     assert [step.what for step in completion_steps(NODES, stop=True)] == [
         "write ISR",
         "write assignment",
@@ -135,16 +135,16 @@ def test_s0_15_the_isr_is_written_before_the_assignment_and_the_target_goes_afte
 
 
 @pytest.mark.parametrize("done", range(6))
-def test_s0_15_a_crash_between_any_two_steps_ends_with_the_target_assigned_in_sync_and_leading(done: int) -> None:
+def test_s0_15_after_a_crash_between_any_two_steps_the_target_is_assigned_in_sync_and_leads(done: int) -> None:
     steps = [CompletionStep("nothing", NODES), *completion_steps(NODES, stop=True)]
     nodes = after_crash(steps[done].nodes)
     assert nodes.assigned_replicas == RAR and nodes.target is None
-    assert set(RAR) <= set(nodes.isr), "whoever is elected next has every committed record"
+    assert set(RAR) <= set(nodes.isr), "the next leader has every committed record"
     eligible = [r for r in (2, 3, 4, 5, 6) if may_lead(r, nodes.assigned_replicas, nodes.isr, (2, 3, 4, 5, 6))]
     assert eligible == list(RAR), "no replica that was moved away can lead again"
 
 
-def test_s0_15_the_other_order_leaves_an_assignment_of_which_nobody_is_in_sync() -> None:
+def test_s0_15_the_other_order_leaves_an_assignment_without_an_in_sync_replica() -> None:
     only_old_in_sync = PartitionNodes(assigned_replicas=RAR, isr=(1,), leader=1, target=RAR)
     assert not set(only_old_in_sync.isr) & set(only_old_in_sync.assigned_replicas)
     for done in completion_steps(PartitionNodes(AR, (1,), 1, RAR), stop=True):
@@ -186,12 +186,12 @@ def test_s0_15_today_a_controller_that_dies_after_any_write_of_the_completion_is
 # S0-16
 
 
-def test_s0_16_a_refused_deletion_is_tried_again_and_a_reassignment_waits_for_no_answer() -> None:
+def test_s0_16_a_refused_deletion_is_retried_and_a_reassignment_waits_for_no_answer() -> None:
     cluster = started(1, 2)
     cluster.brokers.undeletable[2].add(tp("a-0"))
     cluster.zk(Create(znodes.delete_topic_path("a")))
     cluster.settle()
-    assert cluster.exists(znodes.delete_topic_path("a")), "not forgotten"
+    assert cluster.exists(znodes.delete_topic_path("a")), "still pending"
     cluster.brokers.undeletable.clear()
     cluster.told()
     cluster.kill_broker(2)
@@ -208,7 +208,7 @@ def test_s0_16_a_refused_deletion_is_tried_again_and_a_reassignment_waits_for_no
     assert {broker_id for broker_id, _ in cluster.brokers.held} == {1}
     moved = cluster.data(znodes.topic_path("b"))
     assert moved["partitions"] == {"0": [3, 2]}
-    assert not moved.get("adding_replicas") and not moved.get("removing_replicas"), "over, and not only begun"
+    assert not moved.get("adding_replicas") and not moved.get("removing_replicas"), "complete, not only started"
     state = cluster.data(znodes.partition_state_path(tp("b-0")))
     assert state["leader"] in (2, 3) and sorted(state["isr"]) == [2, 3]
     told = cluster.told()

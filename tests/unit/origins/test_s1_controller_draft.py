@@ -37,7 +37,7 @@ def allow_unclean_election(cluster: Cluster, topic: str) -> None:
 # S1-1, S1-2
 
 
-def test_s1_1_only_partitions_whose_leader_died_get_another() -> None:
+def test_s1_1_only_partitions_whose_leader_died_get_another_leader() -> None:
     cluster = started(("a", (1, 2)), ("b", (2, 3)), ("c", (3, 2)), ("d", (2, 1)))
     before = {topic: cluster.state(f"{topic}-0") for topic in "abc"}
     cluster.kill_broker(1)
@@ -115,7 +115,7 @@ def test_s1_3_an_isr_write_with_an_old_version_fails_and_changes_nothing() -> No
 # S1-5
 
 
-def test_s1_5_a_killed_controller_is_succeeded_within_a_session_timeout_and_everything_is_told_again() -> None:
+def test_s1_5_a_killed_controller_is_succeeded_within_a_session_timeout_and_all_states_are_sent_again() -> None:
     cluster = WholeCluster(controllers=2)
     cluster.create("orders", (1, 2, 3))
     cluster.create("other", (2, 3))
@@ -151,7 +151,7 @@ def test_s1_5_a_killed_controller_is_succeeded_within_a_session_timeout_and_ever
 # S1-7
 
 
-def test_s1_7_a_reassignment_completes_on_the_isrs_event_and_asks_nobody_meanwhile() -> None:
+def test_s1_7_a_reassignment_completes_on_the_event_of_the_isr_change_without_polling() -> None:
     cluster = started(("a", (1, 2)))
     cluster.reassign({tp("a-0"): (3, 2)})
     cluster.settle()
@@ -164,7 +164,7 @@ def test_s1_7_a_reassignment_completes_on_the_isrs_event_and_asks_nobody_meanwhi
     assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [3, 2]}, "no time has passed"
 
 
-def test_s1_7_a_dead_old_replica_does_not_block_it() -> None:
+def test_s1_7_a_dead_old_replica_does_not_block_a_reassignment() -> None:
     cluster = started(("a", (1, 2)), brokers=(1, 2, 3, 4))
     cluster.reassign({tp("a-0"): (3, 4)})
     cluster.kill_broker(2)
@@ -200,7 +200,7 @@ def test_s1_8_duplicate_and_reordered_old_requests_have_no_effect() -> None:
 # S1-10, S1-11
 
 
-def test_s1_10_a_broker_that_was_down_learns_of_the_new_leader_when_it_starts() -> None:
+def test_s1_10_a_broker_that_was_down_receives_the_new_leader_when_it_starts() -> None:
     cluster = WholeCluster(replica_lag_time_max_ms=2_000)
     cluster.create("orders", (1, 2, 3))
     cluster.write(TP, b"a")

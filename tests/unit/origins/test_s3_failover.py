@@ -15,7 +15,7 @@ from tests.unit.controller.cluster import Cluster, tp
 from tests.unit.origins.whole_cluster import WholeCluster
 
 
-def test_s3_2_s3_3_one_event_parts_what_is_being_deleted_from_what_needs_a_leader() -> None:
+def test_s3_2_s3_3_one_event_halts_deletions_and_elects_leaders_of_other_partitions() -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
@@ -42,7 +42,7 @@ def test_s3_2_s3_3_one_event_parts_what_is_being_deleted_from_what_needs_a_leade
     assert causes == {"session: the broker's registration has ended"}, "all in one event"
 
 
-def test_s3_7_a_single_replica_that_is_down_leaves_exactly_this_state_and_comes_back() -> None:
+def test_s3_7_a_single_replica_that_goes_down_leaves_leader_minus_1_and_leads_again_when_it_returns() -> None:
     cluster = WholeCluster()
     cluster.create("orders", (1,))
     cluster.write(TP, b"a")

@@ -88,7 +88,7 @@ WATCHES: list[tuple[str, Callable[[Cluster], object], str]] = [
 
 
 @pytest.mark.parametrize(("name", "happening", "event"), WATCHES, ids=[row[0] for row in WATCHES])
-def test_s4_1_each_watch_fires_its_event_again_and_again(
+def test_s4_1_each_watch_fires_its_event_repeatedly(
     name: str, happening: Callable[[Cluster], object], event: str
 ) -> None:
     cluster = started(("a", (1, 2)))
@@ -171,7 +171,7 @@ def test_s4_4_a_new_topic_takes_the_seven_steps_in_order(create: Callable[[Clust
     assert cluster.state("new-0") == "1/0 isr [1, 2] ce 1 v0"
 
 
-def test_s4_4_a_topic_that_vanishes_between_watch_and_read_leaves_nothing() -> None:
+def test_s4_4_a_topic_deleted_between_watch_and_read_leaves_no_state() -> None:
     cluster = started(("old", (1, 2)))
     client = cluster.controller_clients[CONTROLLER_ID]
     submit = client.submit
@@ -197,7 +197,7 @@ def test_s4_4_a_topic_that_vanishes_between_watch_and_read_leaves_nothing() -> N
 # S4-13, S4-14
 
 
-def test_s4_13_the_walk_of_a_reassignment_is_that_of_the_table() -> None:
+def test_s4_13_a_reassignment_passes_the_states_of_the_table() -> None:
     cluster = started(("a", (1, 2, 3)), brokers=(1, 2, 3, 4, 5, 6))
     path = znodes.partition_state_path(tp("a-0"))
     for epoch in range(1, 10):  # The table begins at leader epoch 9.
@@ -230,7 +230,7 @@ def test_s4_13_the_walk_of_a_reassignment_is_that_of_the_table() -> None:
     ]
 
 
-def test_s4_14_the_event_of_the_state_node_completes_a_reassignment_without_any_notice() -> None:
+def test_s4_14_the_event_of_the_state_node_completes_a_reassignment_without_a_notification() -> None:
     cluster = started(("a", (1, 2)))
     cluster.reassign({tp("a-0"): (3, 2)})
     cluster.settle()

@@ -1,4 +1,4 @@
-"""Rows S3-1, S3-7 and S3-9 where only real processes show them: registrations that end, and what a producer is told."""
+"""Rows S3-1, S3-7 and S3-9 on real processes: registrations that end, and errors that a producer receives."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ def zookeeper(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.cluster
 @pytest.mark.zookeeper
-def test_s3_1_a_killed_brokers_node_goes_with_its_session_and_a_stopped_ones_at_once(
+def test_s3_1_a_killed_brokers_node_is_deleted_with_its_session_and_a_stopped_ones_at_once(
     zookeeper: str, tmp_path: Path
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -86,7 +86,7 @@ def test_s3_1_a_killed_brokers_node_goes_with_its_session_and_a_stopped_ones_at_
 
 @pytest.mark.cluster
 @pytest.mark.zookeeper
-def test_s3_9_a_plain_kill_moves_leaders_before_the_broker_leaves_and_a_single_replica_does_not_hold_it_up(
+def test_s3_9_a_sigterm_moves_leaders_before_the_broker_leaves_and_single_replicas_do_not_delay_it(
     zookeeper: str, tmp_path: Path
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -127,7 +127,7 @@ def test_s3_9_a_plain_kill_moves_leaders_before_the_broker_leaves_and_a_single_r
         assert state_of("single")[0]["isr"] == [2], "its only replica stays in sync, for its return"
 
 
-def test_s3_7_a_producer_is_told_leader_not_available_and_goes_on_when_the_replica_is_back() -> None:
+def test_s3_7_a_producer_gets_leader_not_available_and_continues_when_the_replica_returns() -> None:
     fake = FakeCluster().start()
     try:
         fake.topic("one")
