@@ -170,35 +170,39 @@ _SETTINGS_ARE_LOST = _aim(
 MUTANTS: tuple[Mutant, ...] = (
     # controller
     Mutant("controller writes without checking its epoch", broken.no_fence_in_multi, ("K2",), 5),
-    Mutant("controller writes states whatever their version", broken.state_write_without_version, ("R12",), 20),
-    Mutant("controller announces before it writes", broken.announce_before_write, ("K3",), 20),
+    Mutant("controller writes states without a version condition", broken.state_write_without_version, ("R12",), 20),
+    Mutant("controller sends a state before it writes it", broken.announce_before_write, ("K3",), 20),
     Mutant("controller ignores the result of a multi", broken.multi_result_ignored, ("K3", "C13"), 60),
     Mutant("controller elects outside the ISR", broken.elect_outside_isr, ("R5", "R5b", "C1", "C3"), 60),
-    Mutant("controller keeps what it knew when it resigns", broken.keep_context, ("K7",), 60),
-    Mutant("controller goes on sending when it has resigned", broken.keep_sending, ("K7",), 120, _CONTROLLERS_CHANGE),
-    Mutant("controller deletes whoever holds /controller", broken.delete_foreign_controller, ("K8",), 120),
-    Mutant("controller misses what changed while it was cut off", broken.no_rewatch, ("C13",), 200),
-    Mutant("controller does not know its own /controller", broken.never_mine, ("C13", "K1", "X1"), 60),
-    Mutant("controller reassigns without waiting", broken.reassign_at_once, ("K9",), 80, _MOVES),
+    Mutant("controller keeps its context when it resigns", broken.keep_context, ("K7",), 60),
+    Mutant("controller sends requests after it has resigned", broken.keep_sending, ("K7",), 120, _CONTROLLERS_CHANGE),
+    Mutant("controller deletes any /controller node", broken.delete_foreign_controller, ("K8",), 120),
+    Mutant("controller misses changes while it was disconnected", broken.no_rewatch, ("C13",), 200),
+    Mutant("controller does not recognise its own /controller", broken.never_mine, ("C13", "K1", "X1"), 60),
+    Mutant("controller completes reassignments without waiting", broken.reassign_at_once, ("K9",), 80, _MOVES),
     Mutant("controller empties an ISR", broken.empty_isr, ("R11", "X1"), 60),
     Mutant("controller does not resume deletions", broken.no_deletion_resume, ("C13", "R17"), 120, _TOPICS_COME_BACK),
-    Mutant("controller acts on what it saw before", broken.captured_data, ("K11",), 60),
+    Mutant("controller acts on registrations read earlier", broken.captured_data, ("K11",), 60),
     Mutant(
         "controller elects a dead member of the ISR", broken.elect_a_dead_member, ("R5",), 60, _LEADERS_CHANGE | _THREE
     ),
     Mutant(
-        "controller takes a move back without a fence",
+        "controller cancels a reassignment without a fence",
         broken.no_fence_before_a_move_is_taken_back,
         ("R11", "R5b", "R6"),
         300,
         _MOVES_ARE_TAKEN_BACK,
     ),
-    Mutant("standby believes itself, not the journal", broken.journal_not_asked, ("K13",), 60, _CONTROLLERS_CHANGE),
+    Mutant("standby trusts its copy and not the journal", broken.journal_not_asked, ("K13",), 60, _CONTROLLERS_CHANGE),
     Mutant(
-        "standby trusts a leader that was born again", broken.reborn_leaders_trusted, ("K13",), 400, _OFFICES_CHANGE
+        "standby trusts the state of a leader that registered again",
+        broken.reborn_leaders_trusted,
+        ("K13",),
+        400,
+        _OFFICES_CHANGE,
     ),
     Mutant(
-        "controller tells a broker without a lease nothing",
+        "controller sends nothing to a broker without a lease",
         broken.nothing_without_lease,
         ("C13",),
         200,
@@ -217,7 +221,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # broker: control requests
     Mutant(
-        "a log of a deleted topic bars its name",
+        "a log of a deleted topic blocks its name",
         also_broken.namesake_stays,
         ("C13",),
         300,
@@ -231,12 +235,12 @@ MUTANTS: tuple[Mutant, ...] = (
             min_insync_replicas=1,
         ),
     ),
-    Mutant("broker stops replicas whatever their epoch", also_broken.stop_without_epoch, ("R2",), 300, _MOVES_ARE_LATE),
+    Mutant("broker stops replicas of any leader epoch", also_broken.stop_without_epoch, ("R2",), 300, _MOVES_ARE_LATE),
     Mutant(
-        "broker takes requests of earlier controllers", broken.any_controller_epoch, ("K4",), 400, _CONTROLLERS_CHANGE
+        "broker accepts requests of earlier controllers", broken.any_controller_epoch, ("K4",), 400, _CONTROLLERS_CHANGE
     ),
     Mutant(
-        "broker takes requests for an earlier registration",
+        "broker accepts requests for an earlier registration",
         broken.any_broker_epoch,
         ("K5",),
         300,
@@ -250,22 +254,28 @@ MUTANTS: tuple[Mutant, ...] = (
         _REPLIES_ARE_LOST,
     ),
     Mutant(
-        "broker takes requests before it is registered",
+        "broker accepts requests before it is registered",
         broken.unregistered_takes_requests,
         ("K5",),
         60,
         _LEADERS_CHANGE,
     ),
-    Mutant("broker takes older leader epochs", broken.any_leader_epoch, ("R2", "R1"), 200, _REQUESTS_COME_LATE),
+    Mutant("broker accepts older leader epochs", broken.any_leader_epoch, ("R2", "R1"), 200, _REQUESTS_COME_LATE),
     Mutant(
-        "broker takes old data for the new topic's",
+        "broker uses the log of a deleted topic for the re-created one",
         broken.topic_id_ignored,
         ("R16", "R3b", "C13", "X1"),
         100,
         _TOPICS_COME_BACK,
     ),
-    Mutant("broker lets cached metadata go back", broken.metadata_goes_back, ("K6",), 400, _REQUESTS_COME_LATE),
-    Mutant("an overtaken picture is taken", broken.overtaken_pictures, ("K6",), 400, _REQUESTS_COME_LATE),
+    Mutant("broker moves cached metadata back", broken.metadata_goes_back, ("K6",), 400, _REQUESTS_COME_LATE),
+    Mutant(
+        "broker applies outdated metadata of the same controller",
+        broken.overtaken_pictures,
+        ("K6",),
+        400,
+        _REQUESTS_COME_LATE,
+    ),
     # broker: high watermark and ISR
     Mutant("high watermark of the leader alone", broken.high_watermark_alone, ("R6", "R5b"), 5),
     Mutant("high watermark by majority", broken.high_watermark_by_majority, ("R6", "R5b"), 10, _THREE),
@@ -294,13 +304,13 @@ MUTANTS: tuple[Mutant, ...] = (
         400,
         _REGISTRATIONS_CHANGE | _THREE,
     ),
-    Mutant("leader writes its ISR whatever its version", broken.isr_write_without_version, ("R12",), 40),
+    Mutant("leader writes its ISR without a version condition", broken.isr_write_without_version, ("R12",), 40),
     Mutant(
         "leader forgets ISR members that are not assigned", broken.unassigned_not_counted, ("R6", "R5b"), 100, _MOVES
     ),
     Mutant("follower joins while it is being stopped", also_broken.join_while_leaving, ("R13",), 300, _STOPS),
     Mutant(
-        "leader does not look again when its ISR has shrunk",
+        "leader does not advance its high watermark when its ISR has shrunk",
         also_broken.shrink_without_another_look,
         ("R6",),
         60,
@@ -332,7 +342,7 @@ MUTANTS: tuple[Mutant, ...] = (
         _LEADERS_DIVERGE,
     ),
     Mutant(
-        "follower takes the high watermark before it truncates",
+        "follower applies the high watermark before it truncates",
         also_broken.high_watermark_before_truncation,
         ("R8", "R3"),
         100,
@@ -361,7 +371,7 @@ MUTANTS: tuple[Mutant, ...] = (
         _aim("stop-broker", "power-loss", count=14, flush_messages=2**63 - 1) | _THREE,
     ),
     Mutant(
-        "a high watermark beyond the log is believed",
+        "a high watermark above the log end is accepted",
         also_broken.high_watermark_beyond_the_log,
         ("R8", "R14"),
         100,
@@ -376,11 +386,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("follower truncates to its high watermark", broken.truncate_to_high_watermark, ("R9", "R5b", "R5"), 60),
     Mutant("follower applies any answer", broken.any_fetch_answer, ("R10",), 100, _CONTROLLERS_CHANGE),
-    Mutant("leader takes fetches of other epochs", broken.fetch_without_epoch, ("R10",), 40, _LEADERS_CHANGE),
+    Mutant("leader accepts fetches of other epochs", broken.fetch_without_epoch, ("R10",), 40, _LEADERS_CHANGE),
     Mutant("epoch cache is not trimmed", broken.epochs_not_trimmed, ("R4", "R3b", "C13"), 150, _LEADERS_DIVERGE),
-    Mutant("leader epochs are not remembered", broken.epochs_not_assigned, ("R4", "R3b"), 60),
+    Mutant("leader epochs are not stored", broken.epochs_not_assigned, ("R4", "R3b"), 60),
     Mutant(
-        "an unclean restart is not told",
+        "an unclean restart is not reported",
         broken.unclean_restart_untold,
         ("R5", "R5b", "C1", "R9", "C3"),
         300,
@@ -393,37 +403,37 @@ MUTANTS: tuple[Mutant, ...] = (
         300,
         _aim("recreate-topic", "power-loss", count=14),
     ),
-    Mutant("producers are kept after a cut", also_broken.producers_kept_after_a_cut, ("R20",), 60, _CUTS),
-    Mutant("snapshots are kept above a cut", also_broken.snapshots_kept_above_a_cut, ("R20",), 60, _CUTS),
+    Mutant("producers are kept after a truncation", also_broken.producers_kept_after_a_cut, ("R20",), 60, _CUTS),
+    Mutant("snapshots are kept above a truncation", also_broken.snapshots_kept_above_a_cut, ("R20",), 60, _CUTS),
     Mutant("the time index leads one entry too far", also_broken.time_index_one_entry_late, ("R21",), 20, _CUTS),
     Mutant("a segment that ends at a time is skipped", also_broken.segment_of_equal_time_skipped, ("R21",), 20, _CUTS),
     # broker: deleted records
     Mutant("records are deleted beyond the high watermark", also_broken.delete_uncommitted, ("R18",), 40, _DELETIONS),
     Mutant("a deletion of records is not durable", also_broken.log_starts_not_durable, ("R18",), 100, _DELETIONS),
     Mutant("follower ignores its leader's log start", also_broken.log_start_ignored, ("C13", "R18"), 40, _DELETIONS),
-    Mutant("retention takes what is not committed", also_broken.retain_by_log_end, ("R19",), 40, _RETENTION),
+    Mutant("retention deletes uncommitted records", also_broken.retain_by_log_end, ("R19",), 40, _RETENTION),
     # broker: clients
-    Mutant("readers see what is not committed", broken.read_to_log_end, ("C9",), 10),
+    Mutant("readers get uncommitted records", broken.read_to_log_end, ("C9",), 10),
     Mutant("a send is acknowledged too early", broken.acknowledge_early, ("R7",), 10),
     Mutant(
         "repeated batches are not recognised", broken.no_duplicates_found, ("C4", "C11", "X1"), 100, _SENDS_ARE_REPEATED
     ),
     Mutant(
-        "a send is answered after its leader has gone",
+        "a send is acknowledged after its leader was deposed",
         also_broken.acknowledge_after_role_change,
         ("R7",),
         60,
         _LEADERS_CHANGE | _THREE,
     ),
     Mutant(
-        "only the last batch of a producer is remembered",
+        "only the last batch of a producer is stored",
         also_broken.one_batch_remembered,
         ("C11", "C4"),
         200,
         _SENDS_ARE_REPEATED,
     ),
     Mutant(
-        "followers do not remember sequences",
+        "followers do not store sequences",
         also_broken.sequences_lost_at_failover,
         ("C4", "C11"),
         200,
@@ -446,7 +456,7 @@ MUTANTS: tuple[Mutant, ...] = (
         _COORDINATORS_CHANGE,
     ),
     Mutant(
-        "a coordinator tells of what it has loaded before it is committed",
+        "a coordinator returns loaded offsets before they are committed",
         broken_groups.load_ends_uncommitted,
         ("C14", "C15"),
         60,
@@ -468,23 +478,23 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("requests of earlier generations count", broken_groups.any_generation, ("C15",), 60, _MEMBERS_FAIL),
     Mutant(
-        "assignments are given out before they are kept",
+        "assignments are sent before they are stored",
         broken_groups.assignments_given_out_before_they_are_kept,
         ("C15",),
         300,
         _COORDINATORS_CHANGE | {"member_faults": 14},
     ),
     Mutant(
-        "a commit is told to others before it is kept",
+        "a commit is visible before it is stored",
         broken_groups.offsets_taken_over_before_they_are_kept,
         ("C14",),
         60,
         _COORDINATORS_ARE_ALONE,
     ),
     # broker: compaction
-    Mutant("compaction takes what is not committed", broken_groups.compact_uncommitted, ("R22",), 60, _COMPACTION),
+    Mutant("compaction removes uncommitted records", broken_groups.compact_uncommitted, ("R22",), 60, _COMPACTION),
     Mutant(
-        "compaction takes the end of a batch for all its keys",
+        "compaction gives all keys of a batch its last offset",
         broken_groups.end_of_a_batch_taken_for_all_its_keys,
         ("R22", "C14"),
         20,
@@ -505,7 +515,7 @@ MUTANTS: tuple[Mutant, ...] = (
         _DEATHS_IN_COMPACTION,
     ),
     Mutant(
-        "a load ignores compacted segments that were put in place",
+        "a load ignores compacted segments after their swap",
         broken_groups.swap_files_ignored,
         ("R22", "R14", "C14", "R18"),
         60,
@@ -538,14 +548,14 @@ MUTANTS: tuple[Mutant, ...] = (
     # pairs: one guard covers for the other
     Mutant("no fence and no version in state writes", broken.no_fence_no_version, ("K2", "R12"), 5),
     Mutant(
-        "any controller and any registration",
+        "broker accepts any controller and any registration",
         also_broken.any_controller_and_broker_epoch,
         ("K4", "K5"),
         300,
         _REGISTRATIONS_CHANGE,
     ),
-    Mutant("min.insync.replicas nowhere", also_broken.min_isr_nowhere, ("R7",), 20, _LEADERS_CHANGE | _THREE),
-    Mutant("any fetch and any answer", broken.any_fetch_and_answer, ("R10",), 40, _LEADERS_CHANGE),
+    Mutant("min.insync.replicas is never checked", also_broken.min_isr_nowhere, ("R7",), 20, _LEADERS_CHANGE | _THREE),
+    Mutant("any fetch and any response is accepted", broken.any_fetch_and_answer, ("R10",), 40, _LEADERS_CHANGE),
 )
 """Budgets are a few times what it took when the mutant was written."""
 

@@ -11,12 +11,12 @@ from tests.simulation.mutants import MUTANTS, Mutant, hunt, installed, main
 TABLE = Path(__file__).parents[2] / "docs" / "reliability.md"
 QUICK = (
     "controller writes without checking its epoch",
-    "controller announces before it writes",
+    "controller sends a state before it writes it",
     "high watermark of the leader alone",
     "high watermark moves below min ISR",
     "follower truncates to its high watermark",
-    "leader takes fetches of other epochs",
-    "readers see what is not committed",
+    "leader accepts fetches of other epochs",
+    "readers get uncommitted records",
     "a send is acknowledged too early",
     "repeated batches are not recognised",
 )
