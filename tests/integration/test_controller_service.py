@@ -148,7 +148,7 @@ class World:
         arguments = ["--listeners", "CLIENT://127.0.0.1:0,CONTROL://127.0.0.1:0", "--controller-id", str(controller_id)]
         settings = load_controller([*arguments, "--zookeeper-connect", "unused:1"], {})
         handle = NodeHandle()
-        handle.tell_office(False)
+        handle.set_loaded(False)
         servers = ControllerServers(settings, handle, self.scheduler, Metrics())
         await servers.start()
         transport = GrpcControlTransport(self.scheduler.post)
@@ -160,7 +160,7 @@ class World:
             transport,
             random.Random(1),
             lambda change: None,
-            on_office=handle.tell_office,
+            on_active_change=handle.set_loaded,
         )
         addresses = {endpoint.listener: endpoint.address for endpoint in servers.advertised}
         process = Process(node, servers, transport, handle, addresses["CLIENT"], addresses["CONTROL"])
@@ -171,7 +171,7 @@ class World:
         assert isinstance(from_rpc_error(early.value), ShuttingDownError), "calls before the node is there are refused"
         handle.set(node)
         node.start()
-        await self.until(lambda: node.active_controller is not None and not handle.is_taking_office)
+        await self.until(lambda: node.active_controller is not None and not handle.is_loading)
         return process
 
     async def start_broker(self, broker_id: int, listening: bool = True) -> FakeReplicaManager:

@@ -230,14 +230,14 @@ def test_the_standby_of_a_killed_controller_takes_over_warm(tmp_path: Path) -> N
         cluster.start()
         with Admin(cluster.bootstrap) as admin:
             admin.create_topics({"followed": (20, 2, {})})
-        in_office: list[int] = []
+        active_now: list[int] = []
 
         def look() -> bool:
-            in_office[:] = [index for index in (0, 1) if metric(addresses[index], "paceline_active_controller") == 1]
-            return len(in_office) == 1
+            active_now[:] = [index for index in (0, 1) if metric(addresses[index], "paceline_active_controller") == 1]
+            return len(active_now) == 1
 
         eventually(look, LONG_S, "one controller is active")
-        (active,) = in_office
+        (active,) = active_now
         standby = 1 - active
         eventually(
             lambda: metric(addresses[standby], "paceline_standby_in_sync") == 1, LONG_S, "the standby has everything"

@@ -73,6 +73,6 @@ class SimulatedCluster:
         return [machine.life for machine in self.controllers.values() if machine.life is not None]
 
     def active_controller(self) -> ControllerLife | None:
-        """Return the running controller that holds the highest term of office."""
+        """Return the running active controller with the highest controller epoch."""
         active = [life for life in self.running_controllers() if life.node.is_active]
         return max(active, key=lambda life: life.node.controller_epoch, default=None)

@@ -58,7 +58,7 @@ class ControlChecks:
         self._verdicts.exercise("K7")
         if not node.is_active or node.controller_epoch != stamp.controller_epoch:
             self._verdicts.fail(
-                "K7", f"{life.name} sends {type(request).__name__} of epoch {stamp.controller_epoch} without the office"
+                "K7", f"{life.name} sends {type(request).__name__} of epoch {stamp.controller_epoch} although it is not active"
             )
         if isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest):
             self._was_written(life, request)
@@ -206,7 +206,7 @@ class ControlChecks:
     # Offices
 
     def event_handled(self, life: "ControllerLife", _name: str) -> None:
-        """A controller has handled an event: without the office it knows nothing."""
+        """Check after each event that a controller that is not active has nothing in memory."""
         if life.node.is_active:
             return
         context = life.node._components.context

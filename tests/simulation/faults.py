@@ -137,7 +137,7 @@ class FaultInjector(Operations):
         return controllers[fault.pick % len(controllers)]
 
     def _anybody(self, fault: Fault) -> BrokerMachine | ControllerMachine:
-        """A broker or, less often, a controller; mostly the one in office."""
+        """Return a broker or, less often, a controller; mostly the active one."""
         if fault.other % 3:
             return self._broker(fault)
         active = self._cluster.active_controller()
@@ -218,7 +218,7 @@ class FaultInjector(Operations):
         self._after(fault, recover)
 
     def _evict_controller(self, fault: Fault) -> None:
-        """A term of office ends though its session goes on."""
+        """Delete ``/controller`` while the session of the active controller continues."""
         self._operator.evict_controller()
         if fault.other % 2:
             self._after(fault, self._operator.evict_controller)

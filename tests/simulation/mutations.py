@@ -123,7 +123,7 @@ def keep_sending(patches: "Patches") -> None:
 
 
 def delete_foreign_controller(patches: "Patches") -> None:
-    """Giving the office back does not ask whose it is."""
+    """Resigning deletes ``/controller`` without a check of its owner."""
 
     def withdraw(_self: ControllerElection) -> Generator[Any, Any, None]:
         yield from send([Delete(znodes.CONTROLLER)])
@@ -132,7 +132,7 @@ def delete_foreign_controller(patches: "Patches") -> None:
     real = event_handler.ControllerEventHandler._elect
 
     def elect(self: Any) -> Generator[Any, Any, None]:
-        # What a failed initialisation does: the term is over, and the office is given back (B24).
+        # As after a failed failover: resign, and delete ``/controller``.
         if not self.is_active and self.active_controller is not None:
             yield from self._election.withdraw()
         yield from real(self)

@@ -70,14 +70,14 @@ class ControllerEventHandler:
         components: ControllerComponents,
         election: ControllerElection,
         standby: Standby,
-        on_office: Callable[[bool], None],
+        on_active_change: Callable[[bool], None],
         on_takeover: Callable[[Takeover], None],
     ) -> None:
-        """``on_office`` is called with True after failover and with False on resignation."""
+        """``on_active_change`` is called with True after failover and with False on resignation."""
         self._components = components
         self._election = election
         self._standby = standby
-        self._on_office = on_office
+        self._on_active_change = on_active_change
         self._on_takeover = on_takeover
         self._rebalance: Cancellable | None = None
         self._next_election: Cancellable | None = None
@@ -112,7 +112,7 @@ class ControllerEventHandler:
         self._components.publisher.event_ends()
         self._standby.follow(None if self.is_active else self.active_controller)
 
-    # office
+    # Election and resignation
 
     def resign(self, cause: str) -> None:
         """Resign immediately, in memory: nothing is sent afterwards. ``/controller`` is not deleted here."""
@@ -126,7 +126,7 @@ class ControllerEventHandler:
         self._components.reset()
         if was_active:
             LOG.info("resigned as controller: cause=%s", cause)
-            self._on_office(False)
+            self._on_active_change(False)
 
     def _move(self, cause: str) -> Flow[None]:
         """Resign, delete ``/controller`` if this ZooKeeper session owns it, and take part in the next election."""
@@ -150,7 +150,7 @@ class ControllerEventHandler:
         else:
             yield from self._follow(owner)
 
-    def _look_at_office(self) -> Flow[None]:
+    def _read_controller_node(self) -> Flow[None]:
         """Read the owner of ``/controller``, and take part in an election when there is none.
 
         The watch for its deletion may have fired for its creation, or been lost with the connection; and a watch on a
@@ -177,7 +177,7 @@ class ControllerEventHandler:
             return
         self._failed_elections = 0
         if isinstance(outcome, Term):
-            yield from self._take_office(outcome)
+            yield from self._become_active(outcome)
         elif isinstance(outcome, Owner) and not outcome.is_this_session:
             yield from self._follow(outcome)
 
@@ -190,14 +190,14 @@ class ControllerEventHandler:
             LOG.error("dead controller not replaced, its session must end first: error=%s", error)
             return
         if term is None:
-            yield from self._look_at_office()
+            yield from self._read_controller_node()
             return
         self._cancel_next_election()
         LOG.warning(
             "replaced a dead controller before its session ended: controller=%d epoch=%d evidence=%r",
             event.controller_id, event.controller_epoch, "its stream closed and two connects were refused",
         )  # fmt: skip
-        yield from self._take_office(term)
+        yield from self._become_active(term)
 
     def _elect_later(self, reason: str) -> None:
         """Log that the cluster has no controller, and try again later; a watch may fire earlier."""
@@ -214,7 +214,7 @@ class ControllerEventHandler:
             self._next_election.cancel()
             self._next_election = None
 
-    def _take_office(self, term: Term) -> Flow[None]:
+    def _become_active(self, term: Term) -> Flow[None]:
         components = self._components
         begun_ms = components.scheduler.now_ms()
         LOG.info("elected as controller: epoch=%d", term.controller_epoch)
@@ -245,7 +245,7 @@ class ControllerEventHandler:
         components.leases.grant(b for b in components.context.registered_broker_ids() if not suspicions.is_suspected(b))
         self._schedule_rebalance(FIRST_REBALANCE_MS)
         self._on_takeover(takeover)
-        self._on_office(True)
+        self._on_active_change(True)
 
     def _schedule_rebalance(self, delay_ms: int) -> None:
         if self._rebalance is not None:
@@ -263,13 +263,13 @@ class ControllerEventHandler:
             case ev.Startup():
                 yield from self._startup()
             case ev.ControllerChange():
-                yield from self._look_at_office()
+                yield from self._read_controller_node()
             case ev.Reelect():
                 yield from self._maybe_resign()
                 yield from self._elect()
             case ev.AddressChange():
                 yield from self._election.publish_address()
-                yield from self._look_at_office()
+                yield from self._read_controller_node()
             case ev.ActiveControllerDead():
                 yield from self._replace_dead(event)
             case ev.Rewatch():
@@ -337,7 +337,7 @@ class ControllerEventHandler:
         components = self._components
         yield from self._election.publish_address()
         active_epoch = components.context.epoch
-        yield from self._look_at_office()
+        yield from self._read_controller_node()
         if not self.is_active or components.context.epoch != active_epoch:
             return  # A new term has just read all nodes.
         yield from on_broker_change(components)

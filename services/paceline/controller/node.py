@@ -145,7 +145,7 @@ class ControllerNode:
         rng: random.Random,
         state_change_sink: Callable[[StateChange], None],
         on_event_handled: Callable[[ev.Event, int, int], None] | None = None,
-        on_office: Callable[[bool], None] | None = None,
+        on_active_change: Callable[[bool], None] | None = None,
         standby_transport: StandbyTransport | None = None,
         on_takeover: Callable[[Takeover], None] | None = None,
         on_metadata_change: Callable[[], None] = lambda: None,
@@ -172,7 +172,7 @@ class ControllerNode:
             lambda controller_id, epoch: self._enqueue(ev.ActiveControllerDead(controller_id, epoch)),
         )
         self._machine = ControllerEventHandler(
-            self._components, election, self._standby, on_office or (lambda _: None), on_takeover or (lambda _: None)
+            self._components, election, self._standby, on_active_change or (lambda _: None), on_takeover or (lambda _: None)
         )
         self._queue = EventQueue(scheduler, zookeeper, self._machine.process, on_event_handled or (lambda *_: None))
         self.admin = AdminCalls(self._ask)

@@ -44,7 +44,7 @@ class BoundedAdmin:
         if len(partitions) > MAX_CLIENT_FIELDS:
             raise InvalidRequestError(f"more than {MAX_CLIENT_FIELDS} fields in one request")
         if len(self.asked) >= self.fails_at:
-            raise NotControllerError("nobody is in office")
+            raise NotControllerError("no controller is active")
         found = [TopicPartition(*each) for each in partitions]
         self.asked += found
         return found
@@ -102,7 +102,7 @@ def test_results_from_before_a_failed_request_are_reported(admin: BoundedAdmin, 
     assert ended.exit_code == 64 + 9, ended.stderr
     first, second = ended.stderr.splitlines()
     assert first.startswith(f"{admin.fails_at} of {MOVES} partitions were answered before this, {admin.fails_at} of")
-    assert second == "NOT_CONTROLLER: nobody is in office"
+    assert second == "NOT_CONTROLLER: no controller is active"
 
 
 def test_elections_are_sent_in_several_requests_unless_for_all_partitions() -> None:

@@ -14,7 +14,7 @@ from paceline.controller.admin.admin_values import (
 )
 from paceline.coordination import znodes
 from paceline.model.errors import InvalidConfigError, InvalidRequestError
-from tests.unit.controller.asking import ask, change, kinds, topic
+from tests.unit.controller.admin_calls import ask, change, kinds, topic
 from tests.unit.controller.cluster import Cluster
 from tests.unit.controller.test_topic_configs import notices, started
 

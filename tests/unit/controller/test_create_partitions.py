@@ -22,7 +22,7 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from paceline.model.settings import ControllerConfig
-from tests.unit.controller.asking import ask, grow, kinds, move
+from tests.unit.controller.admin_calls import ask, grow, kinds, move
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 

@@ -16,7 +16,7 @@ from paceline.model.errors import (
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
-from tests.unit.controller.asking import ask, elect, kinds
+from tests.unit.controller.admin_calls import ask, elect, kinds
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN

@@ -64,7 +64,7 @@ def test_a_new_controller_waits_until_a_damaged_epoch_is_repaired(caplog: pytest
     assert late.controller_epoch == 4
 
 
-@pytest.mark.parametrize("who_sees_it", ["the one in office", "one that has just started"])
+@pytest.mark.parametrize("who_sees_it", ["the active controller", "one that has just started"])
 def test_a_deleted_epoch_is_re_created_above_every_earlier_epoch(who_sees_it: str) -> None:
     cluster = started()
     if who_sees_it == "one that has just started":

@@ -15,7 +15,7 @@ from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Delete, Response, SetData, ZkCode
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import InvalidReplicaAssignmentError
-from tests.unit.controller.asking import kinds, move, moves
+from tests.unit.controller.admin_calls import kinds, move, moves
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 PATH = znodes.partition_state_path(tp("a-0"))

@@ -15,7 +15,7 @@ from paceline.model.errors import (
     NotControllerError,
     UnknownTopicOrPartitionError,
 )
-from tests.unit.controller.asking import ask, kinds, move, moves
+from tests.unit.controller.admin_calls import ask, kinds, move, moves
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 

@@ -25,7 +25,7 @@ from paceline.model.errors import (
 )
 from paceline.model.settings import ControllerConfig
 from paceline.model.state_change import StateChangeKind
-from tests.unit.controller.asking import alter, ask, change, entries, kinds, topic
+from tests.unit.controller.admin_calls import alter, ask, change, entries, kinds, topic
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster
 
 APPEND, SUBTRACT, DELETE = ConfigOperation.APPEND, ConfigOperation.SUBTRACT, ConfigOperation.DELETE

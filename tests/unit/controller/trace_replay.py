@@ -21,7 +21,7 @@ from paceline.coordination.isr_history import FORMER_MEMBERS
 from paceline.model.control import ControlRequest, LeaderAndIsrRequest, UpdateMetadataRequest
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import ControllerConfig
-from tests.unit.controller.asking import alter, change, elect
+from tests.unit.controller.admin_calls import alter, change, elect
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 from tests.unit.controller.trace_protocols import (
     isr_requests,

@@ -82,8 +82,8 @@ WATCHES: list[tuple[str, Callable[[Cluster], object], str]] = [
         lambda c: c.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, PREFERRED)),
         "PreferredReplicaElectionFromNode",
     ),
-    ("the office is contested", rewrite(znodes.CONTROLLER), "ControllerChange"),
-    ("the office is vacant", lambda c: c.zk(Delete(znodes.CONTROLLER)), "Reelect"),
+    ("/controller has another owner", rewrite(znodes.CONTROLLER), "ControllerChange"),
+    ("/controller is deleted", lambda c: c.zk(Delete(znodes.CONTROLLER)), "Reelect"),
 ]
 
 

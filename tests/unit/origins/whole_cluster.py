@@ -76,7 +76,7 @@ class WholeCluster(BrokerCluster):
             self.start_controller()
 
     def start_controller(self, link: Link | None = None) -> ControllerNode:
-        """Start one more controller and wait until somebody is in office."""
+        """Start one more controller and wait until a controller is active."""
         controller_id = CONTROLLER_ID + self._controllers_started
         self._controllers_started += 1
         client = MemoryZooKeeper(self.server, self.time, session_timeout_ms=SESSION_TIMEOUT_MS, link=link)

@@ -295,7 +295,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
 
     def _live_brokers(self) -> dict[int, LiveBroker]:
         node = self._handle.get()
-        if not node.is_active or self._handle.is_taking_office:
+        if not node.is_active or self._handle.is_loading:
             raise not_controller(node, self._listener)
         return {broker.broker_id: broker for broker in node.describe_cluster().brokers}
 

@@ -44,16 +44,16 @@ class NodeHandle:
 
     def __init__(self) -> None:
         self._node: ControllerNode | None = None
-        self._in_office = True
+        self._is_loaded = True
 
-    def tell_office(self, in_office: bool) -> None:
+    def set_loaded(self, is_loaded: bool) -> None:
         """Set whether the node has loaded the cluster after its election; without a call it counts as loaded."""
-        self._in_office = in_office
+        self._is_loaded = is_loaded
 
     @property
-    def is_taking_office(self) -> bool:
+    def is_loading(self) -> bool:
         """Whether the node was elected and has not loaded the cluster yet."""
-        return self._node is not None and self._node.is_active and not self._in_office
+        return self._node is not None and self._node.is_active and not self._is_loaded
 
     def set(self, node: ControllerNode) -> None:
         """Set the node and accept calls."""
@@ -121,7 +121,7 @@ class MetadataServicer(WatchServicer):
 
     def _cluster(self) -> metadata_pb.DescribeClusterResponse:
         node = self._handle.get()
-        if self._handle.is_taking_office:
+        if self._handle.is_loading:
             raise not_controller(node, self._listener)
         cluster = node.describe_cluster()
         controller = active_address(node, self._listener)
@@ -161,7 +161,7 @@ class MetadataServicer(WatchServicer):
 
     def _check_active(self) -> None:
         node = self._handle.get()
-        if not node.is_active or self._handle.is_taking_office:
+        if not node.is_active or self._handle.is_loading:
             raise not_controller(node, self._listener)
 
     def _revisions(self) -> MetadataRevisions:

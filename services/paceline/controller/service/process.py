@@ -66,7 +66,7 @@ class ControllerProcess:
         self._scheduler = AsyncioScheduler(loop)
         self._metrics = Metrics()
         self._handle = NodeHandle()
-        self._handle.tell_office(False)
+        self._handle.set_loaded(False)
         self._hub = WatchHub(secrets.token_hex(6))
         self._security = open_transport_security(settings.security)
         self._servers = ControllerServers(
@@ -122,7 +122,7 @@ class ControllerProcess:
             self._state_changed,
             self._event_handled,
             standby_transport=self._standby_transport,
-            on_office=self._handle.tell_office,
+            on_active_change=self._handle.set_loaded,
             on_takeover=self._taken_over,
             on_metadata_change=self._hub.wake,
         )

@@ -15,7 +15,7 @@ from paceline.coordination.interface import Create, Delete, GetData, SetData
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import LeaderAndIsrRequest, StopReplicaRequest
 from paceline.rpc import convert
-from tests.unit.controller.asking import kinds, move
+from tests.unit.controller.admin_calls import kinds, move
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 from tests.unit.controller.test_malformed_znodes import assert_well, fail_over, started
 
@@ -64,7 +64,7 @@ def test_a_topic_that_brokers_would_refuse_is_ignored_and_can_be_deleted(
     assert not cluster.exists(znodes.topic_path(name)) and not cluster.exists(znodes.delete_topic_path(name))
 
 
-@pytest.mark.parametrize("when", ["in office", "before the election"])
+@pytest.mark.parametrize("when", ["while active", "before the election"])
 def test_a_topic_with_too_many_partitions_for_a_topic_id_is_ignored(
     when: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -115,7 +115,7 @@ def test_a_broker_with_an_address_that_brokers_would_refuse_is_ignored(
         znodes.REASSIGN_PARTITIONS,
     ],
 )
-@pytest.mark.parametrize("when", ["in office", "before the election"])
+@pytest.mark.parametrize("when", ["while active", "before the election"])
 def test_admin_nodes_are_removed_with_foreign_children(path: str, when: str, caplog: pytest.LogCaptureFixture) -> None:
     cluster = started()
     if when == "before the election":
