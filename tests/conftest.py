@@ -35,5 +35,5 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embed
 
 @pytest.fixture
 def zookeeper_chroot(zookeeper_server: EmbeddedZooKeeper) -> str:
-    """Connection string with a chroot that nobody else uses: ``127.0.0.1:port/test-1``."""
+    """Connection string with an unused chroot: ``127.0.0.1:port/test-1``."""
     return f"{zookeeper_server.address}/test-{next(_chroots)}"

@@ -1,4 +1,4 @@
-"""What the images promise: a user without rights, a root file system nobody writes to, a size, health."""
+"""Properties of the images: a user without rights, a read-only root file system, a size limit, a health check."""
 
 import json
 

@@ -19,7 +19,7 @@ PATIENT = {
 
 @pytest.fixture(scope="package")
 def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Two controllers and three brokers that nobody breaks; each test uses topics of its own."""
+    """Two controllers and three brokers without faults; each test uses its own topics."""
     try:
         java_path()
     except JavaNotFoundError as error:

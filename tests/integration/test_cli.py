@@ -34,7 +34,7 @@ def test_a_topic_from_create_to_delete(local_cluster: LocalCluster) -> None:
     assert (made.returncode, made.stdout) == (0, "created cli\n"), made.stderr
 
     def listed() -> list[tuple[int, int]]:
-        """As the broker that is asked knows it; brokers hear of a topic a moment after its creation is acknowledged."""
+        """Return the topics known to one broker; a new topic reaches it a moment after its creation is acknowledged."""
         rows = json.loads(run(local_cluster, "topic", "list", "-o", "json").stdout)
         return [(row["partitions"], row["offline"]) for row in rows if row["topic"] == "cli"]
 

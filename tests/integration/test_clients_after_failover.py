@@ -1,4 +1,4 @@
-"""Clients go on soon after the leader of a partition is killed, because its closed connections tell them to look again.
+"""Clients continue soon after the leader of a partition is killed, because its closed connections make them refresh.
 
 No other reason can move them in time: the session of the dead broker, the requests and the metadata of the clients all
 last longer than the test allows.

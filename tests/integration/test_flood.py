@@ -185,9 +185,9 @@ def test_a_flood_neither_fills_the_memory_nor_delays_control_requests(cluster: L
         assert set(ends["large"]) <= {"OK", "RESOURCE_EXHAUSTED", "still under way"}
         assert ends["large"]["OK"]
         assert set(ends["reader"]) <= {"OK", "RESOURCE_EXHAUSTED", "still under way", "connection ended"}
-        assert ends["reader"]["RESOURCE_EXHAUSTED"], "answers nobody takes have a limit"
+        assert ends["reader"]["RESOURCE_EXHAUSTED"], "unread responses have a limit"
 
-        # The cluster is as it was, and works.
+        # The cluster is unchanged, and works.
         assert producer.send(OTHER, b"after").result(LONG_S).offset == 0
         assert producer.send(TOPIC, b"after").result(LONG_S).offset == STORED_BYTES // MIB * 2
         with Consumer(cluster.bootstrap) as consumer:

@@ -100,7 +100,7 @@ async def test_calls_during_a_busy_event_loop_wait_for_it() -> None:
             ]
             end_s = time.monotonic() + BUSY_S
             while time.monotonic() < end_s and not any(call.done() for call in calls):
-                time.sleep(0.01)  # it is the event loop that sleeps: nobody can have been answered
+                time.sleep(0.01)  # the event loop sleeps: no call can have been answered
             assert not any(call.done() for call in calls)
             await asyncio.to_thread(lambda: [call.exception() for call in calls])
         assert {call.code() for call in calls} == {grpc.StatusCode.OK}

@@ -169,7 +169,7 @@ def test_s1_13_the_leader_driven_design_pays_seven_requests_and_two_events_for_e
         "Exists": PARTITIONS,
     }
     events = sum(replica.zookeeper.events for replica in replicas)
-    assert events == 2 * PARTITIONS, "every replica hears of every vacancy"
+    assert events == 2 * PARTITIONS, "every replica is notified of every vacancy"
     record_property(f"leader-driven, {PARTITIONS} partitions: ZooKeeper requests", sent.total())
     record_property(f"leader-driven, {PARTITIONS} partitions: watch events", events)
 

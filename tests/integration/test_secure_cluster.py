@@ -74,7 +74,7 @@ def test_certificates_rotate_under_load_without_a_failed_acknowledged_write(secu
 
             eventually(all_shown, 30, "the new certificates at every listener")
             if round_number == 1:
-                # A broker that comes back connects to all the others anew, and they to it.
+                # A restarted broker opens new connections to all other brokers, and they to it.
                 broker = secure.broker(3)
                 assert secure.terminate(broker) == 0
                 futures.extend(producer.send("rotated", b"%d" % len(futures)) for _ in range(200))

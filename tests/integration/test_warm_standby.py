@@ -104,7 +104,7 @@ class World:
                 await asyncio.sleep(0.005)
 
     async def write_topic(self, topic: str, partitions: int) -> None:
-        """Leave a topic behind as a controller of the past has written it."""
+        """Write a topic as an earlier controller would have written it."""
         client = MemoryZooKeeper(self.zookeeper, self.scheduler)
         client.start(lambda _: None, lambda _: None)
         assignment = {number: ReplicaAssignment((1, 2, 3)) for number in range(partitions)}
@@ -141,7 +141,7 @@ async def test_a_standby_receives_every_state_and_uses_it_at_its_failover(world:
     await world.until(lambda: bool(active.takeovers))
     standby = await world.start_controller(1_000_002)
     await world.until(lambda: standby.node.is_warm)
-    # Nobody is registered, so the first controller has taken every leader away; that is what is streamed.
+    # No broker is registered, so the first controller has removed every leader, which it streams.
     known = dict(active.node._components.context.leadership)
     extras = dict(active.node._components.context.state_extras)
     assert len(known) == PARTITIONS and len(extras) >= PARTITIONS // 1_000
@@ -157,7 +157,7 @@ async def test_a_standby_receives_every_state_and_uses_it_at_its_failover(world:
 
 
 class Listener:
-    """Whoever follows without being a controller."""
+    """A follower of the stream that is no controller."""
 
     def __init__(self) -> None:
         self.updates: list[StateUpdate] = []
@@ -184,7 +184,7 @@ async def test_a_standby_stream_ends_with_the_controller_epoch_and_with_the_proc
     await world.until(lambda: len(listener.updates) > 1)
     assert [update.number for update in listener.updates] == list(range(1, len(listener.updates) + 1))
     assert listener.updates[0].sequence is not None, "an empty cluster's snapshot is one message"
-    active.node._machine.resign("a test wants it")
+    active.node._event_handler.resign("a test wants it")
     await world.until(lambda: listener.ends == [None])
     await active.stop()
     world.processes.remove(active)

@@ -37,7 +37,7 @@ DEADLINE_S = 180.0
 
 @pytest.fixture(scope="module")
 def broken_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Two controllers and three brokers that tests kill and pause; each test puts right what it broke."""
+    """Two controllers and three brokers that tests kill and pause; each test repairs its faults."""
     try:
         java_path()
     except JavaNotFoundError as error:

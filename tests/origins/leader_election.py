@@ -1,4 +1,4 @@
-"""Replicas that elect a leader among themselves: whoever creates the ``leader`` node first.
+"""Replicas that elect a leader among themselves: the first to create the ``leader`` node.
 
 Every assigned replica watched the node and stood for election when it disappeared: a herd per partition, and a leader
 that nobody could depose. Today one controller decides for all partitions, in the order of the assignment and without

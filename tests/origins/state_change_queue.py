@@ -96,7 +96,7 @@ class SequentialNodes(Protocol):
         """Return a child's data."""
 
     def delete(self, name: str) -> None:
-        """Delete a child; one that is gone already is fine."""
+        """Delete a child, if it exists."""
 
 
 def kept_when_full(queued: Sequence[QueuedChange]) -> list[QueuedChange]:
@@ -193,7 +193,7 @@ class StateChangeReceiver:
     def __init__(
         self, queue: StateChangeQueue, leader_epoch: Callable[[TopicPartition], int | None], handler: ReplicaHandler
     ) -> None:
-        """``leader_epoch`` returns a partition's current leader epoch, None while nobody leads it."""
+        """``leader_epoch`` returns a partition's current leader epoch, None without a leader."""
         self._queue = queue
         self._leader_epoch = leader_epoch
         self._handler = handler

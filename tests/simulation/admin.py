@@ -34,7 +34,7 @@ _TIMEOUT_MS = 2_000
 
 
 class Admin(Client):
-    """Whoever looks after the topics."""
+    """The operator that administers topics through the API."""
 
     def __init__(self, cluster: "SimulatedCluster") -> None:
         super().__init__(cluster, "admin")

@@ -120,13 +120,13 @@ class Checks:
     # Operators
 
     def topic_doomed(self, topic: str) -> None:
-        """Somebody asks for a topic's deletion."""
+        """Record that the deletion of a topic was requested."""
         topic_id = self.records.topic_ids.get(topic)
         if topic_id is not None:
             self.dead_topic_ids[topic_id] = None
 
     def topic_harmed(self, topic: str) -> None:
-        """Somebody leaves foreign data in a topic's nodes."""
+        """Record that invalid data was written to a topic's nodes."""
         topic_id = self.records.topic_ids.get(topic)
         for record in self.records.by_id.values():
             if record.topic_id == topic_id:
@@ -134,7 +134,7 @@ class Checks:
                 record.voided = record.voided or "foreign data"
 
     def unclean_allowed(self, record: PartitionRecord) -> None:
-        """Somebody allows an unclean election of a partition."""
+        """Record that an unclean election of a partition was allowed."""
         record.unclean_allowed = True
 
     # ZooKeeper
@@ -195,7 +195,7 @@ class Checks:
     # Failures
 
     def expected_error(self, name: str, error: Exception) -> Exception:
-        """Return the error as the answer to a call; one that is none of ours is a failure."""
+        """Return the error as the answer to a call; an error of another class is a failure."""
         if not isinstance(error, PacelineError):
             self.unexpected(name, error)
         elif isinstance(error, ControlRequestDeferredError):

@@ -1,4 +1,4 @@
-"""What clients were told, against what the logs hold."""
+"""Answers to clients, compared with the logs."""
 
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ class ClientChecks:
         self._records = records
         self._history = history
 
-    # While the run goes on
+    # During the run
 
     def produce_answered(self, life: "BrokerLife", send: Send, result: ProduceResult) -> None:
         """A broker answers a produce request."""
@@ -92,7 +92,7 @@ class ClientChecks:
             self._verdicts.fail("C7", f"{reading.client} {reading.topic_partition}: {poll.base} after {position}")
 
     def out_of_range(self, reading: Reading, position: int, message: str) -> None:
-        """A reader was told that its position does not exist."""
+        """Check an answer that a reader's position does not exist."""
         record = self._records.get(reading.topic_id, reading.topic_partition)
         excused = record.voided or record.deleted or reading.told_by_deposed
         if not excused and position >= record.asked_start:
@@ -107,7 +107,7 @@ class ClientChecks:
         reading.latest = max(reading.latest, offset)
 
     def out_of_order(self, send: Send, message: str) -> None:
-        """A producer was told that its sequence does not continue."""
+        """Check an answer that a producer's sequence does not continue."""
         record = self._records.get(send.topic_id, send.topic_partition)
         self._verdicts.exercise("C11")
         if not record.voided and not record.deleted and not send.told_by_deposed:
@@ -153,7 +153,7 @@ class ClientChecks:
                 )
 
     def _loss_is_bounded(self, record: PartitionRecord, sends: list[Send], leader: ObservedLog) -> None:
-        """What an unclean election cost lies behind the log end of its leader, and is older than its epoch."""
+        """Check that records lost by an unclean election were above its leader's log end and older than its epoch."""
         for send in sends:
             if send.outcome is not Outcome.OK or send.acks is not RequiredAcks.ALL or send.offset is None:
                 continue

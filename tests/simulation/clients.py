@@ -1,4 +1,4 @@
-"""Producers and readers, each a process of its own on the simulated network; they note what they were told.
+"""Producers and readers, each a separate process on the simulated network; they record the answers.
 
 They know the cluster as any client does: by asking some broker for its metadata, and by the hints in refusals.
 """
@@ -278,7 +278,7 @@ class Producer(Client):
                 nonlocal refused
                 self.cluster.checks.produce_answered(life, send, results[0])
                 refused += results[0].failure is not None
-                # A connection carries a request once: of two copies a refusal is told only when both were refused.
+                # A connection delivers a request once: a refusal counts only when both copies were refused.
                 if results[0].failure is None or refused == copies:
                     reply(results)
 
@@ -331,7 +331,7 @@ class Producer(Client):
         )
         self.open.pop(send.topic_partition, None)
         if outcome is Outcome.FAIL and send.producer_id >= 0 and send.producer_id == self._producer_id:
-            # Surely not written, and nothing is sent behind it: the next batch takes its sequence.
+            # Definitely not written, and no later batch was sent: the next batch uses its sequence.
             self._sequences[send.topic_id, send.topic_partition.partition] = send.sequence
         if outcome is Outcome.OK:
             self.succeeded[send.topic_partition] = send.invoked_us

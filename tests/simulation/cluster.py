@@ -45,7 +45,7 @@ class SimulatedCluster:
 
     @property
     def is_told(self) -> bool:
-        """Whether anybody reads the timeline; costly lines are written only then."""
+        """Whether the timeline is printed; lines that are expensive to build are written only then."""
         return self._tell is not None
 
     def machine(self, name: str) -> BrokerMachine | ControllerMachine:

@@ -58,7 +58,8 @@ class ControlChecks:
         self._verdicts.exercise("K7")
         if not node.is_active or node.controller_epoch != stamp.controller_epoch:
             self._verdicts.fail(
-                "K7", f"{life.name} sends {type(request).__name__} of epoch {stamp.controller_epoch} although it is not active"
+                "K7",
+                f"{life.name} sends {type(request).__name__} of epoch {stamp.controller_epoch} without being active",
             )
         if isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest):
             self._was_written(life, request)
@@ -82,7 +83,7 @@ class ControlChecks:
     # Receiving
 
     def deliver(self, sender: "ControllerLife", target: "BrokerLife", request: ControlRequest) -> ControlResponse:
-        """Let a broker handle a request, and look at what it did with it."""
+        """Let a broker handle a request, and check the result."""
         node = target.node
         manager = node.replica_manager
         own_epoch = node.broker_epoch
@@ -142,7 +143,7 @@ class ControlChecks:
     def _stops_in_order(
         self, target: "BrokerLife", request: StopReplicaRequest, response: ControlResponse, before: _Hosted
     ) -> None:
-        """Check that a replica is not stopped for a decision that is older than what it knows (KAFKA-9539)."""
+        """Check that no replica is stopped for a decision that is older than its leader epoch (KAFKA-9539)."""
         for state in request.partitions:
             done = response.partition_errors.get(state.topic_partition, ErrorCode.NONE) is ErrorCode.NONE
             _, epoch = before.get(state.topic_partition, _NOT_HOSTED)
@@ -160,7 +161,7 @@ class ControlChecks:
             if hosted is None or epoch < 0:
                 continue
             if None not in (topic_id, hosted.topic_id) and topic_id != hosted.topic_id:
-                continue  # Another topic of that name begins anew.
+                continue  # A re-created topic begins with its own epochs.
             self._verdicts.exercise("R2")
             if hosted.leader_epoch < epoch:
                 self._verdicts.fail(
@@ -190,7 +191,7 @@ class ControlChecks:
                     )
 
     def fetchers(self, life: "BrokerLife") -> None:
-        """Check that nobody fetches what it leads, and nothing is fetched twice."""
+        """Check that no broker fetches a partition that it leads, and that no partition is fetched twice."""
         manager = life.node.replica_manager
         self._verdicts.exercise("R15")
         seen: dict[Any, int] = {}
@@ -221,7 +222,7 @@ class ControlChecks:
         leader that has registered again since has forgotten.
         """
         if context.epoch != self._cluster.checks.zookeeper.controller_epoch:
-            return  # Elected over already: what it believes is fenced.
+            return  # Another leader was elected already, so this one is fenced.
         for topic_partition in context.partitions():
             record = self._records.current(topic_partition)
             if record is None or record.harmed or record.topic_id != context.topic_ids.get(topic_partition.topic):
@@ -255,7 +256,7 @@ class ControlChecks:
 
     @contextmanager
     def probes(self) -> Iterator[None]:
-        """While open, look at each follower's progress recorded, each fetch result applied, each takeover's states."""
+        """While open, check recorded progress of followers, applied fetch results, and the states of each failover."""
         verdicts = self._verdicts
         record_fetch, apply_to = Partition.record_follower_fetch, ReplicaFetcher._apply_to
         answered = ReplicaFetcher._answered

@@ -1,4 +1,4 @@
-"""Logs after a cut, and look-ups by time: what lies beyond the end, and whether the time index still leads right."""
+"""Logs after a truncation: no producer state above the end, and correct lookups by time."""
 
 from typing import TYPE_CHECKING
 

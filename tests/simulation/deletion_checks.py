@@ -1,4 +1,4 @@
-"""DeleteRecords: what was asked for, what was promised, and what nobody may read any more (R18)."""
+"""DeleteRecords: requests, answers, and reads below the deleted offset (R18)."""
 
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,7 @@ class DeletionChecks:
     def answered(
         self, life: "BrokerLife", query: DeleteRecordsQuery, offset: int | None, result: DeleteRecordsResult
     ) -> None:
-        """A leader answers: every live replica has deleted what it acknowledges."""
+        """Check an answer of a leader: every live replica has deleted the records below the offset."""
         if result.failure is not None or offset is None:
             return
         record, log = self._known(life, query)
@@ -60,7 +60,7 @@ class DeletionChecks:
             machine = life.cluster.brokers.get(broker_id)
             known = None if machine is None or machine.life is None else machine.life.logs.get(query.topic_partition)
             registered = manager.registered_broker_epoch(broker_id)
-            # A process that came later may have gone back to its last checkpoint; the leader hears of it.
+            # A restarted process may have loaded an older checkpoint; its next fetch reports it to the leader.
             same_process = (
                 machine is not None
                 and machine.life is not None

@@ -1,4 +1,4 @@
-"""How long a deposed leader may go on answering as leader, and which of its answers are its own fault."""
+"""The time that a deposed leader may continue to answer as leader, and the answers that count as its violations."""
 
 from typing import TYPE_CHECKING
 

@@ -169,7 +169,7 @@ class SimulatedDisk:
             self._changed({target + name[len(source) :]: None})
 
     def _removed_below(self, path: str) -> dict[str, _File]:
-        """Return the names below a directory that are gone, but not durably: they move and go with it."""
+        """Return the names below a directory whose removal is not durable: they move and disappear with it."""
         return {
             name: file
             for name, file in sorted(self._durable_names.items())
@@ -250,12 +250,12 @@ class SimulatedDisk:
         return sorted(self._files)
 
     def crash_process(self) -> None:
-        """The process is gone; the kernel keeps every byte and drops its locks."""
+        """Kill the process; the kernel keeps every byte and releases its locks."""
         for file in self._files.values():
             file.locked = False
 
     def flip_byte(self, path: str, position: int, mask: int = 0x40) -> None:
-        """Change one byte where it lies, durably: nothing tells before somebody reads it."""
+        """Change one byte in place, durably; it is detected only by a read."""
         file = self._file(path)
         file.data[position] ^= mask
         if position < len(file.durable):

@@ -1,4 +1,4 @@
-"""What goes wrong in a run: a list drawn from the seed, each entry from a stream of its own, and the doing of it.
+"""The faults of a run: a list drawn from the seed, each entry from its own random stream, and their execution.
 
 Whom a fault hits is settled when it happens (``kill-leader`` needs a leader), from numbers drawn beforehand, so taking
 one fault out of the list leaves the others as they were.
@@ -244,7 +244,7 @@ class FaultInjector(Operations):
             self._cluster.controllers[active.controller_id].look_dead()
 
     def _cut_controllers(self, fault: Fault) -> None:
-        """No controller reaches another one; in half of the cases the active one looks dead at the same time."""
+        """Cut the controllers off from each other; in half of the cases the active one looks dead at the same time."""
         if fault.other % 2:
             self._suspect_controller(fault)
         names = [machine.name for machine in self._cluster.controllers.values()]
@@ -281,7 +281,7 @@ class FaultInjector(Operations):
         self._broker(fault).disk.fail_next_write = True
 
     def _flipped_byte(self, fault: Fault) -> None:
-        """Of one replica's records, where another in-sync one is whole: no copy is damaged that nobody else has."""
+        """Flip a byte of a replica's records, if another in-sync replica is intact."""
         whole = [
             record
             for record in self._cluster.checks.records.living()
@@ -309,7 +309,7 @@ class FaultInjector(Operations):
                 machine.disk.flip_byte(path, fault.pick * 31 % size, 1 << fault.other % 8)
 
     def _damaged_file(self, fault: Fault) -> None:
-        """A broker dies, and finds foreign bytes in a file that can be made anew: an index, a checkpoint."""
+        """Kill a broker, and write invalid bytes into a file that can be rebuilt: an index or a checkpoint."""
         machine = self._broker(fault)
         machine.crash()
         derived = [path for path in machine.disk.paths() if path.endswith(DERIVED_SUFFIXES)]
@@ -379,7 +379,7 @@ class FaultInjector(Operations):
         self._after(fault, mend)
 
     def _isolate_broker(self, fault: Fault) -> None:
-        """Away from everybody, clients too; ZooKeeper as well in half of the cases."""
+        """Cut a broker off from all other processes, clients included; in half of the cases from ZooKeeper, too."""
         machine = self._broker(fault)
         others = [name for name in self._cluster.network.peers if name != machine.name]
         self._cut([pair for other in others for pair in ((machine.name, other), (other, machine.name))], fault)
@@ -411,7 +411,7 @@ class FaultInjector(Operations):
         self._cut(pairs, fault)
 
     def _cut_replication(self, fault: Fault) -> None:
-        """Between one broker and the others, or some of them; clients still reach everybody."""
+        """Cut one broker off from all or some other brokers; clients still reach every broker."""
         broker = self._broker(fault).name
         others = [machine.name for machine in self._cluster.brokers.values() if machine.name != broker]
         if fault.other % 3 == 0:

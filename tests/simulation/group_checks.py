@@ -60,7 +60,7 @@ class Seen:
 
 @dataclass(slots=True)
 class GroupHistory:
-    """What clients of all groups were told."""
+    """Answers to the clients of all groups."""
 
     seen: dict[Slot, list[Seen]] = field(default_factory=dict)
     owners: dict[tuple[str, int], dict[TopicPartition, str]] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class GroupChecks:
         return Commit(group_id, mark, self._cluster.world.now_us)
 
     def committed(self, commit: Commit, kept: Iterable[TopicPartition]) -> None:
-        """A member was told that its commit is kept for these partitions."""
+        """Record that a member's commit was acknowledged for these partitions."""
         now_us = self._cluster.world.now_us
         for one in kept:
             seen = self.history.seen.setdefault((commit.group_id, one), [])
@@ -138,14 +138,14 @@ class GroupChecks:
         return OffsetFetch(group_id, self._cluster.world.now_us)
 
     def fetch_answered(self, fetch: OffsetFetch, life: "BrokerLife") -> None:
-        """A coordinator tells committed offsets; one that was deposed long ago may not (C12)."""
+        """Check that the coordinator that returns committed offsets was not deposed long ago (C12)."""
         record = self._record(fetch.group_id)
         if record is not None:
             deposed = self._cluster.checks.deposed
             fetch.told_by_deposed = deposed.answered(life, record.topic_partition, record.topic_id)
 
     def fetched(self, fetch: OffsetFetch, offsets: Mapping[TopicPartition, OffsetValue | None]) -> None:
-        """A member was told committed offsets."""
+        """Record the committed offsets that a member received."""
         now_us = self._cluster.world.now_us
         for one, value in offsets.items():
             mark = NO_MARK if value is None else value.metadata
@@ -155,7 +155,7 @@ class GroupChecks:
     # At the end
 
     def finish(self) -> None:
-        """Compare what clients were told with the log, and with what the last coordinators hold."""
+        """Compare the answers to clients with the log, and with the state of the last coordinators."""
         for group_id in sorted({group_id for group_id, _ in self.history.seen}):
             record = self._record(group_id)
             if record is None or self._is_excused(record):
@@ -167,7 +167,7 @@ class GroupChecks:
             self._coordinator_agrees(group_id, record, places)
 
     def _in_order(self, where: str, seen: list[Seen], places: Mapping[str, list[int]]) -> None:
-        """Check that no client is told of a commit that was overtaken before it asked."""
+        """Check that no client receives an offset older than one committed before its request."""
         for one in seen:
             if one.mark and one.mark not in places:
                 how = "is told" if one.by_fetch else "has acknowledged"

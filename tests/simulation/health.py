@@ -1,4 +1,4 @@
-"""When a cluster is whole (C13): why it is not yet, in words that name who and what is waited for."""
+"""Whether a cluster is complete (C13), and the reasons why it is not yet, with the processes and partitions awaited."""
 
 from typing import TYPE_CHECKING
 
@@ -112,7 +112,7 @@ def waits_for_people(cluster: "SimulatedCluster", record: PartitionRecord) -> bo
 
 
 def moves_only_wait(cluster: "SimulatedCluster") -> bool:
-    """Whether no move that is asked for by a node can go on before people have decided, or put a topic right.
+    """Whether every reassignment in the admin node waits for an operator or for a repaired topic.
 
     A node that was spoilt while a move is under way is looked at again when that ends.
     """
@@ -134,13 +134,13 @@ def _is_held_up(cluster: "SimulatedCluster", record: PartitionRecord) -> bool:
 
 
 def _is_the_only_copy_damaged(record: PartitionRecord) -> bool:
-    """Whether the ISR is one broker with a damaged log: a matter for people, too."""
+    """Whether the ISR is one broker with a damaged log, which also waits for an operator."""
     zk = record.zk
     return zk is not None and zk.has_leader and zk.leader in record.flipped and len(zk.isr) == 1
 
 
 def stays_below_min_isr(cluster: "SimulatedCluster", record: PartitionRecord) -> bool:
-    """Whether nothing can be committed before people have decided (decision 0011).
+    """Whether no record can be committed before an operator has decided (decision 0011).
 
     The ISR is one broker that has found its log damaged: nobody can copy it and join, and the rest is not enough for
     `min.insync.replicas`. Its records stay where they are, and no send succeeds.
@@ -165,7 +165,7 @@ def leftovers(cluster: "SimulatedCluster") -> list[str]:
 
 
 def _had_to_go(cluster: "SimulatedCluster", life: BrokerLife, topic_id: str, topic_partition: TopicPartition) -> bool:
-    """Whether a deletion concerned this replica; one that had moved away unsaid is a stray, which bars nobody."""
+    """Whether a deletion concerned this replica; a replica that was moved away while its broker was down is a stray."""
     record = cluster.checks.records.get(topic_id, topic_partition)
     return record.deleted and not record.harmed and life.broker_id in record.assignment.replicas
 

@@ -38,7 +38,7 @@ LOG_DIRS = ("/data", "/data2")
 
 
 class SeededLink(Link):
-    """The way of one client to ZooKeeper, with delays from a stream of its own."""
+    """The link of one client to ZooKeeper, with delays from its own random stream."""
 
     def __init__(self, world: World, name: str, mean_ms: float, requests_per_message: int) -> None:
         super().__init__(requests_per_message)
@@ -53,7 +53,7 @@ class SeededLink(Link):
 
 
 class AuditedZooKeeper(MemoryZooKeeper):
-    """The in-memory client; what it sends and which sessions it had are noted for the checks."""
+    """The in-memory client; records its requests and sessions for the checks."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class ControllerMachine:
 
 
 class DiskThread:
-    """Background work that takes its time: whoever asked for it goes on meanwhile."""
+    """Background work that takes time, while the broker continues."""
 
     def __init__(self, life: "BrokerLife", name: str = "disk thread") -> None:
         self._life = life
@@ -444,7 +444,7 @@ class BrokerMachine:
         self.cluster.note(self.name, f"loses power, {self.disk.lost_bytes} bytes so far")
 
     def stop(self, restart_after_ms: int | None = None, then: "Callable[[], None] | None" = None) -> None:
-        """Stop the process in order; it is gone when it has given its leadership away."""
+        """Stop the process in order; it ends when it has handed over its leadership."""
         life = self.life
         if life is None or life.stopping:
             return

@@ -434,7 +434,7 @@ class Groups:
                 slot.member.stop()
 
     def schedule_faults(self) -> None:
-        """Crash, pause and send away members while faults go on."""
+        """Crash, pause and remove members during the faults."""
         world, profile = self._cluster.world, self._cluster.profile
         for index in range(profile.member_faults if self.slots else 0):
             chance = world.chance(f"member fault/{index}")

@@ -54,7 +54,7 @@ def no_fence_in_multi(patches: "Patches") -> None:
 
 
 def state_write_without_version(patches: "Patches") -> None:
-    """The controller overwrites states, whoever wrote them since."""
+    """The controller overwrites states without a version condition."""
     real = StateWriter._set
 
     def unconditional(self: StateWriter, *args: Any) -> SetData:
@@ -70,7 +70,7 @@ def no_fence_no_version(patches: "Patches") -> None:
 
 
 def announce_before_write(patches: "Patches") -> None:
-    """States count as written before they are; the write follows behind."""
+    """States are sent before they are written."""
 
     def commit(self: StateWriter, writes: Sequence[Any], limit: int) -> Generator[Any, Any, CommitOutcome]:
         outcome = CommitOutcome()
@@ -151,7 +151,7 @@ def no_rewatch(patches: "Patches") -> None:
 
 
 def never_mine(patches: "Patches") -> None:
-    """/controller always looks like somebody else's, so an election whose reply was lost is never adopted."""
+    """``/controller`` never counts as this session's, so that an election whose reply was lost is never recognised."""
     real = ControllerElection._owner
 
     def owner(self: ControllerElection, response: Response) -> Owner:
@@ -182,7 +182,7 @@ def empty_isr(patches: "Patches") -> None:
 
 
 def captured_data(patches: "Patches") -> None:
-    """Brokers are as they were when somebody last looked, not as they are (KAFKA-5879)."""
+    """The controller uses registrations that it has read earlier (KAFKA-5879)."""
     real = Storage.brokers
     seen: dict[Storage, dict[int, Any]] = {}
 
@@ -195,7 +195,7 @@ def captured_data(patches: "Patches") -> None:
 
 
 def elect_a_dead_member(patches: "Patches") -> None:
-    """Whoever is in the ISR leads, there or not."""
+    """Elections choose ISR members that are not online."""
 
     def elect(current: Any, assigned: Sequence[int], _online: Any, *rest: Any, **_: Any) -> Election:
         recipients = tuple(replica for replica in assigned if replica in current.isr)
@@ -207,7 +207,7 @@ def elect_a_dead_member(patches: "Patches") -> None:
 
 
 def no_fence_before_a_move_is_taken_back(patches: "Patches") -> None:
-    """Nobody minds the admission that is under way when a move is cancelled."""
+    """A cancellation does not fence the leader's ISR write in flight."""
 
     def update(parts: Any, topic_partition: Any, assignment: Any) -> Generator[Any, Any, None]:
         current = parts.context.assignment(topic_partition)
@@ -227,7 +227,7 @@ def nothing_without_lease(patches: "Patches") -> None:
 
 
 def no_deletion_resume(patches: "Patches") -> None:
-    """A deletion found at failover, or halted by a broker that was away, is left alone."""
+    """A deletion found at failover, or halted by a dead broker, is not resumed."""
 
     def nothing(_self: TopicDeletionManager, *_: Any) -> Generator[Any, Any, None]:
         return
@@ -315,7 +315,7 @@ def any_leader_epoch(patches: "Patches") -> None:
 
 
 def topic_id_ignored(patches: "Patches") -> None:
-    """A log is taken for the topic that has its name now."""
+    """A log is used for any topic of its name."""
     real = LeaderAndIsrAdmission._check
 
     def check(self: LeaderAndIsrAdmission, partition: Any, state: Any) -> ErrorCode:
@@ -371,7 +371,7 @@ def committed_isr_only(patches: "Patches") -> None:
 
 
 def high_watermark_below_min_isr(patches: "Patches") -> None:
-    """The high watermark moves with whoever is left (KAFKA-15583)."""
+    """The high watermark advances with the remaining ISR members (KAFKA-15583)."""
 
     def unfrozen(current: int, end: int, followers: Any, isr: Any, maximal: Any, _minimum: int, *rest: Any) -> int:
         return leader_high_watermark(current, end, followers, isr, maximal, 1, *rest)
@@ -397,7 +397,7 @@ def join_below_epoch_start(patches: "Patches") -> None:
 
 
 def join_without_fetch(patches: "Patches") -> None:
-    """What a follower had in the last epoch is enough to join, and nobody asks whether it is still there.
+    """A follower joins by its end offset of the last epoch, and its registration is not checked.
 
     Both guards at once: a replica that is left out of a new epoch's ISR has mostly registered anew, which the other
     one finds.
@@ -417,7 +417,7 @@ def join_without_fetch(patches: "Patches") -> None:
 
 
 def join_with_old_broker_epoch(patches: "Patches") -> None:
-    """Nobody asks whether who joins is who fetched (KIP-903)."""
+    """The broker epoch of a joining replica is not checked (KIP-903)."""
     forgive_joining(patches, JoinRefusal.OLD_BROKER_EPOCH, JoinRefusal.NOT_REGISTERED, JoinRefusal.SHUTTING_DOWN)
     patches.set(isr_write, "_checks", lambda _expected, _responses: ([], ()))
 
@@ -446,7 +446,7 @@ def unassigned_not_counted(patches: "Patches") -> None:
 
 
 def no_truncation(patches: "Patches") -> None:
-    """A follower keeps what its leader does not have, and goes on behind it."""
+    """A follower keeps records that its leader lacks, and appends after them."""
 
     def diverged(self: ReplicaFetcher, state: Any, log: Any, leader_end: Any) -> bool:
         state.last_fetched_epoch = None
@@ -484,7 +484,7 @@ def any_fetch_answer(patches: "Patches") -> None:
     real_close, real_apply = ReplicaFetcher.close, ReplicaFetcher._apply_to
 
     def close(self: ReplicaFetcher) -> None:
-        # A connection that is closed does not take back what it carries.
+        # A closed connection still delivers messages in flight.
         kept = self._states
         real_close(self)
         self._states = kept
@@ -511,7 +511,7 @@ def fetch_without_epoch(patches: "Patches") -> None:
 
 
 def any_fetch_and_answer(patches: "Patches") -> None:
-    """Neither side looks at epochs."""
+    """Leader and follower check no epochs."""
     fetch_without_epoch(patches)
     any_fetch_answer(patches)
 
@@ -570,7 +570,7 @@ def acknowledge_early(patches: "Patches") -> None:
 
 
 def no_duplicates_found(patches: "Patches") -> None:
-    """A repeated batch is taken for a new one."""
+    """A repeated batch counts as a new one."""
     patches.set(ProducerStateManager, "find_duplicate", lambda _self, _header: None)
     patches.set(ProducerStateManager, "check", lambda _self, _header: None)
 
@@ -584,4 +584,4 @@ def no_sequences(patches: "Patches") -> None:
 
 
 def nothing(_patches: "Patches") -> None:
-    """The canary: code that is not broken must not look broken, and a hunt for it must fail."""
+    """The canary: unmodified code must pass all checks, so that its hunt fails."""

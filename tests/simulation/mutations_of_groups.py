@@ -101,7 +101,7 @@ def assignments_given_out_before_they_are_kept(patches: "Patches") -> None:
 
 
 def offsets_taken_over_before_they_are_kept(patches: "Patches") -> None:
-    """A commit is told to others before the group's log has it."""
+    """A commit is visible before the group's log has it."""
     real = GroupStorage.keep_offsets
 
     def keep_offsets(self: GroupStorage, group: Group, offsets: Any, on_done: Callable[[Any], None]) -> None:
@@ -183,7 +183,7 @@ def old_segments_kept_beside_compacted_ones(patches: "Patches") -> None:
 
 
 def compaction_under_unknown_settings(patches: "Patches") -> None:
-    """What a topic's settings say is taken for known before they were read."""
+    """A topic's settings count as known before they were read."""
     patches.set(ReplicaManager, "deletion_is_known", lambda _self, _topic: True)
 
 

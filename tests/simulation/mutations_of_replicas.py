@@ -55,7 +55,7 @@ def one_round_lookup(patches: "Patches") -> None:
 
 
 def same_leader_no_truncation(patches: "Patches") -> None:
-    """A follower whose leader stays goes on as if it had been its leader all the time (KAFKA-7164)."""
+    """A follower whose leader stays does not truncate in the new epoch (KAFKA-7164)."""
     same: dict[Partition, bool] = {}
     real_follow, real_add = Partition.make_follower, ReplicaFetcher.add
 
@@ -141,7 +141,7 @@ def snapshots_kept_above_a_cut(patches: "Patches") -> None:
 
 
 def time_index_one_entry_late(patches: "Patches") -> None:
-    """A look-up by time begins at the entry behind the right one."""
+    """A lookup by time begins one entry too late."""
 
     def lookup(self: TimeIndex, timestamp: int) -> TimestampOffset:
         count = min(self._position_after(0, timestamp) + 1, self._count)
@@ -198,7 +198,7 @@ def stop_without_epoch(patches: "Patches") -> None:
 
 
 def any_controller_and_broker_epoch(patches: "Patches") -> None:
-    """Neither who sends nor for whom is looked at."""
+    """Neither the controller epoch nor the broker epoch of a request is checked."""
     any_controller_epoch(patches)
     any_broker_epoch(patches)
 
@@ -212,7 +212,7 @@ def namesake_stays(patches: "Patches") -> None:
 
 
 def acknowledge_after_role_change(patches: "Patches") -> None:
-    """A send is answered by where the log is committed, whoever leads by now."""
+    """A send is acknowledged by the high watermark without a check of the leadership."""
 
     def decided(_self: DelayedProduce, waiting: Any) -> bool:
         log = waiting.partition.log
@@ -233,7 +233,7 @@ def one_batch_remembered(patches: "Patches") -> None:
 
 
 def sequences_lost_at_failover(patches: "Patches") -> None:
-    """Followers do not look at whose batches they append."""
+    """Followers do not record the producers of the batches they append."""
     patches.set(LocalLog, "take_in_producer", lambda _self, *_args, **_more: None)
 
 

@@ -64,7 +64,7 @@ class Network:
         self.peers[peer.name] = peer
 
     def detach(self, name: str) -> None:
-        """A process is gone: connections to it are reset, later ones refused."""
+        """Reset the connections to a process that died, and refuse later ones."""
         if self.peers.pop(name, None) is None:
             return
         for call in tuple(self._open.get(name, ())):

@@ -1,4 +1,4 @@
-"""The real log, with a mirror beside it: what it holds, batch by batch, for the checks to compare replicas by.
+"""The real log, with a mirror: its batches, by which the checks compare replicas.
 
 The mirror costs a few numbers per batch and is never read by the log. A batch is known by its checksum, which covers
 all but base offset and leader epoch; one that was compacted stands in the mirror as it was appended. A prefix is known
@@ -188,7 +188,7 @@ class LogWatcher(Protocol):
         """A compacted segment has taken the place of others."""
 
     def set_aside(self, log: "ObservedLog") -> None:
-        """The log is kept under another name and belongs to nobody any more."""
+        """Record that the log was set aside."""
 
     def deleted(self, log: "ObservedLog") -> None:
         """The log is being deleted."""
@@ -216,7 +216,7 @@ class ObservedLog(PartitionLog):
             for segment in self.local.segments:
                 headers.extend(header for _, header in segment.headers(0))
         except CorruptMessageError:
-            pass  # What lies behind the damage cannot be told from it; the checks miss it.
+            pass  # Batches after the damage cannot be told apart from it, so the checks skip them.
         originals = self._originals()
         start = headers[0].base_offset if headers else self.log_start_offset
         self.mirror = Mirror(start if originals is None else min(start, self.log_start_offset))
@@ -275,7 +275,7 @@ class ObservedLog(PartitionLog):
         super().truncate_to(offset)
         removed = self.mirror.cut(self.log_end_offset)
         if removed.ends and self.mirror.end < self.log_end_offset:
-            # A batch of its own reached across where its leader's log starts: what is left lies below that.
+            # An own batch contains the leader's log start: its remaining records are below the log start.
             self.mirror = Mirror(self.log_end_offset)
         self._after_cut(end, high_watermark, removed)
 

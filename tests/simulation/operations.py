@@ -1,4 +1,4 @@
-"""What operators do while faults go on: grow, move, cancel, elect, configure, create, delete, and make mistakes.
+"""Operations during the faults: add partitions, reassign, cancel, elect, configure, create, delete, and mistakes.
 
 Each is one entry of the schedule. Whom it concerns is settled when it happens, from numbers drawn beforehand. What has
 to come true in the end (`Admin.is_done`, `health.why_not_whole`) is not an entry's own business.
@@ -99,7 +99,7 @@ class Operations:
             self._soon(chance, lambda: self._admin.reassign(record.topic_partition, second))
 
     def _reassign_by_node(self, fault: "Fault") -> None:
-        """One partition or several, in some cases one that does not exist, in some replaced through the API."""
+        """Reassign partitions by the admin node: some of them do not exist, some are replaced through the API."""
         living = self._cluster.checks.records.living()
         if not living:
             return
@@ -148,7 +148,7 @@ class Operations:
             self._admin.recreate(topics[fault.pick % len(topics)])
 
     def _delete_with_broker_away(self, fault: "Fault") -> None:
-        """A deletion that has to be halted, and to go on when the broker is back."""
+        """Delete a topic while a broker is down, so that the deletion halts and is resumed."""
         machine = list(self._cluster.brokers.values())[fault.pick % len(self._cluster.brokers)]
         chance = self._chance(fault)
         if fault.other % 2:
@@ -162,7 +162,7 @@ class Operations:
         )
 
     def _create_topic_by_node(self, fault: "Fault") -> None:
-        """A topic as Kafka's old tools made it, with or without a topic id of its own."""
+        """Create a topic as Kafka's old tools did, with or without a topic id."""
         name = f"n{fault.pick % MAX_EXTRA_TOPICS}"
         if name in self._cluster.checks.records.topic_ids or self._operator.exists(znodes.delete_topic_path(name)):
             return

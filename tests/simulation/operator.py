@@ -1,4 +1,4 @@
-"""Somebody with a ZooKeeper shell: asks for moves, elections, topics and settings by writing nodes, and breaks some.
+"""An operator with a ZooKeeper shell: requests reassignments, elections, topics and settings by writing nodes.
 
 What Kafka's own tools did before there was an API for it. The session is a healthy one of its own.
 """

@@ -93,7 +93,7 @@ class PartitionRecord:
         return self.zk is not None and self.zk.leader == broker_id and self.zk.leader_epoch == leader_epoch
 
     def damage(self, broker_id: int) -> None:
-        """A replica may have lost what it had not synced."""
+        """Record that a replica may have lost unsynced data."""
         self.was_damaged = True
         out = self.zk is not None and broker_id not in self.zk.isr
         self.damaged[broker_id] = out
@@ -101,12 +101,12 @@ class PartitionRecord:
             self.voided = f"brokers {sorted(self.damaged)} lost unsynced data"
 
     def flip(self, broker_id: int) -> None:
-        """A byte of a replica's records has changed; it is whole again when it has been made anew."""
+        """Record that a byte of a replica's records changed; the replica is intact again after a rebuild."""
         self.flipped[broker_id] = None
         self.damage(broker_id)
 
     def is_excused(self, offset: int, leader_epoch: int) -> bool:
-        """Whether an unclean election explains that a record of this offset and epoch is gone."""
+        """Whether an unclean election explains that a record of this offset and epoch is missing."""
         return any(leader_epoch < epoch and offset >= start >= 0 for epoch, start in self.unclean_starts.items())
 
     def has_all_committed(self, mirror: Mirror) -> bool:
@@ -182,7 +182,7 @@ class PartitionRecords:
         return int(self.overrides.get(topic, {}).get("min.insync.replicas", self._min_insync_replicas))
 
     def configured(self, topic: str, overrides: dict[str, str]) -> None:
-        """ZooKeeper has other settings of a topic; what was allowed once, somebody may still go by."""
+        """Record changed settings of a topic; a process may still use earlier ones."""
         self.overrides[topic] = overrides
         for record in self.by_id.values():
             if record.topic_partition.topic == topic and not record.deleted:
@@ -205,7 +205,7 @@ class PartitionRecords:
         return None if topic_id is None else self.get(topic_id, topic_partition)
 
     def topic_deleted(self, topic: str) -> None:
-        """The topic of this name is gone from ZooKeeper."""
+        """Record that the topic of this name was deleted from ZooKeeper."""
         gone = self.topic_ids.pop(topic, None)
         for (topic_id, _), record in self.by_id.items():
             if topic_id == gone:

@@ -1,4 +1,4 @@
-"""The replicas: their logs, their high watermarks, and who leads them."""
+"""Checks of replicas: their logs, high watermarks and leaders."""
 
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,7 @@ class ReplicaChecks:
             return
         record.logs[life.broker_id] = log
         if life.broker_id in record.flipped or record.is_unknowable:
-            return  # What it had may read differently since; whoever reads it finds out.
+            return  # Its bytes may differ now; the next read detects it.
         if mirror.seed is None:
             record.root(mirror)
         if not as_leader:
@@ -118,7 +118,7 @@ class ReplicaChecks:
     # Log starts
 
     def log_start_moved(self, life: "BrokerLife", log: ObservedLog, before: int, high_watermark: int) -> None:
-        """A log starts later than before: at what somebody asked for, and what was committed by then."""
+        """Check that a log start moved to a requested offset, and only over committed records."""
         record = self._records.of_log(log)
         if record is None:
             return
@@ -315,7 +315,7 @@ class ReplicaChecks:
                     self._maybe_whole(record, life)
 
     def _maybe_whole(self, record: PartitionRecord, life: "BrokerLife") -> None:
-        """Nothing is excused any more in who has all of it again.
+        """End the exemption of replicas that have every record again.
 
         Before it has registered a leader may still count a late fetch of its earlier life, which had more, and let it
         into the ISR; the controller takes it out again once it knows of the unclean restart.
@@ -324,10 +324,10 @@ class ReplicaChecks:
             record.maybe_whole(life.broker_id)
 
     def broker_changed(self, life: "BrokerLife", change: StateChange) -> None:
-        """A broker said what it did."""
+        """Check a state change of a broker."""
         if change.kind is StateChangeKind.REPLICA_DELETED and change.topic_id and change.topic_partition:
             record = self._records.get(change.topic_id, change.topic_partition)
-            # The end of a move that is known of needs nothing from the node: only who is assigned has data to lose.
+            # The end of a known reassignment needs no data of the node: only assigned replicas have data to lose.
             keeps = record.harmed and life.broker_id in record.assignment.target
             if keeps and record.topic_id not in self._cluster.checks.dead_topic_ids:
                 self._verdicts.fail("H26", f"{record}: {life.name} deletes the data of a topic nobody can read")
@@ -340,7 +340,7 @@ class ReplicaChecks:
 
     def _became_leader(self, life: "BrokerLife", log: ObservedLog, record: PartitionRecord, leader_epoch: int) -> None:
         record.logs[life.broker_id] = log
-        # An empty log has no topic id on the disk: after a restart it is told only now whose it is.
+        # An empty log has no topic id on the disk: after a restart it gets the id only now.
         record.root(log.mirror)
         is_new = leader_epoch not in record.leaders
         first = record.leaders.setdefault(leader_epoch, life.broker_id)
@@ -353,21 +353,21 @@ class ReplicaChecks:
             "R4",
             latest is not None
             and latest.epoch == leader_epoch
-            # One that restarts leads on in its epoch, which began earlier.
+            # A restarted leader leads again in its epoch, which began earlier.
             and (
                 latest.start_offset == log.log_end_offset or (not is_new and latest.start_offset < log.log_end_offset)
             ),
             f"{record}: {life.name} leads in {leader_epoch} from {log.log_end_offset}, its cache ends with {latest}",
         )
         if -1 in record.unclean_starts.values():
-            # After a first one nobody knows the committed log, and a second may lose whatever the first kept.
+            # After a first unclean election the committed log is unknown; a second may lose further records.
             start = record.kept_by(log.mirror) if len(record.unclean_starts) == 1 else 0
             record.unclean_starts = {
                 epoch: start if known == -1 and epoch <= leader_epoch else known
                 for epoch, known in record.unclean_starts.items()
             }
         if life.broker_id in record.flipped:
-            # A flipped length looks like an append that a crash has torn: what lay behind is gone, the epoch goes on.
+            # A flipped length looks like an interrupted append: later records are lost, the epoch continues.
             record.voided = record.voided or f"{life.name} leads with damaged records"
             record.led_damaged = True
         if record.voided:
@@ -375,7 +375,7 @@ class ReplicaChecks:
         if not record.is_valid_leader(life.broker_id, leader_epoch):
             return
         if record.topic_id in self._cluster.checks.dead_topic_ids:
-            return  # The controller elects nobody any more, and says who led until it is deleted.
+            return  # The controller elects no leader any more, and returns the last leader until the topic is deleted.
         self._verdicts.check(
             "R5",
             record.has_all_committed(log.mirror),
@@ -448,7 +448,7 @@ class ReplicaChecks:
             # reached the file: it was answered as in doubt.
             common = min(before.mirror.end, log.mirror.end)
             kept = before.mirror.chain_at(common) == log.mirror.chain_at(common)
-        # Where an empty log begins is durable before anybody counts on it.
+        # The start of an empty log is durable before any process relies on it.
         kept = kept or (not before.mirror.ends and (record.zk is None or life.broker_id not in record.zk.isr))
         self._verdicts.exercise("R14")
         if life.broker_id in record.flipped:
@@ -464,9 +464,9 @@ class ReplicaChecks:
                 record.incomplete.add(life.broker_id)
                 known = before.mirror.chain_at(log.mirror.end)
                 own = log.mirror.chain_at(log.mirror.end) if log.mirror.chains else known
-                # A truncation that was not durable may be undone; what comes back was once appended.
+                # A truncation that was not durable may be undone; the restored records were appended once.
                 once = record.lineage.get((log.mirror.end, log.mirror.epochs[-1])) if log.mirror.epochs else None
-                # Segments that came back with the power begin where nobody knows what lies below.
+                # Segments restored by a power failure begin at an offset below which the records are unknown.
                 had = own in (known, once) if own is not None else log.mirror.begins(before.mirror)
                 if known is not None and not had:
                     self._verdicts.fail("R14", f"{record}: {life.name} restarts with a history it never had")

@@ -46,7 +46,7 @@ class World:
         self._digest = hashlib.blake2b(digest_size=16)
 
     def chance(self, label: str) -> random.Random:
-        """Return a random stream of its own for this label, the same for the same seed and label."""
+        """Return the random stream of this label; the same seed and label give the same stream."""
         key = hashlib.blake2b(f"{self.seed}/{label}".encode(), digest_size=16).digest()
         return random.Random(int.from_bytes(key, "big"))
 
@@ -163,7 +163,7 @@ class NodeScheduler:
         self.paused = True
 
     def resume(self) -> None:
-        """Run what was held, in order, and go on."""
+        """Run the held callbacks in order, and continue."""
         self.paused = False
         held, self._held = self._held, []
         for timer in held:

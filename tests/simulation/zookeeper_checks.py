@@ -269,7 +269,7 @@ class ZooKeeperChecks:
     def _shape(self, record: PartitionRecord, old: LeaderAndIsr | None, new: LeaderAndIsr) -> None:
         leader_is_in = new.leader == NO_LEADER or new.leader in new.isr
         self._verdicts.check("R11", bool(new.isr) and leader_is_in, f"{record}: leader {new.leader}, ISR {new.isr}")
-        # Replicas of a move that ends leave one by one: nobody comes in who is not assigned, but some may still be in.
+        # Replicas of a completed reassignment leave one by one: no unassigned one joins, but some may still be in it.
         before = () if old is None else old.isr
         strangers = [member for member in new.isr if member not in record.assignment.replicas + before]
         self._verdicts.check("R11", not strangers, f"{record}: {strangers} of {new.isr} are not assigned")
@@ -280,7 +280,7 @@ class ZooKeeperChecks:
         life = self._lives[write.session_id]
         assert isinstance(life, BrokerLife)
         record.isr_written_in[new.zk_version] = self.registered.get(life.broker_id, -1)
-        # A leader that restarts within its epoch is told the present controller's epoch, and writes that.
+        # A leader that restarts within its epoch receives the present controller epoch, and writes it.
         kept = (new.leader, new.leader_epoch) == (old.leader, old.leader_epoch) and (
             old.controller_epoch <= new.controller_epoch <= self.controller_epoch
         )
@@ -294,7 +294,7 @@ class ZooKeeperChecks:
         hosted = life.node.replica_manager.partitions.get(record.topic_partition)
         follower = None if hosted is None else hosted.followers.get(broker_id)
         if record.topic_partition in life.node.replica_manager.offline:
-            return  # Its directory has failed while the write was under way; nobody knows any more what was known.
+            return  # Its directory failed during the write, so the state known to it is unknown.
         if hosted is None or hosted.log is None or follower is None or hosted.leader_epoch_start_offset is None:
             self._verdicts.check("R13", False, f"{record}: {life.name} admits {broker_id} without following it")
             return
@@ -302,12 +302,12 @@ class ZooKeeperChecks:
         least = max(hosted.log.high_watermark, hosted.leader_epoch_start_offset)
         text = f"{record}: {life.name} admits {broker_id} at {end}, needed {least}"
         fetched = self._cluster.checks.control.fetched_in.get((hosted, broker_id)) == hosted.leader_epoch
-        # A fetch that was overtaken by the one that counted may have come since, with an earlier offset.
+        # A delayed earlier fetch, with a lower offset, may have arrived since.
         log = record.logs.get(broker_id)
         has_it = (end is not None and end >= least) or (log is not None and log.log_end_offset >= least)
         self._verdicts.check("R13", fetched and has_it, text)
         registration = self.registered.get(broker_id)
-        # Whoever is not registered at this moment has died since it caught up: it left nobody else in its place.
+        # A broker that is not registered now has died since it caught up.
         self._verdicts.check(
             "R13",
             registration in (None, follower.broker_epoch),

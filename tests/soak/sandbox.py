@@ -146,7 +146,7 @@ class Disks:
             raise
 
     def close(self) -> None:
-        """Unmount them; what they hold is gone."""
+        """Unmount them; their content is lost."""
         self._ends.close()
 
     def fill(self, broker_id: int) -> None:

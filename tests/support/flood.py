@@ -1,4 +1,4 @@
-"""Clients that do a broker no good, by the hundred, each with a connection of its own.
+"""Hundreds of hostile clients of a broker, each with its own connection.
 
 They speak HTTP/2 over plain sockets: gRPC's own client copies every message, takes what it is sent and keeps to limits
 of its own, and would be the first to run out of memory. Four kinds: *large* ones send the largest requests a broker

@@ -1,4 +1,4 @@
-"""A client on generated stubs alone: what tests use to look at a cluster without trusting our own client library.
+"""A client on generated stubs alone, with which tests read a cluster independently of our client library.
 
 It finds controller and leaders by itself, follows hints, and retries until a deadline.
 """

@@ -171,10 +171,16 @@ class ControllerNode:
             rng,
             lambda controller_id, epoch: self._enqueue(ev.ActiveControllerDead(controller_id, epoch)),
         )
-        self._machine = ControllerEventHandler(
-            self._components, election, self._standby, on_active_change or (lambda _: None), on_takeover or (lambda _: None)
+        self._event_handler = ControllerEventHandler(
+            self._components,
+            election,
+            self._standby,
+            on_active_change or (lambda _: None),
+            on_takeover or (lambda _: None),
         )
-        self._queue = EventQueue(scheduler, zookeeper, self._machine.process, on_event_handled or (lambda *_: None))
+        self._queue = EventQueue(
+            scheduler, zookeeper, self._event_handler.process, on_event_handled or (lambda *_: None)
+        )
         self.admin = AdminCalls(self._ask)
         """Administrative requests: partitions, reassignments, elections, configuration."""
         self._session_id = 0
@@ -193,13 +199,13 @@ class ControllerNode:
         self._stopped = True
         self._standby.stop()
         self._queue.close()
-        self._machine.resign("the process stops")
+        self._event_handler.resign("the process stops")
         self._zookeeper.close()
 
     @property
     def is_active(self) -> bool:
         """Whether this controller is active."""
-        return self._machine.is_active
+        return self._event_handler.is_active
 
     @property
     def is_idle(self) -> bool:
@@ -214,7 +220,7 @@ class ControllerNode:
     @property
     def active_controller(self) -> ActiveController | None:
         """The active controller in the knowledge of this process; None when it knows none."""
-        return self._machine.active_controller
+        return self._event_handler.active_controller
 
     @property
     def metadata_revisions(self) -> MetadataRevisions:
@@ -326,7 +332,7 @@ class ControllerNode:
         """Return the cluster in the knowledge of this process."""
         context = self._components.context
         brokers = tuple(context.brokers[broker_id] for broker_id in context.registered_broker_ids())
-        return ClusterDescription(self._machine.cluster_id, brokers, self.active_controller, context.epoch)
+        return ClusterDescription(self._event_handler.cluster_id, brokers, self.active_controller, context.epoch)
 
     def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
         """Return topics by name; without names all topics, sorted.
@@ -434,8 +440,8 @@ class ControllerNode:
             # Abort the running event and drop the queued events: all were decided under the old session. A session in
             # doubt counts as ended, by this process's clock (docs/protocol/zookeeper.md#session-in-doubt).
             self._queue.clear()
-            self._machine.resign(f"the session is {session.state.name.lower()}")
-            self._machine.active_controller = None
+            self._event_handler.resign(f"the session is {session.state.name.lower()}")
+            self._event_handler.active_controller = None
 
     def _on_response(self, broker_id: int, request: ControlRequest, response: ControlResponse) -> None:
         if isinstance(request, LeaderAndIsrRequest):

@@ -218,7 +218,7 @@ class MemoryZooKeeper:
         self._scheduler.call_later(self._reconnect_delay_ms, self._connect)
 
     def _tend(self, connection: _Connection) -> None:
-        """Keep the session alive, and give the connection up when nothing comes back."""
+        """Keep the session alive, and close the connection when no reply arrives."""
         if connection is not self._connection:
             return
         now_ms = self._scheduler.now_ms()

@@ -1,4 +1,4 @@
-"""ZooKeeper's tree of nodes in memory: what each write does, all or nothing, and what it changed.
+"""ZooKeeper's tree of nodes in memory: the effect of each write, all or nothing, and the changes that it made.
 
 Order of checks and numbering follow PrepRequestProcessor and DataTree of ZooKeeper 3.9, and are compared with a real
 server by tests/integration/test_zookeeper_differential.py.

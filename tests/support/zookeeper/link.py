@@ -36,7 +36,7 @@ class Link:
         return 0.0
 
     def cut(self, *, requests: bool = True, replies: bool = True) -> None:
-        """Stop messages in one direction or both; neither side is told."""
+        """Stop messages in one direction or both; neither side is notified."""
         self.requests_cut = self.requests_cut or requests
         self.replies_cut = self.replies_cut or replies
 

@@ -187,7 +187,7 @@ class MemoryZooKeeperServer:
             self._drop(connection)
 
     def start(self) -> None:
-        """Come up again; every session gets its full timeout anew."""
+        """Start again; every session gets its full timeout."""
         if self.up:
             return
         self.up = True

@@ -10,7 +10,7 @@ W = TypeVar("W")
 
 
 class WatchTable(Generic[W]):
-    """Who wants to hear of which node; a watcher is a connection. Watchers fire in the order they were set."""
+    """Watches by node; a watcher is a connection. Watches fire in the order in which they were set."""
 
     def __init__(self) -> None:
         self._data: dict[str, dict[W, None]] = {}

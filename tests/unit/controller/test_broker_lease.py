@@ -91,7 +91,7 @@ def test_a_leader_without_lease_is_replaced_when_an_isr_member_sends_heartbeats_
     cluster = started(("a", (1, 2)))
     pass_ms(cluster, 2 * LEASE_MS, 1, 3)
     pass_ms(cluster, 2 * LEASE_MS, 3)
-    assert cluster.state("a-0") == "1/0 isr [1, 2] ce 1 v0", "nobody else could lead"
+    assert cluster.state("a-0") == "1/0 isr [1, 2] ce 1 v0", "no other replica can lead"
     pass_ms(cluster, LEASE_MS, 2, 3)
     assert cluster.state("a-0") == "2/1 isr [2] ce 1 v1"
 
@@ -102,7 +102,7 @@ def test_a_leader_without_lease_is_replaced_by_a_replica_that_joins_its_isr() ->
     cluster.change_isr("b-0", [1])
     cluster.settle()
     pass_ms(cluster, 2 * LEASE_MS, 2, 3)
-    assert cluster.state("a-0") == "1/0 isr [1] ce 1 v1", "nobody else could lead"
+    assert cluster.state("a-0") == "1/0 isr [1] ce 1 v1", "no other replica can lead"
     cluster.change_isr("a-0", [1, 2])
     cluster.settle()
     assert cluster.state("a-0") == "2/1 isr [2] ce 1 v3"

@@ -181,7 +181,7 @@ def test_a_restored_id_reaches_the_standby() -> None:
     cluster.settle()
     assert cluster.data(znodes.topic_path("t"))["topic_id"] == topic_id
     assert standby.is_warm
-    mirror = standby._machine._standby.mirror
+    mirror = standby._event_handler._standby.mirror
     assert mirror is not None
     assert mirror.topics["t"].topic_id == topic_id
     assert mirror.topics["t"].states, "the standby has its states under the restored id"

@@ -479,7 +479,7 @@ def test_a_standby_that_does_not_keep_up_is_dropped() -> None:
 def test_a_controller_that_resigns_ends_its_streams() -> None:
     cluster, standby = pair()
     active = cluster.controllers[CONTROLLER_ID]
-    active._machine.resign("a test wants it")
+    active._event_handler.resign("a test wants it")
     cluster.settle()
     assert active._components.publisher.follower_count == 0
     assert not standby.is_warm

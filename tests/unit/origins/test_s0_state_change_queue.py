@@ -86,7 +86,7 @@ def test_s0_1_orders_arrive_in_order_and_outlive_a_receiver() -> None:
         setup.queue.put(order)
     first = setup.receiver()
     assert first.handle_next() is Outcome.STARTED
-    # The broker goes down; its queue is written on, and a new process goes on where the old one was.
+    # The broker goes down; its queue still grows, and a new process continues at the old position.
     setup.queue.put(orders[3])
     assert setup.pending() == orders[1:]
     assert setup.receiver().handle_all() == [Outcome.CLOSED, Outcome.STARTED, Outcome.CLOSED]
@@ -182,7 +182,7 @@ def test_s0_2_today_a_broker_that_was_down_deletes_its_replica_when_it_is_back()
     cluster.settle()
     cluster.zk(Create(znodes.delete_topic_path("a")))
     cluster.settle()
-    assert cluster.children(znodes.DELETE_TOPICS) == ("a",), "the intent waits in a node of its own"
+    assert cluster.children(znodes.DELETE_TOPICS) == ("a",), "the intent waits in a separate node"
     cluster.told()
     cluster.start_broker(2)
     cluster.settle()

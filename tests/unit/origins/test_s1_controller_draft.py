@@ -100,7 +100,7 @@ def test_s1_3_an_isr_write_with_an_old_version_fails_and_changes_nothing() -> No
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster[1].produce(b"a")
     cluster.until_in_sync(1, 2, 3)
-    # A controller has decided anew, and the old leader does not know.
+    # A controller has made another decision, which the old leader does not know.
     cluster.decide(2, 1, (1, 2, 3), to=[2, 3])
     cluster.cuts |= {(2, 1), (3, 1)}
     cluster[1].produce(b"b", acks=RequiredAcks.LEADER)
@@ -109,7 +109,7 @@ def test_s1_3_an_isr_write_with_an_old_version_fails_and_changes_nothing() -> No
     found = cluster.state()
     assert (found.leader, found.leader_epoch) == (2, 1) and {2, 3} <= set(found.isr)
     assert not cluster[1].said(StateChangeKind.ISR_SHRUNK)
-    assert cluster[1].log().high_watermark == 1, "the record that nobody else has is not committed"
+    assert cluster[1].log().high_watermark == 1, "a record on one replica only is not committed"
 
 
 # S1-5
@@ -210,7 +210,9 @@ def test_s1_10_a_broker_that_was_down_receives_the_new_leader_when_it_starts() -
     cluster.time.run_until(lambda: cluster.partition_of(TP).leader == 2, 5_000)
     sent_while_down = [to for to, _ in cluster.controls[0].sent if to == 3]
     cluster.write(TP, b"c")
-    assert [to for to, _ in cluster.controls[0].sent if to == 3] == sent_while_down, "nothing is sent to who is down"
+    assert [to for to, _ in cluster.controls[0].sent if to == 3] == sent_while_down, (
+        "no request is sent to a broker that is down"
+    )
     broker = cluster.restart(3)
     cluster.time.run_until(lambda: TP in broker.node.replica_manager.partitions, 5_000)
     hosted = broker.node.replica_manager.partitions[TP]

@@ -93,7 +93,7 @@ def test_s2_1_every_operation_on_an_offline_partition_answers_a_storage_error_un
     assert list(broker.node.replica_manager.offline) == [TP]
     assert set(answers(broker, TP).values()) == {ErrorCode.KAFKA_STORAGE_ERROR}
     served = {name: code for name, code in answers(broker, OTHER).items() if name != "replica fetch"}
-    assert set(served.values()) == {None}, "the partition on the other disk is as it was"
+    assert set(served.values()) == {None}, "the partition on the other disk is unchanged"
     broker.crash()
     broker.files.fails = lambda _operation, _path: False
     cluster.server.expire(broker.zookeeper.session_id)
@@ -198,7 +198,7 @@ def test_s2_3_a_topics_counters_of_a_role_are_removed_when_no_partition_has_the_
     cluster.decide(2, 1, (1, 2), (1, 2), tp=OTHER)
     assert following <= topic_series(cluster[ME], TP.topic) and not leading & topic_series(cluster[ME], TP.topic)
     assert (counted.messages_in, counted.bytes_in, counted.replication_bytes_out) == (0, 0, 0)
-    assert traffic.all.messages_in == 2, "the broker's own counters go on"
+    assert traffic.all.messages_in == 2, "the broker's own counters continue"
     cluster[2].produce(b"b")
     cluster.until_in_sync(1, 2)
     assert counted.replication_bytes_in
@@ -216,7 +216,7 @@ def test_s2_6_the_steps_of_becoming_a_follower_run_in_order(monkeypatch: pytest.
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster[1].produce(b"a")
     cluster.until_in_sync(1, 2, 3)
-    # Broker 3 has a record of epoch 0 that nobody else got, then 2 leads: 3 has to wait, stop, follow and truncate.
+    # Broker 3 alone has a record of epoch 0, then 2 leads: 3 must wait, stop, follow and truncate.
     cluster.cuts |= {(1, 3), (2, 3)}
     cluster.decide(3, 1, (1, 2, 3), to=[3])
     trace: list[str] = []
@@ -270,7 +270,7 @@ def test_s2_6_the_steps_of_becoming_a_follower_run_in_order(monkeypatch: pytest.
     ]
     failure = waiting[0].failure
     assert failure is not None and failure.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert {leader for leader, _ in cluster[3].transport.fetches[sent:]} == {2}, "nothing from anybody else"
+    assert {leader for leader, _ in cluster[3].transport.fetches[sent:]} == {2}, "no request from another broker"
     assert cluster[3].values() == [b"a"]
 
 

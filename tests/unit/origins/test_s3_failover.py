@@ -34,7 +34,7 @@ def test_s3_2_s3_3_one_event_halts_deletions_and_elects_leaders_of_other_partiti
     assert context.deletion_ineligible == {"gone"}
     assert context.replica_state(Replica(tp("led-0"), 1)) is ReplicaState.OFFLINE
     offline = [c.topic_partition for c in cluster.state_changes if c.to_state == PartitionState.OFFLINE.value]
-    assert offline == [tp("led-0")], "only what the dead broker led, and what nobody deletes"
+    assert offline == [tp("led-0")], "only partitions that the dead broker led and that are not being deleted"
     assert cluster.state("led-0") == "3/1 isr [3] ce 1 v1"
     assert cluster.state("followed-0") == "2/1 isr [2] ce 1 v1", "it only lost an ISR member"
     assert cluster.state("elsewhere-0") == "2/0 isr [2, 3] ce 1 v0"
@@ -51,7 +51,7 @@ def test_s3_7_a_single_replica_that_goes_down_leaves_leader_minus_1_and_leads_ag
     data = cluster.zk(GetData(znodes.partition_state_path(TP))).data  # type: ignore[attr-defined]
     expected = {"version": 1, "leader": -1, "leader_epoch": 1, "controller_epoch": 2, "isr": [1]}
     assert json.loads(data) == expected
-    # A client is told by any broker's metadata that there is no leader: LEADER_NOT_AVAILABLE, to be tried again.
+    # Any broker's metadata has no leader: clients get LEADER_NOT_AVAILABLE and retry.
     cluster.time.run_for(50)
     for broker_id in (2, 3):
         known = cluster[broker_id].node.metadata.snapshot.partition(TP)
@@ -69,7 +69,7 @@ def test_s3_7_a_single_replica_that_goes_down_leaves_leader_minus_1_and_leads_ag
 
 
 class Load:
-    """A client that writes one record after the other, to whoever leads, and never gives up."""
+    """A client that writes one record after the other to the present leader, and retries without end."""
 
     def __init__(self, cluster: WholeCluster, tp: TopicPartition) -> None:
         self.cluster = cluster

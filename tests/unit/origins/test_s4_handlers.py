@@ -105,7 +105,7 @@ def test_s4_1_each_watch_fires_its_event_repeatedly(
 
 
 def finish_and_ask_again(cluster: Cluster) -> None:
-    """The node goes when what it asks for is done; only then can it be created anew."""
+    """Complete the request; its node is deleted then, and can be created again."""
     assert events_of(cluster, rewrite(znodes.REASSIGN_PARTITIONS)) == [], "a rewritten node is no new request"
     cluster.change_isr("a-0", [1, 2, 3], notify=False)
     cluster.settle()
@@ -167,7 +167,7 @@ def test_s4_4_a_new_topic_takes_the_seven_steps_in_order(create: Callable[[Clust
         (tp("new-0"), 1, "OnlineReplica"),
         (tp("new-0"), 2, "OnlineReplica"),
     ]
-    assert cluster.told()[1] == ["LAI new-0 1/0 [1, 2] new", "UM {new-0 1/0 [1, 2]}"]  # 7: the brokers hear of it
+    assert cluster.told()[1] == ["LAI new-0 1/0 [1, 2] new", "UM {new-0 1/0 [1, 2]}"]  # 7: the brokers receive it
     assert cluster.state("new-0") == "1/0 isr [1, 2] ce 1 v0"
 
 
@@ -220,7 +220,7 @@ def test_s4_13_a_reassignment_passes_the_states_of_the_table() -> None:
             walk.append(f"state {state.leader}/{state.leader_epoch} {list(state.isr)}")
     assert walk == [
         "topic [4, 5, 6, 1, 2, 3] +[4, 5, 6] -[1, 2, 3]",  # U
-        "state 1/10 [1, 2, 3]",  # A1: only the epoch rises, nobody is elected
+        "state 1/10 [1, 2, 3]",  # A1: only the epoch rises, no leader is elected
         "state 1/10 [1, 2, 3, 4, 5, 6]",  # the leader's own write
         "state 4/11 [1, 2, 3, 4, 5, 6]",  # B3
         "state 4/12 [2, 3, 4, 5, 6]",  # B4, one write for each replica removed

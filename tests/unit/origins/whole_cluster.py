@@ -20,7 +20,7 @@ SESSION_TIMEOUT_MS = 6_000
 
 
 class DirectControl:
-    """Carries control requests from one controller to broker cores; who is down, or hidden, is not reached."""
+    """Delivers control requests from one controller to broker cores that are up and not hidden."""
 
     def __init__(self, cluster: "WholeCluster") -> None:
         self._cluster = cluster
@@ -145,7 +145,7 @@ class WholeCluster(BrokerCluster):
         return broker if broker is not None and broker.up else None
 
     def write(self, tp: TopicPartition, value: bytes, max_ms: int = 20_000) -> None:
-        """Write one record with acks=all as a client would: to whoever leads, again after each retriable refusal."""
+        """Write one record with acks=all as a client would: to the leader, with retries after retriable errors."""
         deadline_ms = self.time.now_ms() + max_ms
         while self.time.now_ms() < deadline_ms:
             leader = self.leader(tp)

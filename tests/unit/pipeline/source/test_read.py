@@ -386,7 +386,7 @@ def test_a_time_found_among_records_newer_than_the_plan_is_no_loss() -> None:
 
 
 class GrowingPartition(ServedPartition):
-    """Everything is committed at the moment somebody asks for a time."""
+    """A partition whose records are committed when an offset is looked up by time."""
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         self.high_watermark = self.batches[-1][0] + 1
