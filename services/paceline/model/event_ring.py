@@ -54,8 +54,7 @@ class EventRing:
         self._end += 1
 
     def position_since(self, wall_ms: int) -> int:
-        """Return the position of the oldest change in the ring made at ``wall_ms`` or later, `end` without such a
-        change.
+        """Return the position of the oldest change in the ring made at ``wall_ms`` or later, `end` without one.
 
         When the wall clock was set back, an earlier change may follow a later change: the first match in the ring
         counts.

@@ -24,11 +24,10 @@ REPORT_RETRIES: Final = 25
 
 
 class ControllerHeartbeats:
-    """Sends a heartbeat per third of a lease to the controller in the metadata, otherwise to the controller in
-    ZooKeeper.
+    """Sends three heartbeats per lease to the controller in the metadata, otherwise to the controller in ZooKeeper.
 
-    After a failed heartbeat the next heartbeat looks the controller up in ZooKeeper; after a look-up without response
-    the next heartbeat uses the metadata again.
+    After a failed heartbeat the next heartbeat reads the controller from ZooKeeper; after a read without response the
+    next heartbeat uses the metadata again.
     """
 
     def __init__(

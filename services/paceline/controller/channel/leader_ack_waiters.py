@@ -65,8 +65,7 @@ class LeaderAckWaiters:
             self._finish_if_done(waiting)
 
     def resigned(self) -> None:
-        """Answer all waiting requests: the changes are written, but this controller receives no more
-        acknowledgements."""
+        """Answer all waiting requests: their changes are written, but no more acknowledgements will arrive here."""
         for waiting in tuple(self._waits):
             self._give_up(waiting, RequestTimedOutError("the controller resigned; written changes remain in effect"))
 

@@ -77,8 +77,7 @@ def alter_reassignments(
 
 
 def on_reassignment_node(components: ControllerComponents, only_new: bool = False) -> Flow[set[TopicPartition]]:
-    """Serve ``/admin/reassign_partitions`` and return the partitions it moves; invalid entries are removed from the
-    node.
+    """Start the reassignments in ``/admin/reassign_partitions``, remove invalid entries, and return the partitions.
 
     With ``only_new``, entries whose reassignment to the same target already runs are skipped.
     """

@@ -231,8 +231,7 @@ class ReplicaStateMachine:
     def _remove_from_isr(
         self, broker_id: int, topic_partitions: Sequence[TopicPartition], fence: bool
     ) -> Flow[dict[TopicPartition, LeaderAndIsr]]:
-        """Return the leadership of every partition whose ISR now lacks the broker, whether or not a write was
-        needed."""
+        """Return the leadership of every partition whose ISR now lacks the broker, written or unchanged."""
         context = self._context
         removed: dict[TopicPartition, LeaderAndIsr] = {}
         remaining = list(topic_partitions)
@@ -274,8 +273,7 @@ class ReplicaStateMachine:
         return {tp: removed[tp] for tp in topic_partitions if tp in removed}
 
     def _has_new_epoch(self, topic_partition: TopicPartition) -> bool:
-        """Whether the running event has elected a leader, or found that there is no leader that could change the
-        ISR."""
+        """Whether the running event has elected a leader, or found that no leader could change the ISR."""
         context = self._context
         if topic_partition not in context.seen_in_event:
             return False
@@ -284,8 +282,7 @@ class ReplicaStateMachine:
         return not (is_offline and context.leadership[topic_partition].has_leader)
 
     def _has_lost_former_member(self, broker_id: int, topic_partition: TopicPartition) -> bool:
-        """Whether a former member with all committed records is on a failed directory, which may be replaced by an
-        empty disk."""
+        """Whether a former member with all committed records is on a failed directory: its next disk may be empty."""
         failed = topic_partition in self._context.on_offline_dirs.get(broker_id, ())
         return failed and broker_id in self._context.isr_history(topic_partition).former
 

@@ -73,8 +73,10 @@ def run(spark: Any, config: PlanConfig, listener: JobListener | None = None) -> 
 
 
 def best_plan(spark: Any, model: ClusterModel, config: PlanConfig) -> Plan:
-    """Solve with every seed and return the plan that breaks no rule, leaves the fewest brokers out of their limits and
-    copies the fewest bytes, in that order of priority."""
+    """Solve with every seed and return the best plan.
+
+    In this order: it breaks no rule, leaves the fewest brokers outside their limits, and copies the fewest bytes.
+    """
     if config.seeds == 1:
         return solve(model, config.seed, config.threshold)
     task = _Solve(model, config.seed, config.threshold)
