@@ -1,4 +1,7 @@
-"""Select the replica from which a consumer reads (KIP-392): in its own rack, so that records cross racks once."""
+"""Select the replica from which a consumer reads: in its own rack, so that records cross racks once.
+
+Source: docs/protocol/replication.md#reading-from-a-follower; KIP-392.
+"""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple

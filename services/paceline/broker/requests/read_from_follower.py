@@ -1,4 +1,7 @@
-"""Client reads from a follower (KIP-392): only records that the follower knows to be committed."""
+"""Client reads from a follower: only records that the follower knows to be committed.
+
+Source: docs/protocol/replication.md#reading-from-a-follower; KIP-392.
+"""
 
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.fetch_types import PartitionRead

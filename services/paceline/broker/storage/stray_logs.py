@@ -8,7 +8,8 @@ When the topic was deleted since, the log is found only when a new topic of that
 
 A log that is not in the metadata stays: the node of its topic may be unreadable, or ZooKeeper may have lost its data.
 Stray logs are renamed, reported and kept; this module deletes no log.
-Source: docs/decisions/0011-damaged-and-stray-logs.md.
+
+Source: docs/protocol/log-format.md#stray-logs; docs/decisions/0011-damaged-and-stray-logs.md.
 """
 
 import logging
