@@ -29,7 +29,7 @@ def test_the_cluster_answers_with_addresses_that_work_from_outside(cluster: Comp
     assert controller == cluster.address(CONTROLLERS[description.controller_id])
 
 
-def test_killing_the_leaders_container_loses_nothing_that_was_acknowledged(
+def test_killing_the_leaders_container_loses_no_acknowledged_record(
     cluster: ComposeCluster, client: StubClient
 ) -> None:
     topic = "leader-killed"
@@ -130,7 +130,7 @@ def test_a_frozen_leader_is_replaced_and_its_writes_do_not_survive_it(
     assert load.problems(client) == []
 
 
-def test_a_leader_cut_off_from_everybody_is_replaced_and_comes_back_with_the_same_log(
+def test_a_leader_that_is_cut_off_is_replaced_and_returns_with_the_same_log(
     cluster: ComposeCluster, client: StubClient
 ) -> None:
     topic = "leader-cut-off"
@@ -149,7 +149,7 @@ def test_a_leader_cut_off_from_everybody_is_replaced_and_comes_back_with_the_sam
     assert load.problems(client) == []
 
 
-def test_a_controller_that_was_cut_off_does_not_rule_when_it_comes_back(
+def test_a_controller_that_was_cut_off_is_not_active_when_it_returns(
     cluster: ComposeCluster, client: StubClient
 ) -> None:
     before = client.describe_cluster()

@@ -25,7 +25,7 @@ def test_the_image_keeps_to_its_size_budget() -> None:
     assert details["Size"] / 1e6 < SIZE_BUDGET_MB
 
 
-def test_processes_run_as_a_user_of_their_own() -> None:
+def test_processes_run_as_a_dedicated_user() -> None:
     assert run([*_RUN, IMAGE, "sh", "-c", "id -u; id -g"]).split() == ["10001", "10001"]
 
 
@@ -51,7 +51,7 @@ def test_the_health_check_of_a_process_that_does_not_run_fails() -> None:
 
 
 @pytest.mark.parametrize("service", ["broker", "controller"])
-def test_a_service_that_is_told_nothing_says_what_is_missing(service: str) -> None:
+def test_a_service_without_settings_names_the_missing_ones(service: str) -> None:
     script = f"python -m paceline.{service} 2>&1; echo exit $?"
     answer = run([*_RUN, IMAGE, "sh", "-c", script])
     assert "zookeeper.connect" in answer

@@ -29,7 +29,7 @@ PREVIOUS = "compose: secure the containers by default"
 """Subject of the first commit with the secured compose file, which is the file that tests start."""
 
 
-def test_a_topic_deleted_while_a_broker_is_away_is_deleted_there_too(
+def test_a_topic_deleted_while_a_broker_is_down_is_deleted_there_later(
     cluster: ComposeCluster, client: StubClient
 ) -> None:
     topic = "deleted-while-away"

@@ -136,7 +136,7 @@ def test_the_compiled_codec_agrees_with_the_reference_decoder(path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", LOGS, ids=IDS)
-def test_look_ups_by_offset_find_what_kafka_finds(path: Path) -> None:
+def test_lookups_by_offset_find_the_same_batch_as_kafka(path: Path) -> None:
     files = memory_copy(path)
     for fact in facts(path):
         if "lookup_offset" in fact:
@@ -149,7 +149,7 @@ def test_look_ups_by_offset_find_what_kafka_finds(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", LOGS, ids=IDS)
-def test_look_ups_by_timestamp_find_what_kafka_finds(path: Path) -> None:
+def test_lookups_by_timestamp_find_the_same_record_as_kafka(path: Path) -> None:
     files = memory_copy(path)
     for fact in facts(path):
         if "lookup_timestamp" in fact:
@@ -331,7 +331,7 @@ def test_rebuilt_indexes_have_the_entries_of_the_topics_settings(name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["idempotent-0", "orders-eu.v1-0", "txn-0"])
-def test_recovery_after_a_kill_rebuilds_what_a_clean_stop_would_have_left(name: str) -> None:
+def test_recovery_after_a_kill_rebuilds_the_files_of_a_clean_stop(name: str) -> None:
     path = GOLDEN / "log" / "killed" / name
     files = memory_copy(path)
     for checkpoint in (GOLDEN / "checkpoints" / "killed").iterdir():

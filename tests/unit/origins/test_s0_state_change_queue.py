@@ -79,7 +79,7 @@ class Setup:
 # S0-1
 
 
-def test_s0_1_orders_arrive_in_order_and_outlive_a_receiver() -> None:
+def test_s0_1_orders_arrive_in_order_and_survive_a_receiver() -> None:
     setup = Setup()
     orders = [start("a-0", 5), close("b-1", 2), start("a-2", 5), close("a-0", 4)]
     for order in orders[:3]:
@@ -115,7 +115,7 @@ def test_s0_1_ten_thousand_children_are_still_in_the_order_of_their_numbers() ->
     assert [entry.change.topic_partition.partition for entry in queue.pending()] == [9, 10, 9_999, 10_000]
 
 
-def test_s0_1_s1_15_today_the_queue_dies_with_its_controller_and_the_next_one_tells_everything() -> None:
+def test_s0_1_s1_15_today_the_queue_ends_with_its_controller_and_the_next_one_sends_all_states() -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.start_controller()
@@ -173,7 +173,7 @@ def test_s0_2_the_default_size_is_a_thousand() -> None:
     assert [entry.change.epoch for entry in kept_when_full(entries)] == list(range(500, 1_000))
 
 
-def test_s0_2_today_a_broker_that_was_down_deletes_its_replica_when_it_is_back() -> None:
+def test_s0_2_today_a_broker_that_was_down_deletes_its_replica_when_it_returns() -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.start_controller()
@@ -190,7 +190,7 @@ def test_s0_2_today_a_broker_that_was_down_deletes_its_replica_when_it_is_back()
     assert cluster.children(znodes.DELETE_TOPICS) == () and not cluster.exists(znodes.topic_path("a"))
 
 
-def test_s0_2_today_the_replica_itself_is_gone_when_its_broker_is_back() -> None:
+def test_s0_2_today_the_replica_is_deleted_on_disk_when_its_broker_returns() -> None:
     cluster = WholeCluster((1, 2), controllers=1)
     cluster.create("orders", (1, 2))
     cluster.write(TP, b"a")
@@ -238,7 +238,7 @@ def test_s0_3_without_a_leader_only_an_administrators_start_counts() -> None:
     assert setup.receiver().handle_all() == [Outcome.IGNORED, Outcome.STARTED]
 
 
-def test_s0_3_a_start_that_is_replayed_does_no_harm() -> None:
+def test_s0_3_a_repeated_start_changes_nothing() -> None:
     setup = Setup()
     for _ in range(2):
         setup.queue.put(start("a-0", 5))
@@ -246,7 +246,7 @@ def test_s0_3_a_start_that_is_replayed_does_no_harm() -> None:
     assert setup.replicas.present == {tp("a-0")}
 
 
-def test_s0_3_today_a_new_replica_is_made_in_the_current_epoch_only() -> None:
+def test_s0_3_today_a_new_replica_is_created_in_the_current_epoch_only() -> None:
     cluster = BrokerCluster((1, 2))
     decision = cluster.decide(1, 4, (1,), (1, 2), to=[1], is_new=True)
     cluster.set_controller_epoch(2)
@@ -308,7 +308,7 @@ def test_s0_5_a_crash_between_handling_and_removal_repeats_the_order_without_har
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b'{"state":"open-replica","topic":"a","partition":"0","epoch":"1"}']
 )
-def test_s0_5_what_is_no_order_does_not_stop_the_queue(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_s0_5_malformed_data_does_not_stop_the_queue(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     setup = Setup()
     setup.cluster.zk(Create(f"/brokers/state/{BROKER}/", data, sequential=True))
     setup.queue.put(start("a-0", 5))

@@ -12,7 +12,7 @@ DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text
 
 
 @pytest.mark.parametrize(("heading", "known"), [("Options", KNOWN), ("Writing", WRITE_OPTIONS)])
-def test_every_option_is_told_and_no_other(heading: str, known: tuple[str, ...]) -> None:
+def test_every_option_is_documented_and_no_other(heading: str, known: tuple[str, ...]) -> None:
     table = DOCUMENT.split(f"## {heading}")[1].split("\n## ")[0]
     told = [
         name for row in table.splitlines() if row.startswith("| `") for name in re.findall("`(.+?)`", row.split("|")[1])
@@ -20,7 +20,7 @@ def test_every_option_is_told_and_no_other(heading: str, known: tuple[str, ...])
     assert sorted(told) == sorted(known)
 
 
-def test_every_column_is_told() -> None:
+def test_every_column_is_documented() -> None:
     columns = DOCUMENT.split("## Columns")[1].split("\n## ")[0]
     assert [name for name in ALL_COLUMNS if f"`{name}`" not in columns] == []
 

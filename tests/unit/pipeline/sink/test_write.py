@@ -272,7 +272,7 @@ def test_writers_open_no_connection_and_travel_to_the_executors() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.LEADER_NOT_AVAILABLE])
-def test_a_refusal_that_may_pass_is_tried_again_in_order(served: ServedCluster, code: ErrorCode) -> None:
+def test_a_retriable_refusal_is_retried_in_order(served: ServedCluster, code: ErrorCode) -> None:
     served.partitions["u", 0].produce_errors = [code, code]
     made = [b"%03d" % n * 20 for n in range(300)]
     write(options(served, topic="u", paceline__batch__size="500"), rows(made))
@@ -297,7 +297,7 @@ def test_a_lost_answer_repeats_a_batch_at_least_once_and_keeps_the_order(served:
     assert list(dict.fromkeys(found)) == made
 
 
-def test_a_refusal_for_good_fails_the_task(served: ServedCluster) -> None:
+def test_a_final_refusal_fails_the_task(served: ServedCluster) -> None:
     served.partitions["u", 0].produce_errors = [ErrorCode.MESSAGE_TOO_LARGE]
     with pytest.raises(MessageTooLargeError):
         write(options(served, topic="u"), rows([b"a"]))

@@ -199,7 +199,7 @@ def test_a_hint_for_an_earlier_topic_of_the_name_is_not_followed() -> None:
 
 
 @pytest.mark.parametrize("status", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL", "UNKNOWN"])
-def test_a_broker_that_fails_is_tried_again_and_its_successor_found(status: str) -> None:
+def test_a_broker_that_fails_is_retried_and_its_successor_found(status: str) -> None:
     partition = ServedPartition(log(50))
     with ServedCluster({("t", 0): partition}, brokers=2) as served:
         made = reader(served)
@@ -209,7 +209,7 @@ def test_a_broker_that_fails_is_tried_again_and_its_successor_found(status: str)
         assert to_records(made.read(task)) == simple_records(50)
 
 
-def test_a_status_that_would_only_come_again_ends_the_read_at_once() -> None:
+def test_a_status_that_is_not_retriable_ends_the_read_at_once() -> None:
     with ServedCluster({("t", 0): ServedPartition(log(50))}) as served:
         [task] = (made := reader(served)).partitions()
         served.failing_brokers[1] = grpc.StatusCode.PERMISSION_DENIED
@@ -231,7 +231,7 @@ def test_retries_end_with_the_poll_timeout_and_the_last_cause() -> None:
         assert 0.3 < time.monotonic() - started < 10
 
 
-def test_the_poll_timeout_holds_when_every_broker_is_gone() -> None:
+def test_the_poll_timeout_applies_when_every_broker_is_unreachable() -> None:
     with ServedCluster({("t", 0): ServedPartition(log(3_000))}, brokers=2) as served:
         made = reader(served, **{"paceline.fetch.max.bytes": "5000", "kafkaConsumer.pollTimeoutMs": "600"})
         [task] = made.partitions()
@@ -252,7 +252,7 @@ def test_a_read_that_gives_up_names_broker_partition_and_offset() -> None:
             list(made.read(task))
 
 
-def test_a_task_that_loses_every_bootstrap_server_asks_the_brokers_planning_heard_of() -> None:
+def test_a_task_that_loses_every_bootstrap_server_asks_the_brokers_found_by_planning() -> None:
     partitions = {("t", number): ServedPartition(log(50)) for number in range(2)}
     with ServedCluster(partitions, brokers=3) as served:
         made = reader(served, **{"kafkaConsumer.pollTimeoutMs": "5000"})
@@ -288,7 +288,7 @@ def test_a_server_that_hangs_does_not_hide_why_the_others_failed(monkeypatch: py
             source.reader(source.schema()).partitions()
 
 
-def test_a_dead_bootstrap_server_is_passed_over() -> None:
+def test_a_dead_bootstrap_server_is_skipped() -> None:
     with ServedCluster({("t", 0): ServedPartition(log(5))}) as served:
         made = reader(served, **{"paceline.bootstrap.servers": f"127.0.0.1:1,{served.bootstrap}"})
         assert read_all(made) == simple_records(5)
@@ -366,7 +366,7 @@ def test_marks_and_times_become_offsets() -> None:
             assert planned(reader(served, **given)) == [("t", 0, start, end)], given
 
 
-def test_a_time_after_the_last_record_is_an_error_unless_told_otherwise() -> None:
+def test_a_time_after_the_last_record_is_an_error_unless_allowed() -> None:
     with ServedCluster({("t", 0): ServedPartition(log(10))}) as served:
         with pytest.raises(
             InvalidOptionError, match=r"t-0 has no record at or after.*startingOffsetsByTimestampStrategy"
@@ -460,7 +460,7 @@ def test_records_lost_after_planning_are_an_error_in_the_task_unless_allowed(
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_topic_deleted_after_planning_is_lost_even_when_made_again(again: bool) -> None:
+def test_a_topic_deleted_after_planning_is_lost_even_when_re_created(again: bool) -> None:
     for allowed in (False, True):
         with ServedCluster({("t", 0): ServedPartition(log(100))}) as served:
             made = reader(served, failOnDataLoss=str(not allowed))
@@ -592,7 +592,7 @@ def test_planning_tolerates_a_failed_size_sample() -> None:
         assert 20 < only.bytes_per_record < 100
 
 
-def test_the_next_answer_is_fetched_while_the_last_is_worked_on() -> None:
+def test_the_next_response_is_fetched_while_the_last_is_processed() -> None:
     with ServedCluster({("t", 0): ServedPartition(log(2_000))}) as served:
         options = parse_batch_options(
             {"paceline.bootstrap.servers": served.bootstrap, "subscribe": "t", "paceline.fetch.max.bytes": "5000"}

@@ -116,7 +116,7 @@ def test_initial_offset_is_answered_once_however_often_spark_asks() -> None:
         assert ends(first) == {"t": [10]}
 
 
-def test_a_stream_starts_at_the_end_unless_told_otherwise() -> None:
+def test_a_stream_starts_at_the_end_by_default() -> None:
     with ServedCluster({("t", 0): part(10)}) as served:
         source = PacelineDataSource({"paceline.bootstrap.servers": served.bootstrap, "subscribe": "t"})
         made = source.streamReader(source.schema())
@@ -302,7 +302,7 @@ def test_an_idle_query_asks_the_brokers_ten_times_a_second() -> None:
 # --- available now
 
 
-def test_available_now_ends_at_what_was_there_when_the_query_began() -> None:
+def test_available_now_ends_at_the_offsets_of_the_start_of_the_query() -> None:
     with ServedCluster({("t", 0): part(100)}) as served:
         made = reader(served, maxOffsetsPerTrigger="40", minOffsetsPerTrigger="30")
         start = made.initialOffset()
@@ -392,7 +392,7 @@ def test_a_new_partition_that_has_lost_its_first_records_is_data_loss() -> None:
 
 
 @pytest.mark.parametrize("size", [5, 40])
-def test_a_topic_created_again_is_data_loss_or_read_from_its_beginning(size: int) -> None:
+def test_a_re_created_topic_is_data_loss_or_read_from_its_beginning(size: int) -> None:
     with ServedCluster({("t", 0): part(20)}) as served:
         strict, lenient = reader(served), reader(served, failOnDataLoss="false")
         start, _ = next_batch(strict, strict.initialOffset())
@@ -419,7 +419,7 @@ def test_a_deleted_topic_is_data_loss_or_waited_for() -> None:
         assert next_batch(lenient, end) == (end, {})
 
 
-def test_a_shorter_log_is_data_loss_or_read_on_from_its_end() -> None:
+def test_a_shorter_log_is_data_loss_or_read_from_its_end() -> None:
     with ServedCluster({("t", 0): part(20)}) as served:
         strict, lenient = reader(served), reader(served, failOnDataLoss="false")
         start, _ = next_batch(strict, strict.initialOffset())
@@ -450,7 +450,7 @@ def test_a_moved_leader_is_followed_between_batches() -> None:
         assert next_batch(made, end)[1] == {"t-0": list(range(20, 30))}
 
 
-def test_an_error_of_the_broker_is_tried_again() -> None:
+def test_an_error_of_the_broker_is_retried() -> None:
     with ServedCluster({("t", 0): part(20)}) as served:
         made = reader(served)
         start = made.initialOffset()

@@ -43,7 +43,7 @@ def test_equal_replicas_have_no_findings() -> None:
     assert classes({1: GOOD, 2: GOOD, 3: digest(log_start_offset=5, high_watermark=9)}) == []
 
 
-def test_most_replicas_are_right_and_in_a_tie_the_leader() -> None:
+def test_the_majority_of_replicas_is_right_and_in_a_tie_the_leader() -> None:
     other = digest(stored_crc32c=1, content_crc32c=2)
     assert classes({1: other, 2: GOOD, 3: GOOD}) == [(1, Difference.DIVERGED)]
     assert classes({1: GOOD, 2: other}, leader=2) == [(1, Difference.DIVERGED)]
@@ -80,7 +80,7 @@ def test_a_difference_that_stays_is_reported_with_its_range() -> None:
     assert found.difference is Difference.DIVERGED
 
 
-def test_a_difference_that_is_gone_at_the_second_look_is_not_reported() -> None:
+def test_a_difference_that_disappears_at_the_second_comparison_is_not_reported() -> None:
     seen: set[tuple[int, int]] = set()
 
     def once(broker_id: int, start: int, _: int) -> bool:
@@ -91,7 +91,7 @@ def test_a_difference_that_is_gone_at_the_second_look_is_not_reported() -> None:
     assert verify_partition(ITEM, Replicas(once), Verified()) == []
 
 
-def test_a_broker_that_is_not_there_is_missing_and_the_others_are_compared() -> None:
+def test_an_unreachable_broker_is_missing_and_the_others_are_compared() -> None:
     replicas = Replicas(lambda *_: False)
 
     def ask(broker_id: int, start: int, end: int) -> RangeDigest:
