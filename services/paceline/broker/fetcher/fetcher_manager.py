@@ -5,9 +5,9 @@ depends only on the partition, so a partition never moves between the fetchers o
 """
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from paceline.broker.fetcher.fetch_state import FetchState
-from paceline.broker.fetcher.interfaces import FetcherHost
 from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
 from paceline.broker.interfaces import BrokerTransport
 from paceline.broker.partition.partition import Partition
@@ -15,6 +15,9 @@ from paceline.model.control import LiveBroker
 from paceline.model.identifiers import TopicPartition
 from paceline.model.scheduler import Scheduler
 from paceline.model.settings import BrokerConfig
+
+if TYPE_CHECKING:
+    from paceline.broker.partition.replica_manager import ReplicaManager
 
 _INT32 = 0xFFFFFFFF
 
@@ -42,7 +45,7 @@ class FetcherManager:
     """All fetchers of a broker."""
 
     def __init__(
-        self, config: BrokerConfig, scheduler: Scheduler, transport: BrokerTransport, host: FetcherHost
+        self, config: BrokerConfig, scheduler: Scheduler, transport: BrokerTransport, host: "ReplicaManager"
     ) -> None:
         self._config = config
         self._scheduler = scheduler

@@ -8,10 +8,9 @@ Source: docs/protocol/replication.md#applying-a-fetch-response.
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from paceline.broker.fetcher.fetch_state import FetchState
-from paceline.broker.fetcher.interfaces import FetcherHost
 from paceline.broker.interfaces import BrokerTransport
 from paceline.broker.partition.partition import Partition
 from paceline.log.damage import DamagedLogError
@@ -36,6 +35,9 @@ from paceline.model.scheduler import Scheduler
 from paceline.model.settings import BrokerConfig
 from paceline.replication.fetch_session import INITIAL_EPOCH, MAX_EPOCH, NO_SESSION
 from paceline.replication.truncation import truncation_point
+
+if TYPE_CHECKING:
+    from paceline.broker.partition.replica_manager import ReplicaManager
 
 _FIRST_DELAY_DIVISOR: Final = 16
 _READERS_MS: Final = 10_000
@@ -63,7 +65,7 @@ class ReplicaFetcher:
         config: BrokerConfig,
         scheduler: Scheduler,
         transport: BrokerTransport,
-        host: FetcherHost,
+        host: "ReplicaManager",
         on_failed: Callable[[TopicPartition], None],
     ) -> None:
         self.leader = leader
@@ -247,7 +249,7 @@ class ReplicaFetcher:
             self._was_answered, self.is_broken = True, False
         elif isinstance(answer, BrokerNotAvailableError) and self._was_answered and not self.is_broken:
             self.is_broken = True
-            self._host.fetch_connection_broke()
+            self._host.on_fetch_connection_broke()
 
     def _request_failed(self, request: ReplicaFetchRequest, error: ErrorCode | None) -> None:
         """Restart with a full fetch: at once when only the session was lost, otherwise after the back-off."""
@@ -352,7 +354,7 @@ class ReplicaFetcher:
         Otherwise its segments would have the broker's default size. After half of ``replica.lag.time.max.ms`` copying
         is more important.
         """
-        if not self._host.is_unread(state.partition.topic_partition.topic) or log.size_bytes:
+        if not self._host.topic_configs.is_unread(state.partition.topic_partition.topic) or log.size_bytes:
             return False
         return self._scheduler.now_ms() - state.since_ms < self._config.replica_lag_time_max_ms / 2
 

@@ -5,7 +5,6 @@ Source: docs/protocol/log-format.md#append-as-follower, docs/protocol/replicatio
 
 from typing import TYPE_CHECKING
 
-from paceline.broker.partition.interfaces import PartitionHost
 from paceline.log.partition_log import PartitionLog
 from paceline.model.state_change import StateChangeKind
 from paceline.replication.fetch_session import News
@@ -13,6 +12,7 @@ from paceline.replication.high_watermark import follower_high_watermark
 
 if TYPE_CHECKING:
     from paceline.broker.partition.partition import Partition
+    from paceline.broker.partition.replica_manager import ReplicaManager
 
 
 class FollowerLog:
@@ -20,7 +20,7 @@ class FollowerLog:
 
     __slots__ = ("_host", "_partition")
 
-    def __init__(self, partition: "Partition", host: PartitionHost) -> None:
+    def __init__(self, partition: "Partition", host: "ReplicaManager") -> None:
         self._partition = partition
         self._host = host
 

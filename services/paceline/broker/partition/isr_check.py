@@ -4,12 +4,13 @@ Therefore a follower that stops fetching leaves the ISR after 1.0 to 1.5 times t
 Source: docs/protocol/replication.md#leaving-the-isr.
 """
 
-from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.partition import Partition
-from paceline.model.scheduler import Cancellable, Scheduler
+from paceline.model.scheduler import Cancellable
+
+if TYPE_CHECKING:
+    from paceline.broker.partition.replica_manager import ReplicaManager
 
 _CHECKS_AT_ONCE: Final = 500
 
@@ -17,34 +18,15 @@ _CHECKS_AT_ONCE: Final = 500
 class IsrCheck:
     """Checks the led partitions periodically, in slices: checking thousands at once would delay every request."""
 
-    def __init__(
-        self,
-        hosted: HostedPartitions,
-        scheduler: Scheduler,
-        replica_lag_time_max_ms: int,
-        on_begin: Callable[[], None],
-        deliver_news: Callable[[], None],
-    ) -> None:
-        """Create the check.
-
-        Args:
-            hosted: the partitions.
-            scheduler: the broker's.
-            replica_lag_time_max_ms: longest time for which an ISR member may lag.
-            on_begin: called before each round.
-            deliver_news: called after each slice.
-        """
-        self._hosted = hosted
-        self._scheduler = scheduler
-        self._period_ms = max(1, replica_lag_time_max_ms // 2)
-        self._on_begin = on_begin
-        self._deliver_news = deliver_news
+    def __init__(self, manager: "ReplicaManager") -> None:
+        self._manager = manager
+        self._period_ms = max(1, manager.config.replica_lag_time_max_ms // 2)
         self._timer: Cancellable | None = None
         self._stopped = False
 
     def start(self) -> None:
         """Check after one period, then periodically."""
-        self._timer = self._scheduler.call_later(self._period_ms, self._check)
+        self._timer = self._manager.scheduler.call_later(self._period_ms, self._check)
 
     def stop(self) -> None:
         """Stop checking."""
@@ -56,8 +38,9 @@ class IsrCheck:
         if self._stopped:
             return
         self.start()
-        self._on_begin()
-        self._check_slice(self._hosted.led())
+        self._manager.fetches.sessions.close_silent(self._manager.now_ms())
+        self._manager.damaged_logs.look()
+        self._check_slice(self._manager.hosted.led())
 
     def _check_slice(self, partitions: list[Partition]) -> None:
         for partition in partitions[:_CHECKS_AT_ONCE]:
@@ -65,7 +48,7 @@ class IsrCheck:
                 partition.isr_updates.maybe_shrink()
                 # A follower outside the ISR that has stopped fetching no longer delays the high watermark.
                 partition.advance_high_watermark()
-        self._deliver_news()
+        self._manager.deliver_news()
         rest = partitions[_CHECKS_AT_ONCE:]
         if rest and not self._stopped:
-            self._scheduler.call_soon(lambda: self._check_slice(rest))
+            self._manager.scheduler.call_soon(lambda: self._check_slice(rest))

@@ -12,15 +12,40 @@ Source: docs/protocol/replication.md#joining-the-isr, #leaving-the-isr, #writing
 
 from typing import TYPE_CHECKING
 
-from paceline.broker.partition.interfaces import IsrProposal, PartitionHost
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.state_change import StateChangeKind
 from paceline.replication.fetch_session import News
 from paceline.replication.follower_progress import FollowerProgress
 from paceline.replication.isr import JoinRefusal, out_of_sync_replicas, why_not_eligible, why_not_join
+from paceline.replication.leadership_proof import NEVER
 
 if TYPE_CHECKING:
     from paceline.broker.partition.partition import Partition
+    from paceline.broker.partition.replica_manager import ReplicaManager
+
+
+class IsrProposal:
+    """An ISR that a leader proposes, and the state on which the proposal is based."""
+
+    __slots__ = ("decided_ms", "isr", "joiners", "leader_epoch", "old_isr", "zk_version")
+
+    def __init__(
+        self,
+        old_isr: tuple[int, ...],
+        isr: tuple[int, ...],
+        leader_epoch: int,
+        zk_version: int,
+        joiners: tuple[tuple[int, int], ...] = (),
+        decided_ms: int = NEVER,
+    ) -> None:
+        self.old_isr = old_isr
+        self.isr = isr
+        self.leader_epoch = leader_epoch
+        self.zk_version = zk_version
+        self.joiners = joiners
+        """Broker id and broker epoch of the joining replicas; the write checks their registration (KIP-903)."""
+        self.decided_ms = decided_ms
+        """Time of the proposal; a successful write is later."""
 
 
 class IsrUpdates:
@@ -28,7 +53,7 @@ class IsrUpdates:
 
     __slots__ = ("_host", "_partition")
 
-    def __init__(self, partition: "Partition", host: PartitionHost) -> None:
+    def __init__(self, partition: "Partition", host: "ReplicaManager") -> None:
         self._partition = partition
         self._host = host
 
@@ -83,7 +108,7 @@ class IsrUpdates:
             log.log_end_offset,
             partition.followers,
             self._host.now_ms(),
-            self._host.replica_lag_time_max_ms,
+            self._host.config.replica_lag_time_max_ms,
         )
         if late:
             self._propose(tuple(broker_id for broker_id in partition.isr if broker_id not in late), ())
@@ -98,7 +123,7 @@ class IsrUpdates:
             partition.isr, isr, partition.leader_epoch, partition.zk_version, joiners, self._host.now_ms()
         )
         self._host.emit(StateChangeKind.ISR_PROPOSED, partition, partition.isr, cause)
-        self._host.propose_isr(partition, partition.proposal)
+        self._host.write_isr(partition, partition.proposal)
 
     def written(self, proposal: IsrProposal, zk_version: int) -> None:
         """Commit the proposal after it was written to ZooKeeper with this version."""

@@ -5,8 +5,8 @@ from functools import partial
 from typing import Final
 
 from paceline.broker.metrics import BrokerMetrics
-from paceline.broker.partition.interfaces import IsrProposal
 from paceline.broker.partition.isr_batch import IsrWrite, write_isrs
+from paceline.broker.partition.isr_updates import IsrProposal
 from paceline.broker.partition.partition import Partition
 from paceline.coordination.errors import SessionLostError
 from paceline.coordination.flow import FlowRun

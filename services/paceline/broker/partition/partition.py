@@ -10,10 +10,10 @@ Invariants (docs/protocol/replication.md):
 """
 
 import sys
+from typing import TYPE_CHECKING
 
 from paceline.broker.partition.follower_log import FollowerLog
-from paceline.broker.partition.interfaces import IsrProposal, PartitionHost
-from paceline.broker.partition.isr_updates import IsrUpdates
+from paceline.broker.partition.isr_updates import IsrProposal, IsrUpdates
 from paceline.log.append_info import AppendInfo
 from paceline.log.partition_log import PartitionLog
 from paceline.model.control import LeaderAndIsrPartition
@@ -33,6 +33,9 @@ from paceline.replication.fetch_session import FetchPosition, FetchSession, News
 from paceline.replication.follower_progress import FetchClock, FollowerProgress
 from paceline.replication.high_watermark import leader_high_watermark
 from paceline.replication.leadership_proof import NEVER, proved_ms
+
+if TYPE_CHECKING:
+    from paceline.broker.partition.replica_manager import ReplicaManager
 
 
 class Partition:
@@ -67,7 +70,7 @@ class Partition:
         "zk_version",
     )
 
-    def __init__(self, topic_partition: TopicPartition, host: PartitionHost) -> None:
+    def __init__(self, topic_partition: TopicPartition, host: "ReplicaManager") -> None:
         self._host = host
         self.topic_partition = topic_partition
         self.topic_id: str | None = None
@@ -317,7 +320,7 @@ class Partition:
     @property
     def min_insync_replicas(self) -> int:
         """Minimum ISR size for commits; impossibly large while the setting is unknown."""
-        if self.log is None or self._host.is_unread(self.topic_partition.topic):
+        if self.log is None or self._host.topic_configs.is_unread(self.topic_partition.topic):
             return sys.maxsize
         return self.log.config.min_insync_replicas
 
@@ -337,7 +340,7 @@ class Partition:
         """
         log = self.serving_log(current_leader_epoch)
         if wait_for_all and not self.has_enough_replicas:
-            if self._host.is_unread(self.topic_partition.topic):
+            if self._host.topic_configs.is_unread(self.topic_partition.topic):
                 raise NotEnoughReplicasError(
                     f"the settings of topic {self.topic_partition.topic}, and so its min.insync.replicas, are not known"
                 )
@@ -464,7 +467,7 @@ class Partition:
             self.isr if self.proposal is None else self.maximal_isr,
             self.min_insync_replicas,
             self._host.now_ms(),
-            self._host.replica_lag_time_max_ms,
+            self._host.config.replica_lag_time_max_ms,
             self.isr_updates.may_join,
         )
         if moved <= current:

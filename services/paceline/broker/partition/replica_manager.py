@@ -15,8 +15,8 @@ from paceline.broker.membership.topic_configs import TopicConfigs
 from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.metrics import BrokerMetrics
 from paceline.broker.partition.hosted_partitions import HostedPartitions
-from paceline.broker.partition.interfaces import IsrProposal
 from paceline.broker.partition.isr_check import IsrCheck
+from paceline.broker.partition.isr_updates import IsrProposal
 from paceline.broker.partition.partition import Partition
 from paceline.broker.replication_quotas import ReplicationQuotas
 from paceline.broker.requests.append_coalescing import AppendCoalescer
@@ -89,7 +89,8 @@ class ReplicaManager:
             on_replicas_changed: makes the controller request the state of the replicas.
             on_fetch_connection_broke: called when a fetcher has lost the connection to its leader.
         """
-        self._on_fetch_connection_broke = on_fetch_connection_broke
+        self.on_fetch_connection_broke = on_fetch_connection_broke
+        """With the controller's own evidence, a broken connection of a fetcher proves that its leader is dead."""
         self.config = config
         self.scheduler = scheduler
         self.logs = logs
@@ -109,22 +110,13 @@ class ReplicaManager:
         self.traffic = BrokerTraffic()
         self.fetchers = FetcherManager(config, scheduler, transport, self)
         coalescer = AppendCoalescer(scheduler)
-        self.fetches = FetchHandler(
-            self,
-            self.fetch_purgatory,
-            scheduler,
-            config.max_incremental_fetch_session_cache_slots,
-            rng,
-            self.quotas.leader,
-            coalescer,
-            self.traffic,
-        )
-        self.produces = ProduceHandler(self, self.produce_purgatory, scheduler, coalescer, self.traffic)
+        self.fetches = FetchHandler(self, rng, coalescer)
+        self.produces = ProduceHandler(self, coalescer)
         self.delete_records_purgatory = Purgatory(scheduler)
-        self.deletes = DeleteRecordsHandler(self, self.delete_records_purgatory, self.make_log_starts_durable)
+        self.deletes = DeleteRecordsHandler(self)
         self._log_starts_moved = False
         self.isr_propagation = IsrPropagation(config.isr_propagation_quiet_ms, config.isr_propagation_max_wait_ms)
-        self._write_isr = write_isr
+        self.write_isr = write_isr
         self._on_state_change = on_state_change
         self._on_log_dir_failed = on_log_dir_failed
         self.topic_configs = topic_configs
@@ -133,9 +125,7 @@ class ReplicaManager:
         self._all_proved_since_ms: int | None = None
         self._failed_dirs: dict[str, None] = {}
         self._news: dict[Partition, int] = {}
-        self._isr_check = IsrCheck(
-            self.hosted, scheduler, config.replica_lag_time_max_ms, self._before_isr_check, self.deliver_news
-        )
+        self._isr_check = IsrCheck(self)
         self._checkpoint: Cancellable | None = None
         self._stopped = False
 
@@ -143,11 +133,6 @@ class ReplicaManager:
     def broker_id(self) -> int:
         """This broker."""
         return self.config.broker_id
-
-    @property
-    def replica_lag_time_max_ms(self) -> int:
-        """Longest time for which an ISR member may lag."""
-        return self.config.replica_lag_time_max_ms
 
     def now_ms(self) -> int:
         """Monotonic milliseconds."""
@@ -171,10 +156,6 @@ class ReplicaManager:
         if self.metadata.snapshot.partition(topic_partition) is not None:
             raise NotLeaderOrFollowerError(f"broker {self.broker_id} has no replica of {topic_partition}")
         raise UnknownTopicOrPartitionError(f"{topic_partition} is not known to broker {self.broker_id}")
-
-    def reader_seen(self, topic_partition: TopicPartition) -> bool:
-        """Record a client's read from a hosted follower; return whether it keeps up with its leader."""
-        return self.fetchers.reader_seen(topic_partition)
 
     def nearest_replica(self, partition: Partition, rack: str, fetch_offset: int) -> int | None:
         """Return the follower that a client in that rack should read from, None for this leader (KIP-392).
@@ -213,7 +194,7 @@ class ReplicaManager:
             if topic in self.traffic.topics:
                 self.traffic.end_roles(topic, *self.hosted.roles(topic))
 
-    # Host interface for partitions and fetchers
+    # For partitions and fetchers
 
     def proof_since_ms(self) -> int:
         """Return the time since which leaders must prove their leadership."""
@@ -243,10 +224,6 @@ class ReplicaManager:
     def is_offline_replica(self, topic_partition: TopicPartition, broker_id: int) -> bool:
         """Whether the replica's broker is shutting down or the replica is offline."""
         return self.metadata.snapshot.is_offline_replica(topic_partition, broker_id)
-
-    def propose_isr(self, partition: Partition, proposal: IsrProposal) -> None:
-        """Pass a proposal to the writer."""
-        self._write_isr(partition, proposal)
 
     def isr_committed(self, partition: Partition, old_isr: tuple[int, ...]) -> None:
         """Count a successful ISR write and schedule the notification of the controller."""
@@ -293,10 +270,6 @@ class ReplicaManager:
         """Stop fetching a partition until the next LeaderAndIsr for it."""
         self.emit(StateChangeKind.FETCHER_FAILED, partition, cause=reason)
 
-    def fetch_connection_broke(self) -> None:
-        """Report the broken connection: with the controller's own evidence it proves that the leader is dead."""
-        self._on_fetch_connection_broke()
-
     def deliver_news(self) -> None:
         """Complete the operations that wait for changes since the last call.
 
@@ -323,10 +296,6 @@ class ReplicaManager:
                     self.delete_records_purgatory.check_and_complete(topic_partition)
 
     # Topic settings
-
-    def is_unread(self, topic: str) -> bool:
-        """Whether the topic's settings have not been read yet."""
-        return self.topic_configs.is_unread(topic)
 
     def deletion_is_known(self, topic: str) -> bool:
         """Whether all settings that control the deletion of the topic's records are known."""
@@ -416,10 +385,6 @@ class ReplicaManager:
     def start(self) -> None:
         """Start the checks for lagging followers."""
         self._isr_check.start()
-
-    def _before_isr_check(self) -> None:
-        self.fetches.sessions.close_silent(self.now_ms())
-        self.damaged_logs.look()
 
     def start_checkpoints(self) -> None:
         """Start to write high watermark checkpoints; after the first LeaderAndIsr, so that no partition is missing."""

@@ -1,28 +1,18 @@
 """Fetches that wait for data. Source: docs/protocol/replication.md#waiting-fetch."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
 from paceline.model.identifiers import TopicPartition
 from paceline.replication.fetch_session import FetchPosition, FetchSession, News
 from paceline.replication.purgatory import DelayedOperation
 
+if TYPE_CHECKING:
+    from paceline.broker.requests.fetch import FetchHandler
+
 FetchAnswer = Callable[[int, list[PartitionRead]], None]
 """Callback with the session id (0 for none) and the results of the partitions."""
-
-
-class FetchAnswering(Protocol):
-    """The part of the fetch handler that a waiting fetch uses."""
-
-    def would_answer(self, run: "FetchRun", position: FetchPosition) -> bool | int:
-        """Return True when this position requires an immediate response, otherwise its available bytes."""
-
-    def hold(self, run: "FetchRun") -> bool:
-        """Return whether a follower's fetch with data must wait for expected appends."""
-
-    def finish(self, run: "FetchRun", positions: list[FetchPosition]) -> None:
-        """Read again for a fetch that has waited, and answer it."""
 
 
 class FetchRun:
@@ -48,7 +38,7 @@ class FetchRun:
 class DelayedFetch(DelayedOperation):
     """A fetch without session that waits for any of its partitions."""
 
-    def __init__(self, handler: FetchAnswering, run: FetchRun, positions: list[FetchPosition]) -> None:
+    def __init__(self, handler: "FetchHandler", run: FetchRun, positions: list[FetchPosition]) -> None:
         super().__init__()
         self._handler = handler
         self._run = run
@@ -72,7 +62,7 @@ class DelayedFetch(DelayedOperation):
 class DelayedSessionFetch(DelayedOperation):
     """A session's fetch that waits; it checks only partitions that were marked since its last check."""
 
-    def __init__(self, handler: FetchAnswering, run: FetchRun, offers: dict[TopicPartition, int]) -> None:
+    def __init__(self, handler: "FetchHandler", run: FetchRun, offers: dict[TopicPartition, int]) -> None:
         super().__init__()
         self._handler = handler
         self._run = run

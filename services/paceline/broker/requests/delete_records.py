@@ -7,10 +7,10 @@ Source: docs/protocol/replication.md#deleterecords.
 """
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.errors import failure_of
-from paceline.broker.requests.produce import PartitionLookup
 from paceline.model.client_io import DeleteRecordsQuery, DeleteRecordsResult
 from paceline.model.errors import (
     InvalidTopicError,
@@ -21,7 +21,10 @@ from paceline.model.errors import (
     RequestTimedOutError,
 )
 from paceline.model.identifiers import INTERNAL_TOPICS
-from paceline.replication.purgatory import Cancel, DelayedOperation, Purgatory
+from paceline.replication.purgatory import Cancel, DelayedOperation
+
+if TYPE_CHECKING:
+    from paceline.broker.partition.replica_manager import ReplicaManager
 
 DeleteRecordsReply = Callable[[list[DeleteRecordsResult]], None]
 
@@ -29,10 +32,8 @@ DeleteRecordsReply = Callable[[list[DeleteRecordsResult]], None]
 class DeleteRecordsHandler:
     """Handles DeleteRecords for the hosted partitions."""
 
-    def __init__(self, partitions: PartitionLookup, purgatory: Purgatory, make_durable: Callable[[], None]) -> None:
+    def __init__(self, partitions: "ReplicaManager") -> None:
         self._partitions = partitions
-        self._purgatory = purgatory
-        self._make_durable = make_durable
 
     def delete(
         self, queries: Sequence[DeleteRecordsQuery], timeout_ms: int, reply: DeleteRecordsReply
@@ -51,7 +52,7 @@ class DeleteRecordsHandler:
                 if waiting is not None:
                     pending.append(waiting)
             if pending:
-                self._make_durable()
+                self._partitions.make_log_starts_durable()
         finally:
             self._partitions.deliver_news()
         if not pending:
@@ -59,7 +60,7 @@ class DeleteRecordsHandler:
             return None
         operation = DelayedDeleteRecords(self._partitions, results, pending, reply)
         keys = [waiting.result.topic_partition for waiting in pending]
-        return self._purgatory.await_completion(operation, keys, max(timeout_ms, 0))
+        return self._partitions.delete_records_purgatory.await_completion(operation, keys, max(timeout_ms, 0))
 
     def _delete(self, query: DeleteRecordsQuery, result: DeleteRecordsResult) -> "_Pending | None":
         topic_partition = query.topic_partition
@@ -103,7 +104,7 @@ class DelayedDeleteRecords(DelayedOperation):
 
     def __init__(
         self,
-        partitions: PartitionLookup,
+        partitions: "ReplicaManager",
         results: list[DeleteRecordsResult],
         pending: list[_Pending],
         reply: DeleteRecordsReply,

@@ -1,16 +1,18 @@
 """DigestRange: return digests of stored batches, so that replicas can be compared without copying their records."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from google_crc32c import extend
 
 from paceline.broker.requests.errors import failure_of
-from paceline.broker.requests.produce import PartitionLookup
 from paceline.log.damage import DamagedLogError
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import BatchHeader, iterate_headers
 from paceline.model.client_io import DigestAnswer, DigestQuery
 from paceline.model.errors import CorruptMessageError, PacelineError, ReplicaNotAvailableError
+
+if TYPE_CHECKING:
+    from paceline.broker.partition.replica_manager import ReplicaManager
 
 MAX_BYTES: Final = 4 * 1024 * 1024
 """Maximum bytes per response; more would block the event loop too long."""
@@ -20,7 +22,7 @@ _EPOCH_FROM, _EPOCH_TO = 12, 16
 _NO_EPOCH: Final = bytes(_EPOCH_TO - _EPOCH_FROM)
 
 
-def digest_range(partitions: PartitionLookup, query: DigestQuery) -> DigestAnswer:
+def digest_range(partitions: "ReplicaManager", query: DigestQuery) -> DigestAnswer:
     """Return the digest of a range of this broker's replica; a damaged log is reported but not changed."""
     answer = DigestAnswer(query.topic_partition)
     try:

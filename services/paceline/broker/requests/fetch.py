@@ -8,15 +8,13 @@ Source: docs/protocol/replication.md#fetch-on-the-leader, #visibility and #waiti
 
 import random
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.append_coalescing import AppendCoalescer
 from paceline.broker.requests.delayed_fetch import DelayedFetch, DelayedSessionFetch, FetchAnswer, FetchRun
 from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
-from paceline.broker.requests.produce import PartitionLookup
 from paceline.broker.requests.read_from_follower import look_at_follower
-from paceline.broker.traffic import BrokerTraffic
 from paceline.log.damage import DamagedLogError
 from paceline.model.errors import (
     KafkaStorageError,
@@ -25,7 +23,6 @@ from paceline.model.errors import (
     ReplicaNotAvailableError,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.model.scheduler import Scheduler
 from paceline.replication.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -33,9 +30,11 @@ from paceline.replication.fetch_session import (
     FetchSession,
     FetchSessionCache,
 )
-from paceline.replication.purgatory import Cancel, Purgatory
-from paceline.replication.replication_quota import ReplicationQuota
+from paceline.replication.purgatory import Cancel
 from paceline.replication.truncation import divergence
+
+if TYPE_CHECKING:
+    from paceline.broker.partition.replica_manager import ReplicaManager
 
 EXPECT_MS: Final = 1_000
 """Time after becoming leader during which the broker expects the followers to fetch in the new epoch."""
@@ -46,25 +45,16 @@ EXPECTED_WAIT_MS: Final = 20
 class FetchHandler:
     """Handles fetches from the hosted partitions."""
 
-    def __init__(
-        self,
-        partitions: PartitionLookup,
-        purgatory: Purgatory,
-        scheduler: Scheduler,
-        session_slots: int,
-        rng: random.Random,
-        quota: ReplicationQuota,
-        coalescer: AppendCoalescer,
-        traffic: BrokerTraffic,
-    ) -> None:
+    def __init__(self, partitions: "ReplicaManager", rng: random.Random, coalescer: AppendCoalescer) -> None:
         self._partitions = partitions
-        self._purgatory = purgatory
-        self._scheduler = scheduler
-        self._quota = quota
+        self._purgatory = partitions.fetch_purgatory
+        self._scheduler = partitions.scheduler
+        self._quota = partitions.quotas.leader
         self._coalescer = coalescer
-        self.sessions = FetchSessionCache(session_slots, rng, self._leave)
+        slots = partitions.config.max_incremental_fetch_session_cache_slots
+        self.sessions = FetchSessionCache(slots, rng, self._leave)
         self._expected: dict[int, int] = {}
-        self._traffic = traffic
+        self._traffic = partitions.traffic
         self.request_count = 0
 
     def expect(self, replica_ids: Iterable[int]) -> None:
@@ -307,7 +297,7 @@ class FetchHandler:
         partition = self._partitions.lookup(position.topic_partition)
         partition.check_topic_id(position.topic_id)
         if reader.rack and not partition.is_leader:
-            if not self._partitions.reader_seen(position.topic_partition):
+            if not self._partitions.fetchers.reader_seen(position.topic_partition):
                 raise NotLeaderOrFollowerError(f"{position.topic_partition} does not keep up with its leader here")
             look_at_follower(partition, position, read)
             return partition

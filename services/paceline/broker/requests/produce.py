@@ -4,13 +4,11 @@ Source: docs/protocol/replication.md#produce.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.append_coalescing import LARGE_APPEND_BYTES, AppendCoalescer
 from paceline.broker.requests.errors import failure_of
-from paceline.broker.requests.leader_hints import LeaderHints
-from paceline.broker.traffic import BrokerTraffic
 from paceline.log.append_info import AppendInfo
 from paceline.log.damage import DamagedLogError
 from paceline.model.client_io import PartitionFailure, ProduceData, ProduceResult, RequiredAcks
@@ -23,54 +21,24 @@ from paceline.model.errors import (
     PacelineError,
     RequestTimedOutError,
 )
-from paceline.model.identifiers import INTERNAL_TOPICS, TopicPartition
-from paceline.model.scheduler import Scheduler
-from paceline.replication.purgatory import Cancel, DelayedOperation, Purgatory
+from paceline.model.identifiers import INTERNAL_TOPICS
+from paceline.replication.purgatory import Cancel, DelayedOperation
+
+if TYPE_CHECKING:
+    from paceline.broker.partition.replica_manager import ReplicaManager
 
 ProduceReply = Callable[[list[ProduceResult]], None]
-
-
-class PartitionLookup(Protocol):
-    """Access to hosted partitions, and completion of waiting operations."""
-
-    def lookup(self, topic_partition: TopicPartition) -> Partition:
-        """Return a hosted partition, or raise the error for the client."""
-
-    hints: LeaderHints
-    """Return the broker that leads a partition."""
-
-    def storage_failed(self, topic_partition: TopicPartition) -> None:
-        """Handle a storage failure of a log operation."""
-
-    def log_damaged(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
-        """Handle damage in a log; return the error for the request that found it."""
-
-    def reader_seen(self, topic_partition: TopicPartition) -> bool:
-        """Record a client's read from a hosted follower; return whether it keeps up with its leader."""
-
-    def nearest_replica(self, partition: Partition, rack: str, fetch_offset: int) -> int | None:
-        """Return the follower that a client in that rack should read from, None for this leader."""
-
-    def deliver_news(self) -> None:
-        """Complete the operations that wait for changes since the last call."""
 
 
 class ProduceHandler:
     """Handles produce requests for the hosted partitions."""
 
-    def __init__(
-        self,
-        partitions: PartitionLookup,
-        purgatory: Purgatory,
-        scheduler: Scheduler,
-        coalescer: AppendCoalescer,
-        traffic: BrokerTraffic,
-    ) -> None:
+    def __init__(self, partitions: "ReplicaManager", coalescer: AppendCoalescer) -> None:
         self._partitions = partitions
-        self._purgatory = purgatory
-        self._scheduler = scheduler
+        self._purgatory = partitions.produce_purgatory
+        self._scheduler = partitions.scheduler
         self._coalescer = coalescer
-        self._traffic = traffic
+        self._traffic = partitions.traffic
         self.request_count = 0
 
     def produce(
@@ -162,7 +130,7 @@ class DelayedProduce(DelayedOperation):
 
     def __init__(
         self,
-        partitions: PartitionLookup,
+        partitions: "ReplicaManager",
         results: list[ProduceResult],
         pending: list[_Pending],
         reply: ProduceReply,
