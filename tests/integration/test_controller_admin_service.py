@@ -55,7 +55,7 @@ async def test_partitions_are_added_and_refusals_are_in_the_answer(world: World)
 
 async def test_a_new_leader_that_does_not_acknowledge_ends_in_a_timeout(world: World) -> None:
     active = await started(world)
-    await world.until(lambda: active.node.gauges().request_queue_size == 0)
+    await world.until(lambda: active.node.gauges()["controller_request_queue_size"] == 0)
     world.brokers[3].may_answer.clear()
     rows = [pb.ReplicaAssignment(broker_ids=[3, 1])]
     request = pb.CreatePartitionsRequest(topics=[pb.NewPartitions(name="a", count=2, assignments=rows)], timeout_ms=300)

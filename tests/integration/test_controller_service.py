@@ -297,7 +297,7 @@ async def test_a_creation_that_is_not_acknowledged_ends_with_its_timeout(world: 
     for broker_id in (1, 2):
         broker = await world.start_broker(broker_id)
     await world.until(lambda: len(active.node.describe_cluster().brokers) == 2)
-    await world.until(lambda: active.node.gauges().request_queue_size == 0)
+    await world.until(lambda: active.node.gauges()["controller_request_queue_size"] == 0)
     broker.may_answer.clear()
     answer = await active.admin.CreateTopics(creation("a", timeout_ms=300), timeout=DEADLINE_S)
     assert answer.topics[0].error.code == ErrorCode.REQUEST_TIMED_OUT
@@ -359,9 +359,9 @@ async def test_a_broker_asks_for_its_shutdown_on_the_control_listener(world: Wor
 async def test_requests_are_repeated_until_a_broker_listens(world: World) -> None:
     active = await world.start_controller(1_000_001)
     broker = await world.start_broker(1, listening=False)
-    await world.until(lambda: active.node.gauges().request_queue_size > 0)
+    await world.until(lambda: active.node.gauges()["controller_request_queue_size"] > 0)
     broker.server.start()
-    await world.until(lambda: active.node.gauges().request_queue_size == 0)
+    await world.until(lambda: active.node.gauges()["controller_request_queue_size"] == 0)
     assert isinstance(broker.received[0], control_pb.UpdateMetadataRequest)
     assert broker.received[0].stamp.controller_epoch == 1
     assert [e.listener for e in broker.received[0].controller_endpoints] == ["CLIENT", "CONTROL"]

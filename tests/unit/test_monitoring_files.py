@@ -1,12 +1,11 @@
 """Alert rules and dashboards name metrics that the processes serve."""
 
-import dataclasses
 import json
 import re
 from pathlib import Path
 
-from paceline.broker.metrics import MetricsSnapshot
 from paceline.runtime.metrics import FAMILIES, Metrics
+from tests.support.broker_cluster import BrokerCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = (ROOT / "config" / "prometheus" / "rules.yml").read_text(encoding="utf-8")
@@ -15,7 +14,7 @@ DASHBOARD = json.loads((ROOT / "config" / "grafana" / "paceline.json").read_text
 
 def _served() -> set[str]:
     """Return the names of all series that a process can have."""
-    names = [*FAMILIES, *(field.name for field in dataclasses.fields(MetricsSnapshot))]
+    names = [*FAMILIES, *BrokerCluster()[1].node.metrics_snapshot()]
     families = {metric.name for metric in Metrics().registry.collect()} | {f"paceline_{name}" for name in names}
     endings = ("", "_total", "_sum", "_count", "_bucket")
     return {f"{family.removesuffix('_total')}{ending}" for family in families for ending in endings}

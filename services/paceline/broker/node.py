@@ -20,7 +20,7 @@ from paceline.broker.membership.registration import BrokerRegistered, Registrati
 from paceline.broker.membership.replica_reports import ReplicaReports
 from paceline.broker.membership.topic_configs import TopicConfigs
 from paceline.broker.metadata_cache import MetadataCache
-from paceline.broker.metrics import MetricsSnapshot, snapshot_of
+from paceline.broker.metrics import snapshot_of
 from paceline.broker.partition.isr_notifier import IsrNotifier
 from paceline.broker.partition.isr_writer import IsrWriter
 from paceline.broker.partition.offsets import describe_replicas, list_offsets, offsets_for_leader_epoch
@@ -552,8 +552,8 @@ class BrokerNode:
             return BrokerNotAvailableError("the broker is starting")
         return None
 
-    def metrics_snapshot(self) -> MetricsSnapshot:
-        """Return the present metrics."""
+    def metrics_snapshot(self) -> dict[str, float]:
+        """Return the present metrics by name."""
         return snapshot_of(self.replica_manager, self.groups)
 
     # Storage

@@ -111,27 +111,6 @@ def _why_unknown(name: str) -> PacelineError:
     return UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
 
 
-@dataclass(frozen=True, slots=True)
-class Gauges:
-    """Values for metrics; all 0 on a controller that is not active, except the queue."""
-
-    active: int = 0
-    event_queue_size: int = 0
-    request_queue_size: int = 0
-    topics: int = 0
-    partitions: int = 0
-    offline_partitions: int = 0
-    preferred_replica_imbalance: int = 0
-    topics_to_delete: int = 0
-    replicas_to_delete: int = 0
-    topics_ineligible_to_delete: int = 0
-    replicas_ineligible_to_delete: int = 0
-    state: int = 0
-    """Activity of the event queue, in Kafka's numbers."""
-    standby_in_sync: int = 0
-    """1 on a standby with an up-to-date copy of the state."""
-
-
 class ControllerNode:
     """A controller process: standby, or active controller while it is elected."""
 
@@ -376,38 +355,36 @@ class ControllerNode:
         """Return the number of leaders elected since the process started, by kind and cause."""
         return self._components.partitions.elections
 
-    def gauges(self) -> Gauges:
-        """Compute the present values for metrics."""
+    def gauges(self) -> dict[str, int]:
+        """Return metrics by name without ``paceline_``; 0 on a controller that is not active, except for its queue."""
         context = self._components.context
-        if not self.is_active:
-            return Gauges(event_queue_size=self._queue.size, standby_in_sync=int(self.is_warm))
-        imbalanced = [
-            topic_partition
-            for topic_partition, known in context.leadership.items()
-            if not context.is_queued_for_deletion(topic_partition.topic)
+        imbalanced = (
+            not context.is_queued_for_deletion(topic_partition.topic)
             and _is_imbalanced(known, context.assignment(topic_partition))
-        ]
-        offline = [
-            topic_partition
+            for topic_partition, known in context.leadership.items()
+        )
+        offline = (
+            state is not PartitionState.ONLINE and topic_partition.topic not in context.deletion_started
             for topic_partition, state in context.partition_states.items()
-            if state is not PartitionState.ONLINE and topic_partition.topic not in context.deletion_started
-        ]
+        )
         doomed = [replica for topic in sorted(context.deletion_queued) for replica in context.replicas_of(topic)]
         states = [context.replica_state(replica) for replica in doomed]
-        return Gauges(
-            active=1,
-            state=int(self._queue.state),
-            replicas_to_delete=sum(state is not ReplicaState.DELETION_SUCCESSFUL for state in states),
-            topics_ineligible_to_delete=len(context.deletion_ineligible),
-            replicas_ineligible_to_delete=sum(state is ReplicaState.DELETION_INELIGIBLE for state in states),
-            event_queue_size=self._queue.size,
-            request_queue_size=self._components.channels.total_queue_size,
-            topics=len(context.topics),
-            partitions=len(context.leadership),
-            offline_partitions=len(offline),
-            preferred_replica_imbalance=len(imbalanced),
-            topics_to_delete=len(context.deletion_queued),
-        )
+        numbers = {
+            "active_controller": 1,
+            "controller_state": int(self._queue.state),
+            "replicas_to_delete": sum(state is not ReplicaState.DELETION_SUCCESSFUL for state in states),
+            "topics_ineligible_to_delete": len(context.deletion_ineligible),
+            "replicas_ineligible_to_delete": sum(state is ReplicaState.DELETION_INELIGIBLE for state in states),
+            "controller_request_queue_size": self._components.channels.total_queue_size,
+            "topics": len(context.topics),
+            "partitions": len(context.leadership),
+            "offline_partitions": sum(offline),
+            "preferred_replica_imbalance": sum(imbalanced),
+            "topics_to_delete": len(context.deletion_queued),
+        }
+        if not self.is_active:
+            numbers = dict.fromkeys(numbers, 0)
+        return numbers | {"controller_queue_size": self._queue.size, "standby_in_sync": int(self.is_warm)}
 
     def broker_queues(self) -> list[tuple[int, int, int, int]]:
         """Return (broker id, unanswered requests, sent requests, their total waiting time in ms), for metrics."""

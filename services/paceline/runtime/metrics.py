@@ -135,22 +135,16 @@ class MetricsError(Exception):
     """The metrics endpoint could not be opened."""
 
 
-Rows = Mapping[tuple[str, ...], float]
-
-
 class Families:
-    """Series with variable labels: a scrape returns the values set last, without deleted labels."""
+    """Series with variable labels."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, Rows] = {}
-
-    def set(self, name: str, rows: Rows) -> None:
-        """Replace all series of a family; label values are in the order of `FAMILIES`."""
-        self._rows[name] = rows
+        self.rows: Mapping[str, Mapping[tuple[str, ...], float]] = {}
+        """Present values by family and label values, in the order of `FAMILIES`; replaced as a whole, never changed."""
 
     def collect(self) -> Iterator[Metric]:
         """Return the families, for a registry; called on the endpoint's thread."""
-        for name, rows in list(self._rows.items()):
+        for name, rows in self.rows.items():
             labels, note = FAMILIES[name]
             counts = name.endswith("_total")
             made: Any = (CounterMetricFamily if counts else GaugeMetricFamily)(f"paceline_{name}", note, labels=labels)

@@ -161,7 +161,7 @@ def test_an_unreachable_follower_causes_a_timeout_and_the_records_are_deleted(cl
     answers = delete(cluster, 7, timeout_ms=800)
     cluster.time.run_for(700)
     assert answers == []
-    assert cluster[1].node.metrics_snapshot().delete_records_purgatory_size == 1
+    assert cluster[1].node.metrics_snapshot()["delete_records_purgatory_size"] == 1
     cluster.time.run_for(200)
     assert answers[0].failure is not None and answers[0].failure.code is ErrorCode.REQUEST_TIMED_OUT
     assert starts(cluster)[:2] == [7, 7]

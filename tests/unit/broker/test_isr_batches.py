@@ -48,7 +48,7 @@ def test_the_replicas_of_a_returning_broker_join_in_few_transactions() -> None:
     until_joined(cluster)
     multis = [write for write in writes if isinstance(write, Multi)]
     assert len(multis) <= 3 and len(writes) <= 6
-    assert cluster[1].node.metrics_snapshot().isr_expands_total == len(TPS)
+    assert cluster[1].node.metrics_snapshot()["isr_expands_total"] == len(TPS)
     assert set(cluster[1].node.replica_manager.isr_propagation.pending) <= set(TPS)
 
 

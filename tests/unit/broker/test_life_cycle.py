@@ -434,7 +434,7 @@ def test_a_deleted_state_node_ends_the_isr_writes() -> None:
     cluster[1].produce(b"a", acks=RequiredAcks.LEADER)
     cluster.delete(znodes.partition_state_path(TP))
     cluster.time.run_for(20_000)
-    assert cluster[1].node.metrics_snapshot().failed_isr_updates_total == 1
+    assert cluster[1].node.metrics_snapshot()["failed_isr_updates_total"] == 1
 
 
 def test_an_isr_write_is_retried_until_a_malformed_state_node_is_repaired() -> None:

@@ -98,7 +98,7 @@ def test_a_batch_that_is_not_replicated_in_time_times_out_and_stays_in_the_log()
     assert code(answer) is ErrorCode.REQUEST_TIMED_OUT and answer[0].base_offset == -1
     cluster.time.run_for(5_000)
     assert cluster[1].values() == [b"a"] and len(answer) == 1
-    assert cluster[1].node.metrics_snapshot().produce_expirations_total == 1
+    assert cluster[1].node.metrics_snapshot()["produce_expirations_total"] == 1
 
 
 def test_some_partitions_may_fail_while_others_wait() -> None:

@@ -273,7 +273,7 @@ def test_a_fenced_epoch_stops_the_partition_until_the_next_leader_and_isr() -> N
     follower.follow(tp=OTHER)
     follower.answer(result(error=ErrorCode.FENCED_LEADER_EPOCH))
     assert follower.failed == [TP] and follower.state() is None
-    assert follower.broker.node.metrics_snapshot().failed_partitions_count == 1
+    assert follower.broker.node.metrics_snapshot()["failed_partitions"] == 1
     (change,) = follower.broker.said(StateChangeKind.FETCHER_FAILED)
     assert change.topic_partition == TP
     follower.follow(epoch=1)
@@ -398,7 +398,7 @@ def test_a_leader_at_another_address_gets_a_new_connection() -> None:
     leader, request, _ = follower.calls[-1]
     assert leader.endpoints[0].host == "elsewhere"
     assert {one.topic_partition for one in request.partitions} == {TP, OTHER}
-    assert follower.broker.node.metrics_snapshot().fetcher_count == 1
+    assert follower.broker.node.metrics_snapshot()["replica_fetchers"] == 1
 
 
 def test_an_idle_fetcher_is_closed() -> None:
@@ -406,7 +406,7 @@ def test_an_idle_fetcher_is_closed() -> None:
     follower.follow()
     follower.cluster.stop_replica(1, 0, delete=False)
     assert follower.broker.transport.closed == [(2, 0)]
-    assert follower.broker.node.metrics_snapshot().fetcher_count == 0
+    assert follower.broker.node.metrics_snapshot()["replica_fetchers"] == 0
 
 
 @pytest.mark.parametrize(
@@ -427,7 +427,7 @@ def test_partitions_of_one_leader_are_distributed_over_its_fetchers() -> None:
     follower = Follower(num_replica_fetchers=2)
     for index in range(4):
         follower.follow(tp=TopicPartition("a", index))
-    assert follower.broker.node.metrics_snapshot().fetcher_count == 2
+    assert follower.broker.node.metrics_snapshot()["replica_fetchers"] == 2
     assert len(follower.calls) == 2
 
 
@@ -435,7 +435,7 @@ def test_the_lag_is_the_number_of_committed_records_that_this_log_lacks() -> Non
     follower = Follower()
     follower.follow()
     follower.answer(result(batches=records(0, b"a"), hw=9))
-    assert follower.broker.node.metrics_snapshot().replica_max_lag_records == 8
+    assert follower.broker.node.metrics_snapshot()["replica_lag_records"] == 8
 
 
 def test_a_follower_that_truncated_receives_the_high_watermark_again() -> None:

@@ -211,7 +211,7 @@ def test_x5_a_zombie_leader_is_not_followed_and_its_isr_writes_fail() -> None:
     cluster[1].produce(b"zombie")
     cluster.time.run_for(10_000)
     assert cluster.state().leader == 2 and cluster.state().isr == (2, 3)
-    assert cluster[1].node.metrics_snapshot().failed_isr_updates_total == 1
+    assert cluster[1].node.metrics_snapshot()["failed_isr_updates_total"] == 1
     assert cluster[1].log().high_watermark == 0
 
 

@@ -48,7 +48,7 @@ def test_a_stray_log_is_found_after_a_restart_and_stays_reported(cluster: Broker
     show(cluster, MOVED)
     assert not has_log(cluster)
     cluster.restart(3)
-    assert len(cluster[3].logs.set_aside) == 1 and cluster[3].node.metrics_snapshot().logs_set_aside == 1
+    assert len(cluster[3].logs.set_aside) == 1 and cluster[3].node.metrics_snapshot()["logs_set_aside"] == 1
 
 
 @pytest.mark.parametrize(

@@ -263,15 +263,15 @@ def test_settings_that_stay_unknown_are_a_metric_and_one_log_line_after_a_minute
     cluster.zk(Create(znodes.topic_config_path(TP.topic), b"what is this?"))
     cluster.decide(1, 0, (1,), is_new=True)
     cluster.time.run_for(topic_configs.LONG_UNKNOWN_MS - 1_000)
-    assert node.metrics_snapshot().topics_with_unknown_settings == 0
+    assert node.metrics_snapshot()["topics_with_unknown_settings"] == 0
     cluster.time.run_for(2_000)
-    assert node.metrics_snapshot().topics_with_unknown_settings == 1
+    assert node.metrics_snapshot()["topics_with_unknown_settings"] == 1
     cluster.time.run_for(300_000)
     lines = [record.getMessage() for record in caplog.records if "topic settings unknown" in record.getMessage()]
     assert len(lines) == 1 and f"topic={TP.topic}" in lines[0] and "/config/topics/orders" in lines[0]
     cluster.zk(SetData(znodes.topic_config_path(TP.topic), znodes.encode_config({"min.insync.replicas": "1"})))
     cluster.time.run_for(topic_configs.UNREADABLE_RETRY_MS + 1_000)
-    assert node.metrics_snapshot().topics_with_unknown_settings == 0
+    assert node.metrics_snapshot()["topics_with_unknown_settings"] == 0
     assert cluster[1].produce(b"a")[0].failure is None
 
 

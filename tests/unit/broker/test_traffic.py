@@ -1,6 +1,7 @@
 """Counters of a broker's data path, in total and by topic."""
 
-from paceline.broker.metrics import partition_numbers_of
+from paceline.broker.metrics import label_families_of
+from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.broker.traffic import BrokerTraffic
 from paceline.log.log_config import LogConfig
 from tests.support.broker_cluster import TP, BrokerCluster
@@ -57,30 +58,42 @@ def test_a_running_broker_counts_produced_fetched_and_replicated_bytes() -> None
     cluster[1].consume(0)
     cluster.time.run_for(1_000)
     after = cluster[1].node.metrics_snapshot()
-    assert after.messages_in_total - before.messages_in_total == 2
-    size = after.bytes_in_total - before.bytes_in_total
-    assert size > 0 and after.bytes_out_total - before.bytes_out_total == size
-    assert after.replication_bytes_out_total - before.replication_bytes_out_total == 2 * size
+    assert after["messages_in_total"] - before["messages_in_total"] == 2
+    size = after["bytes_in_total"] - before["bytes_in_total"]
+    assert size > 0 and after["bytes_out_total"] - before["bytes_out_total"] == size
+    assert after["replication_bytes_out_total"] - before["replication_bytes_out_total"] == 2 * size
     follower = cluster[2].node.metrics_snapshot()
-    assert (follower.replication_bytes_in_total, follower.bytes_in_total) == (size, 0)
-    assert follower.reassignment_bytes_in_total == 0
+    assert (follower["replication_bytes_in_total"], follower["bytes_in_total"]) == (size, 0)
+    assert follower["reassignment_bytes_in_total"] == 0
     assert list(cluster[1].node.replica_manager.traffic.topics) == [TP.topic]
 
 
-def test_a_partitions_metrics_are_those_of_its_log_and_role() -> None:
+def numbers_of_partition(manager: ReplicaManager, limit: int = 10) -> dict[str, float]:
+    """Return the partition's metrics by name."""
+    labels = (TP.topic, str(TP.partition))
+    families = label_families_of(manager, limit)
+    return {
+        name.removeprefix("partition_"): rows[labels]
+        for name, rows in families.items()
+        if name.startswith("partition_") and labels in rows
+    }
+
+
+def test_a_partitions_numbers_are_those_of_its_log_and_its_role() -> None:
     cluster = BrokerCluster(log_config=LogConfig(min_insync_replicas=3))
     cluster.decide(1, 0, (1, 2, 3), (1, 2, 3), is_new=True)
     cluster.time.run_for(50)
     cluster[1].produce(b"a")
     cluster.time.run_for(1_000)
-    (leading,) = partition_numbers_of(cluster[1].node.replica_manager, 10)
-    assert (leading.topic, leading.partition) == TP
-    assert (leading.in_sync_replicas, leading.at_min_isr, leading.under_min_isr, leading.replicas) == (3, 1, 0, 3)
-    assert (leading.log_start_offset, leading.log_end_offset, leading.high_watermark) == (0, 1, 1)
-    assert leading.log_segments == 1 and leading.log_size_bytes > 0 and leading.replica_lag_records is None
-    (following,) = partition_numbers_of(cluster[2].node.replica_manager, 10)
-    assert (following.in_sync_replicas, following.at_min_isr, following.replica_lag_records) == (None, 0, 0)
-    assert partition_numbers_of(cluster[1].node.replica_manager, 0) == []
+    leading = numbers_of_partition(cluster[1].node.replica_manager)
+    assert (leading["in_sync_replicas"], leading["at_min_isr"], leading["under_min_isr"]) == (3, 1, 0)
+    assert leading["replicas"] == 3
+    assert (leading["log_start_offset"], leading["log_end_offset"], leading["high_watermark"]) == (0, 1, 1)
+    assert leading["log_segments"] == 1 and leading["log_size_bytes"] > 0 and "replica_lag_records" not in leading
+    following = numbers_of_partition(cluster[2].node.replica_manager)
+    assert "in_sync_replicas" not in following
+    assert (following["at_min_isr"], following["replica_lag_records"]) == (0, 0)
+    assert numbers_of_partition(cluster[1].node.replica_manager, 0) == {}
 
 
 def test_a_deleted_partition_has_no_metrics() -> None:
@@ -88,10 +101,10 @@ def test_a_deleted_partition_has_no_metrics() -> None:
     cluster.decide(1, 0, (1,), (1,), is_new=True)
     cluster[1].produce(b"a")
     manager = cluster[1].node.replica_manager
-    assert manager.traffic.topics and partition_numbers_of(manager, 10)
+    assert manager.traffic.topics and numbers_of_partition(manager)
     cluster.stop_replica(1, 1, delete=True)
     cluster.time.run_for(100)
-    assert (manager.traffic.topics, partition_numbers_of(manager, 10)) == ({}, [])
+    assert (manager.traffic.topics, numbers_of_partition(manager)) == ({}, {})
 
 
 def test_a_leader_returns_the_load_of_each_partition() -> None:
@@ -101,7 +114,7 @@ def test_a_leader_returns_the_load_of_each_partition() -> None:
     cluster[1].produce(b"a", b"bb")
     cluster.time.run_for(1_000)
     (quiet,) = cluster[1].node.describe_replicas(TP.topic, [0])
-    assert quiet.bytes_in == cluster[1].node.metrics_snapshot().bytes_in_total > 0
+    assert quiet.bytes_in == cluster[1].node.metrics_snapshot()["bytes_in_total"] > 0
     assert quiet.bytes_out == 0, "copies of followers are no load of consumers"
     cluster[1].consume(0)
     cluster.time.run_for(1_000)

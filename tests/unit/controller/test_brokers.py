@@ -214,8 +214,8 @@ def test_gauges_count_partitions_without_leader_or_without_their_preferred_leade
     cluster.kill_broker(1)
     cluster.settle()
     gauges = cluster.controller.gauges()
-    assert (gauges.active, gauges.topics, gauges.partitions) == (1, 2, 2)
-    assert (gauges.offline_partitions, gauges.preferred_replica_imbalance) == (1, 2)
+    assert (gauges["active_controller"], gauges["topics"], gauges["partitions"]) == (1, 2, 2)
+    assert (gauges["offline_partitions"], gauges["preferred_replica_imbalance"]) == (1, 2)
     assert cluster.zk(GetData(znodes.CONTROLLER)).ok
 
 

@@ -291,12 +291,12 @@ def test_a_controller_retries_requests_until_the_broker_is_unregistered(cluster:
     cluster.kill_broker(1)
     cluster.settle()
     cluster.time.run_for(1_000)
-    assert cluster.controller.gauges().request_queue_size > 0
+    assert cluster.controller.gauges()["controller_request_queue_size"] > 0
     cluster.brokers.unreachable.clear()
     cluster.brokers.received.clear()
     cluster.time.run_for(200)
     assert cluster.told()[2][0] == "LAI a-0 2/1 [2]"
-    assert cluster.controller.gauges().request_queue_size == 0
+    assert cluster.controller.gauges()["controller_request_queue_size"] == 0
 
 
 def test_no_request_is_sent_after_resignation(cluster: Cluster) -> None:

@@ -215,7 +215,7 @@ def test_the_cluster_is_complete_after_any_history(seed: int, caplog: pytest.Log
     assert node.controller_epoch == cluster.data(znodes.CONTROLLER_EPOCH)
     assert cluster.children(znodes.DELETE_TOPICS) == (), "deletions have ended"
     assert node.list_partition_reassignments() == {}, "reassignments have ended"
-    assert node.gauges().offline_partitions == 0
+    assert node.gauges()["offline_partitions"] == 0
     for topic in node.describe_topics([]):
         assert topic.error is None
         for partition in topic.partitions:

@@ -180,7 +180,7 @@ def test_s4_8_only_failed_deletions_of_replicas_are_retried() -> None:
     }
     assert sorted(moved[ReplicaState.DELETION_SUCCESSFUL]) == [(tp("a-0"), 1), (tp("a-0"), 2), (tp("a-1"), 1)]
     assert moved[ReplicaState.DELETION_INELIGIBLE] == [(tp("a-1"), 2)]
-    assert cluster.controller.gauges().topics_ineligible_to_delete == 1
+    assert cluster.controller.gauges()["topics_ineligible_to_delete"] == 1
     cluster.brokers.undeletable.clear()
     cluster.kill_broker(2)
     cluster.settle()

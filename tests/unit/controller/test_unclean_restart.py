@@ -145,7 +145,7 @@ def test_a_single_replica_leads_again_after_a_process_crash_but_not_after_an_unc
     cluster.start_broker(1, unclean=True)
     cluster.settle()
     assert cluster.state("a-0") == "-1/4 isr [1] ce 1 v4"
-    assert cluster.told()[1][-1].startswith("UM") and cluster.controller.gauges().offline_partitions == 1
+    assert cluster.told()[1][-1].startswith("UM") and cluster.controller.gauges()["offline_partitions"] == 1
 
 
 def bounce_uncleanly(cluster: Cluster, broker_id: int) -> None:

@@ -125,7 +125,7 @@ def test_s0_1_s1_15_today_the_queue_ends_with_its_controller_and_the_next_one_se
     cluster.create_topic_node("a", [[1, 2]])
     cluster.create_topic_node("b", [[2, 1]])
     cluster.settle()
-    assert cluster.controller.gauges().request_queue_size > 0
+    assert cluster.controller.gauges()["controller_request_queue_size"] > 0
     in_zookeeper = [path for path in cluster.server.tree.paths() if path.startswith("/brokers/state")]
     assert in_zookeeper == [], "nothing is queued in ZooKeeper"
     cluster.controllers.pop(CONTROLLER_ID).stop()

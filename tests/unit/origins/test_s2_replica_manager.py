@@ -164,14 +164,14 @@ def test_s2_3_the_metrics_of_a_role_end_with_the_role() -> None:
     cluster.decide(1, 0, (1,), (1, 2), is_new=True)
     cluster.cuts.add((2, 1))
     before = cluster[ME].node.metrics_snapshot()
-    assert (before.leader_count, before.under_replicated_partitions, before.fetcher_count) == (1, 1, 0)
+    assert (before["leader_partitions"], before["under_replicated_partitions"], before["replica_fetchers"]) == (1, 1, 0)
     cluster.decide(2, 1, (1, 2), (1, 2))
     after = cluster[ME].node.metrics_snapshot()
-    assert (after.leader_count, after.under_replicated_partitions, after.fetcher_count) == (0, 0, 1)
+    assert (after["leader_partitions"], after["under_replicated_partitions"], after["replica_fetchers"]) == (0, 0, 1)
     cluster.decide(1, 2, (1, 2), (1, 2))
     cluster.time.run_for(20_000)
     again = cluster[ME].node.metrics_snapshot()
-    assert (again.leader_count, again.fetcher_count, again.replica_max_lag_records) == (1, 0, 0)
+    assert (again["leader_partitions"], again["replica_fetchers"], again["replica_lag_records"]) == (1, 0, 0)
 
 
 def topic_series(broker: BrokerUnderTest, topic: str) -> set[str]:

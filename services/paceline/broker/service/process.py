@@ -6,7 +6,6 @@ running calls finish within a grace period.
 """
 
 import asyncio
-import dataclasses
 import functools
 import gc
 import logging
@@ -24,7 +23,6 @@ from paceline import __version__
 from paceline.broker.membership.topic_configs import read_known_settings
 from paceline.broker.metrics import label_families_of
 from paceline.broker.node import BrokerNode
-from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.broker.service.broker_id import broker_id_of
 from paceline.broker.service.node_handle import NodeHandle
 from paceline.broker.service.servers import BrokerServers
@@ -94,7 +92,7 @@ class BrokerProcess:
         self._broker_id = settings.keys.broker_id
         self._over: asyncio.Future[str | Exception] = loop.create_future()
         self._logs: LogManager | None = None
-        self._zookeeper: ZooKeeper | None = None
+        self._zookeeper: MeasuredZooKeeper | None = None
         self._node: BrokerNode | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -412,47 +410,33 @@ class BrokerProcess:
         while True:
             await asyncio.sleep(_REFRESH_S)
             try:
-                self._metrics.refresh(_numbers(self._node.metrics_snapshot()))
-                self._refresh_families(self._node.replica_manager)
-                self._metrics.families.set("groups", self._node.groups.numbers().by_state)
+                self._refresh_metrics(self._node)
             except Exception:  # a metric that cannot be computed must not end readiness
                 LOG.exception("updating the metrics failed")
             if self._node.ready != serving:
                 serving = self._node.ready
                 await self._servers.set_serving(serving)
 
-    def _refresh_families(self, manager: ReplicaManager) -> None:
-        """Update the labelled series of topics, partitions and fetchers, up to the limit."""
-        families, limit = self._metrics.families, self._settings.keys.metrics_partitions_max
-        for name, rows in label_families_of(manager, limit).items():
-            families.set(name, rows)
-        if isinstance(self._zookeeper, MeasuredZooKeeper):
-            for name, rows in self._zookeeper.families().items():
-                families.set(name, rows)
+    def _refresh_metrics(self, node: BrokerNode) -> None:
+        limit = self._settings.keys.metrics_partitions_max
         self._metrics.refresh(
-            {
-                "partitions_without_series": max(0, len(manager.partitions) - limit),
+            node.metrics_snapshot()
+            | {
+                "partitions_without_series": max(0, len(node.replica_manager.partitions) - limit),
                 "watchers": self._hub.watcher_count,
             }
         )
+        self._metrics.families.rows = {
+            **label_families_of(node.replica_manager, limit),
+            **(self._zookeeper.families() if self._zookeeper is not None else {}),
+            "groups": node.groups.numbers().by_state,
+        }
 
 
 def _last_stop(report: LoadReport) -> str:
     if all(directory.stored_boot_id is None for directory in report.directories):
         return "none"
     return "clean" if report.clean_shutdown else "unclean"
-
-
-_METRIC_NAMES: Final = {
-    "replica_max_lag_records": "replica_lag_records",
-    "leader_count": "leader_partitions",
-    "partition_count": "hosted_partitions",
-    "offline_replica_count": "offline_replicas",
-    "fetcher_count": "replica_fetchers",
-    "failed_partitions_count": "failed_partitions",
-    "offline_log_directory_count": "offline_log_directories",
-}
-"""Names of the core that differ from the metric names."""
 
 
 class ExecutorWork:
@@ -471,15 +455,6 @@ class ExecutorWork:
             on_done(error if error is None or isinstance(error, Exception) else RuntimeError(repr(error)))
 
         future.add_done_callback(finished)
-
-
-def _numbers(snapshot: Any) -> dict[str, float]:
-    values = {field.name: getattr(snapshot, field.name) for field in dataclasses.fields(snapshot)}
-    return {
-        _METRIC_NAMES.get(name, name): float(value)
-        for name, value in values.items()
-        if isinstance(value, int | float) and name != "broker_epoch"
-    }
 
 
 def _boot_id() -> str:

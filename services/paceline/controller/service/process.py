@@ -283,7 +283,7 @@ class ControllerProcess:
 
     async def _refresh(self) -> None:
         """Check the cluster id and update readiness and metrics, once a second."""
-        assert self._node is not None
+        assert self._node is not None and self._zookeeper is not None
         counted = dict.fromkeys(self._node.elections, 0)
         cluster_id = ""
         while True:
@@ -293,35 +293,13 @@ class ControllerProcess:
             for labels, count in self._node.elections.items():
                 self._metrics.leader_elections.labels(*labels).inc(count - counted.get(labels, 0))
                 counted[labels] = count
-            gauges = self._node.gauges()
-            self._metrics.refresh(
-                {
-                    "active_controller": gauges.active,
-                    "controller_queue_size": gauges.event_queue_size,
-                    "controller_request_queue_size": gauges.request_queue_size,
-                    "offline_partitions": gauges.offline_partitions,
-                    "preferred_replica_imbalance": gauges.preferred_replica_imbalance,
-                    "topics": gauges.topics,
-                    "partitions": gauges.partitions,
-                    "topics_to_delete": gauges.topics_to_delete,
-                    "replicas_to_delete": gauges.replicas_to_delete,
-                    "topics_ineligible_to_delete": gauges.topics_ineligible_to_delete,
-                    "replicas_ineligible_to_delete": gauges.replicas_ineligible_to_delete,
-                    "controller_state": gauges.state,
-                    "watchers": self._hub.watcher_count,
-                    "standby_in_sync": gauges.standby_in_sync,
-                }
-            )
-            self._refresh_families()
-
-    def _refresh_families(self) -> None:
-        assert self._node is not None and self._zookeeper is not None
-        families = self._metrics.families
-        queues = self._node.broker_queues()
-        families.set("controller_broker_queue_size", {(str(broker),): size for broker, size, _, _ in queues})
-        families.set("controller_broker_requests_total", {(str(broker),): sent for broker, _, sent, _ in queues})
-        families.set(
-            "controller_broker_queue_seconds_total", {(str(broker),): waited / 1000 for broker, _, _, waited in queues}
-        )
-        for name, rows in self._zookeeper.families().items():
-            families.set(name, rows)
+            self._metrics.refresh(self._node.gauges() | {"watchers": self._hub.watcher_count})
+            queues = self._node.broker_queues()
+            self._metrics.families.rows = {
+                "controller_broker_queue_size": {(str(broker),): size for broker, size, _, _ in queues},
+                "controller_broker_requests_total": {(str(broker),): sent for broker, _, sent, _ in queues},
+                "controller_broker_queue_seconds_total": {
+                    (str(broker),): waited / 1000 for broker, _, _, waited in queues
+                },
+                **self._zookeeper.families(),
+            }
