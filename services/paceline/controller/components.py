@@ -80,7 +80,7 @@ class ControllerComponents:
             self.leases,
             scheduler,
         )
-        self.topic_requests = TopicRequests(config, self.context, self.storage, scheduler, rng)
+        self.topic_requests = TopicRequests(config, self.context, self.storage, self.leader_waits, rng)
         self.deletion = TopicDeletionManager(
             config,
             self.context,
@@ -105,7 +105,6 @@ class ControllerComponents:
 
     def topic_gone(self, topic: str) -> None:
         """Answer the requests that wait for a deleted topic."""
-        self.topic_requests.topic_gone(topic)
         self.leader_waits.topic_gone(topic)
         self.metadata_revisions.gone(topic)
 
@@ -134,5 +133,5 @@ class ControllerComponents:
             batch.clear()
         self.context.clear()
         self.metadata_revisions.restart()
-        self.topic_requests.resigned()
+        self.topic_requests.topics_listed()
         self.leader_waits.resigned()

@@ -186,7 +186,6 @@ def on_leader_and_isr_response(components: ControllerComponents, event: LeaderAn
         # docs/protocol/controller.md#stale-epoch-in-an-answer.
         taken = errors.get(partition.topic_partition) in (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
         if taken and partition.leader == event.broker_id:
-            components.topic_requests.leader_acknowledged(partition.topic_partition)
             components.leader_waits.acknowledged(partition.topic_partition, partition.leader_epoch)
     yield from note_log_topic_ids(components, event)
     before = context.on_offline_dirs.get(event.broker_id, set())

@@ -1,73 +1,90 @@
-"""Answer client requests when leaders have acknowledged their LeaderAndIsr request.
+"""Answer client requests when leaders have acknowledged their LeaderAndIsr request, or topics are deleted.
 
 Source: docs/protocol/controller.md#answer-after-acknowledgement.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from paceline.model.errors import PacelineError, RequestTimedOutError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.scheduler import Cancellable, Scheduler
 
-Answer = Callable[[Mapping[TopicPartition, PacelineError]], None]
-"""Callback with the partitions that failed, and their errors."""
+Key = TopicPartition | str
+"""A partition whose leader must acknowledge, or the name of a topic that must be deleted."""
+Answer = Callable[[Mapping[Any, PacelineError]], None]
+"""Callback with the partitions or topics that failed, and their errors."""
 
 
 @dataclass(slots=True, eq=False)
 class _Wait:
-    open: dict[TopicPartition, int]
-    """Unacknowledged partitions, with the lowest leader epoch that counts as acknowledgement."""
+    open: dict[Key, int]
+    """Unacknowledged partitions, with the lowest leader epoch that counts as acknowledgement, and undeleted topics."""
+    topics: dict[str, None]
     answer: Answer
-    errors: dict[TopicPartition, PacelineError] = field(default_factory=dict)
+    resigned: str
+    errors: dict[Key, PacelineError] = field(default_factory=dict)
     timer: Cancellable | None = None
 
 
 class LeaderAckWaiters:
-    """Requests that wait for leaders.
+    """Requests that wait for leaders or deletions.
 
     Every wait ends: on the last acknowledgement, at its deadline, or on resignation.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._waits: list[_Wait] = []
+        self._by_topic: dict[str, dict[_Wait, None]] = {}
 
-    def wait(self, epochs: Mapping[TopicPartition, int], timeout_ms: int, reason: str, answer: Answer) -> None:
+    def wait(
+        self,
+        epochs: Mapping[Any, int],
+        timeout_ms: int,
+        reason: str,
+        answer: Answer,
+        resigned: str = "written changes remain in effect",
+    ) -> None:
         """Answer when the leader of each partition has acknowledged at least its leader epoch, or at the deadline.
 
-        ``reason`` is the message of the `RequestTimedOutError` for unacknowledged partitions.
+        Keys are as `Key`: the name of a topic, with any epoch, waits for its deletion. ``reason`` is the message of the
+        `RequestTimedOutError` at the deadline, ``resigned`` the end of its message after a resignation.
         """
-        waiting = _Wait(dict(epochs), answer)
+        topics = dict.fromkeys(topic_of(key) for key in epochs)
+        waiting = _Wait(dict(epochs), topics, answer, resigned)
         if not waiting.open:
             answer({})
             return
-        self._waits.append(waiting)
+        for topic in waiting.topics:
+            self._by_topic.setdefault(topic, {})[waiting] = None
         waiting.timer = self._scheduler.call_later(
             timeout_ms, lambda: self._give_up(waiting, RequestTimedOutError(reason))
         )
 
     def acknowledged(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
         """Record that a leader has answered its LeaderAndIsr request of this epoch."""
-        for waiting in tuple(self._waits):
+        for waiting in tuple(self._by_topic.get(topic_partition.topic, ())):
             wanted = waiting.open.get(topic_partition)
             if wanted is not None and leader_epoch >= wanted:
                 del waiting.open[topic_partition]
                 self._finish_if_done(waiting)
 
     def topic_gone(self, topic: str) -> None:
-        """Fail the waits for a topic that was deleted, or whose node disappeared."""
+        """End the waits for a topic that was deleted, or whose node disappeared; waits for its leaders fail."""
         error = UnknownTopicOrPartitionError(f"topic {topic!r} was deleted meanwhile")
-        for waiting in tuple(self._waits):
-            for topic_partition in [tp for tp in waiting.open if tp.topic == topic]:
-                del waiting.open[topic_partition]
-                waiting.errors[topic_partition] = error
+        for waiting in tuple(self._by_topic.get(topic, ())):
+            if waiting.open.pop(topic, None) is None:
+                for key in [key for key in waiting.open if topic_of(key) == topic]:
+                    del waiting.open[key]
+                    waiting.errors[key] = error
             self._finish_if_done(waiting)
 
     def resigned(self) -> None:
-        """Answer all waiting requests: their changes are written, but no more acknowledgements will arrive here."""
-        for waiting in tuple(self._waits):
-            self._give_up(waiting, RequestTimedOutError("the controller resigned; written changes remain in effect"))
+        """Answer all waiting requests: the changes are written, but this controller receives no more
+        acknowledgements."""
+        for waiting in {waiting: None for waits in self._by_topic.values() for waiting in waits}:
+            self._give_up(waiting, RequestTimedOutError(f"the controller resigned; {waiting.resigned}"))
 
     def _give_up(self, waiting: _Wait, error: PacelineError) -> None:
         waiting.errors.update(dict.fromkeys(waiting.open, error))
@@ -75,9 +92,18 @@ class LeaderAckWaiters:
         self._finish_if_done(waiting)
 
     def _finish_if_done(self, waiting: _Wait) -> None:
-        if waiting.open or waiting not in self._waits:
+        if waiting.open:
             return
-        self._waits.remove(waiting)
+        for topic in waiting.topics:
+            waits = self._by_topic.get(topic, {})
+            waits.pop(waiting, None)
+            if not waits:
+                self._by_topic.pop(topic, None)
         if waiting.timer is not None:
             waiting.timer.cancel()
         waiting.answer(waiting.errors)
+
+
+def topic_of(key: Key) -> str:
+    """Return the name of a key's topic."""
+    return key if isinstance(key, str) else key.topic

@@ -4,8 +4,9 @@ Source: docs/protocol/controller.md#answer-after-acknowledgement; docs/protocol/
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping
 
+from paceline.controller.channel.leader_ack_waiters import Key, LeaderAckWaiters, topic_of
 from paceline.controller.context import ControllerContext
 from paceline.controller.errors import UnexpectedResponseError
 from paceline.controller.events import CreateTopics, DeleteTopics
@@ -24,7 +25,6 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition, new_id
-from paceline.model.scheduler import Scheduler
 from paceline.model.settings import ControllerConfig
 
 MAX_TOPIC_NODE_BYTES = 1_000_000
@@ -32,62 +32,26 @@ MAX_TOPIC_NODE_BYTES = 1_000_000
 
 CREATE_ATTEMPTS = 3
 DEFAULT_TIMEOUT_MS = 30_000
-
-
-class _Waiting:
-    """A request with topics that are not complete; answers once, at the latest at its deadline."""
-
-    def __init__(self, names: Sequence[str], answer: Callable[["_Waiting"], None]) -> None:
-        self.names = names
-        self.errors: dict[str, PacelineError] = {}
-        self.open = set(names)
-        self.answered = False
-        self._answer = answer
-
-    def done(self, name: str, error: PacelineError | None = None) -> None:
-        """Store the result of one topic."""
-        if name not in self.open:
-            return
-        self.open.discard(name)
-        if error is not None:
-            self.errors[name] = error
-        self.finish_if_done()
-
-    def give_up(self, error: PacelineError) -> None:
-        """Set an error as result of all other topics."""
-        for name in sorted(self.open):
-            self.errors[name] = error
-        self.open.clear()
-        self.finish_if_done()
-
-    def finish_if_done(self) -> None:
-        """Answer when all topics have a result."""
-        if not self.open and not self.answered:
-            self.answered = True
-            self._answer(self)
+RESIGNED = "the next controller continues the request"
 
 
 class TopicRequests:
-    """Serves the requests and tracks those that wait."""
+    """Serves the requests."""
 
     def __init__(
         self,
         config: ControllerConfig,
         context: ControllerContext,
         storage: Storage,
-        scheduler: Scheduler,
+        waits: LeaderAckWaiters,
         rng: random.Random,
     ) -> None:
         self._config = config
         self._context = context
         self._storage = storage
-        self._scheduler = scheduler
+        self._waits = waits
         self._rng = rng
         self._validator = TopicValidator(config, context, rng)
-        self._unacknowledged: dict[str, set[int]] = {}
-        """Partitions whose leader has not acknowledged, by topic with a waiting request."""
-        self._creations: dict[str, list[_Waiting]] = {}
-        self._deletions: dict[str, list[_Waiting]] = {}
         self._unheard: list[str] = []
         """Topics written since the list of topics was last read: a later request for a colliding name is refused."""
 
@@ -108,7 +72,8 @@ class TopicRequests:
             yield from self._write(created, by_name, errors)
             self._unheard.extend(sorted(set(created) - set(errors)))
 
-        def answer(waiting: _Waiting) -> None:
+        def answer(late: Mapping[Key, PacelineError]) -> None:
+            late_topics = {topic_of(key): error for key, error in late.items()}
             results = []
             for topic in event.topics:
                 if topic.name in errors:
@@ -116,15 +81,13 @@ class TopicRequests:
                     continue
                 topic_id, assignments = created[topic.name]
                 rows = tuple(assignments[partition].replicas for partition in sorted(assignments))
-                results.append(CreateTopicResult(topic.name, waiting.errors.get(topic.name), topic_id, rows))
+                results.append(CreateTopicResult(topic.name, late_topics.get(topic.name), topic_id, rows))
             event.reply(results)
 
         names = [] if event.validate_only else sorted(set(created) - set(errors))
-        waiting = _Waiting(names, answer)
-        for name in names:
-            self._unacknowledged[name] = set(created[name][1])
-            self._creations.setdefault(name, []).append(waiting)
-        self._wait(waiting, event.timeout_ms, "not every leader has acknowledged yet; the creation continues")
+        partitions = {TopicPartition(name, partition): 0 for name in names for partition in created[name][1]}
+        late = "not every leader has acknowledged yet; the creation continues"
+        self._waits.wait(partitions, event.timeout_ms or DEFAULT_TIMEOUT_MS, late, answer, RESIGNED)
 
     def _write(
         self,
@@ -182,17 +145,6 @@ class TopicRequests:
         """Forget the recently written topics: the list of topics was read and includes them."""
         self._unheard.clear()
 
-    def leader_acknowledged(self, topic_partition: TopicPartition) -> None:
-        """Record that a leader has answered its LeaderAndIsr request."""
-        open_partitions = self._unacknowledged.get(topic_partition.topic)
-        if open_partitions is None:
-            return
-        open_partitions.discard(topic_partition.partition)
-        if not open_partitions:
-            del self._unacknowledged[topic_partition.topic]
-            for waiting in self._creations.pop(topic_partition.topic, []):
-                waiting.done(topic_partition.topic)
-
     # deletion
 
     def delete(self, event: DeleteTopics) -> Flow[None]:
@@ -211,55 +163,8 @@ class TopicRequests:
             if not response.ok and first_failure(response)[1] is not ZkCode.NODE_EXISTS:
                 raise UnexpectedResponseError(first_failure(response)[1], f"mark topic {name} for deletion")
 
-        def answer(waiting: _Waiting) -> None:
-            found = {**waiting.errors, **errors}
-            event.reply([DeleteTopicResult(name, found.get(name)) for name in event.topics])
+        def answer(late: Mapping[Key, PacelineError]) -> None:
+            event.reply([DeleteTopicResult(name, errors.get(name) or late.get(name)) for name in event.topics])
 
-        waiting = _Waiting(wanted, answer)
-        for name in wanted:
-            self._deletions.setdefault(name, []).append(waiting)
-        self._wait(waiting, event.timeout_ms, "the deletion continues")
-
-    def topic_gone(self, topic: str) -> None:
-        """Complete the requests for a topic that was deleted, or whose node disappeared."""
-        for waiting in self._deletions.pop(topic, []):
-            waiting.done(topic)
-        self._unacknowledged.pop(topic, None)
-        for waiting in self._creations.pop(topic, []):
-            waiting.done(topic, UnknownTopicOrPartitionError(f"topic {topic!r} was deleted meanwhile"))
-
-    # waiting
-
-    def resigned(self) -> None:
-        """Answer all waiting requests: they are stored in ZooKeeper, and the next controller continues them."""
-        error = RequestTimedOutError("the controller resigned; the next controller continues the request")
-        waiting = [*self._all(self._creations.values()), *self._all(self._deletions.values())]
-        self._creations.clear()
-        self._deletions.clear()
-        self._unacknowledged.clear()
-        self._unheard.clear()
-        for request in waiting:
-            request.give_up(error)
-
-    @staticmethod
-    def _all(lists: Iterable[list[_Waiting]]) -> list[_Waiting]:
-        return [waiting for requests in lists for waiting in requests]
-
-    def _wait(self, waiting: _Waiting, timeout_ms: int, reason: str) -> None:
-        waiting.finish_if_done()
-        if waiting.answered:
-            return
-
-        def timed_out() -> None:
-            if waiting.answered:
-                return
-            for waiters in (self._creations, self._deletions):
-                for name in sorted(waiting.open):
-                    remaining = [other for other in waiters.get(name, []) if other is not waiting]
-                    if remaining:
-                        waiters[name] = remaining
-                    elif waiters.pop(name, None) is not None and waiters is self._creations:
-                        self._unacknowledged.pop(name, None)
-            waiting.give_up(RequestTimedOutError(reason))
-
-        self._scheduler.call_later(timeout_ms or DEFAULT_TIMEOUT_MS, timed_out)
+        timeout_ms = event.timeout_ms or DEFAULT_TIMEOUT_MS
+        self._waits.wait(dict.fromkeys(wanted, 0), timeout_ms, "the deletion continues", answer, RESIGNED)
