@@ -24,6 +24,7 @@ from paceline.model.client_io import (
 from paceline.model.errors import NotControllerError
 from paceline.model.identifiers import TopicPartition
 from tests.simulation.clients import Client
+from tests.support.reassignments import start_reassignments
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster
@@ -67,7 +68,7 @@ class Admin(Client):
     def reassign(self, topic_partition: TopicPartition, replicas: tuple[int, ...] | None) -> None:
         """Ask once for a partition to move; None cancels."""
         self._ask(
-            lambda life, reply: life.node.alter_partition_reassignments({topic_partition: replicas}, reply),
+            lambda life, reply: start_reassignments(life.node, {topic_partition: replicas}, reply),
             self._told(f"moving {topic_partition} to {replicas}"),
         )
 

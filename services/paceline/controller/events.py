@@ -6,7 +6,7 @@ Source: docs/protocol/controller.md#events.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from paceline.controller.topics.topic_validation import CreateTopicResult, DeleteTopicResult, NewTopic
 from paceline.model.control import (
@@ -18,6 +18,8 @@ from paceline.model.control import (
 )
 from paceline.model.errors import NotControllerError, PacelineError, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
+
+T = TypeVar("T")
 
 
 class ControllerState(IntEnum):
@@ -61,6 +63,27 @@ class Event:
     def abort(self) -> None:
         """Called when handling stops midway; earlier writes may have been applied."""
         self.preempt()
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Event, Generic[T]):
+    """Base of the requests of clients and brokers."""
+
+    reply: Callable[[T | Exception], None] = field(kw_only=True)
+    is_certain: ClassVar[bool] = False
+    """Whether an aborted request can be repeated safely: it has changed nothing, or a repetition changes nothing."""
+
+    def preempt(self) -> None:
+        """Redirect the caller to the next controller."""
+        self.reply(NotControllerError("the controller is resigning"))
+
+    def abort(self) -> None:
+        """Reply that the result is unknown, except for requests that can be repeated."""
+        if self.is_certain:
+            self.preempt()
+        else:
+            said = "the controller resigned during the request; it is unknown whether the change was made"
+            self.reply(RequestTimedOutError(said))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,53 +231,31 @@ class StopReplicaDeletionResponseReceived(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ControlledShutdown(Event):
+class ControlledShutdown(Request[ControlledShutdownResponse]):
     """A broker asks to move its leaders away."""
 
     request: ControlledShutdownRequest
-    reply: Callable[[ControlledShutdownResponse | Exception], None]
     state = ControllerState.CONTROLLED_SHUTDOWN
-
-    def preempt(self) -> None:
-        """Redirect the broker to the next controller."""
-        self.reply(NotControllerError("the controller is resigning"))
+    is_certain = True
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTopics(Event):
+class CreateTopics(Request[list[CreateTopicResult]]):
     """A client creates topics."""
 
     topics: tuple[NewTopic, ...]
     timeout_ms: int
     validate_only: bool
-    reply: Callable[[list[CreateTopicResult] | Exception], None]
     state = ControllerState.TOPIC_CHANGE
-
-    def preempt(self) -> None:
-        """Redirect the client to the next controller."""
-        self.reply(NotControllerError("the controller is resigning"))
-
-    def abort(self) -> None:
-        """Reply that the result is unknown."""
-        self.reply(RequestTimedOutError("the controller resigned during the request"))
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteTopics(Event):
+class DeleteTopics(Request[list[DeleteTopicResult]]):
     """A client deletes topics."""
 
     topics: tuple[str, ...]
     timeout_ms: int
-    reply: Callable[[list[DeleteTopicResult] | Exception], None]
     state = ControllerState.TOPIC_DELETION
-
-    def preempt(self) -> None:
-        """Redirect the client to the next controller."""
-        self.reply(NotControllerError("the controller is resigning"))
-
-    def abort(self) -> None:
-        """Reply that the result is unknown."""
-        self.reply(RequestTimedOutError("the controller resigned during the request"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,18 +296,9 @@ class PartitionReassignmentResult:
 
 
 @dataclass(frozen=True, slots=True)
-class AlterPartitionReassignments(Event):
+class AlterPartitionReassignments(Request[list[PartitionReassignmentResult]]):
     """A client starts, replaces or cancels reassignments."""
 
     targets: dict[TopicPartition, tuple[int, ...] | None] = field(hash=False)
-    reply: Callable[[list[PartitionReassignmentResult] | Exception], None]
     validate_only: bool = False
     state = ControllerState.PARTITION_REASSIGNMENT
-
-    def preempt(self) -> None:
-        """Redirect the client to the next controller."""
-        self.reply(NotControllerError("the controller is resigning"))
-
-    def abort(self) -> None:
-        """Reply that the result is unknown."""
-        self.reply(RequestTimedOutError("the controller resigned during the request"))

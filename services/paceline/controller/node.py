@@ -216,7 +216,7 @@ class ControllerNode:
         reply: Callable[[list[CreateTopicResult] | Exception], None],
     ) -> None:
         """Create topics; the reply comes when every leader has acknowledged, or at the deadline."""
-        self._ask(ev.CreateTopics(tuple(topics), timeout_ms, validate_only, _once(reply)))
+        self._ask(ev.CreateTopics(tuple(topics), timeout_ms, validate_only, reply=_once(reply)))
 
     def delete_topics(
         self,
@@ -225,7 +225,7 @@ class ControllerNode:
         reply: Callable[[list[DeleteTopicResult] | Exception], None],
     ) -> None:
         """Delete topics; the reply comes when they are deleted, or at the deadline."""
-        self._ask(ev.DeleteTopics(tuple(topics), timeout_ms, _once(reply)))
+        self._ask(ev.DeleteTopics(tuple(topics), timeout_ms, reply=_once(reply)))
 
     def controlled_shutdown(
         self,
@@ -233,7 +233,7 @@ class ControllerNode:
         reply: Callable[[ControlledShutdownResponse | Exception], None],
     ) -> None:
         """Move leadership off a broker that is about to stop."""
-        self._ask(ev.ControlledShutdown(request, _once(reply)))
+        self._ask(ev.ControlledShutdown(request, reply=_once(reply)))
 
     def broker_heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
         """Renew a broker's lease immediately: a heartbeat never waits in the event queue.
@@ -287,25 +287,6 @@ class ControllerNode:
     def is_warm(self) -> bool:
         """Whether this controller is a standby with an up-to-date copy of the state."""
         return self._standby.in_sync
-
-    def alter_partition_reassignments(
-        self,
-        targets: Mapping[TopicPartition, tuple[int, ...] | None],
-        reply: Callable[[list[ev.PartitionReassignmentResult] | Exception], None],
-    ) -> None:
-        """Start, replace or, with None, cancel reassignments; the reply means submitted, not complete."""
-        self._ask(ev.AlterPartitionReassignments(dict(targets), _once(reply)))
-
-    def list_partition_reassignments(self) -> dict[TopicPartition, ReplicaAssignment]:
-        """Return the assignments with a running reassignment.
-
-        Raises:
-            NotControllerError: this controller is not active.
-        """
-        if not self.is_active:
-            raise NotControllerError("this controller is not active")
-        context = self._components.context
-        return {tp: context.assignment(tp) for tp in context.partitions() if context.assignment(tp).is_being_reassigned}
 
     def describe_cluster(self) -> ClusterDescription:
         """Return the cluster in the knowledge of this process."""

@@ -45,6 +45,7 @@ from paceline.model.scheduler import Scheduler
 from paceline.model.settings import ControllerConfig
 from paceline.model.standby import StateUpdate
 from paceline.model.state_change import StateChange
+from tests.support.reassignments import start_reassignments
 from tests.support.virtual_time import VirtualTime
 from tests.support.zookeeper.client import AppliedWrite, Link, MemoryZooKeeper, MemoryZooKeeperServer
 
@@ -423,7 +424,7 @@ class Cluster:
 
     def reassign(self, targets: dict[TopicPartition, tuple[int, ...] | None]) -> list[PartitionReassignmentResult]:
         answers: list[Any] = []
-        self.controller.alter_partition_reassignments(targets, answers.append)
+        start_reassignments(self.controller, targets, answers.append)
         self.time.run_until(lambda: bool(answers), max_ms=1_000)
         assert not isinstance(answers[0], Exception), answers
         return list(answers[0])

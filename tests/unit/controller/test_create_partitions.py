@@ -22,7 +22,8 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from paceline.model.settings import ControllerConfig
-from tests.unit.controller.admin_calls import ask, grow, kinds, move
+from tests.support.reassignments import start_reassignments
+from tests.unit.controller.asking import ask, grow, kinds, move
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 
@@ -162,7 +163,7 @@ def test_a_reassignment_queued_after_it_keeps_the_new_partitions() -> None:
     answers: list[Any] = []
     admin = cluster.controller.admin
     admin.create_partitions([NewPartitions("a", 2, ((2, 3),))], 5_000, False, answers.append)
-    cluster.controller.alter_partition_reassignments({tp("a-0"): (2, 1)}, answers.append)
+    start_reassignments(cluster.controller, {tp("a-0"): (2, 1)}, answers.append)
     cluster.settle()
     assert len(answers) == 2
     assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [2, 1], "1": [2, 3]}

@@ -18,6 +18,7 @@ from paceline.coordination.requests import is_write
 from paceline.model.control import LeaderAndIsrRequest, UpdateMetadataRequest
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import ControllerConfig
+from tests.support.reassignments import running_reassignments, start_reassignments
 from tests.support.zookeeper.client import MemoryZooKeeper
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 from tests.unit.controller.test_random_histories import STATE_PATH, check_writes
@@ -217,7 +218,7 @@ def one_partition(cluster: Cluster) -> None:
 
 
 def reassign(cluster: Cluster) -> None:
-    ask(cluster, lambda node: node.alter_partition_reassignments({tp("a-0"): (4, 5, 6)}, lambda _: None))
+    ask(cluster, lambda node: start_reassignments(node, {tp("a-0"): (4, 5, 6)}, lambda _: None))
 
 
 def reassign_by_node(cluster: Cluster) -> None:
@@ -243,7 +244,7 @@ def reassigned(cluster: Cluster) -> None:
     state = cluster.data(znodes.partition_state_path(tp("a-0")))
     assert state["leader"] == 4 and sorted(state["isr"]) == [4, 5, 6]
     assert not cluster.exists(znodes.REASSIGN_PARTITIONS)
-    assert cluster.controller.list_partition_reassignments() == {}
+    assert running_reassignments(cluster.controller) == {}
     for broker_id in (1, 2, 3):
         assert tp("a-0") not in cluster.brokers.epochs[broker_id], f"broker {broker_id} still has its replica"
 
@@ -256,7 +257,7 @@ def moving_with_one_in_sync(cluster: Cluster) -> None:
 
 
 def take_back(cluster: Cluster) -> None:
-    ask(cluster, lambda node: node.alter_partition_reassignments({tp("a-0"): None}, lambda _: None))
+    ask(cluster, lambda node: start_reassignments(node, {tp("a-0"): None}, lambda _: None))
 
 
 def taken_back(cluster: Cluster) -> None:

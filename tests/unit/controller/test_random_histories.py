@@ -12,6 +12,7 @@ from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, Multi, SetData, WatchType
 from paceline.model.control import LeaderAndIsrRequest, UpdateMetadataRequest
 from paceline.model.identifiers import TopicPartition
+from tests.support.reassignments import running_reassignments, start_reassignments
 from tests.support.zookeeper.client import AppliedWrite
 from tests.unit.controller.cluster import CONTROLLER_ID, SESSION_TIMEOUT_MS, Cluster
 
@@ -108,7 +109,7 @@ class History:
         wanted = None if self.chance.random() < 0.3 else target
         for number in self.active():
             node = self.cluster.controllers[number]
-            node.alter_partition_reassignments({self.chance.choice(partitions): wanted}, lambda _: None)
+            start_reassignments(node, {self.chance.choice(partitions): wanted}, lambda _: None)
 
     def disconnect(self) -> None:
         self.cluster.controller_clients[self.chance.choice(CONTROLLERS)].disconnect()
@@ -214,7 +215,7 @@ def test_the_cluster_is_complete_after_any_history(seed: int, caplog: pytest.Log
     assert cluster.data(znodes.CONTROLLER)["brokerid"] == active
     assert node.controller_epoch == cluster.data(znodes.CONTROLLER_EPOCH)
     assert cluster.children(znodes.DELETE_TOPICS) == (), "deletions have ended"
-    assert node.list_partition_reassignments() == {}, "reassignments have ended"
+    assert running_reassignments(node) == {}, "reassignments have ended"
     assert node.gauges()["offline_partitions"] == 0
     for topic in node.describe_topics([]):
         assert topic.error is None

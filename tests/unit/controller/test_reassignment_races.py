@@ -15,7 +15,8 @@ from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Delete, Response, SetData, ZkCode
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import InvalidReplicaAssignmentError
-from tests.unit.controller.admin_calls import kinds, move, moves
+from tests.support.reassignments import start_reassignments
+from tests.unit.controller.asking import kinds, move, moves
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 PATH = znodes.partition_state_path(tp("a-0"))
@@ -259,7 +260,7 @@ def test_a_cancellation_is_refused_when_a_new_replica_alone_stays_in_sync_at_any
     assert node is not None
     shrinks = SetData(PATH, json.dumps({**cluster.data(PATH), "isr": [3]}).encode(), node.version)
     answers: list[Any] = []
-    cluster.controller.alter_partition_reassignments({tp("a-0"): wish}, answers.append)
+    start_reassignments(cluster.controller, {tp("a-0"): wish}, answers.append)
     passed = itertools.count()
     cluster.time.run_until(lambda: next(passed) == steps, max_ms=0, must_hold=False)
     cluster.tool.submit([shrinks], lambda _: None)
@@ -411,7 +412,7 @@ def test_a_reassignment_keeps_a_partition_that_another_tool_adds(steps: int) -> 
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
     cluster.create(NewTopic("a", assignments=((1, 2),)))
-    cluster.controller.alter_partition_reassignments({tp("a-0"): (2, 1)}, lambda _: None)
+    start_reassignments(cluster.controller, {tp("a-0"): (2, 1)}, lambda _: None)
     passed = itertools.count()
     cluster.time.run_until(lambda: next(passed) == steps, max_ms=0, must_hold=False)
     add_partition(cluster)
@@ -426,7 +427,7 @@ def test_a_re_created_topic_is_not_overwritten_by_the_reassignment_of_the_delete
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
     cluster.create(NewTopic("a", assignments=((1, 2),)))
-    cluster.controller.alter_partition_reassignments({tp("a-0"): (3, 1)}, lambda _: None)
+    start_reassignments(cluster.controller, {tp("a-0"): (3, 1)}, lambda _: None)
     passed = itertools.count()
     cluster.time.run_until(lambda: next(passed) == steps, max_ms=0, must_hold=False)
     path, new = znodes.topic_path("a"), znodes.TopicAssignment({0: ReplicaAssignment((2,))}, "n" * 22)

@@ -17,6 +17,7 @@ from tests.origins.reassignment import (
 )
 from tests.origins.state_change_queue import Order, StateChange
 from tests.support.broker_cluster import TP
+from tests.support.reassignments import running_reassignments
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 from tests.unit.origins.whole_cluster import WholeCluster
 
@@ -180,7 +181,7 @@ def test_s0_15_today_a_controller_that_dies_after_any_write_of_the_completion_is
     assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [4, 5, 6]}
     state = cluster.data(znodes.partition_state_path(tp("a-0")))
     assert state["leader"] == 4 and sorted(state["isr"]) == [4, 5, 6]
-    assert cluster.controller.list_partition_reassignments() == {}
+    assert running_reassignments(cluster.controller) == {}
 
 
 # S0-16

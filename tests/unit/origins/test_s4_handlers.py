@@ -10,6 +10,7 @@ from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, SetData
 from paceline.model.state_change import StateChangeKind
+from tests.support.reassignments import running_reassignments
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 
@@ -237,6 +238,6 @@ def test_s4_14_the_event_of_the_state_node_completes_a_reassignment_without_a_no
     seen = events_of(cluster, lambda c: c.change_isr("a-0", [1, 2, 3], notify=False))
     assert seen[0] == "PartitionReassignmentIsrChange"
     assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [3, 2]}
-    assert cluster.controller.list_partition_reassignments() == {}
+    assert running_reassignments(cluster.controller) == {}
     # And nothing listens any more.
     assert events_of(cluster, rewrite(znodes.partition_state_path(tp("a-0")))) == []

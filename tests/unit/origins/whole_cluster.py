@@ -14,6 +14,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import ControllerConfig
 from paceline.model.state_change import StateChange
 from tests.support.broker_cluster import CONTROLLER_ID, BrokerCluster, BrokerUnderTest
+from tests.support.reassignments import start_reassignments
 from tests.support.zookeeper.client import Link, MemoryZooKeeper
 
 SESSION_TIMEOUT_MS = 6_000
@@ -128,7 +129,7 @@ class WholeCluster(BrokerCluster):
     def reassign(self, tp: TopicPartition, *target: int) -> None:
         """Submit a reassignment."""
         answers: list[object] = []
-        self.controller.alter_partition_reassignments({tp: target}, answers.append)
+        start_reassignments(self.controller, {tp: target}, answers.append)
         self.time.run_until(lambda: bool(answers), 2_000)
         (results,) = answers
         assert isinstance(results, list) and results[0].error is None, results

@@ -6,7 +6,7 @@ A reply is a list with one result per entry of the request, in its order, or an 
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from paceline.controller.admin import admin_requests as requests
 from paceline.controller.admin.admin_values import (
@@ -35,7 +35,7 @@ T = TypeVar("T")
 Reply = Callable[[T | Exception], None]
 
 
-def serve(components: ControllerComponents, event: requests.AdminRequest) -> Flow[None]:
+def serve(components: ControllerComponents, event: requests.AdminRequest[Any]) -> Flow[None]:
     """Handle one request; runs inside the controller's event queue."""
     match event:
         case requests.CreatePartitions():
@@ -67,7 +67,7 @@ class AdminCalls:
         reply: Reply[list[CreatePartitionsResult]],
     ) -> None:
         """Add partitions; the reply comes when every new leader has acknowledged, or at the deadline."""
-        self._ask(requests.CreatePartitions(tuple(topics), timeout_ms, validate_only, once(reply)))
+        self._ask(requests.CreatePartitions(tuple(topics), timeout_ms, validate_only, reply=once(reply)))
 
     def alter_partition_reassignments(
         self,
@@ -87,14 +87,14 @@ class AdminCalls:
             found = {result.topic_partition: result for result in results}
             reply([found.get(topic_partition) or _listed_twice(topic_partition) for topic_partition in asked])
 
-        self._ask(AlterPartitionReassignments(targets, once(merge), validate_only))
+        self._ask(AlterPartitionReassignments(targets, validate_only, reply=once(merge)))
 
     def list_partition_reassignments(
         self, topic_partitions: Sequence[TopicPartition] | None, reply: Reply[list[OngoingReassignment]]
     ) -> None:
         """Return running reassignments and their awaited replicas; None means all partitions."""
         wanted = None if topic_partitions is None else tuple(topic_partitions)
-        self._ask(requests.ListPartitionReassignments(wanted, once(reply)))
+        self._ask(requests.ListPartitionReassignments(wanted, reply=once(reply)))
 
     def elect_leaders(
         self,
@@ -109,7 +109,7 @@ class AdminCalls:
         None means all that need it.
         """
         wanted = None if topic_partitions is None else tuple(topic_partitions)
-        self._ask(requests.ElectLeaders(election, wanted, timeout_ms, validate_only, once(reply)))
+        self._ask(requests.ElectLeaders(election, wanted, timeout_ms, validate_only, reply=once(reply)))
 
     def describe_configs(
         self,
@@ -117,7 +117,7 @@ class AdminCalls:
         reply: Reply[list[DescribeConfigsResult]],
     ) -> None:
         """Return the effective configuration: per resource the keys in the request, or all keys."""
-        self._ask(requests.DescribeConfigs(tuple(resources), once(reply)))
+        self._ask(requests.DescribeConfigs(tuple(resources), reply=once(reply)))
 
     def alter_configs(
         self,
@@ -126,7 +126,7 @@ class AdminCalls:
         reply: Reply[list[AlterConfigsResult]],
     ) -> None:
         """Change single keys; the reply means that the change is stored and announced, brokers apply it right after."""
-        self._ask(requests.IncrementalAlterConfigs(tuple(alterations), validate_only, once(reply)))
+        self._ask(requests.IncrementalAlterConfigs(tuple(alterations), validate_only, reply=once(reply)))
 
 
 def once(reply: Callable[[T], None]) -> Callable[[T], None]:

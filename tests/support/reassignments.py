@@ -1,0 +1,24 @@
+"""Reassignments of a controller core, as the tests ask for them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from paceline.controller.admin.admin_values import ReassignmentWish
+from paceline.controller.node import ControllerNode
+from paceline.model.assignment import ReplicaAssignment
+from paceline.model.identifiers import TopicPartition
+
+
+def start_reassignments(
+    node: ControllerNode, targets: Mapping[TopicPartition, tuple[int, ...] | None], reply: Callable[[Any], None]
+) -> None:
+    """Start, replace or, with None, cancel reassignments."""
+    wishes = [ReassignmentWish(topic_partition, target) for topic_partition, target in targets.items()]
+    node.admin.alter_partition_reassignments(wishes, False, reply)
+
+
+def running_reassignments(node: ControllerNode) -> dict[TopicPartition, ReplicaAssignment]:
+    """Return the assignments with a running reassignment, without an event."""
+    assert node.is_active
+    context = node._components.context
+    return {tp: context.assignment(tp) for tp in context.partitions() if context.assignment(tp).is_being_reassigned}
