@@ -16,7 +16,7 @@ import pytest
 
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.model.identity import Identity, Role
-from paceline.security.certificates import CertificateAuthority, read_identity
+from paceline.security.certificates import CertificateAuthority, summary_of
 from paceline_client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from tests.support.waiting import eventually
 
@@ -64,7 +64,7 @@ def test_certificates_rotate_under_load_without_a_failed_acknowledged_write(secu
         for round_number in range(3):
             before = {address: shown_serial(secure, address) for address in addresses}
             for path in sorted(secure.certificates.glob("*-*.crt")):
-                identity = read_identity(path)
+                identity = summary_of(path).identity
                 hosts = () if identity.role is Role.CLIENT else ("127.0.0.1", "localhost")
                 authority.issue(identity, hosts, secure.certificates, DAY)
 

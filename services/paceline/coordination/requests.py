@@ -1,7 +1,7 @@
 """Validate requests before sending, and collect the answers of a batch."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from paceline.coordination.interface import Create, Multi, Operation, Request, Response, SetData, ZkCode
 
@@ -25,11 +25,6 @@ def is_sendable(request: Request | Operation) -> bool:
             sum(map(_size_bytes, request.operations)) <= MAX_REQUEST_BYTES
         )
     return _has_valid_path(request) and _size_bytes(request) <= MAX_REQUEST_BYTES
-
-
-def is_write(request: Request) -> bool:
-    """Whether the request may change the tree."""
-    return isinstance(request, Multi | Operation)
 
 
 def _has_valid_path(request: Request | Operation) -> bool:
@@ -67,10 +62,3 @@ class Batch:
 
 
 _UNANSWERED = Response(ZkCode.OTHER)
-
-
-def answer_each(batch: Batch, indexes: Sequence[int], code: ZkCode) -> None:
-    """Answer several requests of a batch with the same code."""
-    response = Response(code)
-    for index in indexes:
-        batch.answer(index, response)

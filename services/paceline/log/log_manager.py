@@ -10,13 +10,11 @@ from itertools import count
 
 from paceline.log.checkpoint import (
     CLEAN_SHUTDOWN_MARKER,
-    HIGH_WATERMARK_CHECKPOINT,
     META_PROPERTIES,
     DamagedFileError,
     MetaProperties,
     decode_meta_properties,
     encode_meta_properties,
-    read_offsets,
 )
 from paceline.log.directory_loader import DirectoryLoader, TopicSettings, write_boot_id
 from paceline.log.directory_names import DELETED, free_path, is_being_deleted, parse_directory_name
@@ -351,15 +349,6 @@ class LogManager:
     def checkpoint_cleaner_offsets(self) -> None:
         """Write the first dirty offset of each compacted log."""
         self._checkpoint_all(self._checkpoints.write_cleaner_offsets)
-
-    def read_high_watermarks(self, log_dir: str) -> dict[TopicPartition, int]:
-        """Return the high watermarks in the checkpoint of a directory, empty when the file is missing.
-
-        Raises:
-            DamagedFileError: it does not parse.
-            OSError: storage failed.
-        """
-        return read_offsets(self._files, join(log_dir, HIGH_WATERMARK_CHECKPOINT))
 
     def _checkpoint_all(self, write: Callable[[LogDirectory], None]) -> None:
         for directory in self._directories:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 RACK_AWARE: Final = "rack-aware"
-LEADER_ONLY: Final = "leader"
 RACK_AWARE_NAMES: Final = (RACK_AWARE, "org.apache.kafka.common.replica.RackAwareReplicaSelector")
 """Values of ``replica.selector.class`` for rack-aware selection: Paceline's short name and Kafka's class name."""
 

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import DecodeError
 
 from paceline.internal.v1 import replication_service_pb2 as replica_pb
-from paceline.model.client_io import FetchResult, ProduceData, RequiredAcks
+from paceline.model.client_io import FetchResult
 from paceline.model.errors import InvalidRequestError
 from paceline.model.replica_fetch import ReplicaFetchResponse, ReplicaFetchResult
 from paceline.rpc.admission.message_limits import (
@@ -31,7 +31,6 @@ from paceline.rpc.convert.common import (
 )
 from paceline.rpc.convert.failures import AddressOf, no_address
 from paceline.rpc.convert.fetch import fetch_result_to_proto
-from paceline.rpc.convert.produce import acks_to_proto
 from paceline.rpc.convert.replica import replica_fetch_result_from_proto, replica_fetch_result_to_proto
 from paceline.v1 import log_service_pb2 as pb
 
@@ -114,16 +113,6 @@ def _refuse_crowded_records(head: bytes) -> None:
 
 def _whole_produce_part(message: pb.ProducePartition) -> ProducePart:
     return ProducePart(message, message.batch if message.WhichOneof("data") == "batch" else None)
-
-
-def produce_request(acks: RequiredAcks, timeout_ms: int, data: Iterable[ProduceData]) -> bytes:
-    """Return the bytes of a ``ProduceRequest`` with these batches."""
-    pieces = [pb.ProduceRequest(acks=acks_to_proto(acks), timeout_ms=timeout_ms).SerializeToString()]
-    for one in data:
-        topic, partition = one.topic_partition
-        head = pb.ProducePartition(topic=topic, partition=partition, topic_id=one.topic_id or "").SerializeToString()
-        _append_part(pieces, _PRODUCE_PARTITIONS, head, _PRODUCE_BATCH, one.batch)
-    return b"".join(pieces)
 
 
 # -- Fetch -----------------------------------------------------------------------------------------------------

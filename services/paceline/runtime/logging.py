@@ -110,11 +110,6 @@ def _configure_state_changes(path: str | None) -> None:
         logger.addHandler(own)
 
 
-def state_change_logger() -> Callable[[StateChange], None]:
-    """Return a function that writes a state change as one JSON object per line."""
-    return lambda change: write_state_changes([change])
-
-
 def write_state_changes(changes: Sequence[StateChange]) -> None:
     """Write state changes, one per line; into a separate file they are written together."""
     logger = logging.getLogger(STATE_CHANGE_LOGGER)

@@ -168,15 +168,6 @@ def load_certificate(path: Path) -> x509.Certificate:
         raise CertificateError(f"{path} cannot be read as a certificate: {failure}") from None
 
 
-def read_identity(path: Path) -> Identity:
-    """Return the identity in a certificate.
-
-    Raises:
-        CertificateError: it has no identity.
-    """
-    return summary_of(path).identity
-
-
 def summary_of(path: Path) -> CertificateSummary:
     """Return the data of a node's or client's certificate.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from paceline.coordination.interface import Request, Response, SessionEvent, SessionState, WatchEvent, ZkCode
-from paceline.coordination.requests import Batch, answer_each, is_sendable
+from paceline.coordination.requests import Batch, is_sendable
 from paceline.model.scheduler import Cancellable, Scheduler
 from tests.support.zookeeper.link import Link, Pipe
 from tests.support.zookeeper.server import (
@@ -155,7 +155,12 @@ class MemoryZooKeeper:
             else:
                 refused.append(index)
         if refused:
-            self._scheduler.call_soon(lambda: answer_each(batch, refused, ZkCode.BAD_ARGUMENTS))
+
+            def refuse() -> None:
+                for index in refused:
+                    batch.answer(index, Response(ZkCode.BAD_ARGUMENTS))
+
+            self._scheduler.call_soon(refuse)
         if self._connection is not None and self._connection.established:
             self._send(self._connection, sendable)
         else:

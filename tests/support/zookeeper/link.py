@@ -4,11 +4,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from paceline.coordination.interface import Request
-from paceline.coordination.requests import is_write
+from paceline.coordination.interface import Multi, Operation, Request
 from paceline.model.scheduler import Scheduler
 
 M = TypeVar("M")
+
+
+def is_write(request: Request) -> bool:
+    """Whether the request may change the tree."""
+    return isinstance(request, Multi | Operation)
 
 
 class Link:

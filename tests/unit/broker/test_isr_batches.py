@@ -4,11 +4,11 @@ import pytest
 
 from paceline.coordination import znodes
 from paceline.coordination.interface import Multi, SetData
-from paceline.coordination.requests import is_write
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.state_change import StateChangeKind
 from tests.support.broker_cluster import BrokerCluster
+from tests.support.zookeeper.link import is_write
 
 TPS = [TopicPartition("many", index) for index in range(60)]
 

@@ -8,7 +8,6 @@ import pytest
 
 from paceline.coordination import znodes
 from paceline.coordination.interface import GetData, SetData
-from paceline.coordination.requests import is_write
 from paceline.log.record_batch import NewRecord, encode_batch
 from paceline.model.client_io import RequiredAcks
 from paceline.model.control import StopReplicaPartition, StopReplicaRequest
@@ -18,6 +17,7 @@ from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.replica_fetch import ReplicaFetchPartition, ReplicaFetchRequest
 from paceline.model.state_change import StateChangeKind
 from tests.support.broker_cluster import TP, BrokerCluster
+from tests.support.zookeeper.link import is_write
 
 LAG_MAX_MS = 2_000
 

@@ -7,7 +7,6 @@ from paceline.broker.metrics import label_families_of
 from paceline.coordination import znodes
 from paceline.coordination.errors import DuplicateBrokerIdError
 from paceline.coordination.interface import Create, Exists, GetData, SetData
-from paceline.coordination.requests import is_write
 from paceline.log.files import join
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
@@ -19,6 +18,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.model.state_change import StateChangeKind
 from tests.support.broker_cluster import CONTROL_ADDRESS, CONTROLLER_ID, TP, BrokerCluster, BrokerUnderTest
 from tests.support.zookeeper.data_tree import DataTree
+from tests.support.zookeeper.link import is_write
 from tests.unit.log.memory_files import MemoryFiles
 
 OTHER = TopicPartition("payments", 0)

@@ -14,12 +14,12 @@ from paceline.controller.standby.takeover import TakeoverKind
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, Request, Response
-from paceline.coordination.requests import is_write
 from paceline.model.control import LeaderAndIsrRequest, UpdateMetadataRequest
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import ControllerConfig
 from tests.support.reassignments import running_reassignments, start_reassignments
 from tests.support.zookeeper.client import MemoryZooKeeper
+from tests.support.zookeeper.link import is_write
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 from tests.unit.controller.test_random_histories import STATE_PATH, check_writes
 

@@ -274,19 +274,6 @@ def test_partition_sets_survive_a_round_trip(pairs: list[tuple[str, int]]) -> No
     assert znodes.decode_partition_set("/p", znodes.encode_partition_set(partitions)) == partitions
 
 
-@given(st.text(max_size=30))
-def test_sanitized_names_contain_no_slash_and_decode_to_the_name(name: str) -> None:
-    sanitized = znodes.sanitize_name(name)
-    assert "/" not in sanitized
-    assert sanitized.isascii()
-    if name.isprintable():
-        assert znodes.desanitize_name(sanitized) == name
-
-
-def test_a_blank_in_a_client_name_is_encoded_as_percent_20() -> None:
-    assert znodes.sanitize_name("app 1*~") == "app%201%2A%7E"
-
-
 @pytest.mark.parametrize(("child", "broker_id"), [("0", 0), ("1001", 1001), ("01", None), ("x", None), ("٣", None)])
 def test_a_child_name_is_an_id_or_nothing(child: str, broker_id: int | None) -> None:
     assert znodes.parse_id(child) == broker_id

@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from paceline.log.checkpoint import MetaProperties
+from paceline.log.checkpoint import HIGH_WATERMARK_CHECKPOINT, MetaProperties, read_offsets
 from paceline.log.directory_names import parse_directory_name
+from paceline.log.files import join
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
@@ -587,7 +588,9 @@ def test_checkpoints_keep_entries_of_logs_that_have_no_role_yet() -> None:
     assert log is not None
     log.update_high_watermark(3)
     again.checkpoint_high_watermarks()
-    assert again.read_high_watermarks(ROOT) == {TopicPartition("t", p): hw for p, hw in enumerate((3, 2, 3))}
+    assert read_offsets(files, join(ROOT, HIGH_WATERMARK_CHECKPOINT)) == {
+        TopicPartition("t", p): hw for p, hw in enumerate((3, 2, 3))
+    }
 
 
 def test_only_log_starts_above_the_first_segment_are_in_the_checkpoint() -> None:

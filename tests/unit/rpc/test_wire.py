@@ -90,16 +90,14 @@ def test_a_followers_answer_has_the_bytes_of_the_generated_message(
 
 
 @given(st.sampled_from(list(RequiredAcks)), st.integers(0, 2**31 - 1), PRODUCE_DATA)
-def test_a_produce_request_has_the_bytes_of_the_generated_message(
+def test_a_produce_request_is_parsed_like_the_generated_message(
     acks: RequiredAcks, timeout_ms: int, data: list[ProduceData]
 ) -> None:
     message = pb.ProduceRequest(acks=convert.acks_to_proto(acks), timeout_ms=timeout_ms)
     for one in data:
         topic, partition = one.topic_partition
         message.partitions.add(topic=topic, partition=partition, topic_id=one.topic_id or "", batch=one.batch)
-    encoded = wire.produce_request(acks, timeout_ms, data)
-    assert encoded == message.SerializeToString()
-    assert_same_produce(encoded)
+    assert_same_produce(message.SerializeToString())
 
 
 def assert_same_produce(data: bytes) -> None:

@@ -17,7 +17,7 @@ from paceline.runtime.logging import (
     STATE_CHANGE_LOGGER,
     StateChangeWriter,
     configure_logging,
-    state_change_logger,
+    write_state_changes,
 )
 from tests.support.waiting import eventually
 
@@ -107,9 +107,8 @@ def test_the_state_change_log_is_one_json_object_per_line_in_its_own_file(tmp_pa
     stream = io.StringIO()
     path = tmp_path / "deep" / "state-change.log"
     configure_logging("console", stream=stream, state_change_path=str(path))
-    write = state_change_logger()
-    write(CHANGE)
-    write(CHANGE)
+    write_state_changes([CHANGE])
+    write_state_changes([CHANGE])
     assert [json.loads(line) for line in path.read_text().splitlines()] == [state_change_fields(CHANGE)] * 2
     assert stream.getvalue() == ""
 
@@ -147,5 +146,5 @@ def test_every_field_of_a_state_change_is_written() -> None:
 def test_without_a_file_state_changes_are_in_the_services_log() -> None:
     stream = io.StringIO()
     configure_logging("console", stream=stream)
-    state_change_logger()(CHANGE)
+    write_state_changes([CHANGE])
     assert '"kind":"isr-shrunk"' in stream.getvalue()

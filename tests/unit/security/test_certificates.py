@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from paceline.cli.commands import cli
 from paceline.model.identity import Identity, InvalidIdentityError, Role, cluster_id_of, trust_domain_of
-from paceline.security.certificates import CertificateAuthority, CertificateError, read_identity, summary_of
+from paceline.security.certificates import CertificateAuthority, CertificateError, summary_of
 
 DAY = datetime.timedelta(days=1)
 
@@ -67,7 +67,7 @@ def test_authority_is_created_once_and_never_replaced(tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match="another authority"):
         other.issue(Identity(other.trust_domain, Role.CLIENT, "a"), [], tmp_path / "one", DAY)
     with pytest.raises(CertificateError, match="no identity"):
-        read_identity(tmp_path / "one" / "ca.crt")
+        _ = summary_of(tmp_path / "one" / "ca.crt").identity
 
 
 def test_commands_create_certificates_of_authority_node_and_client(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ Source: docs/decisions/0017-suspicion.md.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
 
 from paceline.controller.brokers.broker_leases import BrokerLeases
@@ -147,7 +147,3 @@ class BrokerSuspicions:
         self._weak.pop(broker_id, None)
         self._suspected[broker_id] = evidence
         self._leases.expire(broker_id)
-
-
-OnEvidence = Callable[[int, int, Evidence], None]
-"""Receives broker id and broker epoch of the registration that the evidence is about."""

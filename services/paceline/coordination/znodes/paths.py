@@ -1,7 +1,6 @@
 """Paths of the znodes, without the chroot, which the client adds; docs/protocol/zookeeper.md#znode-paths."""
 
 import re
-from urllib.parse import quote, unquote
 
 from paceline.model.identifiers import TopicPartition
 
@@ -11,7 +10,6 @@ BROKER_SEQUENCE = "/brokers/seqid"
 TOPICS = "/brokers/topics"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
-ADMIN = "/admin"
 DELETE_TOPICS = "/admin/delete_topics"
 REASSIGN_PARTITIONS = "/admin/reassign_partitions"
 PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
@@ -106,16 +104,6 @@ def topic_config_path(topic: str) -> str:
 def broker_config_path(broker_id: int | None) -> str:
     """Return the node with one broker's dynamic settings, or with those of all brokers for None."""
     return f"{CONFIG}/brokers/{'<default>' if broker_id is None else broker_id}"
-
-
-def sanitize_name(name: str) -> str:
-    """Return a user's or client's name as it appears in paths (Kafka's Sanitizer: URL-encoded, blanks as ``%20``)."""
-    return quote(name, safe=".-_", errors="surrogatepass").replace("~", "%7E")
-
-
-def desanitize_name(name: str) -> str:
-    """Return the name from its form in paths; the inverse of `sanitize_name`."""
-    return unquote(name)
 
 
 def parse_id(child: str) -> int | None:

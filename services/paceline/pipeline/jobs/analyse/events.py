@@ -1,7 +1,7 @@
 """Records of ``__cluster_events`` as rows."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -38,14 +38,6 @@ class EventRow:
     def where(self) -> tuple[str, int]:
         """The partition."""
         return self.topic, self.partition
-
-
-@dataclass(slots=True)
-class Decoded:
-    """Rows, and the number of records that are not events."""
-
-    rows: list[EventRow] = field(default_factory=list)
-    malformed: int = 0
 
 
 def row_of(value: bytes, event_id: str, offset: int) -> EventRow | None:
