@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from paceline.model.errors import CorruptMessageError
+from paceline.model.protobuf_wire import FIXED32, FIXED64, LENGTH, VARINT, read_varint, varint
 from paceline.v1.errors_pb2 import PartitionError
 from paceline.v1.log_service_pb2 import EpochEndOffset
 
@@ -18,8 +19,6 @@ PRODUCE_METHOD: Final = "/paceline.v1.LogService/Produce"
 PRODUCE_STREAM_METHOD: Final = "/paceline.v1.LogService/ProduceStream"
 FETCH_METHOD: Final = "/paceline.v1.LogService/Fetch"
 FETCH_STREAM_METHOD: Final = "/paceline.v1.LogService/FetchStream"
-
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class ProducePiece(NamedTuple):
@@ -82,18 +81,6 @@ def encode_produce_request(acks: int, timeout_ms: int, pieces: Iterable[ProduceP
     return b"".join(parts)
 
 
-def varint(value: int) -> bytes:
-    """Return a non-negative number as protobuf's varint."""
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def decode_fetch_answer(data: bytes) -> FetchAnswer:
     """Return the fields of an encoded FetchResponse.
 
@@ -104,16 +91,16 @@ def decode_fetch_answer(data: bytes) -> FetchAnswer:
         answer = FetchAnswer(0, [])
         position, end = 0, len(data)
         while position < end:
-            tag, position = _read_varint(data, position)
+            tag, position = read_varint(data, position)
             field, kind = tag >> 3, tag & 7
-            if kind == _BYTES:
-                size, position = _read_varint(data, position)
+            if kind == LENGTH:
+                size, position = read_varint(data, position)
                 stop = _within(position + size, end)
                 if field == 2:
                     answer.partitions.append(_decode_partition(data, position, stop))
                 position = stop
-            elif field == 1 and kind == _VARINT:
-                answer.session_id, position = _read_varint(data, position)
+            elif field == 1 and kind == VARINT:
+                answer.session_id, position = read_varint(data, position)
             else:
                 position = _skip(data, position, kind)
         return answer
@@ -124,10 +111,10 @@ def decode_fetch_answer(data: bytes) -> FetchAnswer:
 def _decode_partition(data: bytes, position: int, end: int) -> FetchedPartition:
     found = FetchedPartition()
     while position < end:
-        tag, position = _read_varint(data, position)
+        tag, position = read_varint(data, position)
         field, kind = tag >> 3, tag & 7
-        if kind == _BYTES:
-            size, position = _read_varint(data, position)
+        if kind == LENGTH:
+            size, position = read_varint(data, position)
             stop = _within(position + size, end)
             if field == 8:
                 found.batches = data[position:stop]
@@ -139,8 +126,8 @@ def _decode_partition(data: bytes, position: int, end: int) -> FetchedPartition:
                 diverging = EpochEndOffset.FromString(data[position:stop])
                 found.diverging = (diverging.epoch, diverging.end_offset)
             position = stop
-        elif kind == _VARINT:
-            value, position = _read_varint(data, position)
+        elif kind == VARINT:
+            value, position = read_varint(data, position)
             if value >= 1 << 63:
                 value -= 1 << 64
             if field == 2:
@@ -158,28 +145,12 @@ def _decode_partition(data: bytes, position: int, end: int) -> FetchedPartition:
     return found
 
 
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    byte = data[position]
-    if byte < 0x80:
-        return byte, position + 1
-    value, shift = byte & 0x7F, 7
-    while True:
-        position += 1
-        byte = data[position]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position + 1
-        shift += 7
-        if shift > 63:
-            raise ValueError("a varint has more than ten bytes")
-
-
 def _skip(data: bytes, position: int, kind: int) -> int:
-    if kind == _VARINT:
-        return _read_varint(data, position)[1]
-    if kind == _FIXED64:
+    if kind == VARINT:
+        return read_varint(data, position)[1]
+    if kind == FIXED64:
         return _within(position + 8, len(data))
-    if kind == _FIXED32:
+    if kind == FIXED32:
         return _within(position + 4, len(data))
     raise ValueError(f"wire type {kind}")
 

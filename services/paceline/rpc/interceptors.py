@@ -18,8 +18,12 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from paceline.model.errors import InvalidRequestError, PacelineError, ThrottledError, UnknownServerError
-from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, refuse_too_many_fields
-from paceline.rpc.admission.nested_limits import MAX_ELEMENTS, refuse_too_many_elements
+from paceline.rpc.admission.message_limits import (
+    MAX_CLIENT_FIELDS,
+    MAX_ELEMENTS,
+    refuse_too_many_elements,
+    refuse_too_many_fields,
+)
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
 from paceline.rpc.security.guard import Guard

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from paceline.internal.v1 import replication_service_pb2 as replica_pb
 from paceline.model.client_io import FetchResult
 from paceline.model.errors import InvalidRequestError
+from paceline.model.protobuf_wire import LENGTH, next_field, varint
 from paceline.model.replica_fetch import ReplicaFetchResponse, ReplicaFetchResult
 from paceline.rpc.admission.message_limits import (
     MAX_CLIENT_FIELDS,
@@ -37,16 +38,11 @@ from paceline.v1 import log_service_pb2 as pb
 WORTH_CUTTING_BYTES: Final = 1_024
 """Smaller elements are parsed by protobuf as a whole, because cutting out the payload costs more than copying it."""
 
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _PRODUCE_PARTITIONS, _PRODUCE_BATCH, _PRODUCE_RECORDS = 3, 4, 5
 _FETCH_PARTITIONS, _FETCH_BATCHES = 2, 8
 _REPLICA_PARTITIONS, _REPLICA_BATCHES = 3, 9
 
 M = TypeVar("M")
-
-
-class _UnusualError(Exception):
-    """The bytes differ from those that Paceline writes, so the generated parser must parse them."""
 
 
 @dataclass(slots=True)
@@ -81,7 +77,7 @@ def parse_produce(data: bytes) -> ProduceCall:
         rest, parts = _split_parts(data, _PRODUCE_PARTITIONS, MAX_CLIENT_PARTITIONS)
         request = pb.ProduceRequest.FromString(rest)
         partitions = [_produce_part(data, start, end) for start, end in parts]
-    except _UnusualError:
+    except ValueError:  # the bytes differ from those that Paceline writes
         refuse_too_many_fields(data, MAX_CLIENT_FIELDS)
         request = _parsed(pb.ProduceRequest.FromString, data)
         partitions = [_whole_produce_part(part) for part in request.partitions]
@@ -97,7 +93,7 @@ def _produce_part(data: bytes, start: int, end: int) -> ProducePart:
     _refuse_crowded_records(head)
     message = pb.ProducePartition.FromString(head)
     if batch is not None and message.WhichOneof("data") is not None:
-        raise _UnusualError
+        raise ValueError("has two payloads")
     return ProducePart(message, batch)
 
 
@@ -106,7 +102,7 @@ def _refuse_crowded_records(head: bytes) -> None:
         return
     position, end = 0, len(head)
     while position < end:
-        field, start, position = _next_field(head, position, end)
+        field, start, position = next_field(head, position, end)
         if field == _PRODUCE_RECORDS:
             refuse_too_many_fields(head[start:position], MAX_RECORDS, "records")
 
@@ -147,7 +143,7 @@ def parse_replica_fetch_response(data: bytes) -> ReplicaFetchResponse:
         rest, parts = _split_parts(data, _REPLICA_PARTITIONS, MAX_INTERNAL_PARTITIONS)
         results = [_replica_result(data, start, end) for start, end in parts]
         response = replica_pb.FetchResponse.FromString(rest)
-    except _UnusualError:
+    except ValueError:  # the bytes differ from those that Paceline writes
         refuse_too_many_fields(data, MAX_INTERNAL_FIELDS)
         response = _parsed(replica_pb.FetchResponse.FromString, data)
         results = [replica_fetch_result_from_proto(one) for one in response.partitions]
@@ -177,30 +173,19 @@ def _parsed(parse: Callable[[bytes], M], data: bytes) -> M:
 
 def _append_part(pieces: list[bytes], part_field: int, head: bytes, payload_field: int, payload: bytes | None) -> None:
     """Append one element of a repeated message field to ``pieces``: its small fields, then its payload."""
-    tag = bytes((part_field << 3 | _LENGTH,))
+    tag = bytes((part_field << 3 | LENGTH,))
     if payload is None:
-        pieces += (tag, _varint(len(head)), head)
+        pieces += (tag, varint(len(head)), head)
         return
-    size = _varint(len(payload))
+    size = varint(len(payload))
     pieces += (
         tag,
-        _varint(len(head) + 1 + len(size) + len(payload)),
+        varint(len(head) + 1 + len(size) + len(payload)),
         head,
-        bytes((payload_field << 3 | _LENGTH,)),
+        bytes((payload_field << 3 | LENGTH,)),
         size,
         payload,
     )
-
-
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def _split_parts(data: bytes, parts_field: int, limit: int) -> tuple[bytes, Sequence[tuple[int, int]]]:
@@ -213,7 +198,7 @@ def _split_parts(data: bytes, parts_field: int, limit: int) -> tuple[bytes, Sequ
     rest: list[bytes] = []
     position, end = 0, len(data)
     while position < end:
-        field, start, stop = _next_field(data, position, end)
+        field, start, stop = next_field(data, position, end)
         if field == parts_field:
             if len(parts) == limit:
                 raise InvalidRequestError(f"more than {limit} partitions in one request")
@@ -240,55 +225,13 @@ def _cut(data: bytes, position: int, end: int, payload_field: int) -> tuple[byte
         count += 1
         if count > MAX_SINGLE_FIELDS:
             raise InvalidRequestError(f"more than {MAX_SINGLE_FIELDS} fields in one partition")
-        field, start, stop = _next_field(data, position, end)
+        field, start, stop = next_field(data, position, end)
         if field == payload_field:
             if payload is not None:
-                raise _UnusualError
+                raise ValueError("has two payloads")
             payload = data[start:stop]
             rest.append(data[kept:position])
             kept = stop
         position = stop
     rest.append(data[kept:end])
     return b"".join(rest), payload
-
-
-def _next_field(data: bytes, position: int, end: int) -> tuple[int, int, int]:
-    """Return (field number, start, stop) of one field; for a length-delimited field, start is that of its content.
-
-    A field of any other wire type gets the number -1, so that the caller keeps it among the other fields.
-    """
-    tag, position = _read_varint(data, position, end)
-    wire_type, field = tag & 7, tag >> 3
-    if field == 0:
-        raise _UnusualError
-    if wire_type == _LENGTH:
-        size, start = _read_varint(data, position, end)
-        stop = start + size
-        if stop > end:
-            raise _UnusualError
-        return field, start, stop
-    if wire_type == _VARINT:
-        _, stop = _read_varint(data, position, end)
-    elif wire_type == _FIXED64:
-        stop = position + 8
-    elif wire_type == _FIXED32:
-        stop = position + 4
-    else:
-        raise _UnusualError
-    if stop > end:
-        raise _UnusualError
-    return -1, position, stop
-
-
-def _read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < end and shift < 64:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value > 0xFFFFFFFFFFFFFFFF:
-                raise _UnusualError
-            return value, position
-        shift += 7
-    raise _UnusualError

@@ -6,8 +6,9 @@ import pytest
 
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.model.errors import InvalidRequestError
-from paceline.rpc.admission import nested_limits as nested_crowds
-from paceline.rpc.admission.nested_limits import MAX_STEPS, refuse_too_many_elements
+from paceline.model.protobuf_wire import varint
+from paceline.rpc.admission import message_limits
+from paceline.rpc.admission.message_limits import MAX_STEPS, refuse_too_many_elements
 from paceline.rpc.convert.common import MAX_RECORDS
 from paceline.rpc.interceptors import typed_parser
 from paceline.v1 import admin_service_pb2 as admin_pb
@@ -21,15 +22,6 @@ FEW = 1_000
 def field(number: int, content: bytes) -> bytes:
     """Return a length-delimited field in wire format."""
     return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 FILTER = metadata_pb.PollEventsRequest.DESCRIPTOR.fields_by_name["filter"].number
@@ -58,13 +50,13 @@ def test_more_elements_in_inner_lists_than_are_allowed_are_refused(
     message: type, data: bytes, few_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message.FromString(data)  # type: ignore[attr-defined]
-    monkeypatch.setattr(nested_crowds, "_FEW_STEPS", few_steps)
+    monkeypatch.setattr(message_limits, "_FEW_STEPS", few_steps)
     with pytest.raises(InvalidRequestError, match=f"more than {FEW} elements"):
         refuse_too_many_elements(data, message, FEW)
 
 
-def test_encoded_batches_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nested_crowds, "_marks", None)
+def test_encoded_batches_are_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_limits, "_marks", None)
     batches = [log_pb.ProducePartition(topic="t", partition=one, batch=b"\n" * 100_000) for one in range(20)]
     data = log_pb.ProduceRequest(partitions=batches).SerializeToString()
     refuse_too_many_elements(data, log_pb.ProduceRequest, FEW)

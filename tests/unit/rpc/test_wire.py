@@ -12,6 +12,7 @@ from paceline.model import client_io, replica_fetch
 from paceline.model.client_io import LeaderHint, PartitionFailure, ProduceData, RequiredAcks
 from paceline.model.errors import ErrorCode, InvalidRequestError
 from paceline.model.identifiers import TopicPartition
+from paceline.model.protobuf_wire import varint
 from paceline.rpc import convert, wire
 from paceline.v1 import log_service_pb2 as pb
 from paceline_client.wire import decode_fetch_answer
@@ -127,7 +128,7 @@ BIG_BATCH = pb.ProducePartition(topic="t", batch=BIG).SerializeToString()
 
 
 def request_of(part: bytes) -> bytes:
-    return pb.ProduceRequest(acks=pb.ACKS_LEADER).SerializeToString() + b"\x1a" + wire._varint(len(part)) + part
+    return pb.ProduceRequest(acks=pb.ACKS_LEADER).SerializeToString() + b"\x1a" + varint(len(part)) + part
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.model.scheduler import Scheduler
 from paceline.replication.purgatory import Cancel
 from paceline.rpc import convert, wire
-from paceline.rpc.admission.nested_limits import refuse_too_many_elements
+from paceline.rpc.admission.message_limits import refuse_too_many_elements
 from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.pages import topics_page
 from paceline.rpc.security.guard import current_caller

@@ -21,6 +21,7 @@ from paceline.log.record_batch import (
     crc_of,
 )
 from paceline.model.errors import CorruptMessageError
+from paceline.model.protobuf_wire import read_varint, varint
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC: Final = struct.Struct(">I")
@@ -55,14 +56,15 @@ def rewrite_batch(
     position = HEADER_BYTES
     try:
         for keep in kept:
-            length, body = _read_varint(view, position)
+            raw_length, body = read_varint(view, position)
+            length = (raw_length >> 1) ^ -(raw_length & 1)  # zigzag
             end = body + length
             if length < 0 or end > size:
                 raise CorruptMessageError(f"a record at offset {header.base_offset} reaches beyond its batch")
             if keep:
                 pieces.append(view[position:end] if horizon_ms is None else _shifted(view[body:end], shift))
             position = end
-    except IndexError as error:
+    except (IndexError, ValueError) as error:
         raise CorruptMessageError(f"the records at offset {header.base_offset} are cut") from error
     if position != size:
         raise CorruptMessageError(f"the batch at offset {header.base_offset} has more bytes than records")
@@ -92,30 +94,10 @@ def _assemble(header: BatchHeader, payload: bytes) -> bytes:
 
 def _shifted(body: memoryview, shift: int) -> bytes:
     """Return a record with its length prefix and ``shift`` added to its timestamp delta; ``body`` has no prefix."""
-    delta, behind = _read_varint(body, 1)
-    changed = b"".join((body[:1], _varint(delta + shift), body[behind:]))
-    return _varint(len(changed)) + changed
+    raw_delta, behind = read_varint(body, 1)
+    changed = b"".join((body[:1], _zigzag((raw_delta >> 1 ^ -(raw_delta & 1)) + shift), body[behind:]))
+    return _zigzag(len(changed)) + changed
 
 
-def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
-    """Return the value of a zigzag varint and the position after it."""
-    byte = data[position]
-    position += 1
-    value = byte & 0x7F
-    shift = 7
-    while byte & 0x80:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-    return (value >> 1) ^ -(value & 1), position
-
-
-def _varint(value: int) -> bytes:
-    rest = value << 1 if value >= 0 else ((-value) << 1) - 1
-    encoded = bytearray()
-    while rest > 0x7F:
-        encoded.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    encoded.append(rest)
-    return bytes(encoded)
+def _zigzag(value: int) -> bytes:
+    return varint(value << 1 if value >= 0 else ((-value) << 1) - 1)

@@ -2,21 +2,19 @@
 
 The wire format is that of protobuf. For field 8 of a partition's result (``batches``) the parser returns only the
 position; the generated class parses the other fields. The generated class alone would copy 8 MB of batches twice.
-Source: https://protobuf.dev/programming-guides/encoding/.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 from paceline.model.errors import InvalidRequestError
+from paceline.model.protobuf_wire import next_field
 from paceline.v1 import log_service_pb2
 
 FETCH_METHOD: Final = "/paceline.v1.LogService/Fetch"
 
 _RESULTS_FIELD: Final = log_service_pb2.FetchResponse.PARTITIONS_FIELD_NUMBER
 _BATCHES_FIELD: Final = log_service_pb2.FetchPartitionResult.BATCHES_FIELD_NUMBER
-
-_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +45,13 @@ def parse_fetch_answer(message: bytes) -> FetchAnswer:
     """
     partitions = []
     position, end = 0, len(message)
-    while position < end:
-        number, begin, position = _next_field(message, position, end)
-        if number == _RESULTS_FIELD:
-            partitions.append(_parse_result(message, begin, position))
+    try:
+        while position < end:
+            number, begin, position = next_field(message, position, end)
+            if number == _RESULTS_FIELD:
+                partitions.append(_parse_result(message, begin, position))
+    except ValueError as error:
+        raise InvalidRequestError(f"the fetch answer {error}") from None
     return FetchAnswer(message, partitions)
 
 
@@ -59,7 +60,7 @@ def _parse_result(message: bytes, position: int, end: int) -> PartitionAnswer:
     batches_begin = batches_stop = position
     while position < end:
         field_begin = position
-        number, begin, position = _next_field(message, position, end)
+        number, begin, position = next_field(message, position, end)
         if number == _BATCHES_FIELD:
             batches_begin, batches_stop = begin, position
         else:
@@ -67,34 +68,3 @@ def _parse_result(message: bytes, position: int, end: int) -> PartitionAnswer:
     return PartitionAnswer(
         log_service_pb2.FetchPartitionResult.FromString(b"".join(others)), batches_begin, batches_stop
     )
-
-
-def _next_field(message: bytes, position: int, end: int) -> tuple[int, int, int]:
-    """Return the number of a field, the position of its content and the position after the field."""
-    tag, position = _varint(message, position, end)
-    begin = position
-    kind = tag & 7
-    if kind == _VARINT:
-        _, position = _varint(message, position, end)
-    elif kind == _LENGTH_DELIMITED:
-        size, begin = _varint(message, position, end)
-        position = begin + size
-    elif kind in (_FIXED64, _FIXED32):
-        position += 8 if kind == _FIXED64 else 4
-    else:
-        raise InvalidRequestError(f"the fetch answer has a field of wire type {kind}")
-    if position > end:
-        raise InvalidRequestError("the fetch answer is cut")
-    return tag >> 3, begin, position
-
-
-def _varint(message: bytes, position: int, end: int) -> tuple[int, int]:
-    number = shift = 0
-    while position < end and shift < 70:
-        byte = message[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, position
-        shift += 7
-    raise InvalidRequestError("the fetch answer has a number that does not end")
