@@ -177,7 +177,7 @@ async def test_large_requests_on_a_stream_are_admitted_one_at_a_time_under_load(
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         first, second = (ask_on(channel)() for _ in range(2))
-        load = server._interceptor.streams.load
+        load = server._interceptor.streams
         for _ in range(2):
             await first.write(bytes(2 * MIB))
         await until(lambda: load.used_bytes == 4 * MIB)

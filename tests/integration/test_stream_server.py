@@ -22,7 +22,7 @@ from paceline.model.errors import (
 from paceline.rpc.channels import open_channel
 from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error
 from paceline.rpc.server import DEFAULT_MAX_REQUEST_BYTES, AioRpcServer, Service
-from paceline.rpc.streams.stream_call import CORE, CoreStreamCall, PublicStreamCall, open_stream_call
+from paceline.rpc.streams.stream_call import CoreStreamCall, PublicStreamCall, open_stream_call
 from paceline.rpc.streams.stream_client import StreamClient
 from paceline.rpc.streams.stream_server import MAX_STREAMS, MAX_UNDER_WAY, Wait, stream_handler
 
@@ -139,11 +139,11 @@ class Asker:
 def asker(
     server: tuple[AioRpcServer, Echo, Calls], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Asker]:
-    monkeypatch.setattr(CORE, "usable", request.param != "public")
+    monkeypatch.setattr(CoreStreamCall, "is_usable", request.param != "public")
     made = Asker(server[0].port, one_at_a_time="one" in request.param)
     yield made
     made.close()
-    assert CORE.usable == (request.param != "public")
+    assert CoreStreamCall.is_usable == (request.param != "public")
 
 
 async def test_all_requests_share_one_stream_and_each_is_measured(
@@ -401,7 +401,7 @@ def test_another_grpc_release_is_used_through_its_public_interface(
         assert isinstance(call, CoreStreamCall)
         call.cancel()
         call.drain()
-        monkeypatch.setattr(CORE, "usable", True)
+        monkeypatch.setattr(CoreStreamCall, "is_usable", True)
         monkeypatch.setattr(CoreStreamCall, "__init__", refused)
         found = [open_stream_call(channel, METHOD, threading.Lock(), False) for _ in range(2)]
         assert [type(one) for one in found] == [PublicStreamCall] * 2

@@ -27,7 +27,7 @@ from paceline.rpc.admission.message_limits import (
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
 from paceline.rpc.security.guard import Guard
-from paceline.rpc.streams.stream_server import MAX_STREAMS, Answer, OpenStreams, answer_behind
+from paceline.rpc.streams.stream_server import MAX_STREAMS, Answer, OpenStreams
 
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 
@@ -133,9 +133,8 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
     def _wrap(self, method: str, handler: Any) -> Any:
         if handler.request_streaming:
-            answer = answer_behind(handler)
-            if answer is not None:
-                return self._exchanges(method, answer)
+            if inspect.iscoroutinefunction(handler.stream_stream):
+                return self._exchanges(method, handler.stream_stream)
             # The reflection service of the gRPC library; other streaming methods are not served.
             return self._reflection(method, handler) if inspect.isasyncgenfunction(handler.stream_stream) else None
         parse = typed_parser(handler.request_deserializer, self._max_fields, MAX_ELEMENTS)

@@ -10,10 +10,11 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final
 
 import grpc
+import grpc.aio
 
 LOG = logging.getLogger("paceline.rpc")
 
@@ -21,17 +22,24 @@ _NO_FLAGS: Final = 0
 _FAREWELL: Final = "the caller has ended the stream"
 
 
-class StreamCall(Protocol):
-    """An open stream. The owner holds its lock when it calls `send`, `finish` or `cancel`."""
+class PublicStreamCall:
+    """A stream through `grpc.Channel.stream_stream`. The owner holds its lock for `send`, `finish` and `cancel`."""
+
+    def __init__(self, channel: Any, method: str) -> None:
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._call = channel.stream_stream(method)(iter(self._requests.get, None))
 
     def send(self, request: bytes) -> None:
         """Send a message after all earlier messages, without blocking."""
+        self._requests.put(request)
 
     def finish(self) -> None:
         """Close the sending side; all requests must have responses."""
+        self._requests.put(None)
 
     def cancel(self) -> None:
         """End the stream without waiting for responses."""
+        self._call.cancel()
 
     def answers(self) -> Iterator[bytes]:
         """Yield response messages as they arrive; only the reading thread calls this.
@@ -39,65 +47,18 @@ class StreamCall(Protocol):
         Raises:
             grpc.RpcError: the stream has ended with a status other than OK.
         """
-
-    def drain(self) -> None:
-        """Release the resources of the stream; the reading thread calls this after `cancel`."""
-
-
-class StreamEndedError(grpc.RpcError):
-    """A stream has ended with an error; has code, details and metadata like a `grpc.Call`."""
-
-    def __init__(
-        self, code: grpc.StatusCode, details: str, trailing_metadata: Sequence[tuple[str, str | bytes]]
-    ) -> None:
-        super().__init__(f"{code.name}: {details}")
-        self._code = code
-        self._details = details
-        self._trailing_metadata = trailing_metadata
-
-    def code(self) -> grpc.StatusCode:
-        """Return the status code."""
-        return self._code
-
-    def details(self) -> str:
-        """Return the status message."""
-        return self._details
-
-    def trailing_metadata(self) -> Any:
-        """Return the trailing metadata."""
-        return self._trailing_metadata
-
-
-class PublicStreamCall:
-    """A stream through `grpc.Channel.stream_stream`."""
-
-    def __init__(self, channel: Any, method: str) -> None:
-        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._call = channel.stream_stream(method)(iter(self._requests.get, None))
-
-    def send(self, request: bytes) -> None:
-        """See `StreamCall`."""
-        self._requests.put(request)
-
-    def finish(self) -> None:
-        """See `StreamCall`."""
-        self._requests.put(None)
-
-    def cancel(self) -> None:
-        """See `StreamCall`."""
-        self._call.cancel()
-
-    def answers(self) -> Iterator[bytes]:
-        """See `StreamCall`."""
         return iter(self._call)
 
     def drain(self) -> None:
-        """See `StreamCall`: ends gRPC's thread that waits for the next request."""
-        self._requests.put(None)
+        """Release the resources of the stream; the reading thread calls this after `cancel`."""
+        self._requests.put(None)  # ends gRPC's thread that waits for the next request
 
 
 class CoreStreamCall:
-    """A stream on a call of gRPC's core; the reading thread itself waits for the events of the call."""
+    """A stream on a call of gRPC's core, used like `PublicStreamCall`; the reading thread waits for the events."""
+
+    is_usable: ClassVar = True
+    """Whether the installed release of gRPC has the internals that this class uses."""
 
     def __init__(self, channel: Any, method: str, lock: threading.Lock, one_at_a_time: bool) -> None:
         """Open the stream.
@@ -146,22 +107,22 @@ class CoreStreamCall:
             self._operate(cygrpc.ReceiveMessageOperation(_NO_FLAGS))
 
     def send(self, request: bytes) -> None:
-        """See `StreamCall`: writes to the socket, or queues the request if another is being written."""
+        """Write to the socket, or queue the request if another is being written."""
         if self._sending:
             self._unsent.append(request)
         else:
             self._send(request)
 
     def finish(self) -> None:
-        """See `StreamCall`."""
+        """Close the sending side."""
         self._operate(self._core.SendCloseFromClientOperation(_NO_FLAGS))
 
     def cancel(self) -> None:
-        """See `StreamCall`."""
+        """End the stream."""
         self._call.cancel(self._core.StatusCode.cancelled, _FAREWELL)
 
     def answers(self) -> Iterator[bytes]:
-        """See `StreamCall`."""
+        """Yield response messages as they arrive."""
         while self._under_way:
             answer = self._next()
             if answer is not None:
@@ -173,7 +134,7 @@ class CoreStreamCall:
         self._raise_unless_ok()
 
     def drain(self) -> None:
-        """See `StreamCall`."""
+        """Wait for the remaining operations."""
         while self._under_way:
             self._next()
 
@@ -215,24 +176,19 @@ class CoreStreamCall:
         status = self._status
         code = next((one for one in grpc.StatusCode if one.value[0] == status.code()), grpc.StatusCode.UNKNOWN)
         if code is not grpc.StatusCode.OK:
-            raise StreamEndedError(code, status.details(), status.trailing_metadata() or ())
+            trailing = grpc.aio.Metadata.from_tuple(status.trailing_metadata() or ())
+            raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, status.details())
+
+
+StreamCall = CoreStreamCall | PublicStreamCall
 
 
 def open_stream_call(channel: Any, method: str, lock: threading.Lock, one_at_a_time: bool) -> StreamCall:
     """Open a stream on gRPC's core if possible, else on its public interface; `CoreStreamCall` has the arguments."""
-    if CORE.usable:
+    if CoreStreamCall.is_usable:
         try:
             return CoreStreamCall(channel, method, lock, one_at_a_time)
         except (AttributeError, TypeError, ImportError):
-            CORE.usable = False
+            CoreStreamCall.is_usable = False
             LOG.warning("grpcio %s has other insides than expected; streams take its public way", grpc.__version__)
     return PublicStreamCall(channel, method)
-
-
-class _Core:
-    """Whether the installed release of gRPC has the internals that `CoreStreamCall` uses."""
-
-    usable = True
-
-
-CORE: Final = _Core()

@@ -42,12 +42,7 @@ MAX_UNDER_WAY_BYTES: Final = 32 * 1024 * 1024
 _LOOK_S: Final = 0.5
 """Interval of the check for overdue handlers and streams."""
 
-_MARK: Final = "paceline_exchange"
 LOG = logging.getLogger("paceline.rpc")
-
-
-def _ignore(seconds: float, reason: str | None) -> None:
-    return None
 
 
 class Wait:
@@ -212,38 +207,27 @@ def _next_round(callback: Callable[[Any], None]) -> "asyncio.Future[Any]":
 
 
 def stream_handler(answer: Answer) -> Any:
-    """Return a method handler that calls ``answer`` for each message of a stream.
+    """Return a method handler with which `AioErrorInterceptor` calls ``answer`` for each message of a stream.
 
-    `AioErrorInterceptor` recognises this handler, authorizes and measures its requests, converts errors to statuses,
-    and ends its streams when the server stops.
+    The interceptor recognises the coroutine function. It authorizes and measures the requests, converts errors to
+    statuses, and ends the streams when the server stops.
     """
-    streams = OpenStreams()
-
-    async def serve(_requests: Any, context: Any) -> None:
-        await streams.serve(answer, context)
-
-    setattr(serve, _MARK, answer)
-    return grpc.stream_stream_rpc_method_handler(serve)
-
-
-def answer_behind(handler: Any) -> Answer | None:
-    """Return the ``answer`` of a handler from `stream_handler`, None for any other handler."""
-    found: Answer | None = getattr(handler.stream_stream, _MARK, None)
-    return found
+    return grpc.stream_stream_rpc_method_handler(answer)
 
 
 class OpenStreams:
     """The open streams of one server, at most ``limit``."""
 
     def __init__(self, limit: int = MAX_STREAMS) -> None:
-        self.load = Load()
+        self.used_bytes = 0
+        """Total size of the requests in progress on all streams."""
+        self.is_ending = False
         self._limit = limit
         self._count = 0
         self._streams: dict[_Stream, None] = {}
         self._look: asyncio.TimerHandle | None = None
-        self._ending = False
 
-    async def serve(self, answer: Answer, context: Any, on_answered: OnAnswered = _ignore) -> None:
+    async def serve(self, answer: Answer, context: Any, on_answered: OnAnswered) -> None:
         """Serve the requests of one stream until its client or `end` ends the stream.
 
         Up to `MAX_UNDER_WAY` requests are in progress at the same time. Handlers start in the order of the requests,
@@ -266,7 +250,7 @@ class OpenStreams:
 
     async def _serve(self, answer: Answer, context: Any, on_answered: OnAnswered) -> bool:
         """Return whether every response was delivered in time; the requests' memory is released in either case."""
-        stream = _Stream(answer, context, on_answered, lambda: self._ending, self.load)
+        stream = _Stream(self, answer, context, on_answered)
         self._streams[stream] = None
         if self._look is None:
             self._look = asyncio.get_running_loop().call_later(_LOOK_S, self._look_for_overdue)
@@ -289,7 +273,7 @@ class OpenStreams:
 
     async def end(self) -> None:
         """End idle streams now and busy streams after their responses, so that the server's stop need not wait."""
-        self._ending = True
+        self.is_ending = True
         for stream in tuple(self._streams):
             if not stream.under_way:
                 # `abort` always raises; gRPC raises another error if the client disconnects at the same moment.
@@ -297,24 +281,10 @@ class OpenStreams:
                     await stream.context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
 
 
-class Load:
-    """Total size of the requests in progress on all streams."""
-
-    def __init__(self) -> None:
-        self.used_bytes = 0
-
-
 class _Stream:
     """The requests of one stream that have no response yet."""
 
-    def __init__(
-        self,
-        answer: Answer,
-        context: Any,
-        on_answered: OnAnswered,
-        is_ending: Callable[[], bool],
-        load: Load,
-    ) -> None:
+    def __init__(self, streams: OpenStreams, answer: Answer, context: Any, on_answered: OnAnswered) -> None:
         loop = asyncio.get_running_loop()
         self.context = context
         self.clock = loop.time
@@ -324,8 +294,7 @@ class _Stream:
         """Done when the stream must end; the result is whether all responses were delivered, or the failure."""
         self._answer = answer
         self._on_answered = on_answered
-        self._is_ending = is_ending
-        self._load = load
+        self._streams = streams
         self._room = asyncio.Event()
         self._all_read = False
         self._delivery: Coroutine[Any, Any, None] | None = None
@@ -337,11 +306,11 @@ class _Stream:
     async def read(self) -> None:
         """Receive requests and start their handlers in order."""
         try:
-            while not self._is_ending() and (request := await self.context.read()) is not grpc.aio.EOF:
+            while not self._streams.is_ending and (request := await self.context.read()) is not grpc.aio.EOF:
                 size = len(request)
                 exchange = StreamServer(self)
                 exchange.size_bytes = size
-                self._load.used_bytes += size
+                self._streams.used_bytes += size
                 self.under_way.append(exchange)
                 exchange.begin(self._answer(request, exchange))
                 del request, exchange  # free megabytes before the possibly long wait for the next request
@@ -359,7 +328,7 @@ class _Stream:
 
     def _is_full(self) -> bool:
         waiting = len(self.under_way)
-        return waiting >= MAX_UNDER_WAY or (waiting > 0 and self._load.used_bytes > MAX_UNDER_WAY_BYTES)
+        return waiting >= MAX_UNDER_WAY or (waiting > 0 and self._streams.used_bytes > MAX_UNDER_WAY_BYTES)
 
     def decided(self, exchange: StreamServer) -> None:
         """Deliver the response of a finished handler if all earlier responses are delivered."""
@@ -389,7 +358,7 @@ class _Stream:
             self._delivery.close()
             self._delivery = None
         for exchange in tuple(self.under_way):
-            self._load.used_bytes -= exchange.size_bytes
+            self._streams.used_bytes -= exchange.size_bytes
             if exchange.is_decided:
                 exchange.over()
             else:
@@ -417,7 +386,7 @@ class _Stream:
         except StopIteration:
             self._delivery = self._delivered = None
             exchange = self.under_way.popleft()
-            self._load.used_bytes -= exchange.size_bytes
+            self._streams.used_bytes -= exchange.size_bytes
             self._room.set()
             exchange.over()
             self._end_if_done()
@@ -435,7 +404,7 @@ class _Stream:
 
     def _end_if_done(self) -> None:
         """End the stream if all responses are delivered and no further request will be read."""
-        if not self.under_way and (self._all_read or self._is_ending()):
+        if not self.under_way and (self._all_read or self._streams.is_ending):
             self._end(True)
 
     def _end(self, is_taken: bool) -> None:
