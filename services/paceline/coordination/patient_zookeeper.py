@@ -13,12 +13,8 @@ from paceline.coordination.interface import (
 )
 
 
-class PatientZooKeeper:
-    """Wraps a client so that callers never see CONNECTION_LOSS: the request is sent again in the same session.
-
-    The final response of a request that was in doubt has ``in_doubt_before``; the sender of a write resolves it by
-    reading back. A request ends with SESSION_EXPIRED when its session ends, so that every retry ends.
-    """
+class WrappedZooKeeper:
+    """Passes all calls but `submit` to a client."""
 
     def __init__(self, inner: ZooKeeper) -> None:
         self._inner = inner
@@ -42,14 +38,22 @@ class PatientZooKeeper:
         """Connect, and keep connecting until closed."""
         self._inner.start(on_session, on_watch)
 
+    def close(self) -> None:
+        """End the session."""
+        self._inner.close()
+
+
+class PatientZooKeeper(WrappedZooKeeper):
+    """Wraps a client so that callers never see CONNECTION_LOSS: the request is sent again in the same session.
+
+    The final response of a request that was in doubt has ``in_doubt_before``; the sender of a write resolves it by
+    reading back. A request ends with SESSION_EXPIRED when its session ends, so that every retry ends.
+    """
+
     def submit(self, requests: Sequence[Request], on_done: Callable[[list[Response]], None]) -> None:
         """Send requests, again after each connection loss, and call back once with all final responses."""
         requests = tuple(requests)
         self._inner.submit(requests, lambda responses: self._settle(requests, responses, on_done))
-
-    def close(self) -> None:
-        """End the session."""
-        self._inner.close()
 
     def _settle(
         self, requests: Sequence[Request], responses: list[Response], on_done: Callable[[list[Response]], None]

@@ -4,42 +4,28 @@ import time
 from collections.abc import Callable, Sequence
 
 from paceline.coordination.interface import Request, Response, SessionEvent, SessionState, WatchEvent, ZooKeeper
+from paceline.coordination.patient_zookeeper import WrappedZooKeeper
 
 
-class MeasuredZooKeeper:
+class MeasuredZooKeeper(WrappedZooKeeper):
     """Wraps a client and reports the seconds from each submit to its answer, including waits for a connection."""
 
     def __init__(self, inner: ZooKeeper, observe: Callable[[float], None]) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._observe = observe
         self.session_state = SessionState.DISCONNECTED
         self.session_events = dict.fromkeys(SessionState, 0)
         """Number of times that the session entered each state."""
 
-    @property
-    def session_id(self) -> int:
-        """Id of the current session, 0 before the first connection."""
-        return self._inner.session_id
-
-    @property
-    def connected(self) -> bool:
-        """Whether requests submitted now would be sent at once."""
-        return self._inner.connected
-
-    @property
-    def session_may_be_over(self) -> bool:
-        """Whether the server may have ended the session by now."""
-        return self._inner.session_may_be_over
-
     def start(self, on_session: Callable[[SessionEvent], None], on_watch: Callable[[WatchEvent], None]) -> None:
-        """Connect, and keep connecting until closed."""
+        """Connect, and count the states of the session."""
 
         def counted(event: SessionEvent) -> None:
             self.session_state = event.state
             self.session_events[event.state] += 1
             on_session(event)
 
-        self._inner.start(counted, on_watch)
+        super().start(counted, on_watch)
 
     def submit(self, requests: Sequence[Request], on_done: Callable[[list[Response]], None]) -> None:
         """Send requests, pipelined, and call back once with all responses."""
@@ -50,10 +36,6 @@ class MeasuredZooKeeper:
             on_done(responses)
 
         self._inner.submit(requests, measured)
-
-    def close(self) -> None:
-        """End the session."""
-        self._inner.close()
 
     def families(self) -> dict[str, dict[tuple[str, ...], float]]:
         """Return the session's metrics as label families of `runtime.metrics`."""

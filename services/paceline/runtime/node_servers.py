@@ -5,24 +5,27 @@ CONTROL has threads of its own, so that clients cannot delay it; all other liste
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Sequence
+from typing import Any
 
 from paceline.model.control import Endpoint
-from paceline.rpc.server import AioRpcServer, BindError, ThreadPoolRpcServer
-from paceline.runtime.lifecycle import ExitCode, StartupError
+from paceline.rpc.security.transport_security import TransportSecurity
+from paceline.rpc.server import AioRpcServer, BindError, Service, ThreadPoolRpcServer
+from paceline.runtime.lifecycle import ExitCode, StartupError, descriptor_shares, open_file_limit
 from paceline.runtime.metrics import Metrics
+from paceline.runtime.settings import LoadedSettings
 
 
 class NodeServers:
     """Starts and stops the servers; a subclass makes them."""
 
-    def __init__(
-        self, listeners: Sequence[Endpoint], advertised: Sequence[Endpoint], metrics: Metrics, max_connections: int
-    ) -> None:
-        self._listeners = listeners
-        self._advertised = advertised
+    def __init__(self, settings: LoadedSettings[Any], metrics: Metrics, security: TransportSecurity) -> None:
+        self._listeners = settings.listeners
+        self._advertised = settings.advertised
         self._metrics = metrics
-        self._max_connections = max_connections
+        self._security = security
+        self._max_connections, _ = descriptor_shares(
+            open_file_limit(), len(settings.listeners), settings.keys.max_connections
+        )
         self._aio: list[AioRpcServer] = []
         self._control: ThreadPoolRpcServer | None = None
         self.advertised: tuple[Endpoint, ...] = ()
@@ -33,8 +36,20 @@ class NodeServers:
         """Make the server of a listener other than CONTROL."""
 
     @abstractmethod
+    def _control_service(self) -> tuple[Service, int]:
+        """Return the service of CONTROL and its number of threads."""
+
     def _control_server(self) -> ThreadPoolRpcServer:
-        """Make the server of CONTROL."""
+        service, threads = self._control_service()
+        return ThreadPoolRpcServer(
+            "CONTROL",
+            [service],
+            observe=self._metrics.observe_request,
+            threads=threads,
+            max_connections=self._max_connections,
+            guard=self._security.guard("CONTROL"),
+            credentials=self._security.server_credentials("CONTROL"),
+        )
 
     async def start(self) -> None:
         """Bind every listener, then accept calls.

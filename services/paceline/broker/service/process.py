@@ -11,10 +11,9 @@ import gc
 import logging
 import os
 import random
-import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
@@ -27,39 +26,25 @@ from paceline.broker.service.broker_id import broker_id_of
 from paceline.broker.service.node_handle import NodeHandle
 from paceline.broker.service.servers import BrokerServers
 from paceline.broker.service.transport import GrpcBrokerTransport
-from paceline.coordination.errors import CoordinationError, DuplicateBrokerIdError, SessionLostError
-from paceline.coordination.flow import Flow
+from paceline.coordination.errors import DuplicateBrokerIdError
 from paceline.coordination.interface import ZooKeeper
-from paceline.coordination.kazoo.client import KazooZooKeeper
-from paceline.coordination.patient_zookeeper import PatientZooKeeper
-from paceline.coordination.recipes import generate_broker_id, get_or_create_cluster_id
+from paceline.coordination.recipes import generate_broker_id
 from paceline.log.load_report import LoadReport
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.os_files import OsFiles
+from paceline.model.control import LiveBroker
 from paceline.model.errors import InvalidConfigError, KafkaStorageError
-from paceline.model.identity import Role, cluster_id_of
-from paceline.model.state_change import StateChange
-from paceline.rpc.channels import open_aio_channel
-from paceline.rpc.retry import wait_until
-from paceline.rpc.security.credentials import CertificateFilesError
-from paceline.rpc.watch.event_publisher import EventPublisher
-from paceline.rpc.watch.watch_hub import WatchHub
-from paceline.runtime.asyncio_scheduler import AsyncioScheduler
+from paceline.model.identity import Role
 from paceline.runtime.lifecycle import (
     ExitCode,
     StartupError,
     descriptor_shares,
     exit_now_after,
-    on_stop_signals,
     open_file_limit,
 )
-from paceline.runtime.logging import StateChangeWriter
-from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
-from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
-from paceline.runtime.node_identity import check_cluster_id, open_transport_security
+from paceline.runtime.node_process import NodeProcess
 from paceline.runtime.settings import BrokerSettings
-from paceline.runtime.zookeeper_flow import ask_zookeeper
 
 LOG = logging.getLogger("paceline.broker")
 
@@ -73,79 +58,39 @@ _GC_YOUNG_OBJECTS: Final = 20_000
 of 700 a control request of ten thousand partitions would scan them again and again."""
 
 
-class BrokerProcess:
+class BrokerProcess(NodeProcess):
     """A broker from start to stop; `run` returns the exit code."""
 
+    _settings: BrokerSettings
+
     def __init__(self, settings: BrokerSettings, loop: asyncio.AbstractEventLoop) -> None:
-        self._settings = settings
-        self._loop = loop
-        self._scheduler = AsyncioScheduler(loop)
-        self._metrics = Metrics()
+        super().__init__(Role.BROKER, settings, loop)
         self._core = NodeHandle()
-        self._hub = WatchHub(secrets.token_hex(6))
-        self._security = open_transport_security(settings.security)
         self._servers = BrokerServers(
             settings, self._core, self._scheduler, self._metrics, self._node_id, self._hub, self._security
         )
         self._transport = GrpcBrokerTransport(self._scheduler.post, self._security, self._controller_lost)
-        self._state_changes = StateChangeWriter()
         self._broker_id = settings.keys.broker_id
-        self._over: asyncio.Future[str | Exception] = loop.create_future()
         self._logs: LogManager | None = None
-        self._zookeeper: MeasuredZooKeeper | None = None
         self._node: BrokerNode | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def run(self) -> ExitCode:
-        """Start, serve until stopped, stop.
-
-        Raises:
-            StartupError: the broker could not start; all opened resources are closed again.
-        """
-        gc.set_threshold(_GC_YOUNG_OBJECTS)
-        self._loop.set_exception_handler(self._unexpected)
-        on_stop_signals(self._loop, self._stop_asked)
-        begin = time.monotonic()
-        try:
-            await self._start(begin)
-            ended = await self._over
-        except BaseException:
-            await self._stop()
-            raise
-        if isinstance(ended, Exception):
-            LOG.error("broker stops after a fatal error: error=%s", ended, exc_info=ended)
-        else:
-            LOG.info("stopping on %s", ended)
-        await self._stop()
-        return ExitCode.FATAL if isinstance(ended, Exception) else ExitCode.OK
 
     # -- start -------------------------------------------------------------------------------------------------
 
     async def _start(self, begin: float) -> None:
+        gc.set_threshold(_GC_YOUNG_OBJECTS)
         await self._servers.start()
         metrics_port = self._serve_metrics()
         report = await self._load_logs()
         await self._resolve_broker_id()
-        await self._claim_cluster_id()
-        self._zookeeper = MeasuredZooKeeper(self._open_zookeeper(), self._metrics.zk_request_seconds.observe)
-        node = self._node = self._make_node(self._zookeeper, report)
+        await self._claim_cluster_id(self._broker_id)
+        node = self._node = self._make_node(self._measured_zookeeper(), report)
         self._core.set(node)
         ready = self._loop.create_future()
         node.start(lambda: None if ready.done() else ready.set_result(None))
-        timeout_s = self._settings.zookeeper_connection_timeout_ms / 1000
-        await wait_until(lambda: self._connected or self._over.done(), timeout_s)
-        if self._over.done():
-            self._raise_ended()
-        if not self._connected:
-            raise self._no_zookeeper()
+        await self._until_connected()
         await self._unless_ended(ready)
         await self._servers.set_serving(True)
-        self._tasks = [
-            self._loop.create_task(watch_event_loop(self._metrics)),
-            self._loop.create_task(self._refresh()),
-        ]
-        if self._settings.keys.cluster_events_topic_enable:
-            self._tasks.append(self._loop.create_task(self._event_publisher().run()))
+        self._begin_tasks()
         self._summary(report, metrics_port, time.monotonic() - begin)
 
     async def _load_logs(self) -> LoadReport:
@@ -190,16 +135,6 @@ class BrokerProcess:
         LOG.info("reading topic settings from ZooKeeper before logs are loaded: topics=%d", len(topics))
         return await self._ask_zookeeper(read_known_settings(topics, defaults))
 
-    async def _ask_zookeeper(self, flow: Flow[T]) -> T:
-        zookeeper = PatientZooKeeper(self._open_zookeeper())
-        timeout_ms = self._settings.zookeeper_connection_timeout_ms
-        try:
-            return await self._unless_ended(ask_zookeeper(zookeeper, self._scheduler, flow, timeout_ms))
-        except (TimeoutError, SessionLostError):
-            raise self._no_zookeeper() from None
-        except CoordinationError as error:
-            raise StartupError(f"the broker cannot start: {error}", ExitCode.FATAL) from error
-
     async def _resolve_broker_id(self) -> None:
         assert self._logs is not None
         stored = self._logs.read_meta_properties()
@@ -207,28 +142,6 @@ class BrokerProcess:
         if known is None:
             known = await self._ask_zookeeper(generate_broker_id(self._settings.keys.reserved_broker_max_id))
         self._broker_id = known
-
-    async def _claim_cluster_id(self) -> None:
-        """Check that certificate and ZooKeeper belong to this cluster, before the broker registers."""
-        identity = self._security.identity
-        if identity is None:
-            return
-        try:
-            self._security.check_node(Role.BROKER, self._broker_id)
-        except CertificateFilesError as failure:
-            raise StartupError(str(failure), ExitCode.USAGE) from None
-        found = await self._ask_zookeeper(get_or_create_cluster_id(cluster_id_of(identity.cluster)))
-        check_cluster_id(identity, found)
-
-    def _open_zookeeper(self) -> ZooKeeper:
-        keys = self._settings.keys
-        return KazooZooKeeper(
-            self._settings.zookeeper_hosts,
-            keys.zookeeper_session_timeout_ms,
-            self._scheduler.post,
-            on_data_lost=self._fatal,
-            security=self._settings.security.zookeeper,
-        )
 
     def _make_node(self, zookeeper: ZooKeeper, report: LoadReport) -> BrokerNode:
         assert self._logs is not None
@@ -241,7 +154,7 @@ class BrokerProcess:
             self._transport,
             random.Random(os.urandom(16)),
             self._state_changed,
-            self._fatal,
+            self._end,
             unclean_restart=report.is_unclean_restart(_boot_id()),
             background=ExecutorWork(self._loop, "flush"),
             cleaner_background=ExecutorWork(self._loop, "log-cleaner", self._settings.keys.log_cleaner_threads),
@@ -251,15 +164,6 @@ class BrokerProcess:
     def _controller_lost(self) -> None:
         if self._node is not None:
             self._node.controller_connection_closed()
-
-    def _serve_metrics(self) -> int | None:
-        keys = self._settings.keys
-        if keys.metrics_port < 0:
-            return None
-        try:
-            return self._metrics.serve(keys.metrics_host, keys.metrics_port, self._settings.print_config)
-        except MetricsError as failure:
-            raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
 
     def _summary(self, report: LoadReport, metrics_port: int | None, seconds: float) -> None:
         """Log the most important facts in one line."""
@@ -282,16 +186,6 @@ class BrokerProcess:
 
     # -- waiting -----------------------------------------------------------------------------------------------
 
-    async def _unless_ended(self, work: Awaitable[T]) -> T:
-        """Return the result of a part of the start, unless the process ends before; then that part is abandoned."""
-        part = asyncio.ensure_future(work)
-        waiting: set[asyncio.Future[Any]] = {part, self._over}
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if not part.done():
-            part.cancel()
-            self._raise_ended()
-        return part.result()
-
     def _on_own_thread(self, name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
         """Run a function on a daemon thread, which does not keep the process alive; it may hang in disk I/O."""
         outcome: asyncio.Future[T] = self._loop.create_future()
@@ -311,9 +205,7 @@ class BrokerProcess:
         threading.Thread(target=run, name=name, daemon=True).start()
         return outcome
 
-    def _raise_ended(self) -> NoReturn:
-        """Raise the error for an end before the broker was ready."""
-        ended = self._over.result()
+    def _raise_ended(self, ended: str | Exception) -> NoReturn:
         if isinstance(ended, DuplicateBrokerIdError):
             raise StartupError(
                 f"broker id {self._broker_id} is taken: {ended}; stop the other process or choose another broker.id",
@@ -321,21 +213,7 @@ class BrokerProcess:
             )
         if isinstance(ended, InvalidConfigError):
             raise StartupError(str(ended), ExitCode.USAGE)
-        if isinstance(ended, Exception):
-            raise StartupError(f"the broker cannot start: {ended}", ExitCode.FATAL) from ended
-        raise StartupError(f"stopped by {ended} before it was ready", ExitCode.INTERRUPTED)
-
-    @property
-    def _connected(self) -> bool:
-        return self._zookeeper is not None and self._zookeeper.connected
-
-    def _no_zookeeper(self) -> StartupError:
-        return StartupError(
-            f"ZooKeeper at {self._settings.zookeeper_hosts} was not reached within "
-            f"{self._settings.zookeeper_connection_timeout_ms} ms (zookeeper.connection.timeout.ms): "
-            "start it, or correct zookeeper.connect",
-            ExitCode.ZOOKEEPER_UNREACHABLE,
-        )
+        super()._raise_ended(ended)
 
     # -- stop --------------------------------------------------------------------------------------------------
 
@@ -371,37 +249,11 @@ class BrokerProcess:
     def _node_id(self) -> int:
         return self._broker_id
 
-    def _stop_asked(self, signal_name: str) -> None:
-        if not self._over.done():
-            self._over.set_result(signal_name)
-
-    def _event_publisher(self) -> EventPublisher:
-        replication_factor = self._settings.keys.cluster_events_topic_replication_factor
-        tls = self._security.credentials("CLIENT")
-        return EventPublisher(
-            self._hub, self._client_addresses, lambda address: open_aio_channel(address, tls=tls), replication_factor
-        )
-
-    def _client_addresses(self) -> list[str]:
-        """Return where live brokers listen for clients, as far as this process knows."""
-        brokers = [] if self._node is None else list(self._node.metadata.snapshot.brokers.values())
-        endpoints = (broker.endpoint("CLIENT") for broker in brokers)
-        return [endpoint.address for endpoint in endpoints if endpoint is not None]
-
-    def _state_changed(self, change: StateChange) -> None:
-        self._state_changes.put(change)
-        self._hub.put(change)
-
-    def _fatal(self, failure: Exception) -> None:
-        if not self._over.done():
-            self._over.set_result(failure)
+    def _live_brokers(self) -> list[LiveBroker]:
+        return [] if self._node is None else list(self._node.metadata.snapshot.brokers.values())
 
     def _log_dir_failed(self, path: str, failure: Exception) -> None:
         LOG.error("log directory failed: path=%s error=%s", path, failure)
-
-    def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log an exception of a core callback, which is a bug; the process continues to serve its other partitions."""
-        LOG.error("unexpected: %s", context.get("message"), exc_info=context.get("exception"))
 
     async def _refresh(self) -> None:
         """Update metrics and readiness from the core, once a second."""

@@ -12,11 +12,10 @@ from paceline.broker.service.response_memory import AnswerBudget
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
-from paceline.rpc.server import MAX_RESPONSE_BYTES, AioRpcServer, Service, ThreadPoolRpcServer
+from paceline.rpc.server import MAX_RESPONSE_BYTES, AioRpcServer, Service
 from paceline.rpc.streams.stream_server import MAX_STREAMS
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
-from paceline.runtime.lifecycle import descriptor_shares, open_file_limit
 from paceline.runtime.metrics import Metrics
 from paceline.runtime.node_servers import NodeServers
 from paceline.runtime.settings import BrokerSettings
@@ -41,7 +40,6 @@ class BrokerServers(NodeServers):
         security: TransportSecurity = PLAINTEXT,
     ) -> None:
         self._settings = settings
-        self._security = security
         self._core = core
         self._scheduler = scheduler
         self._node_id = node_id
@@ -50,10 +48,7 @@ class BrokerServers(NodeServers):
         self._answers = AnswerBudget(settings.keys.queued_max_response_bytes)
         self._limiter = ReceiveLimiter()
         self._record_codec = RecordCodec()
-        max_connections, _ = descriptor_shares(
-            open_file_limit(), len(settings.listeners), settings.keys.max_connections
-        )
-        super().__init__(settings.listeners, settings.advertised, metrics, max_connections)
+        super().__init__(settings, metrics, security)
 
     async def stop(self, grace_s: float) -> None:
         """Stop every server, CONTROL last, then the threads that encode records."""
@@ -107,15 +102,9 @@ class BrokerServers(NodeServers):
             Service(REPLICATION_SERVICE, servicer.add_to),
         ]
 
-    def _control_server(self) -> ThreadPoolRpcServer:
+    def _control_service(self) -> tuple[Service, int]:
         servicer = ReplicaManagerServicer(self._core, self._scheduler.post)
         add = replica_manager_service_pb2_grpc.add_ReplicaManagerServiceServicer_to_server
-        return ThreadPoolRpcServer(
-            "CONTROL",
-            [Service("paceline.internal.v1.ReplicaManagerService", lambda server: add(servicer, server))],
-            observe=self._metrics.observe_request,
-            threads=CONTROL_THREADS,
-            max_connections=self._max_connections,
-            guard=self._security.guard("CONTROL"),
-            credentials=self._security.server_credentials("CONTROL"),
-        )
+        return Service(
+            "paceline.internal.v1.ReplicaManagerService", lambda server: add(servicer, server)
+        ), CONTROL_THREADS

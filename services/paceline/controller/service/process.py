@@ -10,9 +10,8 @@ import gc
 import logging
 import os
 import random
-import secrets
 import time
-from typing import Any, Final
+from typing import Final
 
 from paceline import __version__
 from paceline.controller.events import Event
@@ -22,30 +21,16 @@ from paceline.controller.service.servers import ControllerServers
 from paceline.controller.service.standby_transport import GrpcStandbyTransport
 from paceline.controller.service.transport import GrpcControlTransport
 from paceline.controller.standby.takeover import Takeover
-from paceline.coordination.errors import CoordinationError, SessionLostError, ZooKeeperDataLostError
-from paceline.coordination.kazoo.client import KazooZooKeeper
+from paceline.coordination.errors import ZooKeeperDataLostError
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
-from paceline.coordination.recipes import get_or_create_cluster_id
-from paceline.model.identity import Role, cluster_id_of
-from paceline.model.state_change import StateChange
-from paceline.rpc.channels import open_aio_channel
+from paceline.model.control import LiveBroker
+from paceline.model.identity import Role
 from paceline.rpc.retry import wait_until
-from paceline.rpc.security.credentials import CertificateFilesError
-from paceline.rpc.watch.event_publisher import EventPublisher
-from paceline.rpc.watch.watch_hub import WatchHub
-from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.runtime.lifecycle import (
-    ExitCode,
-    StartupError,
     exit_now_after,
-    on_stop_signals,
 )
-from paceline.runtime.logging import StateChangeWriter
-from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
-from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
-from paceline.runtime.node_identity import check_cluster_id, open_transport_security
+from paceline.runtime.node_process import NodeProcess
 from paceline.runtime.settings import ControllerSettings
-from paceline.runtime.zookeeper_flow import ask_zookeeper
 
 LOG = logging.getLogger("paceline.controller")
 
@@ -57,66 +42,35 @@ _GC_YOUNG_OBJECTS: Final = 200_000
 election of ten thousand partitions would scan it again and again."""
 
 
-class ControllerProcess:
+class ControllerProcess(NodeProcess):
     """A controller from start to stop; `run` returns the exit code."""
 
+    _settings: ControllerSettings
+
     def __init__(self, settings: ControllerSettings, loop: asyncio.AbstractEventLoop) -> None:
-        self._settings = settings
-        self._loop = loop
-        self._scheduler = AsyncioScheduler(loop)
-        self._metrics = Metrics()
+        super().__init__(Role.CONTROLLER, settings, loop)
         self._handle = NodeHandle()
-        self._handle.set_loaded(False)
-        self._hub = WatchHub(secrets.token_hex(6))
-        self._security = open_transport_security(settings.security)
+        self._handle.tell_office(False)
         self._servers = ControllerServers(
             settings, self._handle, self._scheduler, self._metrics, self._hub, self._security
         )
         suspect_ms = settings.config.broker_suspect_ms
         self._transport = GrpcControlTransport(self._scheduler.post, self._security, lambda: self._node, suspect_ms)
         self._standby_transport = GrpcStandbyTransport(self._scheduler.post, self._security, suspect_ms)
-        self._state_changes = StateChangeWriter()
-        self._over: asyncio.Future[str | Exception] = loop.create_future()
         self._node: ControllerNode | None = None
-        self._zookeeper: MeasuredZooKeeper | None = None
         self._elected = 0
         self._serving = False
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def run(self) -> ExitCode:
-        """Start, serve until stopped, stop.
-
-        Raises:
-            StartupError: the controller could not start; all opened resources are closed again.
-        """
-        gc.set_threshold(_GC_YOUNG_OBJECTS, 20, 100)
-        self._loop.set_exception_handler(self._unexpected)
-        on_stop_signals(self._loop, self._stop_asked)
-        begin = time.monotonic()
-        try:
-            await self._start(begin)
-            ended = await self._over
-        except BaseException:
-            await self._stop()
-            raise
-        if isinstance(ended, Exception):
-            LOG.error("controller stops after a fatal error: error=%s", ended)
-        else:
-            LOG.info("stopping on %s", ended)
-        await self._stop()
-        return ExitCode.FATAL if isinstance(ended, Exception) else ExitCode.OK
 
     async def _start(self, begin: float) -> None:
+        gc.set_threshold(_GC_YOUNG_OBJECTS, 20, 100)
         await self._servers.start()
         metrics_port = self._serve_metrics()
-        await self._claim_cluster_id()
-        self._zookeeper = MeasuredZooKeeper(self._open_zookeeper(), self._metrics.zk_request_seconds.observe)
-        zookeeper = PatientZooKeeper(self._zookeeper)
+        await self._claim_cluster_id(self._settings.keys.controller_id)
         self._node = ControllerNode(
             self._settings.config,
             self._servers.advertised,
             self._scheduler,
-            zookeeper,
+            PatientZooKeeper(self._measured_zookeeper()),
             self._transport,
             random.Random(os.urandom(16)),
             self._state_changed,
@@ -128,75 +82,16 @@ class ControllerProcess:
         )
         self._handle.set(self._node)
         self._node.start()
-        await self._until_connected(zookeeper)
+        await self._until_connected()
         await self._until_one_rules()
         await self._tell_readiness()
-        self._tasks = [
-            self._loop.create_task(watch_event_loop(self._metrics)),
-            self._loop.create_task(self._refresh()),
-        ]
-        if self._settings.keys.cluster_events_topic_enable:
-            self._tasks.append(self._loop.create_task(self._event_publisher().run()))
+        self._begin_tasks()
         listeners = ",".join(f"{one.listener}://{one.address}" for one in self._servers.advertised)
         LOG.info(
             "controller ready: id=%d version=%s start_s=%.2f endpoints=%s zookeeper=%s metrics_port=%s",
             self._settings.keys.controller_id, __version__, time.monotonic() - begin, listeners,
             self._settings.zookeeper_hosts, metrics_port,
         )  # fmt: skip
-
-    async def _claim_cluster_id(self) -> None:
-        """Check that certificate and ZooKeeper belong to this cluster, before taking part in elections."""
-        identity = self._security.identity
-        if identity is None:
-            return
-        try:
-            self._security.check_node(Role.CONTROLLER, self._settings.keys.controller_id)
-        except CertificateFilesError as failure:
-            raise StartupError(str(failure), ExitCode.USAGE) from None
-        zookeeper = PatientZooKeeper(self._open_zookeeper())
-        timeout_ms = self._settings.zookeeper_connection_timeout_ms
-        claim = get_or_create_cluster_id(cluster_id_of(identity.cluster))
-        try:
-            found = await ask_zookeeper(zookeeper, self._scheduler, claim, timeout_ms)
-        except (TimeoutError, SessionLostError):
-            raise self._no_zookeeper() from None
-        except CoordinationError as failure:
-            raise StartupError(f"the controller cannot start: {failure}", ExitCode.FATAL) from failure
-        check_cluster_id(identity, found)
-
-    def _open_zookeeper(self) -> KazooZooKeeper:
-        return KazooZooKeeper(
-            self._settings.zookeeper_hosts,
-            self._settings.keys.zookeeper_session_timeout_ms,
-            self._scheduler.post,
-            on_data_lost=self._fatal,
-            security=self._settings.security.zookeeper,
-        )
-
-    def _no_zookeeper(self) -> StartupError:
-        return StartupError(
-            f"ZooKeeper at {self._settings.zookeeper_hosts} was not reached within "
-            f"{self._settings.zookeeper_connection_timeout_ms} ms (zookeeper.connection.timeout.ms): "
-            "start it, or correct zookeeper.connect",
-            ExitCode.ZOOKEEPER_UNREACHABLE,
-        )
-
-    def _serve_metrics(self) -> int | None:
-        keys = self._settings.keys
-        if keys.metrics_port < 0:
-            return None
-        try:
-            return self._metrics.serve(keys.metrics_host, keys.metrics_port, self._settings.print_config)
-        except MetricsError as failure:
-            raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
-
-    async def _until_connected(self, zookeeper: PatientZooKeeper) -> None:
-        timeout_s = self._settings.zookeeper_connection_timeout_ms / 1000
-        await wait_until(lambda: zookeeper.connected or self._over.done(), timeout_s)
-        if self._over.done():
-            raise StartupError(f"stopped by {self._over.result()} before it was ready", ExitCode.INTERRUPTED)
-        if not zookeeper.connected:
-            raise self._no_zookeeper()
 
     async def _until_one_rules(self) -> None:
         """Wait until there is an active controller, at most as long as for the ZooKeeper connection.
@@ -231,14 +126,6 @@ class ControllerProcess:
         finished()
         LOG.info("stopped")
 
-    def _stop_asked(self, signal_name: str) -> None:
-        if not self._over.done():
-            self._over.set_result(signal_name)
-
-    def _fatal(self, failure: Exception) -> None:
-        if not self._over.done():
-            self._over.set_result(failure)
-
     def _check_cluster_id(self, known: str) -> str:
         """Return the cluster id; a cluster id that differs from ``known`` ends the process.
 
@@ -246,29 +133,11 @@ class ControllerProcess:
         """
         found = self._node.describe_cluster().cluster_id if self._node is not None else ""
         if known and found != known:
-            self._fatal(ZooKeeperDataLostError(f"ZooKeeper belonged to cluster {known}, and now to {found or 'none'}"))
+            self._end(ZooKeeperDataLostError(f"ZooKeeper belonged to cluster {known}, and now to {found or 'none'}"))
         return known or found
 
-    def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log an exception of a core callback, which is a bug; the process continues."""
-        LOG.error("unexpected: %s", context.get("message"), exc_info=context.get("exception"))
-
-    def _event_publisher(self) -> EventPublisher:
-        replication_factor = self._settings.keys.cluster_events_topic_replication_factor
-        tls = self._security.credentials("CLIENT")
-        return EventPublisher(
-            self._hub, self._client_addresses, lambda address: open_aio_channel(address, tls=tls), replication_factor
-        )
-
-    def _client_addresses(self) -> list[str]:
-        """Return the client addresses of the live brokers that this process knows."""
-        brokers = () if self._node is None else self._node.describe_cluster().brokers
-        endpoints = (broker.endpoint("CLIENT") for broker in brokers)
-        return [endpoint.address for endpoint in endpoints if endpoint is not None]
-
-    def _state_changed(self, change: StateChange) -> None:
-        self._state_changes.put(change)
-        self._hub.put(change)
+    def _live_brokers(self) -> list[LiveBroker]:
+        return [] if self._node is None else list(self._node.describe_cluster().brokers)
 
     def _event_handled(self, event: Event, queued_ms: int, handled_ms: int) -> None:
         self._metrics.controller_queue_seconds.observe(queued_ms / 1000)

@@ -8,10 +8,9 @@ from paceline.controller.service.metadata_servicer import ControllerServicer, Me
 from paceline.controller.standby.state_publisher import MAX_FOLLOWERS
 from paceline.internal.v1 import controller_service_pb2_grpc
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
-from paceline.rpc.server import AioRpcServer, Service, ThreadPoolRpcServer
+from paceline.rpc.server import AioRpcServer, Service
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
-from paceline.runtime.lifecycle import descriptor_shares, open_file_limit
 from paceline.runtime.metrics import Metrics
 from paceline.runtime.node_servers import NodeServers
 from paceline.runtime.settings import ControllerSettings
@@ -34,14 +33,10 @@ class ControllerServers(NodeServers):
         security: TransportSecurity = PLAINTEXT,
     ) -> None:
         self._settings = settings
-        self._security = security
         self._handle = handle
         self._scheduler = scheduler
         self._hub = hub or WatchHub(secrets.token_hex(6))
-        max_connections, _ = descriptor_shares(
-            open_file_limit(), len(settings.listeners), settings.keys.max_connections
-        )
-        super().__init__(settings.listeners, settings.advertised, metrics, max_connections)
+        super().__init__(settings, metrics, security)
 
     def _aio_server(self, name: str) -> AioRpcServer:
         admin = AdminServicer(self._handle, name, self._security.credentials("CONTROL"))
@@ -66,15 +61,7 @@ class ControllerServers(NodeServers):
             credentials=self._security.server_credentials(name),
         )
 
-    def _control_server(self) -> ThreadPoolRpcServer:
+    def _control_service(self) -> tuple[Service, int]:
         servicer = ControllerServicer(self._handle, self._scheduler.post)
         add = controller_service_pb2_grpc.add_ControllerServiceServicer_to_server
-        return ThreadPoolRpcServer(
-            "CONTROL",
-            [Service("paceline.internal.v1.ControllerService", lambda server: add(servicer, server))],
-            observe=self._metrics.observe_request,
-            threads=CONTROL_THREADS,
-            max_connections=self._max_connections,
-            guard=self._security.guard("CONTROL"),
-            credentials=self._security.server_credentials("CONTROL"),
-        )
+        return Service("paceline.internal.v1.ControllerService", lambda server: add(servicer, server)), CONTROL_THREADS

@@ -1,0 +1,199 @@
+"""`NodeProcess`: what a controller's and a broker's process have in common, from start to stop."""
+
+import asyncio
+import logging
+import secrets
+import time
+from abc import abstractmethod
+from collections.abc import Awaitable
+from typing import Any, NoReturn, TypeVar
+
+from paceline.coordination.errors import CoordinationError, SessionLostError
+from paceline.coordination.flow import Flow
+from paceline.coordination.kazoo.client import KazooZooKeeper
+from paceline.coordination.patient_zookeeper import PatientZooKeeper
+from paceline.coordination.recipes import get_or_create_cluster_id
+from paceline.model.control import LiveBroker
+from paceline.model.identity import Role, cluster_id_of
+from paceline.model.state_change import StateChange
+from paceline.rpc.channels import open_aio_channel
+from paceline.rpc.retry import wait_until
+from paceline.rpc.security.credentials import CertificateFilesError
+from paceline.rpc.watch.event_publisher import EventPublisher
+from paceline.rpc.watch.watch_hub import WatchHub
+from paceline.runtime.asyncio_scheduler import AsyncioScheduler
+from paceline.runtime.lifecycle import ExitCode, StartupError, on_stop_signals
+from paceline.runtime.logging import StateChangeWriter
+from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
+from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
+from paceline.runtime.node_identity import check_cluster_id, open_transport_security
+from paceline.runtime.settings import LoadedSettings
+from paceline.runtime.zookeeper_flow import ask_zookeeper
+
+T = TypeVar("T")
+
+
+class NodeProcess:
+    """A process from start to stop; `run` returns the exit code."""
+
+    def __init__(self, role: Role, settings: LoadedSettings[Any], loop: asyncio.AbstractEventLoop) -> None:
+        self._role = role
+        self._log = logging.getLogger(f"paceline.{role.value}")
+        self._settings = settings
+        self._loop = loop
+        self._scheduler = AsyncioScheduler(loop)
+        self._metrics = Metrics()
+        self._hub = WatchHub(secrets.token_hex(6))
+        self._security = open_transport_security(settings.security)
+        self._state_changes = StateChangeWriter()
+        self._over: asyncio.Future[str | Exception] = loop.create_future()
+        self._zookeeper: MeasuredZooKeeper | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self) -> ExitCode:
+        """Start, serve until stopped, stop.
+
+        Raises:
+            StartupError: the process could not start; all opened resources are closed again.
+        """
+        self._loop.set_exception_handler(self._unexpected)
+        on_stop_signals(self._loop, self._end)
+        begin = time.monotonic()
+        try:
+            await self._start(begin)
+            ended = await self._over
+        except BaseException:
+            await self._stop()
+            raise
+        if isinstance(ended, Exception):
+            self._log.error("%s stops after a fatal error: error=%s", self._role.value, ended, exc_info=ended)
+        else:
+            self._log.info("stopping on %s", ended)
+        await self._stop()
+        return ExitCode.FATAL if isinstance(ended, Exception) else ExitCode.OK
+
+    @abstractmethod
+    async def _start(self, begin: float) -> None:
+        """Start; return when the process is ready."""
+
+    @abstractmethod
+    async def _stop(self) -> None:
+        """Close all opened resources."""
+
+    @abstractmethod
+    async def _refresh(self) -> None:
+        """Update metrics and readiness from the core, once a second, until cancelled."""
+
+    @abstractmethod
+    def _live_brokers(self) -> list[LiveBroker]:
+        """Return the live brokers that this process knows."""
+
+    def _begin_tasks(self) -> None:
+        work = [watch_event_loop(self._metrics), self._refresh()]
+        keys = self._settings.keys
+        if keys.cluster_events_topic_enable:
+            tls = self._security.credentials("CLIENT")
+            publisher = EventPublisher(
+                self._hub,
+                self._client_addresses,
+                lambda address: open_aio_channel(address, tls=tls),
+                keys.cluster_events_topic_replication_factor,
+            )
+            work.append(publisher.run())
+        self._tasks = [self._loop.create_task(one) for one in work]
+
+    def _client_addresses(self) -> list[str]:
+        endpoints = (broker.endpoint("CLIENT") for broker in self._live_brokers())
+        return [endpoint.address for endpoint in endpoints if endpoint is not None]
+
+    def _serve_metrics(self) -> int | None:
+        keys = self._settings.keys
+        if keys.metrics_port < 0:
+            return None
+        try:
+            return self._metrics.serve(keys.metrics_host, keys.metrics_port, self._settings.print_config)
+        except MetricsError as failure:
+            raise StartupError(str(failure), ExitCode.PORT_IN_USE) from None
+
+    async def _claim_cluster_id(self, node_id: int) -> None:
+        """Check that certificate and ZooKeeper belong to this cluster, before the node registers."""
+        identity = self._security.identity
+        if identity is None:
+            return
+        try:
+            self._security.check_node(self._role, node_id)
+        except CertificateFilesError as failure:
+            raise StartupError(str(failure), ExitCode.USAGE) from None
+        found = await self._ask_zookeeper(get_or_create_cluster_id(cluster_id_of(identity.cluster)))
+        check_cluster_id(identity, found)
+
+    async def _ask_zookeeper(self, flow: Flow[T]) -> T:
+        zookeeper = PatientZooKeeper(self._open_zookeeper())
+        timeout_ms = self._settings.zookeeper_connection_timeout_ms
+        try:
+            return await self._unless_ended(ask_zookeeper(zookeeper, self._scheduler, flow, timeout_ms))
+        except (TimeoutError, SessionLostError):
+            raise self._no_zookeeper() from None
+        except CoordinationError as error:
+            raise StartupError(f"the {self._role.value} cannot start: {error}", ExitCode.FATAL) from error
+
+    def _open_zookeeper(self) -> KazooZooKeeper:
+        return KazooZooKeeper(
+            self._settings.zookeeper_hosts,
+            self._settings.keys.zookeeper_session_timeout_ms,
+            self._scheduler.post,
+            on_data_lost=self._end,
+            security=self._settings.security.zookeeper,
+        )
+
+    def _measured_zookeeper(self) -> MeasuredZooKeeper:
+        zookeeper = MeasuredZooKeeper(self._open_zookeeper(), self._metrics.zk_request_seconds.observe)
+        self._zookeeper = zookeeper
+        return zookeeper
+
+    async def _until_connected(self) -> None:
+        zookeeper = self._zookeeper
+        assert zookeeper is not None
+        timeout_s = self._settings.zookeeper_connection_timeout_ms / 1000
+        await wait_until(lambda: zookeeper.connected or self._over.done(), timeout_s)
+        if self._over.done():
+            self._raise_ended(self._over.result())
+        if not zookeeper.connected:
+            raise self._no_zookeeper()
+
+    def _no_zookeeper(self) -> StartupError:
+        return StartupError(
+            f"ZooKeeper at {self._settings.zookeeper_hosts} was not reached within "
+            f"{self._settings.zookeeper_connection_timeout_ms} ms (zookeeper.connection.timeout.ms): "
+            "start it, or correct zookeeper.connect",
+            ExitCode.ZOOKEEPER_UNREACHABLE,
+        )
+
+    async def _unless_ended(self, work: Awaitable[T]) -> T:
+        """Return the result of a part of the start, unless the process ends before; then that part is abandoned."""
+        part = asyncio.ensure_future(work)
+        waiting: set[asyncio.Future[Any]] = {part, self._over}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not part.done():
+            part.cancel()
+            self._raise_ended(self._over.result())
+        return part.result()
+
+    def _raise_ended(self, ended: str | Exception) -> NoReturn:
+        """Raise the error for an end before the node was ready."""
+        if isinstance(ended, Exception):
+            raise StartupError(f"the {self._role.value} cannot start: {ended}", ExitCode.FATAL) from ended
+        raise StartupError(f"stopped by {ended} before it was ready", ExitCode.INTERRUPTED)
+
+    def _end(self, reason: str | Exception) -> None:
+        """End the process because of a signal, by its name, or a fatal error."""
+        if not self._over.done():
+            self._over.set_result(reason)
+
+    def _state_changed(self, change: StateChange) -> None:
+        self._state_changes.put(change)
+        self._hub.put(change)
+
+    def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log an exception of a core callback, which is a bug; the process continues."""
+        self._log.error("unexpected: %s", context.get("message"), exc_info=context.get("exception"))
