@@ -105,6 +105,5 @@ class BrokerServers(NodeServers):
     def _control_service(self) -> tuple[Service, int]:
         servicer = ReplicaManagerServicer(self._core, self._scheduler.post)
         add = replica_manager_service_pb2_grpc.add_ReplicaManagerServiceServicer_to_server
-        return Service(
-            "paceline.internal.v1.ReplicaManagerService", lambda server: add(servicer, server)
-        ), CONTROL_THREADS
+        service = Service("paceline.internal.v1.ReplicaManagerService", lambda server: add(servicer, server))
+        return service, CONTROL_THREADS
