@@ -11,19 +11,14 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any, Final, NoReturn, Protocol
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
 
-from paceline.model.errors import InvalidRequestError, PacelineError, ThrottledError, UnknownServerError
-from paceline.rpc.admission.message_limits import (
-    MAX_CLIENT_FIELDS,
-    MAX_ELEMENTS,
-    refuse_too_many_elements,
-    refuse_too_many_fields,
-)
+from paceline.model.errors import PacelineError, ThrottledError, UnknownServerError
+from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_ELEMENTS, parsed
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
 from paceline.rpc.security.guard import Guard
@@ -44,28 +39,15 @@ class RequestObserver(Protocol):
 Parse = Callable[[bytes], Any]
 
 
-def typed_parser(parse: Parse | None, max_fields: int, max_elements: int | None = None) -> Parse:
-    """Return a parser to call inside the handler, where its errors become statuses.
+def typed_parser(parse: Any, max_fields: int, max_elements: int | None = None) -> Parse:
+    """Return a parser to call inside the handler, where its errors become statuses; ``parse`` is that of a message.
 
-    If gRPC called the parser, its errors would become INTERNAL. ``max_fields`` limits the fields of the message itself,
-    ``max_elements`` the elements of all lists in it and its sub-messages. A handler without a parser receives the bytes
-    and applies the limits itself.
+    ``max_fields`` limits the fields of the message itself, ``max_elements`` the elements of all lists in it and its
+    sub-messages. A handler without a parser receives the bytes and applies the limits itself.
     """
     if parse is None:
         return lambda data: data
-    owner = getattr(parse, "__self__", None)
-    message = owner if isinstance(owner, type) and issubclass(owner, Message) else None
-
-    def parsed(data: bytes) -> Any:
-        refuse_too_many_fields(data, max_fields)
-        if message is not None and max_elements is not None:
-            refuse_too_many_elements(data, message, max_elements)
-        try:
-            return parse(data)
-        except DecodeError as failure:
-            raise InvalidRequestError(f"the message cannot be parsed: {failure}") from None
-
-    return parsed
+    return partial(parsed, parse.__self__, max_fields=max_fields, max_elements=max_elements)
 
 
 def _ignore(method: str, seconds: float, reason: str | None) -> None:

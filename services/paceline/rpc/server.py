@@ -15,12 +15,11 @@ from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from paceline.model.errors import InvalidRequestError
-from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_INTERNAL_FIELDS, refuse_too_many_fields
+from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_INTERNAL_FIELDS, parsed
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver, _ignore
 from paceline.rpc.security.guard import Guard
@@ -68,20 +67,6 @@ class Service:
     """For example ``paceline.v1.LogService``; also the name of the service in health checks."""
     add: Callable[[Any], None]
     """Adds the servicer to a server: ``lambda server: add_LogServiceServicer_to_server(servicer, server)``."""
-
-
-def parsed(message: type[M], data: bytes, max_fields: int = MAX_CLIENT_FIELDS) -> M:
-    """Return the message in these bytes.
-
-    Raises:
-        InvalidRequestError: the bytes are not such a message, for which gRPC itself would send INTERNAL, or the message
-            has more than ``max_fields`` fields.
-    """
-    refuse_too_many_fields(data, max_fields)
-    try:
-        return message.FromString(data)
-    except DecodeError as failure:
-        raise InvalidRequestError(f"the message cannot be parsed: {failure}") from None
 
 
 def unary(handle: Callable[[M, Any], Awaitable[Message]], request: type[M], max_fields: int = MAX_CLIENT_FIELDS) -> Any:

@@ -6,9 +6,9 @@ module appends the payload to their bytes or cuts it out of them. An unusual mes
 is parsed by the generated parser. tests/unit/rpc/test_wire.py checks that both ways give the same result.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -21,6 +21,7 @@ from paceline.rpc.admission.message_limits import (
     MAX_CLIENT_FIELDS,
     MAX_INTERNAL_FIELDS,
     MAX_SINGLE_FIELDS,
+    parsed,
     refuse_too_many_fields,
 )
 from paceline.rpc.convert.common import (
@@ -41,8 +42,6 @@ WORTH_CUTTING_BYTES: Final = 1_024
 _PRODUCE_PARTITIONS, _PRODUCE_BATCH, _PRODUCE_RECORDS = 3, 4, 5
 _FETCH_PARTITIONS, _FETCH_BATCHES = 2, 8
 _REPLICA_PARTITIONS, _REPLICA_BATCHES = 3, 9
-
-M = TypeVar("M")
 
 
 @dataclass(slots=True)
@@ -78,8 +77,7 @@ def parse_produce(data: bytes) -> ProduceCall:
         request = pb.ProduceRequest.FromString(rest)
         partitions = [_produce_part(data, start, end) for start, end in parts]
     except ValueError:  # the bytes differ from those that Paceline writes
-        refuse_too_many_fields(data, MAX_CLIENT_FIELDS)
-        request = _parsed(pb.ProduceRequest.FromString, data)
+        request = parsed(pb.ProduceRequest, data, MAX_CLIENT_FIELDS)
         partitions = [_whole_produce_part(part) for part in request.partitions]
     except DecodeError as failure:
         raise InvalidRequestError(f"the message cannot be parsed: {failure}") from None
@@ -144,8 +142,7 @@ def parse_replica_fetch_response(data: bytes) -> ReplicaFetchResponse:
         results = [_replica_result(data, start, end) for start, end in parts]
         response = replica_pb.FetchResponse.FromString(rest)
     except ValueError:  # the bytes differ from those that Paceline writes
-        refuse_too_many_fields(data, MAX_INTERNAL_FIELDS)
-        response = _parsed(replica_pb.FetchResponse.FromString, data)
+        response = parsed(replica_pb.FetchResponse, data, MAX_INTERNAL_FIELDS)
         results = [replica_fetch_result_from_proto(one) for one in response.partitions]
     except DecodeError as failure:
         raise InvalidRequestError(f"the message cannot be parsed: {failure}") from None
@@ -159,13 +156,6 @@ def _replica_result(data: bytes, start: int, end: int) -> ReplicaFetchResult:
     result = replica_fetch_result_from_proto(replica_pb.FetchPartitionResult.FromString(head))
     result.batches = batches or b""
     return result
-
-
-def _parsed(parse: Callable[[bytes], M], data: bytes) -> M:
-    try:
-        return parse(data)
-    except DecodeError as failure:
-        raise InvalidRequestError(f"the message cannot be parsed: {failure}") from None
 
 
 # -- bytes -----------------------------------------------------------------------------------------------------

@@ -7,10 +7,9 @@ import pytest
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.model.errors import InvalidRequestError
 from paceline.rpc import wire
-from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_SINGLE_FIELDS, refuse_too_many_fields
+from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_SINGLE_FIELDS, parsed, refuse_too_many_fields
 from paceline.rpc.convert.common import MAX_CLIENT_PARTITIONS, MAX_RECORDS
 from paceline.rpc.interceptors import typed_parser
-from paceline.rpc.server import parsed
 from paceline.v1 import log_service_pb2 as pb
 from paceline.v1.record_pb2 import Record, RecordList
 

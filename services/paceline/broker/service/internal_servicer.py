@@ -18,8 +18,8 @@ from paceline.model.errors import RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.replica_fetch import ReplicaFetchResponse
 from paceline.rpc import convert, wire
-from paceline.rpc.admission.message_limits import MAX_INTERNAL_FIELDS
-from paceline.rpc.server import parsed, unary
+from paceline.rpc.admission.message_limits import MAX_INTERNAL_FIELDS, parsed
+from paceline.rpc.server import unary
 from paceline.rpc.streams.stream_server import stream_handler
 
 T = TypeVar("T")

@@ -43,11 +43,11 @@ from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.model.scheduler import Scheduler
 from paceline.replication.purgatory import Cancel
 from paceline.rpc import convert, wire
-from paceline.rpc.admission.message_limits import refuse_too_many_elements
+from paceline.rpc.admission.message_limits import parsed, refuse_too_many_elements
 from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.pages import topics_page
 from paceline.rpc.security.guard import current_caller
-from paceline.rpc.server import parsed, unary
+from paceline.rpc.server import unary
 from paceline.rpc.streams.stream_server import StreamServer, stream_handler
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.rpc.watch.watch_servicer import WatchServicer

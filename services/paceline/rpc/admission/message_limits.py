@@ -6,11 +6,11 @@ its cost does not grow with the message (docs/protocol/limits.md#field-count and
 """
 
 from functools import cache
-from typing import Final
+from typing import Final, TypeVar
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from paceline.model.errors import InvalidRequestError
 from paceline.model.protobuf_wire import FIXED32, FIXED64, GROUP_BEGIN, GROUP_END, LENGTH, VARINT, read_varint
@@ -35,8 +35,25 @@ _LEAST_FIELD_BYTES: Final = 2
 _FIXED_BYTES: Final = {FIXED64: 8, FIXED32: 4, GROUP_BEGIN: 0, GROUP_END: 0}
 _TEXTS: Final = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
 
+M = TypeVar("M", bound=Message)
 _Inside = dict[int, Descriptor | bool]
 """Length-delimited fields by number: the message type; True for repeated strings or bytes, False for packed numbers."""
+
+
+def parsed(message: type[M], data: bytes, max_fields: int = MAX_CLIENT_FIELDS, max_elements: int | None = None) -> M:
+    """Return the message in these bytes, after a check of its fields and, with ``max_elements``, of all its lists.
+
+    Raises:
+        InvalidRequestError: a limit is exceeded, or the bytes are not such a message; if gRPC called the parser, its
+            errors would become INTERNAL.
+    """
+    refuse_too_many_fields(data, max_fields)
+    if max_elements is not None:
+        refuse_too_many_elements(data, message, max_elements)
+    try:
+        return message.FromString(data)
+    except DecodeError as failure:
+        raise InvalidRequestError(f"the message cannot be parsed: {failure}") from None
 
 
 def refuse_too_many_fields(data: bytes, limit: int, what: str = "fields") -> None:
