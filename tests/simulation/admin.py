@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from paceline.controller.admin.admin_requests import CreatePartitions, ElectLeaders, IncrementalAlterConfigs
 from paceline.controller.admin.admin_values import (
     ConfigAlteration,
     ConfigChange,
@@ -12,6 +13,7 @@ from paceline.controller.admin.admin_values import (
     NewPartitions,
     ResourceType,
 )
+from paceline.controller.events import CreateTopics, DeleteTopics
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.model.client_io import (
     DeleteRecordsQuery,
@@ -76,14 +78,22 @@ class Admin(Client):
         """Ask once for a topic to have so many partitions."""
         new = [NewPartitions(topic, partitions)]
         self._ask(
-            lambda life, reply: life.node.admin.create_partitions(new, _TIMEOUT_MS, False, reply),
+            lambda life, reply: life.node.ask(CreatePartitions(tuple(new), _TIMEOUT_MS, False, reply=reply)),
             self._told(f"growing {topic} to {partitions}"),
         )
 
     def elect(self, election: ElectionType, topic_partitions: list[TopicPartition] | None) -> None:
         """Ask once for leaders; None means wherever one is needed."""
         self._ask(
-            lambda life, reply: life.node.admin.elect_leaders(election, topic_partitions, _TIMEOUT_MS, False, reply),
+            lambda life, reply: life.node.ask(
+                ElectLeaders(
+                    election,
+                    None if topic_partitions is None else tuple(topic_partitions),
+                    _TIMEOUT_MS,
+                    False,
+                    reply=reply,
+                )
+            ),
             self._told(f"{election.name} election of {topic_partitions}"),
         )
 
@@ -92,7 +102,7 @@ class Admin(Client):
         changes = tuple(ConfigChange(key, ConfigOperation.SET, value) for key, value in sorted(overrides.items()))
         alteration = ConfigAlteration(ConfigResource(ResourceType.TOPIC, topic), changes)
         self._ask(
-            lambda life, reply: life.node.admin.alter_configs([alteration], False, reply),
+            lambda life, reply: life.node.ask(IncrementalAlterConfigs((alteration,), False, reply=reply)),
             self._told(f"configuring {topic} {overrides}"),
         )
 
@@ -158,7 +168,7 @@ class Admin(Client):
             self.cluster.note(self.name, f"creating {topic}: {answer!r}"[:160])
             self.scheduler.call_later(_RETRY_MS, lambda: self._create(topic))
 
-        self._ask(lambda life, reply: life.node.create_topics([new], _TIMEOUT_MS, False, reply), done)
+        self._ask(lambda life, reply: life.node.ask(CreateTopics((new,), _TIMEOUT_MS, False, reply=reply)), done)
 
     def _delete(self, topic: str, topic_id: str) -> None:
         topic_ids = self.cluster.checks.records.topic_ids
@@ -175,7 +185,7 @@ class Admin(Client):
             if topic_ids.get(topic, topic_id) != topic_id:
                 # A copy of the request that comes late deletes the next topic of the name, for it says a name alone.
                 self.recreate(topic)
-            life.node.delete_topics([topic], _TIMEOUT_MS, reply)
+            life.node.ask(DeleteTopics((topic,), _TIMEOUT_MS, reply=reply))
 
         self._ask(ask, done)
 

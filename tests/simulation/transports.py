@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from paceline.controller.errors import ActiveControllerDeadError
+from paceline.controller.events import ControlledShutdown, CreateTopics
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
@@ -268,7 +269,7 @@ class SimulatedBrokerTransport:
             if encoded is not None:
                 message = controller_pb.ControlledShutdownRequest.FromString(encoded)
                 asked = convert.controlled_shutdown_from_proto(message)
-            target.node.controlled_shutdown(asked, reply)
+            target.node.ask(ControlledShutdown(asked, reply=reply))
 
         life.cluster.network.call(life.peer, controller.host, handle, timeout_ms, on_done)
 
@@ -287,11 +288,13 @@ class SimulatedBrokerTransport:
         def handle(reply: Callable[[Exception | None], None]) -> None:
             target = life.cluster.controller_named(controller.host)
             if target is not None:
-                target.node.create_topics(
-                    [new],
-                    1_000,
-                    False,
-                    lambda answer: reply(answer if isinstance(answer, Exception) else answer[0].error),
+                target.node.ask(
+                    CreateTopics(
+                        (new,),
+                        1_000,
+                        False,
+                        reply=lambda answer: reply(answer if isinstance(answer, Exception) else answer[0].error),
+                    )
                 )
 
         life.cluster.network.call(life.peer, controller.host, handle, timeout_ms, on_done)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from paceline.controller.admin.admin_values import ReassignmentWish
+from paceline.controller.events import AlterPartitionReassignments
 from paceline.controller.node import ControllerNode
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.identifiers import TopicPartition
@@ -14,7 +15,7 @@ def start_reassignments(
 ) -> None:
     """Start, replace or, with None, cancel reassignments."""
     wishes = [ReassignmentWish(topic_partition, target) for topic_partition, target in targets.items()]
-    node.admin.alter_partition_reassignments(wishes, False, reply)
+    node.ask(AlterPartitionReassignments(tuple(wishes), False, reply=reply))
 
 
 def running_reassignments(node: ControllerNode) -> dict[TopicPartition, ReplicaAssignment]:

@@ -8,8 +8,7 @@ import logging
 from collections.abc import Callable
 
 from paceline.controller import events as ev
-from paceline.controller.admin.admin_calls import serve
-from paceline.controller.admin.admin_requests import AdminRequest
+from paceline.controller.admin import admin_requests as requests
 from paceline.controller.brokers.broker_changes import (
     on_broker_change,
     on_broker_modifications,
@@ -22,6 +21,7 @@ from paceline.controller.brokers.lease_changes import on_lease_change
 from paceline.controller.components import ControllerComponents
 from paceline.controller.context import Replica
 from paceline.controller.election.controller_election import ActiveController, ControllerElection, Owner, Term
+from paceline.controller.election.elect_leaders import elect_leaders
 from paceline.controller.election.preferred_election import (
     FIRST_REBALANCE_MS,
     on_preferred_election_node,
@@ -33,6 +33,7 @@ from paceline.controller.errors import (
     UnexpectedResponseError,
     UnreadableEpochError,
 )
+from paceline.controller.reassignment.list_reassignments import list_reassignments
 from paceline.controller.reassignment.reassignment import (
     alter_reassignments,
     complete_finished_reassignments,
@@ -42,7 +43,9 @@ from paceline.controller.standby.failover import on_failover
 from paceline.controller.standby.standby import Standby
 from paceline.controller.standby.takeover import Takeover
 from paceline.controller.topics.config_changes import on_config_change
+from paceline.controller.topics.create_partitions import create_partitions
 from paceline.controller.topics.topic_changes import on_partition_modifications, on_topic_change
+from paceline.controller.topics.topic_configs import TopicConfigAdmin
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError, SessionLostError
 from paceline.coordination.flow import Flow, Sleep
@@ -305,7 +308,7 @@ class ControllerEventHandler:
             case ev.DeleteTopics():
                 yield from components.topic_requests.delete(event)
             case ev.AlterPartitionReassignments():
-                event.reply((yield from alter_reassignments(components, event.targets, event.validate_only)))
+                event.reply((yield from alter_reassignments(components, event.wishes, event.validate_only)))
             case ev.PartitionReassignmentFromNode():
                 yield from on_reassignment_node(components, only_new=True)
             case ev.PartitionReassignmentIsrChange():
@@ -314,8 +317,16 @@ class ControllerEventHandler:
                 yield from self._auto_rebalance()
             case ev.PreferredReplicaElectionFromNode():
                 yield from on_preferred_election_node(components)
-            case AdminRequest():
-                yield from serve(components, event)
+            case requests.CreatePartitions():
+                yield from create_partitions(components, event)
+            case requests.ListPartitionReassignments():
+                event.reply((yield from list_reassignments(components, event.topic_partitions)))
+            case requests.ElectLeaders():
+                yield from elect_leaders(components, event)
+            case requests.DescribeConfigs():
+                yield from TopicConfigAdmin(components).describe(event)
+            case requests.IncrementalAlterConfigs():
+                yield from TopicConfigAdmin(components).alter(event)
             case _:
                 raise AssertionError(f"no handler for {event.name}")
 

@@ -8,11 +8,10 @@ Source: docs/protocol/controller.md#end-of-a-session; docs/protocol/zookeeper.md
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from paceline.controller import events as ev
-from paceline.controller.admin.admin_calls import AdminCalls
-from paceline.controller.admin.admin_calls import once as _once
 from paceline.controller.brokers.broker_suspicions import Evidence
 from paceline.controller.components import ControllerComponents
 from paceline.controller.context import PartitionState, ReplicaState
@@ -23,15 +22,12 @@ from paceline.controller.interfaces import ControlTransport, NoStandbyTransport,
 from paceline.controller.standby.standby import Standby
 from paceline.controller.standby.state_publisher import StateSink
 from paceline.controller.standby.takeover import Takeover
-from paceline.controller.topics.topic_validation import CreateTopicResult, DeleteTopicResult, NewTopic
 from paceline.controller.watches import event_for
 from paceline.coordination.interface import SessionEvent, SessionState, WatchEvent, ZooKeeper
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
     ControlRequest,
     ControlResponse,
     Endpoint,
@@ -160,8 +156,7 @@ class ControllerNode:
         self._queue = EventQueue(
             scheduler, zookeeper, self._event_handler.process, on_event_handled or (lambda *_: None)
         )
-        self.admin = AdminCalls(self._ask)
-        """Administrative requests: partitions, reassignments, elections, configuration."""
+        self._queue = EventQueue(scheduler, zookeeper, self._machine.process, on_event_handled or (lambda *_: None))
         self._session_id = 0
         self._stopped = False
 
@@ -208,32 +203,17 @@ class ControllerNode:
 
     # requests of clients and brokers
 
-    def create_topics(
-        self,
-        topics: Sequence[NewTopic],
-        timeout_ms: int,
-        validate_only: bool,
-        reply: Callable[[list[CreateTopicResult] | Exception], None],
-    ) -> None:
-        """Create topics; the reply comes when every leader has acknowledged, or at the deadline."""
-        self._ask(ev.CreateTopics(tuple(topics), timeout_ms, validate_only, reply=_once(reply)))
+    def ask(self, request: ev.Request[Any]) -> None:
+        """Serve a request in the event queue; it gets exactly one reply.
 
-    def delete_topics(
-        self,
-        topics: Sequence[str],
-        timeout_ms: int,
-        reply: Callable[[list[DeleteTopicResult] | Exception], None],
-    ) -> None:
-        """Delete topics; the reply comes when they are deleted, or at the deadline."""
-        self._ask(ev.DeleteTopics(tuple(topics), timeout_ms, reply=_once(reply)))
-
-    def controlled_shutdown(
-        self,
-        request: ControlledShutdownRequest,
-        reply: Callable[[ControlledShutdownResponse | Exception], None],
-    ) -> None:
-        """Move leadership off a broker that is about to stop."""
-        self._ask(ev.ControlledShutdown(request, reply=_once(reply)))
+        The reply is `NotControllerError` when this controller is not active, `RequestTimedOutError` when it resigns
+        during the request, and may also come while this method runs.
+        """
+        request = replace(request, reply=_once(request.reply))
+        if self._stopped or not self.is_active:
+            request.preempt()
+        else:
+            self._queue.put(request)
 
     def broker_heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
         """Renew a broker's lease immediately: a heartbeat never waits in the event queue.
@@ -373,12 +353,6 @@ class ControllerNode:
 
     # notifications
 
-    def _ask(self, event: ev.Event) -> None:
-        if self._stopped or not self.is_active:
-            event.preempt()
-        else:
-            self._queue.put(event)
-
     def _enqueue(self, event: ev.Event) -> None:
         self._queue.put(event)
 
@@ -410,3 +384,16 @@ class ControllerNode:
                 self._queue.put(ev.StopReplicaDeletionResponseReceived(broker_id, request, response))
         elif response.error is not ErrorCode.NONE:
             LOG.error("UpdateMetadata refused: broker=%d error=%s", broker_id, response.error.name)
+
+
+def _once(reply: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Pass on only the first answer: an event may be preempted after it has answered."""
+    answered = False
+
+    def answer(value: Any) -> None:
+        nonlocal answered
+        if not answered:
+            answered = True
+            reply(value)
+
+    return answer

@@ -3,6 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from paceline.controller.admin.admin_requests import (
+    CreatePartitions,
+    DescribeConfigs,
+    ElectLeaders,
+    IncrementalAlterConfigs,
+    ListPartitionReassignments,
+)
 from paceline.controller.admin.admin_values import (
     AlterConfigsResult,
     ConfigAlteration,
@@ -18,7 +25,7 @@ from paceline.controller.admin.admin_values import (
     ReassignmentWish,
     ResourceType,
 )
-from paceline.controller.events import PartitionReassignmentResult
+from paceline.controller.events import AlterPartitionReassignments, PartitionReassignmentResult
 from paceline.controller.node import ControllerNode
 from paceline.model.errors import PacelineError
 from tests.unit.controller.cluster import Cluster, tp
@@ -40,9 +47,13 @@ def ask(cluster: Cluster, call: Callable[[Callable[[Any], None]], None], timeout
 def grow(
     cluster: Cluster, *topics: NewPartitions, timeout_ms: int = TIMEOUT_MS, validate_only: bool = False
 ) -> list[CreatePartitionsResult]:
-    admin = cluster.controller.admin
+    node = cluster.controller
     return list(
-        ask(cluster, lambda reply: admin.create_partitions(topics, timeout_ms, validate_only, reply), timeout_ms)
+        ask(
+            cluster,
+            lambda reply: node.ask(CreatePartitions(tuple(topics), timeout_ms, validate_only, reply=reply)),
+            timeout_ms,
+        )
     )
 
 
@@ -53,12 +64,16 @@ def elect(
     timeout_ms: int = TIMEOUT_MS,
     validate_only: bool = False,
 ) -> list[ElectLeaderResult]:
-    """Elect leaders; without partitions, for all partitions that need it."""
-    admin, wanted = cluster.controller.admin, [tp(partition) for partition in partitions] or None
+    """No partitions: all that need it."""
+    node, wanted = cluster.controller, [tp(partition) for partition in partitions] or None
     return list(
         ask(
             cluster,
-            lambda reply: admin.elect_leaders(election, wanted, timeout_ms, validate_only, reply),
+            lambda reply: node.ask(
+                ElectLeaders(
+                    election, None if wanted is None else tuple(wanted), timeout_ms, validate_only, reply=reply
+                )
+            ),
             timeout_ms,
         )
     )
@@ -67,14 +82,21 @@ def elect(
 def move(
     cluster: Cluster, *wishes: tuple[str, tuple[int, ...] | None], validate_only: bool = False
 ) -> list[PartitionReassignmentResult]:
-    admin = cluster.controller.admin
+    node = cluster.controller
     asked = [ReassignmentWish(tp(partition), target) for partition, target in wishes]
-    return list(ask(cluster, lambda reply: admin.alter_partition_reassignments(asked, validate_only, reply)))
+    return list(
+        ask(cluster, lambda reply: node.ask(AlterPartitionReassignments(tuple(asked), validate_only, reply=reply)))
+    )
 
 
 def moves(cluster: Cluster, *partitions: str) -> list[OngoingReassignment]:
-    admin, wanted = cluster.controller.admin, [tp(partition) for partition in partitions] or None
-    return list(ask(cluster, lambda reply: admin.list_partition_reassignments(wanted, reply)))
+    node, wanted = cluster.controller, [tp(partition) for partition in partitions] or None
+    return list(
+        ask(
+            cluster,
+            lambda reply: node.ask(ListPartitionReassignments(None if wanted is None else tuple(wanted), reply=reply)),
+        )
+    )
 
 
 def topic(name: str) -> ConfigResource:
@@ -82,8 +104,8 @@ def topic(name: str) -> ConfigResource:
 
 
 def entries(cluster: Cluster, name: str, *keys: str) -> dict[str, ConfigEntry]:
-    admin = cluster.controller.admin
-    (result,) = ask(cluster, lambda reply: admin.describe_configs([(topic(name), keys)], reply))
+    node = cluster.controller
+    (result,) = ask(cluster, lambda reply: node.ask(DescribeConfigs(((topic(name), keys),), reply=reply)))
     assert result.error is None, result.error
     return {entry.key: entry for entry in result.entries}
 
@@ -105,7 +127,7 @@ def alter_at(
     validate_only: bool = False,
 ) -> list[AlterConfigsResult]:
     asked = [ConfigAlteration(topic(name), changes) for name, changes in alterations]
-    return list(ask(cluster, lambda reply: node.admin.alter_configs(asked, validate_only, reply)))
+    return list(ask(cluster, lambda reply: node.ask(IncrementalAlterConfigs(tuple(asked), validate_only, reply=reply))))
 
 
 def kinds(results: list[Any]) -> list[type[PacelineError] | None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.controller.errors import ActiveControllerDeadError
-from paceline.controller.events import PartitionReassignmentResult
+from paceline.controller.events import ControlledShutdown, CreateTopics, DeleteTopics, PartitionReassignmentResult
 from paceline.controller.node import ControllerNode
 from paceline.controller.standby.takeover import Takeover
 from paceline.controller.topics.topic_validation import CreateTopicResult, DeleteTopicResult, NewTopic
@@ -378,7 +378,7 @@ class Cluster:
         self, *topics: NewTopic, timeout_ms: int = 5_000, validate_only: bool = False
     ) -> list[CreateTopicResult]:
         answers: list[Any] = []
-        self.controller.create_topics(topics, timeout_ms, validate_only, answers.append)
+        self.controller.ask(CreateTopics(tuple(topics), timeout_ms, validate_only, reply=answers.append))
         self.time.run_until(lambda: bool(answers), max_ms=timeout_ms + 1_000)
         (answer,) = answers
         if isinstance(answer, Exception):
@@ -387,7 +387,7 @@ class Cluster:
 
     def delete(self, *topics: str, timeout_ms: int = 5_000) -> list[DeleteTopicResult]:
         answers: list[Any] = []
-        self.controller.delete_topics(topics, timeout_ms, answers.append)
+        self.controller.ask(DeleteTopics(tuple(topics), timeout_ms, reply=answers.append))
         self.time.run_until(lambda: bool(answers), max_ms=timeout_ms + 1_000)
         (answer,) = answers
         if isinstance(answer, Exception):
@@ -405,7 +405,7 @@ class Cluster:
         assert stat is not None
         request = ControlledShutdownRequest(broker_id, stat.czxid if broker_epoch is None else broker_epoch)
         answers: list[Any] = []
-        self.controller.controlled_shutdown(request, answers.append)
+        self.controller.ask(ControlledShutdown(request, reply=answers.append))
         self.time.run_until(lambda: bool(answers), max_ms=1_000)
         assert isinstance(answers[0], ControlledShutdownResponse), answers
         return answers[0]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from paceline.controller.admin.admin_requests import DescribeConfigs, IncrementalAlterConfigs
 from paceline.controller.admin.admin_values import (
     AlterConfigsResult,
     ConfigAlteration,
@@ -29,11 +30,15 @@ def broker(name: str) -> ConfigResource:
 
 def alter(cluster: Cluster, *alterations: tuple[ConfigResource, tuple[ConfigChange, ...]]) -> list[AlterConfigsResult]:
     asked = [ConfigAlteration(resource, changes) for resource, changes in alterations]
-    return list(ask(cluster, lambda reply: cluster.controller.admin.alter_configs(asked, False, reply)))
+    return list(
+        ask(cluster, lambda reply: cluster.controller.ask(IncrementalAlterConfigs(tuple(asked), False, reply=reply)))
+    )
 
 
 def described(cluster: Cluster, name: str, *keys: str) -> dict[str, ConfigEntry]:
-    (result,) = ask(cluster, lambda reply: cluster.controller.admin.describe_configs([(broker(name), keys)], reply))
+    (result,) = ask(
+        cluster, lambda reply: cluster.controller.ask(DescribeConfigs(((broker(name), keys),), reply=reply))
+    )
     assert result.error is None, result.error
     return {entry.key: entry for entry in result.entries}
 

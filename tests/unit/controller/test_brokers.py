@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from paceline.controller.events import ControlledShutdown
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import GetData, SetData
@@ -132,7 +133,7 @@ def test_a_controlled_shutdown_with_an_old_broker_epoch_is_refused() -> None:
 def test_a_controlled_shutdown_of_an_unknown_broker_is_refused() -> None:
     cluster = started()
     answers: list[Any] = []
-    cluster.controller.controlled_shutdown(ControlledShutdownRequest(9, 1), answers.append)
+    cluster.controller.ask(ControlledShutdown(ControlledShutdownRequest(9, 1), reply=answers.append))
     cluster.settle()
     assert answers == [ControlledShutdownResponse(ErrorCode.BROKER_NOT_AVAILABLE)]
 
@@ -141,7 +142,7 @@ def test_a_standby_refuses_a_controlled_shutdown() -> None:
     cluster = started()
     standby = cluster.start_controller(CONTROLLER_ID + 1)
     answers: list[Any] = []
-    standby.controlled_shutdown(ControlledShutdownRequest(1, 1), answers.append)
+    standby.ask(ControlledShutdown(ControlledShutdownRequest(1, 1), reply=answers.append))
     assert isinstance(answers[0], NotControllerError)
 
 

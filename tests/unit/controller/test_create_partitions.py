@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from paceline.controller.admin.admin_requests import CreatePartitions, DescribeConfigs, ListPartitionReassignments
 from paceline.controller.admin.admin_values import NewPartitions
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
@@ -161,8 +162,8 @@ def test_a_reassignment_queued_after_it_keeps_the_new_partitions() -> None:
     """Both requests rewrite the topic's node; the second rewrites it from memory."""
     cluster = started()
     answers: list[Any] = []
-    admin = cluster.controller.admin
-    admin.create_partitions([NewPartitions("a", 2, ((2, 3),))], 5_000, False, answers.append)
+    node = cluster.controller
+    node.ask(CreatePartitions((NewPartitions("a", 2, ((2, 3),)),), 5_000, False, reply=answers.append))
     start_reassignments(cluster.controller, {tp("a-0"): (2, 1)}, answers.append)
     cluster.settle()
     assert len(answers) == 2
@@ -174,7 +175,7 @@ def test_a_topic_deleted_while_a_caller_waits_is_answered_as_unknown() -> None:
     cluster = started()
     cluster.brokers.silent.add(3)
     answers: list[Any] = []
-    cluster.controller.admin.create_partitions([NewPartitions("a", 2, ((3, 1),))], 60_000, False, answers.append)
+    cluster.controller.ask(CreatePartitions((NewPartitions("a", 2, ((3, 1),)),), 60_000, False, reply=answers.append))
     cluster.settle()
     assert answers == []
     for partition in (0, 1):
@@ -190,7 +191,7 @@ def test_a_leader_elected_during_the_wait_ends_it() -> None:
     cluster = started()
     cluster.brokers.silent.add(3)
     answers: list[Any] = []
-    cluster.controller.admin.create_partitions([NewPartitions("a", 2, ((3, 1),))], 60_000, False, answers.append)
+    cluster.controller.ask(CreatePartitions((NewPartitions("a", 2, ((3, 1),)),), 60_000, False, reply=answers.append))
     cluster.settle()
     cluster.kill_broker(3)
     cluster.settle()
@@ -202,7 +203,7 @@ def test_waiting_callers_are_answered_when_the_controller_resigns() -> None:
     cluster = started()
     cluster.brokers.silent.update((1, 2, 3))
     answers: list[Any] = []
-    cluster.controller.admin.create_partitions([NewPartitions("a", 2)], 60_000, False, answers.append)
+    cluster.controller.ask(CreatePartitions((NewPartitions("a", 2),), 60_000, False, reply=answers.append))
     cluster.settle()
     cluster.controllers[CONTROLLER_ID].stop()
     assert kinds(answers[0]) == [RequestTimedOutError]
@@ -212,9 +213,9 @@ def test_a_standby_refuses() -> None:
     cluster = started()
     standby = cluster.start_controller(CONTROLLER_ID + 1)
     for call in (
-        lambda reply: standby.admin.create_partitions([NewPartitions("a", 2)], 1_000, False, reply),
-        lambda reply: standby.admin.list_partition_reassignments(None, reply),
-        lambda reply: standby.admin.describe_configs([], reply),
+        lambda reply: standby.ask(CreatePartitions((NewPartitions("a", 2),), 1_000, False, reply=reply)),
+        lambda reply: standby.ask(ListPartitionReassignments(None, reply=reply)),
+        lambda reply: standby.ask(DescribeConfigs((), reply=reply)),
     ):
         with pytest.raises(NotControllerError):
             ask(cluster, call)
@@ -226,7 +227,7 @@ def test_a_not_controller_answer_means_that_no_partition_was_created(steps: int)
     cluster = started()
     cluster.start_controller(CONTROLLER_ID + 1)
     answers: list[Any] = []
-    cluster.controller.admin.create_partitions([NewPartitions("a", 2, ((2, 3),))], 5_000, False, answers.append)
+    cluster.controller.ask(CreatePartitions((NewPartitions("a", 2, ((2, 3),)),), 5_000, False, reply=answers.append))
     passed = itertools.count()
     cluster.time.run_until(lambda: next(passed) == steps, max_ms=0, must_hold=False)
     cluster.tool.submit([Delete(znodes.CONTROLLER), SetData(znodes.CONTROLLER_EPOCH, b"9")], lambda _: None)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from paceline.controller.admin.admin_requests import ElectLeaders
 from paceline.controller.admin.admin_values import ElectionType
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.model.errors import (
@@ -175,7 +176,7 @@ def test_waiting_callers_are_answered_when_the_controller_resigns() -> None:
     cluster = away_from_home()
     cluster.brokers.silent.add(1)
     answers: list[Any] = []
-    cluster.controller.admin.elect_leaders(PREFERRED, [tp("a-0")], 60_000, False, answers.append)
+    cluster.controller.ask(ElectLeaders(PREFERRED, (tp("a-0"),), 60_000, False, reply=answers.append))
     cluster.settle()
     assert answers == []
     cluster.controllers[CONTROLLER_ID].stop()
@@ -186,4 +187,4 @@ def test_a_standby_refuses() -> None:
     cluster = away_from_home()
     standby = cluster.start_controller(CONTROLLER_ID + 1)
     with pytest.raises(NotControllerError):
-        ask(cluster, lambda reply: standby.admin.elect_leaders(PREFERRED, None, 1_000, False, reply))
+        ask(cluster, lambda reply: standby.ask(ElectLeaders(PREFERRED, None, 1_000, False, reply=reply)))

@@ -7,6 +7,7 @@ import pytest
 
 from paceline.controller import event_handler as event_handler
 from paceline.controller.election.controller_election import ControllerElection
+from paceline.controller.events import CreateTopics, DeleteTopics
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import (
@@ -124,7 +125,7 @@ def test_a_fenced_controller_does_not_delete_its_successors_node(cluster: Cluste
     assert cluster.controllers[B].is_active
     assert a.is_active, "it cannot know yet"
     answers: list[Any] = []
-    a.create_topics([NewTopic("late", assignments=((1,),))], 5_000, False, answers.append)
+    a.ask(CreateTopics((NewTopic("late", assignments=((1,),)),), 5_000, False, reply=answers.append))
     cluster.settle()
     cluster.controller_clients[A].link.heal()
     cluster.settle()
@@ -162,7 +163,7 @@ def test_a_disconnected_controller_resigns_by_its_own_clock(cluster: Cluster) ->
     a = cluster.controllers[A]
     answers: list[Any] = []
     cluster.brokers.silent.update((1, 2))
-    a.create_topics([NewTopic("late", assignments=((1,),))], 60_000, False, answers.append)
+    a.ask(CreateTopics((NewTopic("late", assignments=((1,),)),), 60_000, False, reply=answers.append))
     cluster.settle()
     cluster.controller_clients[A].link.cut()
     cluster.time.run_until(lambda: not a.is_active, max_ms=2 * SESSION_TIMEOUT_MS)
@@ -190,7 +191,7 @@ def test_a_creation_interrupted_by_the_end_of_the_session_has_an_unknown_outcome
     answers: list[Any] = []
     # The requests arrive but no reply does, so the topic is created and the controller does not know it.
     cluster.controller_clients[A].link.cut(requests=False, replies=True)
-    a.create_topics([NewTopic("doubtful", assignments=((2,),))], 60_000, False, answers.append)
+    a.ask(CreateTopics((NewTopic("doubtful", assignments=((2,),)),), 60_000, False, reply=answers.append))
     cluster.time.run_until(lambda: not a.is_active, max_ms=2 * SESSION_TIMEOUT_MS)
     assert isinstance(answers[0], RequestTimedOutError)
     assert not answers[0].definite
@@ -249,8 +250,8 @@ def test_a_controller_whose_node_is_deleted_during_its_failover_is_elected_again
 def test_calls_to_a_standby_are_answered_not_controller(cluster: Cluster) -> None:
     answers: list[Any] = []
     standby = cluster.controllers[B]
-    standby.create_topics([NewTopic("x")], 1_000, False, answers.append)
-    standby.delete_topics(["a"], 1_000, answers.append)
+    standby.ask(CreateTopics((NewTopic("x"),), 1_000, False, reply=answers.append))
+    standby.ask(DeleteTopics(("a",), 1_000, reply=answers.append))
     assert [type(answer) for answer in answers] == [NotControllerError] * 2
     with pytest.raises(NotControllerError):
         standby.describe_topics([])

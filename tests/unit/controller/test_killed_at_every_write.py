@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from paceline.controller.events import CreateTopics, DeleteTopics
 from paceline.controller.standby.takeover import TakeoverKind
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
@@ -169,7 +170,7 @@ def ask(cluster: Cluster, call: Callable[[Any], None]) -> None:
 
 def create(cluster: Cluster) -> None:
     topic = NewTopic("a", assignments=((1, 2), (2, 3), (3, 1)), configs={"retention.ms": "1000"})
-    ask(cluster, lambda node: node.create_topics([topic], 1_000, False, lambda _: None))
+    ask(cluster, lambda node: node.ask(CreateTopics((topic,), 1_000, False, reply=lambda _: None)))
 
 
 def create_by_node(cluster: Cluster) -> None:
@@ -195,7 +196,7 @@ def three_partitions(cluster: Cluster) -> None:
 
 
 def delete(cluster: Cluster) -> None:
-    ask(cluster, lambda node: node.delete_topics(["a"], 1_000, lambda _: None))
+    ask(cluster, lambda node: node.ask(DeleteTopics(("a",), 1_000, reply=lambda _: None)))
 
 
 def delete_by_marker(cluster: Cluster) -> None:

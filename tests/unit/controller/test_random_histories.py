@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from paceline.controller.events import CreateTopics
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, Multi, SetData, WatchType
@@ -64,7 +65,7 @@ class History:
         for number in self.active():
             factor = self.chance.randint(1, 3)
             topic = NewTopic(f"t{self.topics}", partitions=self.chance.randint(1, 4), replication_factor=factor)
-            self.cluster.controllers[number].create_topics([topic], 1_000, False, lambda _: None)
+            self.cluster.controllers[number].ask(CreateTopics((topic,), 1_000, False, reply=lambda _: None))
 
     def delete(self) -> None:
         names = self.names()

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from paceline.controller.admin.admin_values import AwaitedReason
+from paceline.controller.events import AlterPartitionReassignments
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, ZkCode
@@ -231,4 +232,4 @@ def test_a_standby_refuses() -> None:
     cluster = started()
     standby = cluster.start_controller(CONTROLLER_ID + 1)
     with pytest.raises(NotControllerError):
-        ask(cluster, lambda reply: standby.admin.alter_partition_reassignments([], False, reply))
+        ask(cluster, lambda reply: standby.ask(AlterPartitionReassignments((), False, reply=reply)))

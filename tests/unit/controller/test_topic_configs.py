@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from paceline.controller.admin.admin_requests import DescribeConfigs, IncrementalAlterConfigs
 from paceline.controller.admin.admin_values import (
     ConfigAlteration,
     ConfigChange,
@@ -99,8 +100,8 @@ def test_each_invalid_resource_has_its_own_error() -> None:
         (ConfigResource(None, "a"), ()),
         (topic("broken"), ()),
     ]
-    admin = cluster.controller.admin
-    results = ask(cluster, lambda reply: admin.describe_configs(asked, reply))
+    node = cluster.controller
+    results = ask(cluster, lambda reply: node.ask(DescribeConfigs(tuple(asked), reply=reply)))
     assert kinds(results) == [
         None,
         UnknownTopicOrPartitionError,
@@ -201,8 +202,8 @@ def test_a_refused_resource_does_not_stop_the_others() -> None:
 def test_a_resource_of_an_unknown_kind_and_one_without_changes_are_refused() -> None:
     cluster = started()
     asked = [ConfigAlteration(ConfigResource(None, "a"), ()), ConfigAlteration(topic("a"), ())]
-    admin = cluster.controller.admin
-    results = ask(cluster, lambda reply: admin.alter_configs(asked, False, reply))
+    node = cluster.controller
+    results = ask(cluster, lambda reply: node.ask(IncrementalAlterConfigs(tuple(asked), False, reply=reply)))
     assert kinds(results) == [InvalidRequestError] * 2
     assert ResourceType.TOPIC is results[1].resource.kind
 
@@ -281,10 +282,12 @@ def test_old_notifications_are_deleted() -> None:
 def test_recent_notifications_are_kept_for_brokers_to_read() -> None:
     """One request may change thousands of resources, as the throttle of a large reassignment does."""
     cluster = started()
-    admin, throttle = cluster.controller.admin, (change("leader.replication.throttled.rate", "1000"),)
+    node, throttle = cluster.controller, (change("leader.replication.throttled.rate", "1000"),)
     names = [str(broker_id) for broker_id in range(NOTICES_KEPT + 5)]
     asked = [ConfigAlteration(ConfigResource(ResourceType.BROKER, name), throttle) for name in names]
-    assert set(kinds(ask(cluster, lambda reply: admin.alter_configs(asked, False, reply)))) == {None}
+    assert set(
+        kinds(ask(cluster, lambda reply: node.ask(IncrementalAlterConfigs(tuple(asked), False, reply=reply))))
+    ) == {None}
     cluster.settle()
     alter(cluster, ("a", (change("retention.ms", "5"),)))
     cluster.settle()
@@ -295,6 +298,6 @@ def test_a_standby_refuses() -> None:
     cluster = started()
     standby = cluster.start_controller(CONTROLLER_ID + 1)
     answers: list[Any] = []
-    standby.admin.alter_configs([], False, answers.append)
+    standby.ask(IncrementalAlterConfigs((), False, reply=answers.append))
     cluster.settle()
     assert isinstance(answers[0], NotControllerError)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from paceline.controller.events import CreateTopics, DeleteTopics
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, Multi
@@ -136,7 +137,7 @@ def test_creation_is_answered_when_every_leader_has_acknowledged() -> None:
     cluster.brokers.silent.add(2)
     answers: list[Any] = []
     topic = NewTopic("a", assignments=((1, 2), (2, 1)))
-    cluster.controller.create_topics([topic], 5_000, False, answers.append)
+    cluster.controller.ask(CreateTopics((topic,), 5_000, False, reply=answers.append))
     cluster.settle()
     assert cluster.state("a-1") == "2/0 isr [2, 1] ce 1 v0"
     assert answers == [], "the leader of a-1 has not answered"
@@ -218,8 +219,8 @@ def test_waiting_callers_are_answered_when_the_controller_resigns() -> None:
     cluster = started()
     cluster.brokers.silent.update((1, 2, 3))
     answers: list[Any] = []
-    cluster.controller.create_topics([NewTopic("a", assignments=((1,),))], 60_000, False, answers.append)
-    cluster.controller.delete_topics(["taken.name"], 60_000, answers.append)
+    cluster.controller.ask(CreateTopics((NewTopic("a", assignments=((1,),)),), 60_000, False, reply=answers.append))
+    cluster.controller.ask(DeleteTopics(("taken.name",), 60_000, reply=answers.append))
     cluster.settle()
     assert answers == []
     cluster.controllers[CONTROLLER_ID].stop()
@@ -242,7 +243,7 @@ def test_a_name_that_collides_with_a_topic_created_a_moment_before_is_refused() 
     cluster.start_controller()
     answers: list[Any] = []
     for name in ("a.b", "a_b", "a.b"):
-        cluster.controller.create_topics([NewTopic(name, assignments=((1,),))], 5_000, False, answers.append)
+        cluster.controller.ask(CreateTopics((NewTopic(name, assignments=((1,),)),), 5_000, False, reply=answers.append))
     cluster.settle()
     errors = {(result.name, type(result.error)) for (result,) in answers}
     assert errors == {("a.b", type(None)), ("a_b", TopicAlreadyExistsError), ("a.b", TopicAlreadyExistsError)}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from paceline.controller.context import ControllerContext
+from paceline.controller.events import ControlledShutdown
 from paceline.controller.standby.journal import ControllerJournal
 from paceline.controller.state.state_writer import CommitOutcome, StateWrite, StateWriter
 from paceline.controller.zk_store import Storage
@@ -104,7 +105,7 @@ def test_s1_12_a_controlled_shutdown_has_moved_the_leader_before_anything_is_clo
     cluster.write(TP, b"a")
     asked: list[object] = []
     request = ControlledShutdownRequest(1, cluster[1].node.broker_epoch)
-    cluster.controller.controlled_shutdown(request, asked.append)
+    cluster.controller.ask(ControlledShutdown(request, reply=asked.append))
     cluster.time.run_until(lambda: bool(asked), 1_000)
     cluster.time.run_for(10)
     assert cluster[1].up and state_of(cluster).leader == 2

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
+from paceline.controller.events import CreateTopics
 from paceline.controller.node import ControllerNode, PartitionDescription
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
@@ -121,7 +122,9 @@ class WholeCluster(BrokerCluster):
     def create(self, topic: str, *assignments: tuple[int, ...]) -> None:
         """Create a topic and wait until its leaders lead."""
         answers: list[object] = []
-        self.controller.create_topics([NewTopic(topic, assignments=assignments)], 5_000, False, answers.append)
+        self.controller.ask(
+            CreateTopics((NewTopic(topic, assignments=assignments),), 5_000, False, reply=answers.append)
+        )
         self.time.run_until(lambda: bool(answers), 6_000)
         (results,) = answers
         assert isinstance(results, list) and results[0].error is None, results

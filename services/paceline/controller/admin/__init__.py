@@ -1,4 +1,4 @@
 """Administrative requests and their values.
 
-Read `admin_calls.py` first.
+Read `admin_requests.py` first; `event_handler.py` names the handler of each request.
 """

@@ -13,17 +13,12 @@ from paceline.controller.admin.admin_values import (
     NewPartitions,
     OngoingReassignment,
 )
-from paceline.controller.events import ControllerState, Request, T
+from paceline.controller.events import ControllerState, Request
 from paceline.model.identifiers import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class AdminRequest(Request[T]):
-    """Base of the administrative requests."""
-
-
-@dataclass(frozen=True, slots=True)
-class CreatePartitions(AdminRequest[list[CreatePartitionsResult]]):
+class CreatePartitions(Request[list[CreatePartitionsResult]]):
     """A client adds partitions to topics."""
 
     topics: tuple[NewPartitions, ...]
@@ -33,7 +28,7 @@ class CreatePartitions(AdminRequest[list[CreatePartitionsResult]]):
 
 
 @dataclass(frozen=True, slots=True)
-class ListPartitionReassignments(AdminRequest[list[OngoingReassignment]]):
+class ListPartitionReassignments(Request[list[OngoingReassignment]]):
     """A client lists running reassignments; None means all partitions."""
 
     topic_partitions: tuple[TopicPartition, ...] | None
@@ -42,7 +37,7 @@ class ListPartitionReassignments(AdminRequest[list[OngoingReassignment]]):
 
 
 @dataclass(frozen=True, slots=True)
-class ElectLeaders(AdminRequest[list[ElectLeaderResult]]):
+class ElectLeaders(Request[list[ElectLeaderResult]]):
     """A client requests elections; None means all partitions that need an election."""
 
     election: ElectionType
@@ -53,7 +48,7 @@ class ElectLeaders(AdminRequest[list[ElectLeaderResult]]):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeConfigs(AdminRequest[list[DescribeConfigsResult]]):
+class DescribeConfigs(Request[list[DescribeConfigsResult]]):
     """A client reads configurations, each with the requested keys; no keys means all."""
 
     resources: tuple[tuple[ConfigResource, tuple[str, ...]], ...]
@@ -62,7 +57,7 @@ class DescribeConfigs(AdminRequest[list[DescribeConfigsResult]]):
 
 
 @dataclass(frozen=True, slots=True)
-class IncrementalAlterConfigs(AdminRequest[list[AlterConfigsResult]]):
+class IncrementalAlterConfigs(Request[list[AlterConfigsResult]]):
     """A client changes configurations."""
 
     alterations: tuple[ConfigAlteration, ...]

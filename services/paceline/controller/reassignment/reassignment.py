@@ -8,8 +8,10 @@ KafkaController.onPartitionReassignment.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from paceline.controller.admin.admin_values import ReassignmentWish
 from paceline.controller.components import ControllerComponents
 from paceline.controller.context import PartitionState, Replica, ReplicaState
 from paceline.controller.election.leader_election import ElectionStrategy
@@ -29,6 +31,7 @@ from paceline.coordination.interface import ANY_VERSION, Response, SetData, ZkCo
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import (
     InvalidReplicaAssignmentError,
+    InvalidRequestError,
     NoReassignmentInProgressError,
     PacelineError,
     UnknownServerError,
@@ -51,12 +54,17 @@ WRITE_ATTEMPTS = 10
 
 
 def alter_reassignments(
-    components: ControllerComponents,
-    targets: Mapping[TopicPartition, Sequence[int] | None],
-    validate_only: bool = False,
+    components: ControllerComponents, wishes: Sequence[ReassignmentWish], validate_only: bool = False
 ) -> Flow[list[PartitionReassignmentResult]]:
     """Start, replace or, with None, cancel reassignments; the answer means submitted, not complete."""
-    results: dict[TopicPartition, PartitionReassignmentResult] = {}
+    asked = [wish.topic_partition for wish in wishes]
+    times = Counter(asked)
+    targets = {wish.topic_partition: wish.target for wish in wishes if times[wish.topic_partition] == 1}
+    results = {
+        tp: PartitionReassignmentResult(tp, InvalidRequestError(f"{tp} is listed more than once"))
+        for tp in asked
+        if times[tp] > 1
+    }
     accepted: dict[TopicPartition, ReplicaAssignment] = {}
     for topic_partition, target in targets.items():
         problem = _problem(components, topic_partition, target)
@@ -69,11 +77,11 @@ def alter_reassignments(
         del accepted[topic_partition]
         results[topic_partition] = PartitionReassignmentResult(topic_partition, problem)
     if validate_only:
-        return [results.get(tp) or PartitionReassignmentResult(tp) for tp in targets]
+        return [results.get(tp) or PartitionReassignmentResult(tp) for tp in asked]
     # The latest request wins, from the API or from the admin node.
     yield from _remove_from_node(components, lambda topic_partition, _: topic_partition in accepted)
     results.update((yield from _trigger(components, accepted)))
-    return [results[topic_partition] for topic_partition in targets]
+    return [results[topic_partition] for topic_partition in asked]
 
 
 def on_reassignment_node(components: ControllerComponents, only_new: bool = False) -> Flow[set[TopicPartition]]:

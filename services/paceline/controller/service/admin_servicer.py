@@ -5,10 +5,17 @@ It makes no decisions: it checks and converts requests, calls the node on its ev
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
+from paceline.controller.admin.admin_requests import (
+    CreatePartitions,
+    DescribeConfigs,
+    ElectLeaders,
+    IncrementalAlterConfigs,
+    ListPartitionReassignments,
+)
 from paceline.controller.admin.admin_values import (
-    AlterConfigsResult,
     AwaitedReason,
     ConfigAlteration,
     ConfigChange,
@@ -16,16 +23,14 @@ from paceline.controller.admin.admin_values import (
     ConfigOperation,
     ConfigResource,
     ConfigSource,
-    CreatePartitionsResult,
     DescribeConfigsResult,
     ElectionType,
-    ElectLeaderResult,
     NewPartitions,
     OngoingReassignment,
     ReassignmentWish,
     ResourceType,
 )
-from paceline.controller.events import PartitionReassignmentResult
+from paceline.controller.events import AlterPartitionReassignments, CreateTopics, DeleteTopics, Request
 from paceline.controller.service.log_dirs_servicer import AskingController, alter_replica_log_dirs, describe_log_dirs
 from paceline.controller.service.metadata_servicer import (
     MAX_TOPICS,
@@ -34,7 +39,7 @@ from paceline.controller.service.metadata_servicer import (
     short_message,
     topic_error,
 )
-from paceline.controller.topics.topic_validation import CreateTopicResult, DeleteTopicResult, NewTopic
+from paceline.controller.topics.topic_validation import CreateTopicResult, NewTopic
 from paceline.internal.v1.replica_manager_service_pb2 import ControllerStamp
 from paceline.log.topic_key_descriptions import TOPIC_KEY_DESCRIPTIONS
 from paceline.model.broker_dynamic_config import BROKER_KEY_DESCRIPTIONS
@@ -102,11 +107,10 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb.CreateTopicsRequest, context: Any
     ) -> admin_pb.CreateTopicsResponse:
         """Create topics."""
-        topics = [_new_topic(topic) for topic in convert.bounded(request.topics, MAX_TOPICS, "topics")]
+        topics = tuple(_new_topic(topic) for topic in convert.bounded(request.topics, MAX_TOPICS, "topics"))
         timeout_ms = _timeout_ms(request.timeout_ms, context)
-        node = self._handle.get()
-        results: list[CreateTopicResult] = await self._ask(
-            lambda reply: node.create_topics(topics, timeout_ms, request.validate_only, reply),
+        results = await self._ask(
+            partial(CreateTopics, topics, timeout_ms, request.validate_only),
             timeout_ms,
             ANSWER_GRACE_MS,
         )
@@ -116,12 +120,9 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb.DeleteTopicsRequest, context: Any
     ) -> admin_pb.DeleteTopicsResponse:
         """Delete topics."""
-        names = list(convert.bounded(request.topics, MAX_TOPICS, "topics"))
+        names = tuple(convert.bounded(request.topics, MAX_TOPICS, "topics"))
         timeout_ms = _timeout_ms(request.timeout_ms, context)
-        node = self._handle.get()
-        results: list[DeleteTopicResult] = await self._ask(
-            lambda reply: node.delete_topics(names, timeout_ms, reply), timeout_ms, ANSWER_GRACE_MS
-        )
+        results = await self._ask(partial(DeleteTopics, names, timeout_ms), timeout_ms, ANSWER_GRACE_MS)
         return admin_pb.DeleteTopicsResponse(
             topics=[admin_pb.DeleteTopicResult(name=result.name, error=topic_error(result.error)) for result in results]
         )
@@ -130,14 +131,13 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb.CreatePartitionsRequest, context: Any
     ) -> admin_pb.CreatePartitionsResponse:
         """Add partitions to topics."""
-        topics = [
+        topics = tuple(
             NewPartitions(topic.name, topic.count, _rows(topic.assignments))
             for topic in convert.bounded(request.topics, MAX_TOPICS, "topics")
-        ]
+        )
         timeout_ms = _timeout_ms(request.timeout_ms, context)
-        admin = self._handle.get().admin
-        results: list[CreatePartitionsResult] = await self._ask(
-            lambda reply: admin.create_partitions(topics, timeout_ms, request.validate_only, reply),
+        results = await self._ask(
+            partial(CreatePartitions, topics, timeout_ms, request.validate_only),
             timeout_ms,
             ANSWER_GRACE_MS,
         )
@@ -157,16 +157,15 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb.AlterPartitionReassignmentsRequest, context: Any
     ) -> admin_pb.AlterPartitionReassignmentsResponse:
         """Start, replace or cancel reassignments."""
-        wishes = [
+        wishes = tuple(
             ReassignmentWish(
                 TopicPartition(wish.topic, wish.partition),
                 tuple(wish.target.broker_ids) if wish.HasField("target") else None,
             )
             for wish in convert.bounded(request.partitions, MAX_PARTITIONS, "partitions")
-        ]
-        admin = self._handle.get().admin
-        results: list[PartitionReassignmentResult] = await self._ask(
-            lambda reply: admin.alter_partition_reassignments(wishes, request.validate_only, reply),
+        )
+        results = await self._ask(
+            partial(AlterPartitionReassignments, wishes, request.validate_only),
             _timeout_ms(request.timeout_ms, context),
         )
         return admin_pb.AlterPartitionReassignmentsResponse(
@@ -185,10 +184,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb.ListPartitionReassignmentsResponse:
         """List running reassignments."""
         wanted = _topic_partitions(request.partitions)
-        admin = self._handle.get().admin
-        moves: list[OngoingReassignment] = await self._ask(
-            lambda reply: admin.list_partition_reassignments(wanted, reply), _timeout_ms(request.timeout_ms, context)
-        )
+        moves = await self._ask(partial(ListPartitionReassignments, wanted), _timeout_ms(request.timeout_ms, context))
         found, token = page_in_key_order(
             moves,
             lambda move: tuple(move.topic_partition),
@@ -208,9 +204,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             raise InvalidRequestError("the election type is missing or unknown")
         wanted = _topic_partitions(request.partitions)
         timeout_ms = _timeout_ms(request.timeout_ms, context)
-        admin = self._handle.get().admin
-        results: list[ElectLeaderResult] = await self._ask(
-            lambda reply: admin.elect_leaders(election, wanted, timeout_ms, request.validate_only, reply),
+        results = await self._ask(
+            partial(ElectLeaders, election, wanted, timeout_ms, request.validate_only),
             timeout_ms,
             ANSWER_GRACE_MS,
         )
@@ -232,14 +227,11 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb.DescribeConfigsRequest, context: Any
     ) -> admin_pb.DescribeConfigsResponse:
         """Describe configurations."""
-        resources = [
+        resources = tuple(
             (_resource(wanted.resource), tuple(wanted.keys))
             for wanted in convert.bounded(request.resources, MAX_TOPICS, "resources")
-        ]
-        admin = self._handle.get().admin
-        results: list[DescribeConfigsResult] = await self._ask(
-            lambda reply: admin.describe_configs(resources, reply), _timeout_ms(request.timeout_ms, context)
         )
+        results = await self._ask(partial(DescribeConfigs, resources), _timeout_ms(request.timeout_ms, context))
         found, token = page_in_request_order(results, request.page_size, request.page_token, _described_configs)
         return admin_pb.DescribeConfigsResponse(resources=found, next_page_token=token)
 
@@ -247,13 +239,12 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb.IncrementalAlterConfigsRequest, context: Any
     ) -> admin_pb.IncrementalAlterConfigsResponse:
         """Change configurations."""
-        alterations = [
+        alterations = tuple(
             ConfigAlteration(_resource(wanted.resource), tuple(_change(change) for change in wanted.changes))
             for wanted in convert.bounded(request.resources, MAX_TOPICS, "resources")
-        ]
-        admin = self._handle.get().admin
-        results: list[AlterConfigsResult] = await self._ask(
-            lambda reply: admin.alter_configs(alterations, request.validate_only, reply),
+        )
+        results = await self._ask(
+            partial(IncrementalAlterConfigs, alterations, request.validate_only),
             _timeout_ms(request.timeout_ms, context),
         )
         return admin_pb.IncrementalAlterConfigsResponse(
@@ -299,17 +290,18 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             raise not_controller(node, self._listener)
         return {broker.broker_id: broker for broker in node.describe_cluster().brokers}
 
-    async def _ask(
-        self, call: Callable[[Callable[[T | Exception], None]], None], timeout_ms: int, grace_ms: int = 0
-    ) -> T:
-        """Call the node and wait for its reply, ``grace_ms`` longer when the node answers at the deadline itself.
+    async def _ask(self, request: Callable[..., Request[T]], timeout_ms: int, grace_ms: int = 0) -> T:
+        """Ask the node and wait for its reply, ``grace_ms`` longer when the node answers at the deadline itself.
+
+        ``request`` makes the request with a ``reply``.
 
         Raises:
             NotControllerError: with the active controller's address.
             RequestTimedOutError: the node has not answered; the change may still be made.
         """
         future: asyncio.Future[T | Exception] = asyncio.get_running_loop().create_future()
-        call(lambda answer: None if future.done() else future.set_result(answer))
+        reply = lambda answer: None if future.done() else future.set_result(answer)  # noqa: E731
+        self._handle.get().ask(request(reply=reply))
         try:
             answer = await asyncio.wait_for(future, (timeout_ms + grace_ms) / 1000)
         except TimeoutError:
@@ -350,9 +342,9 @@ def _rows(assignments: Iterable[admin_pb.ReplicaAssignment]) -> tuple[tuple[int,
     return tuple(tuple(assignment.broker_ids) for assignment in assignments)
 
 
-def _topic_partitions(messages: Sequence[admin_pb.TopicPartition]) -> list[TopicPartition] | None:
+def _topic_partitions(messages: Sequence[admin_pb.TopicPartition]) -> tuple[TopicPartition, ...] | None:
     named = convert.bounded(messages, MAX_PARTITIONS, "partitions")
-    return [TopicPartition(each.topic, each.partition) for each in named] or None
+    return tuple(TopicPartition(each.topic, each.partition) for each in named) or None
 
 
 def _partition_error(error: PacelineError | None) -> errors_pb2.PartitionError | None:

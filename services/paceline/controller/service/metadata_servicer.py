@@ -5,15 +5,17 @@ A servicer makes no decisions: it checks and converts requests, calls the node o
 
 import concurrent.futures
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from paceline import __version__
+from paceline.controller.events import ControlledShutdown, CreateTopics, Request
 from paceline.controller.node import ControllerNode, TopicDescription
 from paceline.controller.service.standby_transport import stream_states
-from paceline.controller.topics.topic_validation import CreateTopicResult, NewTopic
+from paceline.controller.topics.topic_validation import NewTopic
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import controller_service_pb2_grpc
-from paceline.model.control import BrokerHeartbeatResponse, ControlledShutdownResponse, Endpoint
+from paceline.model.control import BrokerHeartbeatResponse, Endpoint
 from paceline.model.errors import (
     NotControllerError,
     NotLeaderOrFollowerError,
@@ -30,6 +32,8 @@ from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.rpc.watch.watch_servicer import WatchServicer
 from paceline.v1 import errors_pb2
 from paceline.v1 import metadata_service_pb2 as metadata_pb
+
+T = TypeVar("T")
 
 MAX_TOPICS: Final = 10_000
 CONTROLLED_SHUTDOWN_TIMEOUT_S: Final = 30.0
@@ -211,18 +215,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     ) -> controller_pb.ControlledShutdownResponse:
         """Move leadership off a broker that is about to stop."""
         asked = convert.controlled_shutdown_from_proto(request)
-        node = self._handle.get()
-        future: concurrent.futures.Future[ControlledShutdownResponse | Exception] = concurrent.futures.Future()
-        self._post(lambda: node.controlled_shutdown(asked, future.set_result))
-        try:
-            answer = future.result(CONTROLLED_SHUTDOWN_TIMEOUT_S)
-        except concurrent.futures.TimeoutError:
-            raise RequestTimedOutError("the controller did not answer in time") from None
-        if isinstance(answer, NotControllerError):
-            raise not_controller(node, "CONTROL")
-        if isinstance(answer, Exception):
-            raise answer
-        return convert.controlled_shutdown_response_to_proto(answer)
+        return convert.controlled_shutdown_response_to_proto(self._ask(partial(ControlledShutdown, asked)))
 
     def CreateInternalTopic(  # noqa: N802
         self, request: controller_pb.CreateInternalTopicRequest, context: Any
@@ -230,9 +223,13 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         """Create an internal topic for a broker; waits for its leaders only briefly."""
         asked = convert.internal_topic_from_proto(request)
         topic = NewTopic(asked.name, asked.partitions, asked.replication_factor, configs=asked.configs, internal=True)
+        (result,) = self._ask(partial(CreateTopics, (topic,), INTERNAL_TOPIC_WAIT_MS, False))
+        return controller_pb.CreateInternalTopicResponse(error=topic_error(result.error))
+
+    def _ask(self, request: Callable[..., Request[T]]) -> T:
         node = self._handle.get()
-        future: concurrent.futures.Future[list[CreateTopicResult] | Exception] = concurrent.futures.Future()
-        self._post(lambda: node.create_topics([topic], INTERNAL_TOPIC_WAIT_MS, False, future.set_result))
+        future: concurrent.futures.Future[T | Exception] = concurrent.futures.Future()
+        self._post(lambda: node.ask(request(reply=future.set_result)))
         try:
             answer = future.result(CONTROLLED_SHUTDOWN_TIMEOUT_S)
         except concurrent.futures.TimeoutError:
@@ -241,7 +238,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
             raise not_controller(node, "CONTROL")
         if isinstance(answer, Exception):
             raise answer
-        return controller_pb.CreateInternalTopicResponse(error=topic_error(answer[0].error))
+        return answer
 
     def BrokerHeartbeat(  # noqa: N802
         self, request: controller_pb.BrokerHeartbeatRequest, context: Any
