@@ -88,6 +88,15 @@ class PacelineError(Exception):
     definite: ClassVar[bool] = True
     refresh_metadata: ClassVar[bool] = False
 
+    def __init_subclass__(cls, code: ErrorCode | None = None, **traits: bool) -> None:
+        """Set the class attributes from the keywords of a subclass; the others are inherited."""
+        super().__init_subclass__()
+        if code is not None:
+            cls.code = code
+        for name, value in traits.items():
+            assert name in ("retriable", "definite", "refresh_metadata"), name
+            setattr(cls, name, value)
+
     @property
     def metadata(self) -> dict[str, str]:
         """Additional data for the caller, for example the active controller's ``address``."""
@@ -105,16 +114,12 @@ class PacelineError(Exception):
         return self
 
 
-class UnknownServerError(PacelineError):
+class UnknownServerError(PacelineError, definite=False):
     """A failure without its own code."""
 
-    definite = False
 
-
-class OffsetOutOfRangeError(PacelineError):
+class OffsetOutOfRangeError(PacelineError, code=ErrorCode.OFFSET_OUT_OF_RANGE):
     """The offset is outside the log."""
-
-    code = ErrorCode.OFFSET_OUT_OF_RANGE
 
     def __init__(self, message: str, log_start_offset: int = -1, end_offset: int = -1) -> None:
         super().__init__(message)
@@ -122,423 +127,278 @@ class OffsetOutOfRangeError(PacelineError):
         self.end_offset = end_offset
 
 
-class CorruptMessageError(PacelineError):
+class CorruptMessageError(PacelineError, code=ErrorCode.CORRUPT_MESSAGE):
     """A batch has a wrong checksum or inconsistent lengths."""
 
-    code = ErrorCode.CORRUPT_MESSAGE
 
-
-class UnknownTopicOrPartitionError(PacelineError):
+class UnknownTopicOrPartitionError(
+    PacelineError, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, retriable=True, definite=False, refresh_metadata=True
+):
     """The topic or partition does not exist in the metadata of the answering process.
 
     Not definite: a replica may be deleted after it was the only replica to append a batch.
     """
 
-    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    retriable = True
-    definite = False
-    refresh_metadata = True
 
-
-class LeaderNotAvailableError(PacelineError):
+class LeaderNotAvailableError(
+    PacelineError, code=ErrorCode.LEADER_NOT_AVAILABLE, retriable=True, refresh_metadata=True
+):
     """The partition has no leader at the moment."""
 
-    code = ErrorCode.LEADER_NOT_AVAILABLE
-    retriable = True
-    refresh_metadata = True
 
-
-class NotLeaderOrFollowerError(PacelineError):
+class NotLeaderOrFollowerError(
+    PacelineError, code=ErrorCode.NOT_LEADER_OR_FOLLOWER, retriable=True, definite=False, refresh_metadata=True
+):
     """The broker does not lead the partition.
 
     Not definite: a leader may lose leadership after it has appended a batch, and the next leader may have the batch.
     """
 
-    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    retriable = True
-    definite = False
-    refresh_metadata = True
 
-
-class RequestTimedOutError(PacelineError):
+class RequestTimedOutError(PacelineError, code=ErrorCode.REQUEST_TIMED_OUT, retriable=True, definite=False):
     """The deadline passed before the outcome was known."""
 
-    code = ErrorCode.REQUEST_TIMED_OUT
-    retriable = True
-    definite = False
 
-
-class BrokerNotAvailableError(PacelineError):
+class BrokerNotAvailableError(
+    PacelineError, code=ErrorCode.BROKER_NOT_AVAILABLE, retriable=True, refresh_metadata=True
+):
     """The broker is not registered."""
-
-    code = ErrorCode.BROKER_NOT_AVAILABLE
-    retriable = True
-    refresh_metadata = True
 
 
 NOT_REGISTERED: Final = {"registered": "no"}
 """Error metadata by which a process reports that it has not registered as a broker since it started."""
 
 
-class ReplicaNotAvailableError(PacelineError):
+class ReplicaNotAvailableError(
+    PacelineError, code=ErrorCode.REPLICA_NOT_AVAILABLE, retriable=True, refresh_metadata=True
+):
     """This broker does not host the replica."""
 
-    code = ErrorCode.REPLICA_NOT_AVAILABLE
-    retriable = True
-    refresh_metadata = True
 
-
-class MessageTooLargeError(PacelineError):
+class MessageTooLargeError(PacelineError, code=ErrorCode.MESSAGE_TOO_LARGE):
     """The batch is larger than ``max.message.bytes``."""
 
-    code = ErrorCode.MESSAGE_TOO_LARGE
 
-
-class StaleControllerEpochError(PacelineError):
+class StaleControllerEpochError(PacelineError, code=ErrorCode.STALE_CONTROLLER_EPOCH):
     """The control request came from a deposed controller."""
 
-    code = ErrorCode.STALE_CONTROLLER_EPOCH
 
-
-class InvalidTopicError(PacelineError):
+class InvalidTopicError(PacelineError, code=ErrorCode.INVALID_TOPIC):
     """The topic name is not valid, or clients may not write to the topic."""
 
-    code = ErrorCode.INVALID_TOPIC
 
-
-class RecordListTooLargeError(PacelineError):
+class RecordListTooLargeError(PacelineError, code=ErrorCode.RECORD_LIST_TOO_LARGE):
     """The batch is larger than a log segment."""
 
-    code = ErrorCode.RECORD_LIST_TOO_LARGE
 
-
-class NotEnoughReplicasError(PacelineError):
+class NotEnoughReplicasError(PacelineError, code=ErrorCode.NOT_ENOUGH_REPLICAS, retriable=True):
     """The ISR is smaller than ``min.insync.replicas``; no record was appended."""
 
-    code = ErrorCode.NOT_ENOUGH_REPLICAS
-    retriable = True
 
-
-class NotEnoughReplicasAfterAppendError(PacelineError):
+class NotEnoughReplicasAfterAppendError(
+    PacelineError, code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, retriable=True, definite=False
+):
     """The record was appended, but the ISR shrank below ``min.insync.replicas`` before it was replicated."""
 
-    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-    retriable = True
-    definite = False
 
-
-class InvalidRequiredAcksError(PacelineError):
+class InvalidRequiredAcksError(PacelineError, code=ErrorCode.INVALID_REQUIRED_ACKS):
     """The acks value is unknown."""
 
-    code = ErrorCode.INVALID_REQUIRED_ACKS
 
-
-class ClusterAuthorizationError(PacelineError):
+class ClusterAuthorizationError(PacelineError, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
     """The caller's certificate does not authorize the call."""
 
-    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
-
-class InvalidTimestampError(PacelineError):
+class InvalidTimestampError(PacelineError, code=ErrorCode.INVALID_TIMESTAMP):
     """A record timestamp is outside the topic's bounds."""
 
-    code = ErrorCode.INVALID_TIMESTAMP
 
-
-class TopicAlreadyExistsError(PacelineError):
+class TopicAlreadyExistsError(PacelineError, code=ErrorCode.TOPIC_ALREADY_EXISTS):
     """The topic already exists, or a topic whose name differs only in ``.`` and ``_``."""
 
-    code = ErrorCode.TOPIC_ALREADY_EXISTS
 
-
-class InvalidPartitionsError(PacelineError):
+class InvalidPartitionsError(PacelineError, code=ErrorCode.INVALID_PARTITIONS):
     """The number of partitions is not valid."""
 
-    code = ErrorCode.INVALID_PARTITIONS
 
-
-class InvalidReplicationFactorError(PacelineError):
+class InvalidReplicationFactorError(PacelineError, code=ErrorCode.INVALID_REPLICATION_FACTOR):
     """The replication factor is not valid."""
 
-    code = ErrorCode.INVALID_REPLICATION_FACTOR
 
-
-class InvalidReplicaAssignmentError(PacelineError):
+class InvalidReplicaAssignmentError(PacelineError, code=ErrorCode.INVALID_REPLICA_ASSIGNMENT):
     """The manual replica assignment is not consistent."""
 
-    code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
-
-class InvalidConfigError(PacelineError):
+class InvalidConfigError(PacelineError, code=ErrorCode.INVALID_CONFIG):
     """A configuration key or value was refused."""
 
-    code = ErrorCode.INVALID_CONFIG
 
-
-class NotControllerError(PacelineError):
+class NotControllerError(PacelineError, code=ErrorCode.NOT_CONTROLLER, retriable=True, refresh_metadata=True):
     """This process is not the active controller."""
 
-    code = ErrorCode.NOT_CONTROLLER
-    retriable = True
-    refresh_metadata = True
 
-
-class InvalidRequestError(PacelineError):
+class InvalidRequestError(PacelineError, code=ErrorCode.INVALID_REQUEST):
     """The request is malformed."""
 
-    code = ErrorCode.INVALID_REQUEST
 
-
-class PolicyViolationError(PacelineError):
+class PolicyViolationError(PacelineError, code=ErrorCode.POLICY_VIOLATION):
     """The operation is against the configured policy."""
 
-    code = ErrorCode.POLICY_VIOLATION
 
-
-class OutOfOrderSequenceNumberError(PacelineError):
+class OutOfOrderSequenceNumberError(PacelineError, code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
     """The batch does not continue the producer's sequence."""
 
-    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
-
-class InvalidProducerEpochError(PacelineError):
+class InvalidProducerEpochError(PacelineError, code=ErrorCode.INVALID_PRODUCER_EPOCH):
     """The producer's epoch is older than the latest epoch in the log."""
 
-    code = ErrorCode.INVALID_PRODUCER_EPOCH
 
-
-class KafkaStorageError(PacelineError):
+class KafkaStorageError(
+    PacelineError, code=ErrorCode.KAFKA_STORAGE_ERROR, retriable=True, definite=False, refresh_metadata=True
+):
     """A log directory failed."""
 
-    code = ErrorCode.KAFKA_STORAGE_ERROR
-    retriable = True
-    definite = False
-    refresh_metadata = True
 
-
-class LogDirNotFoundError(PacelineError):
+class LogDirNotFoundError(PacelineError, code=ErrorCode.LOG_DIR_NOT_FOUND):
     """The broker has no such log directory."""
 
-    code = ErrorCode.LOG_DIR_NOT_FOUND
 
-
-class ReassignmentInProgressError(PacelineError):
+class ReassignmentInProgressError(PacelineError, code=ErrorCode.REASSIGNMENT_IN_PROGRESS):
     """A reassignment of the partition is running."""
 
-    code = ErrorCode.REASSIGNMENT_IN_PROGRESS
 
-
-class FetchSessionIdNotFoundError(PacelineError):
+class FetchSessionIdNotFoundError(PacelineError, code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, retriable=True):
     """The fetch session is unknown."""
 
-    code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    retriable = True
 
-
-class InvalidFetchSessionEpochError(PacelineError):
+class InvalidFetchSessionEpochError(PacelineError, code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, retriable=True):
     """The fetch session epoch is not the epoch that the broker expects."""
 
-    code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    retriable = True
 
-
-class TopicDeletionDisabledError(PacelineError):
+class TopicDeletionDisabledError(PacelineError, code=ErrorCode.TOPIC_DELETION_DISABLED):
     """``delete.topic.enable`` is false."""
 
-    code = ErrorCode.TOPIC_DELETION_DISABLED
 
-
-class FencedLeaderEpochError(PacelineError):
+class FencedLeaderEpochError(PacelineError, code=ErrorCode.FENCED_LEADER_EPOCH, retriable=True, refresh_metadata=True):
     """The leader epoch in the request is older than the broker's; current metadata has the newer epoch."""
 
-    code = ErrorCode.FENCED_LEADER_EPOCH
-    retriable = True
-    refresh_metadata = True
 
-
-class UnknownLeaderEpochError(PacelineError):
+class UnknownLeaderEpochError(PacelineError, code=ErrorCode.UNKNOWN_LEADER_EPOCH, retriable=True):
     """The leader epoch in the request is newer than the broker's."""
 
-    code = ErrorCode.UNKNOWN_LEADER_EPOCH
-    retriable = True
 
-
-class UnsupportedCompressionTypeError(PacelineError):
+class UnsupportedCompressionTypeError(PacelineError, code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE):
     """The broker does not support the batch's compression codec."""
 
-    code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
-
-class StaleBrokerEpochError(PacelineError):
+class StaleBrokerEpochError(PacelineError, code=ErrorCode.STALE_BROKER_EPOCH):
     """The broker epoch in the request is older than the broker's registration."""
 
-    code = ErrorCode.STALE_BROKER_EPOCH
 
-
-class OffsetNotAvailableError(PacelineError):
+class OffsetNotAvailableError(PacelineError, code=ErrorCode.OFFSET_NOT_AVAILABLE, retriable=True):
     """The new leader's high watermark has not reached the start of its epoch yet (KIP-207)."""
 
-    code = ErrorCode.OFFSET_NOT_AVAILABLE
-    retriable = True
 
-
-class PreferredLeaderNotAvailableError(PacelineError):
+class PreferredLeaderNotAvailableError(PacelineError, code=ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE):
     """The preferred leader is not online, or not in sync."""
 
-    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
-
-class EligibleLeadersNotAvailableError(PacelineError):
+class EligibleLeadersNotAvailableError(PacelineError, code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE):
     """No replica is online, so even an unclean election finds no leader."""
 
-    code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
-
-class ElectionNotNeededError(PacelineError):
+class ElectionNotNeededError(PacelineError, code=ErrorCode.ELECTION_NOT_NEEDED):
     """The partition already has the leader that the election would choose."""
 
-    code = ErrorCode.ELECTION_NOT_NEEDED
 
-
-class NoReassignmentInProgressError(PacelineError):
+class NoReassignmentInProgressError(PacelineError, code=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS):
     """The partition has no reassignment to cancel."""
 
-    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
-
-class InvalidRecordError(PacelineError):
+class InvalidRecordError(PacelineError, code=ErrorCode.INVALID_RECORD):
     """A record of the batch is not valid."""
 
-    code = ErrorCode.INVALID_RECORD
 
-
-class InvalidUpdateVersionError(PacelineError):
+class InvalidUpdateVersionError(PacelineError, code=ErrorCode.INVALID_UPDATE_VERSION):
     """A conditional write lost against a newer version."""
 
-    code = ErrorCode.INVALID_UPDATE_VERSION
 
-
-class InconsistentTopicIdError(PacelineError):
+class InconsistentTopicIdError(PacelineError, code=ErrorCode.INCONSISTENT_TOPIC_ID, refresh_metadata=True):
     """The topic id in the request differs from the id of the topic with that name."""
 
-    code = ErrorCode.INCONSISTENT_TOPIC_ID
-    refresh_metadata = True
 
-
-class OffsetMetadataTooLargeError(PacelineError):
+class OffsetMetadataTooLargeError(PacelineError, code=ErrorCode.OFFSET_METADATA_TOO_LARGE):
     """The metadata text of a committed offset is longer than offset.metadata.max.bytes."""
 
-    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
 
-
-class CoordinatorLoadInProgressError(PacelineError):
+class CoordinatorLoadInProgressError(PacelineError, code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, retriable=True):
     """The coordinator is loading the group."""
 
-    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    retriable = True
 
-
-class CoordinatorNotAvailableError(PacelineError):
+class CoordinatorNotAvailableError(
+    PacelineError, code=ErrorCode.COORDINATOR_NOT_AVAILABLE, retriable=True, definite=False
+):
     """The group has no coordinator at the moment. A commit may have been written."""
 
-    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    retriable = True
-    definite = False
 
-
-class NotCoordinatorError(PacelineError):
+class NotCoordinatorError(PacelineError, code=ErrorCode.NOT_COORDINATOR, retriable=True, definite=False):
     """This broker does not coordinate the group. A commit may have been written."""
 
-    code = ErrorCode.NOT_COORDINATOR
-    retriable = True
-    definite = False
 
-
-class IllegalGenerationError(PacelineError):
+class IllegalGenerationError(PacelineError, code=ErrorCode.ILLEGAL_GENERATION):
     """The generation is not the group's current generation."""
 
-    code = ErrorCode.ILLEGAL_GENERATION
 
-
-class InconsistentGroupProtocolError(PacelineError):
+class InconsistentGroupProtocolError(PacelineError, code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL):
     """The members have no common assignor, or the group has another protocol type."""
 
-    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
-
-class InvalidGroupIdError(PacelineError):
+class InvalidGroupIdError(PacelineError, code=ErrorCode.INVALID_GROUP_ID):
     """The group id is not valid."""
 
-    code = ErrorCode.INVALID_GROUP_ID
 
-
-class UnknownMemberIdError(PacelineError):
+class UnknownMemberIdError(PacelineError, code=ErrorCode.UNKNOWN_MEMBER_ID):
     """The group has no such member."""
 
-    code = ErrorCode.UNKNOWN_MEMBER_ID
 
-
-class InvalidSessionTimeoutError(PacelineError):
+class InvalidSessionTimeoutError(PacelineError, code=ErrorCode.INVALID_SESSION_TIMEOUT):
     """The session timeout is outside group.min.session.timeout.ms and group.max.session.timeout.ms."""
 
-    code = ErrorCode.INVALID_SESSION_TIMEOUT
 
-
-class RebalanceInProgressError(PacelineError):
+class RebalanceInProgressError(PacelineError, code=ErrorCode.REBALANCE_IN_PROGRESS):
     """The group rebalances."""
 
-    code = ErrorCode.REBALANCE_IN_PROGRESS
 
-
-class InvalidCommitOffsetSizeError(PacelineError):
+class InvalidCommitOffsetSizeError(PacelineError, code=ErrorCode.INVALID_COMMIT_OFFSET_SIZE):
     """The offsets of one commit do not fit into one batch."""
 
-    code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
-
-class NonEmptyGroupError(PacelineError):
+class NonEmptyGroupError(PacelineError, code=ErrorCode.NON_EMPTY_GROUP):
     """The group has members."""
 
-    code = ErrorCode.NON_EMPTY_GROUP
 
-
-class GroupIdNotFoundError(PacelineError):
+class GroupIdNotFoundError(PacelineError, code=ErrorCode.GROUP_ID_NOT_FOUND):
     """The group does not exist."""
 
-    code = ErrorCode.GROUP_ID_NOT_FOUND
 
-
-class MemberIdRequiredError(PacelineError):
+class MemberIdRequiredError(PacelineError, code=ErrorCode.MEMBER_ID_REQUIRED):
     """A new member must join with the id in the metadata entry "member_id"."""
 
-    code = ErrorCode.MEMBER_ID_REQUIRED
 
-
-class GroupMaxSizeReachedError(PacelineError):
+class GroupMaxSizeReachedError(PacelineError, code=ErrorCode.GROUP_MAX_SIZE_REACHED):
     """The group already has group.max.size members."""
 
-    code = ErrorCode.GROUP_MAX_SIZE_REACHED
 
-
-class FencedInstanceIdError(PacelineError):
+class FencedInstanceIdError(PacelineError, code=ErrorCode.FENCED_INSTANCE_ID):
     """Another member has taken over the group instance id; this member must stop."""
 
-    code = ErrorCode.FENCED_INSTANCE_ID
 
-
-class ShuttingDownError(PacelineError):
+class ShuttingDownError(PacelineError, code=ErrorCode.SHUTTING_DOWN, retriable=True, refresh_metadata=True):
     """The server is shutting down."""
 
-    code = ErrorCode.SHUTTING_DOWN
-    retriable = True
-    refresh_metadata = True
 
-
-class ThrottledError(PacelineError):
+class ThrottledError(PacelineError, code=ErrorCode.THROTTLED, retriable=True):
     """The server's limit for requests in flight is reached."""
-
-    code = ErrorCode.THROTTLED
-    retriable = True
 
 
 def _classes(base: type[PacelineError]) -> list[type[PacelineError]]:
