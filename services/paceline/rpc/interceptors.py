@@ -12,30 +12,28 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 import grpc
 import grpc.aio
 
 from paceline.model.errors import PacelineError, ThrottledError, UnknownServerError
-from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_ELEMENTS, parsed
+from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_ELEMENTS, MAX_INTERNAL_FIELDS, parsed
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
 from paceline.rpc.security.guard import Guard
-from paceline.rpc.streams.stream_server import MAX_STREAMS, Answer, OpenStreams
+from paceline.rpc.streams.stream_server import Answer, OpenStreams
 
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 
 LOG = logging.getLogger("paceline.rpc")
 
 
-class RequestObserver(Protocol):
-    """Callback for every finished call."""
+RequestObserver = Callable[[str, float, str | None], None]
+"""Called for every finished call with its method, its seconds and the reason of its failure.
 
-    def __call__(self, method: str, seconds: float, reason: str | None) -> None:
-        """``reason`` is the error's name, None for success, "CANCELLED" when the caller cancelled or disconnected."""
-
-
+The reason is the error's name, None for success, "CANCELLED" when the caller cancelled or disconnected.
+"""
 Parse = Callable[[bytes], Any]
 
 
@@ -48,10 +46,6 @@ def typed_parser(parse: Any, max_fields: int, max_elements: int | None = None) -
     if parse is None:
         return lambda data: data
     return partial(parsed, parse.__self__, max_fields=max_fields, max_elements=max_elements)
-
-
-def _ignore(method: str, seconds: float, reason: str | None) -> None:
-    return None
 
 
 class Calls:
@@ -75,10 +69,9 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
     def __init__(
         self,
-        observe: RequestObserver = _ignore,
-        max_fields: int = MAX_CLIENT_FIELDS,
-        max_streams: int = MAX_STREAMS,
-        max_calls: int | None = None,
+        observe: RequestObserver,
+        max_streams: int,
+        max_calls: int,
         guard: Guard | None = None,
         limiter: ReceiveLimiter | None = None,
     ) -> None:
@@ -86,7 +79,6 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
         Args:
             observe: called for every finished call.
-            max_fields: most fields of a request, each element of a list counted.
             max_streams: most request streams that may be open at once.
             max_calls: most concurrent calls; further calls are throttled, except health checks.
             guard: authorizes callers; by default the guard of a PLAINTEXT listener.
@@ -96,7 +88,6 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         self._calls = Calls(max_calls)
         self._health_checks = Calls(None)
         self._observe = observe
-        self._max_fields = max_fields
         self._limiter = limiter or ReceiveLimiter()
         self._wrapped: dict[str, Any] = {}
         self.streams = OpenStreams(max_streams)
@@ -119,7 +110,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
                 return self._exchanges(method, handler.stream_stream)
             # The reflection service of the gRPC library; other streaming methods are not served.
             return self._reflection(method, handler) if inspect.isasyncgenfunction(handler.stream_stream) else None
-        parse = typed_parser(handler.request_deserializer, self._max_fields, MAX_ELEMENTS)
+        parse = typed_parser(handler.request_deserializer, MAX_CLIENT_FIELDS, MAX_ELEMENTS)
         # Use streaming handlers although the client sends one request: then gRPC lets this class read the request.
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(
@@ -149,8 +140,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
     def _exchanges(self, method: str, answer: Answer) -> Any:
         """Return a handler for a stream of requests: each request is measured like a call, an error ends the stream."""
 
-        def measured(seconds: float, reason: str | None) -> None:
-            self._observe(method, seconds, reason)
+        measured = partial(self._observe, method)
 
         async def handle(_requests: Any, context: Any) -> None:
             begin = time.perf_counter()
@@ -235,13 +225,10 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 class ErrorInterceptor(grpc.ServerInterceptor):
     """The interceptor of thread-pool servers."""
 
-    def __init__(
-        self, observe: RequestObserver = _ignore, max_fields: int = MAX_CLIENT_FIELDS, guard: Guard | None = None
-    ) -> None:
-        """``max_fields`` limits a request's fields, each element of a list counted; ``guard`` authorizes callers."""
+    def __init__(self, observe: RequestObserver, guard: Guard | None = None) -> None:
+        """``guard`` authorizes callers."""
         self._guard = guard or Guard("")
         self._observe = observe
-        self._max_fields = max_fields
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Return the handler with authorization, limits, measurement and errors as statuses."""
@@ -251,7 +238,7 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         method: str = handler_call_details.method
         if _is_non_blocking(handler):
             return self._non_blocking(method, handler)
-        parse = typed_parser(handler.request_deserializer, self._max_fields)
+        parse = typed_parser(handler.request_deserializer, MAX_INTERNAL_FIELDS)
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
                 self._streaming(method, handler.unary_stream, parse), response_serializer=handler.response_serializer

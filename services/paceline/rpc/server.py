@@ -19,9 +19,9 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_INTERNAL_FIELDS, parsed
+from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, parsed
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
-from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver, _ignore
+from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver
 from paceline.rpc.security.guard import Guard
 from paceline.rpc.streams.stream_server import MAX_STREAMS
 
@@ -108,14 +108,32 @@ def server_options(
     ]
 
 
-class _Health:
-    """Names in health checks that follow the serving state: the server, readiness and each service."""
-
-    def __init__(self, services: Iterable[Service]) -> None:
-        self.names = ("", READINESS, *(service.full_name for service in services))
+def _ignore(_method: str, _seconds: float, _reason: str | None) -> None:
+    return None
 
 
-class AioRpcServer:
+class _BoundServer:
+    """Name, port and names in health checks of one listener's server."""
+
+    def __init__(self, listener: str, services: Iterable[Service], server: Any, credentials: Any) -> None:
+        self.listener = listener
+        self.port = 0
+        self._server = server
+        self._credentials = credentials
+        self._health_names = ("", READINESS, *(service.full_name for service in services))
+        """Names in health checks that follow the serving state: the server, readiness and each service."""
+
+    def bind(self, host: str, port: int) -> int:
+        """Bind the port, 0 for any free port, and return it.
+
+        Raises:
+            BindError: the port is in use, or the host is not an address of this machine.
+        """
+        self.port = _bind(self._server, self._credentials, self.listener, host, port)
+        return self.port
+
+
+class AioRpcServer(_BoundServer):
     """The `grpc.aio` server of one listener."""
 
     def __init__(
@@ -148,33 +166,19 @@ class AioRpcServer:
             credentials: credentials of an SSL listener; None for PLAINTEXT.
             limiter: limits the requests that are being received; servers may share a limiter.
         """
-        self.listener = listener
-        self.port = 0
-        self._credentials = credentials
-        self._health_names = _Health(services).names
-        self._interceptor = AioErrorInterceptor(
-            observe, max_streams=max_streams, max_calls=max_calls, guard=guard, limiter=limiter
-        )
-        self._server = grpc.aio.server(
+        self._interceptor = AioErrorInterceptor(observe, max_streams, max_calls, guard, limiter)
+        server = grpc.aio.server(
             interceptors=[self._interceptor],
             options=server_options(max_request_bytes, max_connections),
             maximum_concurrent_rpcs=max_calls + max_streams + ROOM_FOR_HEALTH,
         )
+        super().__init__(listener, services, server, credentials)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         for service in services:
             service.add(self._server)
         if with_reflection:
             reflection.enable_server_reflection(_reflected(services), self._server)
-
-    def bind(self, host: str, port: int) -> int:
-        """Bind the port, 0 for any free port, and return it.
-
-        Raises:
-            BindError: the port is in use, or the host is not an address of this machine.
-        """
-        self.port = _bind(self._server, self._credentials, self.listener, host, port)
-        return self.port
 
     async def start(self) -> None:
         """Accept calls; health checks report liveness but NOT_SERVING until `set_serving`."""
@@ -218,7 +222,7 @@ class _ThreadedHealth(health.HealthServicer):  # type: ignore[misc]
                 send(response)
 
 
-class ThreadPoolRpcServer:
+class ThreadPoolRpcServer(_BoundServer):
     """The thread-pool server of one listener, for control requests.
 
     It has no reflection service, because each reflection stream would occupy one of the few threads until its client
@@ -237,30 +241,18 @@ class ThreadPoolRpcServer:
         guard: Guard | None = None,
         credentials: Any = None,
     ) -> None:
-        self.listener = listener
-        self.port = 0
-        self._credentials = credentials
-        self._health_names = _Health(services).names
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"{listener.lower()}-rpc")
-        self._server = grpc.server(
+        server = grpc.server(
             self._pool,
-            interceptors=[ErrorInterceptor(observe, MAX_INTERNAL_FIELDS, guard)],
+            interceptors=[ErrorInterceptor(observe, guard)],
             options=server_options(max_request_bytes, max_connections),
         )
+        super().__init__(listener, services, server, credentials)
         # With experimental_non_blocking, watch streams of the health service do not occupy the few control threads.
         self._health = _ThreadedHealth(experimental_non_blocking=True)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         for service in services:
             service.add(self._server)
-
-    def bind(self, host: str, port: int) -> int:
-        """Bind the port, 0 for any free port, and return it.
-
-        Raises:
-            BindError: the port is in use, or the host is not an address of this machine.
-        """
-        self.port = _bind(self._server, self._credentials, self.listener, host, port)
-        return self.port
 
     def start(self) -> None:
         """Accept calls; health checks report liveness but NOT_SERVING until `set_serving`."""
