@@ -5,6 +5,7 @@ It makes no decisions: it checks and converts requests, calls the node on its ev
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -16,13 +17,11 @@ from paceline.controller.admin.admin_requests import (
     ListPartitionReassignments,
 )
 from paceline.controller.admin.admin_values import (
-    AwaitedReason,
     ConfigAlteration,
     ConfigChange,
     ConfigEntry,
     ConfigOperation,
     ConfigResource,
-    ConfigSource,
     DescribeConfigsResult,
     ElectionType,
     NewPartitions,
@@ -66,33 +65,17 @@ DEFAULT_TIMEOUT_MS: Final = 30_000
 ANSWER_GRACE_MS: Final = 10_000
 """Extra wait beyond the request's timeout, when the node itself answers at the timeout."""
 
-ELECTION_TYPES: Final[dict[int, ElectionType]] = {
-    admin_pb.ELECTION_TYPE_PREFERRED: ElectionType.PREFERRED,
-    admin_pb.ELECTION_TYPE_UNCLEAN: ElectionType.UNCLEAN,
-}
-AWAITED_REASONS: Final = {
-    AwaitedReason.NOT_CAUGHT_UP: admin_pb.AWAITED_REASON_NOT_CAUGHT_UP,
-    AwaitedReason.BROKER_DEAD: admin_pb.AWAITED_REASON_BROKER_DEAD,
-    AwaitedReason.BROKER_SHUTTING_DOWN: admin_pb.AWAITED_REASON_BROKER_SHUTTING_DOWN,
-    AwaitedReason.LOG_DIR_FAILED: admin_pb.AWAITED_REASON_LOG_DIR_FAILED,
-    AwaitedReason.NO_LEADER: admin_pb.AWAITED_REASON_NO_LEADER,
-}
-RESOURCE_TYPES: Final = {
-    admin_pb.CONFIG_RESOURCE_TYPE_TOPIC: ResourceType.TOPIC,
-    admin_pb.CONFIG_RESOURCE_TYPE_BROKER: ResourceType.BROKER,
-}
-CONFIG_SOURCES: Final = {
-    ConfigSource.BROKER: admin_pb.CONFIG_SOURCE_BROKER,
-    ConfigSource.TOPIC: admin_pb.CONFIG_SOURCE_TOPIC,
-    ConfigSource.BROKER_DEFAULT: admin_pb.CONFIG_SOURCE_BROKER_DEFAULT,
-    ConfigSource.BUILT_IN_DEFAULT: admin_pb.CONFIG_SOURCE_BUILT_IN_DEFAULT,
-}
-CONFIG_OPERATIONS: Final[dict[int, ConfigOperation]] = {
-    admin_pb.CONFIG_OPERATION_SET: ConfigOperation.SET,
-    admin_pb.CONFIG_OPERATION_DELETE: ConfigOperation.DELETE,
-    admin_pb.CONFIG_OPERATION_APPEND: ConfigOperation.APPEND,
-    admin_pb.CONFIG_OPERATION_SUBTRACT: ConfigOperation.SUBTRACT,
-}
+E = TypeVar("E", bound=Enum)
+
+
+def _by_number(numbers: Any, prefix: str, members: type[E]) -> dict[int, E]:
+    """Return the members of an enum by the number of the protobuf value with their name."""
+    return {numbers.Value(f"{prefix}_{member.name}"): member for member in members}
+
+
+ELECTION_TYPES: Final = _by_number(admin_pb.ElectionType, "ELECTION_TYPE", ElectionType)
+RESOURCE_TYPES: Final = _by_number(admin_pb.ConfigResourceType, "CONFIG_RESOURCE_TYPE", ResourceType)
+CONFIG_OPERATIONS: Final = _by_number(admin_pb.ConfigOperation, "CONFIG_OPERATION", ConfigOperation)
 
 
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
@@ -370,7 +353,9 @@ def _ongoing(move: OngoingReassignment) -> admin_pb.OngoingReassignment:
         leader=move.leader,
         waiting_for=[
             admin_pb.AwaitedReplica(
-                broker_id=awaited.broker_id, reason=AWAITED_REASONS[awaited.reason], message=awaited.message
+                broker_id=awaited.broker_id,
+                reason=admin_pb.AwaitedReason.Value(f"AWAITED_REASON_{awaited.reason.name}"),
+                message=awaited.message,
             )
             for awaited in move.waiting_for
         ],
@@ -390,7 +375,7 @@ def _config_entry(entry: ConfigEntry) -> admin_pb.ConfigEntry:
     return admin_pb.ConfigEntry(
         key=entry.key,
         value=entry.value,
-        source=CONFIG_SOURCES[entry.source],
+        source=admin_pb.ConfigSource.Value(f"CONFIG_SOURCE_{entry.source.name}"),
         type=admin_pb.ConfigType.Value(f"CONFIG_TYPE_{known.type.name}"),
         default_value=known.default,
         documentation=known.documentation,
@@ -402,11 +387,10 @@ def _resource(message: admin_pb.ConfigResource) -> ConfigResource:
 
 
 def _wire_resource(resource: ConfigResource) -> admin_pb.ConfigResource:
-    kind = admin_pb.CONFIG_RESOURCE_TYPE_UNSPECIFIED
-    for wire, known in RESOURCE_TYPES.items():
-        if known is resource.kind:
-            kind = wire
-    return admin_pb.ConfigResource(type=kind, name=resource.name)
+    name = "UNSPECIFIED" if resource.kind is None else resource.kind.name
+    return admin_pb.ConfigResource(
+        type=admin_pb.ConfigResourceType.Value(f"CONFIG_RESOURCE_TYPE_{name}"), name=resource.name
+    )
 
 
 def _change(message: admin_pb.ConfigChange) -> ConfigChange:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final
 
 from paceline.model.errors import InvalidRequestError
@@ -38,11 +39,10 @@ def without_broker_epoch(change: StateChange) -> StateChange:
 
 def event_to_proto(change: StateChange) -> pb.ClusterEvent:
     """Encode the change; its kind names the field of the message that is set."""
-    field = change.kind.name.lower()
-    message: Any = pb.ClusterEvent.DESCRIPTOR.fields_by_name[field].message_type
-    return pb.ClusterEvent(
-        source=change.who, time_ms=change.wall_ms, cause=change.cause or "", **{field: _WRITERS[message.name](change)}
-    )
+    kind = change.kind.name.lower()
+    message, fields = _EVENTS[kind]
+    event: Any = message(**{name: value(change) for name, value in fields})
+    return pb.ClusterEvent(source=change.who, time_ms=change.wall_ms, cause=change.cause or "", **{kind: event})
 
 
 def event_from_proto(message: pb.ClusterEvent) -> StateChange:
@@ -118,93 +118,26 @@ def _offsets(change: StateChange) -> list[pb.ReplicaOffsets]:
     ]
 
 
-def _replica_event(change: StateChange) -> pb.ReplicaEvent:
-    return pb.ReplicaEvent(
-        partition=_partition(change),
-        broker_id=change.replica or 0,
-        controller_epoch=change.controller_epoch,
-        leadership=_leadership(change),
-        replicas=_offsets(change),
-    )
-
-
-def _truncation_event(change: StateChange) -> pb.TruncationEvent:
-    return pb.TruncationEvent(
-        partition=_partition(change),
-        broker_id=change.replica or 0,
-        controller_epoch=change.controller_epoch,
-        leadership=_leadership(change),
-        replicas=_offsets(change),
-        end_offset=change.end_offset or 0,
-    )
-
-
-def _isr_event(change: StateChange) -> pb.IsrEvent:
-    return pb.IsrEvent(
-        partition=_partition(change),
-        broker_id=change.replica,
-        controller_epoch=change.controller_epoch,
-        leadership=_leadership(change),
-        old_isr=change.old_isr or (),
-        replicas=_offsets(change),
-    )
-
-
-def _transition_event(change: StateChange) -> pb.TransitionEvent:
-    return pb.TransitionEvent(
-        partition=_partition(change),
-        broker_id=change.replica,
-        controller_epoch=change.controller_epoch,
-        leadership=_leadership(change),
-        from_state=_STATE_NUMBERS.get(change.from_state or "", 0),  # type: ignore[arg-type]
-        to_state=_STATE_NUMBERS.get(change.to_state or "", 0),  # type: ignore[arg-type]
-    )
-
-
-def _broker_event(change: StateChange) -> pb.BrokerEvent:
-    return pb.BrokerEvent(
-        broker_id=change.replica or 0,
-        controller_epoch=change.controller_epoch,
-        broker_epoch=change.broker_epoch,
-        silent_ms=change.silent_ms,
-    )
-
-
-def _log_dir_event(change: StateChange) -> pb.LogDirEvent:
-    return pb.LogDirEvent(broker_id=change.replica or 0, path=change.log_dir or "")
-
-
-def _controller_event(change: StateChange) -> pb.ControllerEvent:
-    return pb.ControllerEvent(controller_epoch=change.controller_epoch or 0)
-
-
-def _topic_event(change: StateChange) -> pb.TopicEvent:
-    return pb.TopicEvent(
-        topic=change.topic or "", topic_id=change.topic_id or "", controller_epoch=change.controller_epoch
-    )
-
-
-def _reassignment_event(change: StateChange) -> pb.ReassignmentEvent:
-    return pb.ReassignmentEvent(
-        partition=_partition(change),
-        controller_epoch=change.controller_epoch,
-        finished=change.origin_replicas is None,
-        origin_replicas=change.origin_replicas or (),
-        target_replicas=change.target_replicas or (),
-    )
-
-
-_WRITERS: Final[dict[str, Callable[[StateChange], Any]]] = {
-    "ReplicaEvent": _replica_event,
-    "TruncationEvent": _truncation_event,
-    "IsrEvent": _isr_event,
-    "TransitionEvent": _transition_event,
-    "BrokerEvent": _broker_event,
-    "LogDirEvent": _log_dir_event,
-    "ControllerEvent": _controller_event,
-    "TopicEvent": _topic_event,
-    "ReassignmentEvent": _reassignment_event,
+_VALUES: Final[dict[str, Callable[[StateChange], Any]]] = {
+    "partition": _partition,
+    "leadership": _leadership,
+    "replicas": _offsets,
+    "broker_id": lambda change: change.replica,
+    "path": lambda change: change.log_dir,
+    "finished": lambda change: change.origin_replicas is None,
+    "from_state": lambda change: _STATE_NUMBERS.get(change.from_state or ""),
+    "to_state": lambda change: _STATE_NUMBERS.get(change.to_state or ""),
 }
+"""Values of the events' fields; every other field has the name of the change's attribute. None leaves a field out."""
+_ONEOF: Any = pb.ClusterEvent.DESCRIPTOR.oneofs_by_name["event"]
+_EVENTS: Final = {
+    event.name: (
+        getattr(pb, event.message_type.name),
+        [(field.name, _VALUES.get(field.name) or attrgetter(field.name)) for field in event.message_type.fields],
+    )
+    for event in _ONEOF.fields
+}
+"""Message class of each kind of event, with its fields."""
 
 
 def event_filter_from_proto(message: EventFilter) -> Callable[[StateChange], bool] | None:
