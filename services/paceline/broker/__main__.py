@@ -28,27 +28,13 @@ def run(settings: "BrokerSettings") -> int:
     from paceline.runtime.grpc_environment import wait_for_sockets_directly
 
     wait_for_sockets_directly()
-    import asyncio
-
     from paceline.broker.service.process import BrokerProcess
-    from paceline.runtime.lifecycle import ExitCode, StartupError, raise_open_file_limit
-    from paceline.runtime.logging import configure_logging
     from paceline.runtime.memory import keep_large_buffers
+    from paceline.runtime.node_process import run_process
 
-    raise_open_file_limit()
     keep_large_buffers()
-    keys = settings.keys
-    node = {"broker": keys.broker_id} if keys.broker_id >= 0 else {}
-    configure_logging(keys.logging_format, keys.logging_level, keys.state_change_log_path, bound=node)
-
-    async def process() -> ExitCode:
-        return await BrokerProcess(settings, asyncio.get_running_loop()).run()
-
-    try:
-        return asyncio.run(process())
-    except StartupError as failure:
-        sys.stderr.write(f"paceline broker: {failure}\n")
-        return failure.exit_code
+    broker_id = settings.keys.broker_id
+    return run_process(BrokerProcess, settings, {"broker": broker_id} if broker_id >= 0 else {})
 
 
 if __name__ == "__main__":

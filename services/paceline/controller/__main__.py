@@ -25,25 +25,10 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 def run(settings: "ControllerSettings") -> int:
     """Run a controller with these settings."""
-    import asyncio
-
     from paceline.controller.service.process import ControllerProcess
-    from paceline.runtime.lifecycle import ExitCode, StartupError, raise_open_file_limit
-    from paceline.runtime.logging import configure_logging
+    from paceline.runtime.node_process import run_process
 
-    keys = settings.keys
-    node = {"controller": keys.controller_id}
-    configure_logging(keys.logging_format, keys.logging_level, keys.state_change_log_path, bound=node)
-    raise_open_file_limit()
-
-    async def process() -> ExitCode:
-        return await ControllerProcess(settings, asyncio.get_running_loop()).run()
-
-    try:
-        return asyncio.run(process())
-    except StartupError as failure:
-        sys.stderr.write(f"paceline controller: {failure}\n")
-        return failure.exit_code
+    return run_process(ControllerProcess, settings, {"controller": settings.keys.controller_id})
 
 
 if __name__ == "__main__":

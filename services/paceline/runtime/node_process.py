@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import secrets
+import sys
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
 
 from paceline.coordination.errors import CoordinationError, SessionLostError
@@ -22,12 +23,12 @@ from paceline.rpc.security.credentials import CertificateFilesError
 from paceline.rpc.watch.event_publisher import EventPublisher
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
-from paceline.runtime.lifecycle import ExitCode, StartupError, on_stop_signals
-from paceline.runtime.logging import StateChangeWriter
+from paceline.runtime.lifecycle import ExitCode, StartupError, on_stop_signals, raise_open_file_limit
+from paceline.runtime.logging import StateChangeWriter, configure_logging
 from paceline.runtime.measured_zookeeper import MeasuredZooKeeper
 from paceline.runtime.metrics import Metrics, MetricsError, watch_event_loop
 from paceline.runtime.node_identity import check_cluster_id, open_transport_security
-from paceline.runtime.settings import LoadedSettings
+from paceline.runtime.settings import ControllerSettings, LoadedSettings
 from paceline.runtime.zookeeper_flow import ask_zookeeper
 
 T = TypeVar("T")
@@ -197,3 +198,23 @@ class NodeProcess:
     def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log an exception of a core callback, which is a bug; the process continues."""
         self._log.error("unexpected: %s", context.get("message"), exc_info=context.get("exception"))
+
+
+def run_process(
+    make: Callable[[Any, asyncio.AbstractEventLoop], NodeProcess], settings: LoadedSettings[Any], node: dict[str, int]
+) -> int:
+    """Run a process with these settings and return its exit code; ``node`` is in every line of its log."""
+    keys = settings.keys
+    configure_logging(keys.logging_format, keys.logging_level, keys.state_change_log_path, bound=node)
+    raise_open_file_limit()
+
+    async def process() -> ExitCode:
+        made = make(settings, asyncio.get_running_loop())
+        return await made.run()
+
+    try:
+        return asyncio.run(process())
+    except StartupError as failure:
+        role = "controller" if isinstance(settings, ControllerSettings) else "broker"
+        sys.stderr.write(f"paceline {role}: {failure}\n")
+        return failure.exit_code
