@@ -94,7 +94,7 @@ def test_a_followers_answer_has_the_bytes_of_the_generated_message(
 def test_a_produce_request_is_parsed_like_the_generated_message(
     acks: RequiredAcks, timeout_ms: int, data: list[ProduceData]
 ) -> None:
-    message = pb.ProduceRequest(acks=convert.acks_to_proto(acks), timeout_ms=timeout_ms)
+    message = pb.ProduceRequest(acks=pb.Acks.Value(f"ACKS_{acks.name}"), timeout_ms=timeout_ms)
     for one in data:
         topic, partition = one.topic_partition
         message.partitions.add(topic=topic, partition=partition, topic_id=one.topic_id or "", batch=one.batch)

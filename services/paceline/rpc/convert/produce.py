@@ -3,7 +3,7 @@
 An absent field has the default that the protos document; an unknown enum value is refused.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from paceline.model.client_io import ProduceResult, RequiredAcks
 from paceline.model.errors import InvalidRequiredAcksError
@@ -19,11 +19,6 @@ _ACKS: Final[dict[int, RequiredAcks]] = {
     pb.ACKS_LEADER: RequiredAcks.LEADER,
     pb.ACKS_ALL: RequiredAcks.ALL,
 }
-_ACKS_TO_PROTO: Final[dict[RequiredAcks, Any]] = {
-    RequiredAcks.NONE: pb.ACKS_NONE,
-    RequiredAcks.LEADER: pb.ACKS_LEADER,
-    RequiredAcks.ALL: pb.ACKS_ALL,
-}
 
 
 def acks_from_proto(number: int) -> RequiredAcks:
@@ -36,11 +31,6 @@ def acks_from_proto(number: int) -> RequiredAcks:
     if acks is None:
         raise InvalidRequiredAcksError(f"acks {number} is not one of NONE, LEADER, ALL")
     return acks
-
-
-def acks_to_proto(acks: RequiredAcks) -> Any:
-    """Return the enum number of the acks."""
-    return _ACKS_TO_PROTO[acks]
 
 
 def timeout_from_proto(timeout_ms: int) -> int:
