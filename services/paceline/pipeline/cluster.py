@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -33,6 +33,10 @@ from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.rpc.security.client_tls import client_credentials
 from paceline.rpc.security.credentials import TlsCredentials
 from paceline.v1 import log_service_pb2, log_service_pb2_grpc, metadata_service_pb2, metadata_service_pb2_grpc
+
+if TYPE_CHECKING:
+    from paceline.pipeline.sink.options import WriteOptions
+    from paceline.pipeline.source.options import ReadOptions
 
 METADATA_DEADLINE_MS: Final = 30_000
 RPC_TIMEOUT_S: Final = 10.0
@@ -130,34 +134,10 @@ class TopicView:
         }
 
 
-class Connection(Protocol):
-    """Connection settings common to the options of a read and a write."""
-
-    @property
-    def bootstrap_servers(self) -> tuple[str, ...]:
-        """``host:port`` of the bootstrap brokers."""
-
-    @property
-    def client_id(self) -> str:
-        """Client id sent to brokers."""
-
-    @property
-    def tls(self) -> TlsFiles | None:
-        """Certificate files; None for plaintext."""
-
-    @property
-    def metadata_retries(self) -> int | None:
-        """Further attempts of a metadata call; None: as many as fit its deadline."""
-
-    @property
-    def metadata_retry_interval_ms(self) -> int:
-        """Pause between them."""
-
-
 class Cluster:
     """A cluster, reached through its bootstrap servers. Opens no connection before the first call."""
 
-    def __init__(self, options: Connection, more_servers: Sequence[str] = ()) -> None:
+    def __init__(self, options: "ReadOptions | WriteOptions", more_servers: Sequence[str] = ()) -> None:
         """``more_servers`` are tried when no bootstrap server answers."""
         self._bootstrap = (*options.bootstrap_servers, *more_servers)
         self._client_id = options.client_id
