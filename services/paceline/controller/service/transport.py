@@ -9,11 +9,12 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 
 from paceline.controller.brokers.broker_suspicions import Evidence
+from paceline.controller.node import ControllerNode
 from paceline.controller.service.death_watch import DeathWatch, Reachability
 from paceline.internal.v1 import replica_manager_service_pb2 as pb
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
@@ -40,19 +41,6 @@ _CLOSE_WAIT_S: Final = 2.0
 OnDone = Callable[[ControlResponse | Exception], None]
 
 
-class ConnectionListener(Protocol):
-    """Receives connection events of a broker's registration, on the event loop."""
-
-    def broker_connected(self, broker_id: int, broker_epoch: int) -> None:
-        """A connection to the broker's CONTROL address is established."""
-
-    def broker_connection_closed(self, broker_id: int, broker_epoch: int) -> None:
-        """A connection closed, and the address accepts connects."""
-
-    def evidence_of_death(self, broker_id: int, broker_epoch: int, evidence: Evidence) -> None:
-        """A connection closed or could not be made, and the address does not accept connects."""
-
-
 class GrpcControlTransport:
     """Implements `controller.interfaces.ControlTransport`; call its methods on the event loop."""
 
@@ -60,7 +48,7 @@ class GrpcControlTransport:
         self,
         post: Callable[[Callable[[], None]], None],
         security: TransportSecurity = PLAINTEXT,
-        listener: Callable[[], ConnectionListener | None] = lambda: None,
+        listener: Callable[[], ControllerNode | None] = lambda: None,
         suspect_ms: int = 0,
     ) -> None:
         """Create the transport.
@@ -68,7 +56,7 @@ class GrpcControlTransport:
         Args:
             post: runs a callable on the event loop.
             security: certificates of the CONTROL listener, if it uses TLS.
-            listener: returns the receiver of connection events, or None before it exists.
+            listener: returns the node, which receives connection events, or None before it exists.
             suspect_ms: pause between the two connects that test an address; 0 disables the test.
         """
         self._post = post
@@ -92,7 +80,7 @@ class GrpcControlTransport:
         if self._suspect_ms <= 0:
             return
 
-        def tell(call: Callable[[ConnectionListener], None]) -> None:
+        def tell(call: Callable[[ControllerNode], None]) -> None:
             listener = self._listener()
             if listener is not None:
                 self._post(lambda: call(listener))
