@@ -153,33 +153,12 @@ class BrokerNode:
             self._reports.request,
             lambda: self._heartbeats.beat_now(),
         )
-        self._housekeeping = LogFlusher(
-            log_manager,
-            scheduler,
-            background or InlineWork(scheduler),
-            config.replica_high_watermark_checkpoint_interval_ms,
-            config.log_flush_offset_checkpoint_interval_ms,
-            config.transactional_id_expiration_ms,
-        )
-        self._retention = LogRetention(self.replica_manager, scheduler, config.log_retention_check_interval_ms)
-        self._cleaner = LogCleaner(
-            self.replica_manager,
-            log_manager,
-            scheduler,
-            cleaner_background or background or InlineWork(scheduler),
-            config,
-            self.replica_manager.metrics,
-        )
-        self._isr_writer = IsrWriter(
-            config.broker_id,
-            self._zookeeper,
-            scheduler,
-            self.replica_manager.metrics,
-            self.replica_manager.deliver_news,
-        )
-        self._isr_notifier = IsrNotifier(
-            self.replica_manager.isr_propagation, self._zookeeper, scheduler, config.isr_propagation_interval_ms
-        )
+        background = background or InlineWork(scheduler)
+        self._housekeeping = LogFlusher(self.replica_manager, background)
+        self._retention = LogRetention(self.replica_manager)
+        self._cleaner = LogCleaner(self.replica_manager, cleaner_background or background)
+        self._isr_writer = IsrWriter(self.replica_manager, self._zookeeper)
+        self._isr_notifier = IsrNotifier(self.replica_manager, self._zookeeper)
         self._rng = rng
         self.groups = GroupCoordinator(
             config.groups,
@@ -190,7 +169,6 @@ class BrokerNode:
         self._control = ControlRequests(
             self.replica_manager,
             self._zookeeper,
-            scheduler,
             self._control_request_accepted,
             self._control_request_refused,
             self._leadership_changed,

@@ -26,7 +26,6 @@ from paceline.model.control import (
 )
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
-from paceline.model.scheduler import Scheduler
 
 
 class ControlRequests:
@@ -36,7 +35,6 @@ class ControlRequests:
         self,
         manager: ReplicaManager,
         zookeeper: ZooKeeper,
-        scheduler: Scheduler,
         on_accepted: Callable[[ControllerStamp], None],
         on_refused: Callable[[str], None],
         on_leadership_change: LeadershipListener,
@@ -47,7 +45,6 @@ class ControlRequests:
         Args:
             manager: the hosted partitions.
             zookeeper: confirms controller epochs and leader epochs.
-            scheduler: runs all methods.
             on_accepted: called with the stamp of each request that passed the fence, before the request is applied.
             on_refused: gets a sentence about each refused request, controller epoch or leader epoch.
             on_leadership_change: called at the end of each LeaderAndIsr and StopReplica.
@@ -55,7 +52,7 @@ class ControlRequests:
         """
         self._manager = manager
         self._zookeeper = zookeeper
-        self._scheduler = scheduler
+        self._scheduler = manager.scheduler
         self._on_accepted = on_accepted
         self._on_refused = on_refused
         self._on_partitions_deleted = on_partitions_deleted

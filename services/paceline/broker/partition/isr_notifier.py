@@ -3,23 +3,21 @@
 Source: docs/protocol/replication.md#isr-propagation. `replication/isr_propagation.py` decides when.
 """
 
+from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.coordination.flow import FlowRun
 from paceline.coordination.interface import ZooKeeper
 from paceline.coordination.recipes import propagate_isr_change
-from paceline.model.scheduler import Cancellable, Scheduler
-from paceline.replication.isr_propagation import IsrPropagation
+from paceline.model.scheduler import Cancellable
 
 
 class IsrNotifier:
     """Writes the due partitions into a notification node; after a failed write they are due again."""
 
-    def __init__(
-        self, propagation: IsrPropagation, zookeeper: ZooKeeper, scheduler: Scheduler, interval_ms: int
-    ) -> None:
-        self._propagation = propagation
+    def __init__(self, manager: ReplicaManager, zookeeper: ZooKeeper) -> None:
+        self._propagation = manager.isr_propagation
         self._zookeeper = zookeeper
-        self._scheduler = scheduler
-        self._interval_ms = interval_ms
+        self._scheduler = manager.scheduler
+        self._interval_ms = manager.config.isr_propagation_interval_ms
         self._timer: Cancellable | None = None
 
     def start(self) -> None:

@@ -1,19 +1,17 @@
 """Write ISR proposals to ZooKeeper and report the results. Source: docs/protocol/replication.md#writing-the-isr."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from paceline.broker.metrics import BrokerMetrics
 from paceline.broker.partition.isr_batch import IsrWrite, write_isrs
 from paceline.broker.partition.isr_updates import IsrProposal
 from paceline.broker.partition.partition import Partition
+from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.coordination.errors import SessionLostError
 from paceline.coordination.flow import FlowRun
 from paceline.coordination.interface import ZooKeeper
 from paceline.coordination.isr_write import Conflict, IsrWriteResult, JoinerEpochStale, Written, write_isr
 from paceline.model.leader_and_isr import LeaderAndIsr
-from paceline.model.scheduler import Scheduler
 
 RETRY_MS: Final = 1_000
 BATCH_SIZE: Final = 500
@@ -31,19 +29,12 @@ class IsrWriter:
     The repetition ends with the proposal: a newer leader epoch makes it obsolete.
     """
 
-    def __init__(
-        self,
-        broker_id: int,
-        zookeeper: ZooKeeper,
-        scheduler: Scheduler,
-        metrics: BrokerMetrics,
-        on_outcome: Callable[[], None],
-    ) -> None:
-        self._broker_id = broker_id
+    def __init__(self, manager: ReplicaManager, zookeeper: ZooKeeper) -> None:
+        self._broker_id = manager.broker_id
         self._zookeeper = zookeeper
-        self._scheduler = scheduler
-        self._metrics = metrics
-        self._on_outcome = on_outcome
+        self._scheduler = manager.scheduler
+        self._metrics = manager.metrics
+        self._on_outcome = manager.deliver_news
         self._queue: list[_Pair] = []
         self._scheduled = False
         self._in_flight = 0

@@ -10,17 +10,14 @@ from functools import partial
 from typing import Final
 
 from paceline.broker.interfaces import BackgroundWork
-from paceline.broker.metrics import BrokerMetrics
 from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.log.compaction.cleanable import Cleanable
 from paceline.log.compaction.cleaning_task import CleaningTask
 from paceline.log.damage import DamagedLogError
-from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.model.errors import CorruptMessageError, KafkaStorageError, PacelineError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
-from paceline.model.scheduler import Cancellable, Scheduler
-from paceline.model.settings import BrokerConfig
+from paceline.model.scheduler import Cancellable
 
 LOG: Final = logging.getLogger(__name__)
 _SLICE_BYTES: Final = 1 << 20
@@ -37,21 +34,13 @@ class _Cleaning:
 class LogCleaner:
     """Selects logs and compacts them, ``log.cleaner.threads`` at a time."""
 
-    def __init__(
-        self,
-        manager: ReplicaManager,
-        logs: LogManager,
-        scheduler: Scheduler,
-        background: BackgroundWork,
-        config: BrokerConfig,
-        metrics: BrokerMetrics,
-    ) -> None:
+    def __init__(self, manager: ReplicaManager, background: BackgroundWork) -> None:
         self._manager = manager
-        self._logs = logs
-        self._scheduler = scheduler
+        self._logs = manager.logs
+        self._scheduler = manager.scheduler
         self._background = background
-        self._config = config
-        self._metrics = metrics
+        self._config = manager.config
+        self._metrics = manager.metrics
         self._cleanings: dict[TopicPartition, _Cleaning] = {}
         self._uncleanable: dict[TopicPartition, PartitionLog] = {}
         """Logs whose compaction has failed and would fail again."""

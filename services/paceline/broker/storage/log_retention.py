@@ -9,7 +9,7 @@ from paceline.broker.partition.partition import Partition
 from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.log.damage import DamagedLogError
 from paceline.model.errors import KafkaStorageError, PacelineError
-from paceline.model.scheduler import Cancellable, Scheduler
+from paceline.model.scheduler import Cancellable
 
 LOG: Final = logging.getLogger(__name__)
 FIRST_CHECK_MS: Final = 30_000
@@ -21,10 +21,10 @@ _PARTITIONS_AT_ONCE: Final = 200
 class LogRetention:
     """Deletes old segments periodically, as leader and as follower."""
 
-    def __init__(self, manager: ReplicaManager, scheduler: Scheduler, interval_ms: int) -> None:
+    def __init__(self, manager: ReplicaManager) -> None:
         self._manager = manager
-        self._scheduler = scheduler
-        self._interval_ms = interval_ms
+        self._scheduler = manager.scheduler
+        self._interval_ms = manager.config.log_retention_check_interval_ms
         self._timer: Cancellable | None = None
         self._stopped = False
 
