@@ -15,8 +15,8 @@ from paceline.broker.groups.requests import (
     SyncResult,
 )
 from paceline.broker.service import group_values as values
-from paceline.broker.service.log_servicer import Listener, answer_of
-from paceline.broker.service.node_handle import NodeHandle
+from paceline.broker.service.log_servicer import answer_of
+from paceline.broker.service.node_handle import Listener, NodeHandle
 from paceline.model.errors import (
     CoordinatorNotAvailableError,
     InvalidGroupIdError,

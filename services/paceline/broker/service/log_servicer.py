@@ -1,4 +1,4 @@
-"""LogService and MetadataService of one listener, for clients.
+"""LogService of one listener, for clients.
 
 A servicer makes no decisions. It checks and converts requests, calls the core on the node's event loop, and answers
 with the addresses of its listener.
@@ -6,15 +6,13 @@ with the addresses of its listener.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import grpc
 
-from paceline import __version__
-from paceline.broker.metadata_cache import MetadataCache
-from paceline.broker.service.node_handle import NodeHandle
+from paceline.broker.service.node_handle import Listener, NodeHandle
 from paceline.broker.service.record_codec import Places, RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget
 from paceline.model.client_io import (
@@ -26,36 +24,23 @@ from paceline.model.client_io import (
     ProduceResult,
     RequiredAcks,
 )
-from paceline.model.control import Endpoint, UpdateMetadataPartition
 from paceline.model.errors import (
-    BrokerNotAvailableError,
     InvalidRequestError,
-    InvalidTopicError,
-    NotControllerError,
     PacelineError,
     RequestTimedOutError,
     ThrottledError,
-    UnknownTopicOrPartitionError,
     error_for,
 )
-from paceline.model.identifiers import validate_topic_name
-from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.model.scheduler import Scheduler
 from paceline.replication.purgatory import Cancel
 from paceline.rpc import convert, wire
 from paceline.rpc.admission.message_limits import parsed, refuse_too_many_elements
 from paceline.rpc.deadlines import wait_within_deadline
-from paceline.rpc.pages import topics_page
-from paceline.rpc.security.guard import current_caller
 from paceline.rpc.server import unary
 from paceline.rpc.streams.stream_server import StreamServer, stream_handler
-from paceline.rpc.watch.watch_hub import WatchHub
-from paceline.rpc.watch.watch_servicer import WatchServicer
 from paceline.v1 import errors_pb2
 from paceline.v1 import log_service_pb2 as pb
-from paceline.v1 import metadata_service_pb2 as metadata_pb
 
-CLIENT: Final = "CLIENT"
 LOG_SERVICE: Final = "paceline.v1.LogService"
 
 _ANSWER_GRACE_MS = 10_000
@@ -130,28 +115,6 @@ async def answer_of(start: Callable[[Callable[[T], None]], Cancel | None], timeo
         raise
     finally:
         timer.cancel()
-
-
-class Listener:
-    """The addresses of one listener, for hints and metadata."""
-
-    def __init__(self, name: str, core: NodeHandle) -> None:
-        self.name = name
-        self._core = core
-
-    def address_of(self, broker_id: int) -> Endpoint | None:
-        """Return a live broker's address on this listener, or its CLIENT address if it lacks this listener."""
-        broker = self._core.get().metadata.snapshot.brokers.get(broker_id)
-        if broker is None:
-            return None
-        return broker.endpoint(self.name) or broker.endpoint(CLIENT)
-
-    def controller_address(self) -> Endpoint | None:
-        """Return the active controller's address on this listener, or its CLIENT address."""
-        endpoints = {
-            endpoint.listener: endpoint for endpoint in self._core.get().metadata.snapshot.controller_endpoints
-        }
-        return endpoints.get(self.name) or endpoints.get(CLIENT)
 
 
 class LogServicer:
@@ -354,130 +317,6 @@ class LogServicer:
             raise answer
         producer_id, producer_epoch = answer
         return pb.InitProducerIdResponse(producer_id=producer_id, producer_epoch=producer_epoch)
-
-
-class MetadataServicer(WatchServicer):
-    """Describes the cluster from the broker's cache."""
-
-    def __init__(self, core: NodeHandle, listener: str, node_id: Callable[[], int], hub: WatchHub) -> None:
-        super().__init__(hub)
-        self._core = core
-        self._listener = Listener(listener, core)
-        self._node_id = node_id
-
-    async def DescribeCluster(  # noqa: N802
-        self, request: metadata_pb.DescribeClusterRequest, context: Any
-    ) -> metadata_pb.DescribeClusterResponse:
-        """List live brokers and the controller."""
-        return self._cluster()
-
-    def _cluster(self) -> metadata_pb.DescribeClusterResponse:
-        core = self._core.get()
-        snapshot = core.metadata.snapshot
-        brokers = []
-        for broker_id in sorted(snapshot.brokers):
-            endpoint = self._listener.address_of(broker_id)
-            brokers.append(
-                metadata_pb.BrokerInfo(
-                    id=broker_id,
-                    host=endpoint.host if endpoint else "",
-                    port=endpoint.port if endpoint else 0,
-                    rack=snapshot.brokers[broker_id].rack or "",
-                )
-            )
-        controller = self._listener.controller_address()
-        return metadata_pb.DescribeClusterResponse(
-            cluster_id=core.cluster_id or "",
-            brokers=brokers,
-            controller_id=snapshot.controller_id,
-            controller_epoch=snapshot.controller_epoch,
-            controller_host=controller.host if controller else "",
-            controller_port=controller.port if controller else 0,
-            server_version=__version__,
-            node_id=self._node_id(),
-        )
-
-    async def DescribeTopics(  # noqa: N802
-        self, request: metadata_pb.DescribeTopicsRequest, context: Any
-    ) -> metadata_pb.DescribeTopicsResponse:
-        """Describe topics."""
-        topics = self._told().snapshot.topics
-        convert.bounded(request.topics, convert.MAX_CLIENT_PARTITIONS, "topics")
-        return topics_page(request, lambda: sorted(topics), lambda name: self._topics([name])[0])
-
-    def _topics(self, names: Sequence[str]) -> list[metadata_pb.TopicDescription]:
-        topics = self._core.get().metadata.snapshot.topics
-        return [_topic_description(name, topics.get(name)) for name in names]
-
-    def _revisions(self) -> MetadataRevisions:
-        return self._told().revisions
-
-    def _told(self) -> MetadataCache:
-        """Return the metadata; before the first UpdateMetadata every topic would look unknown.
-
-        Raises:
-            BrokerNotAvailableError: this broker has not received metadata yet.
-        """
-        metadata = self._core.get().metadata
-        if not metadata.snapshot.version:
-            raise BrokerNotAvailableError("this broker has not received metadata from a controller yet")
-        return metadata
-
-    def _check_active(self) -> None:
-        snapshot, endpoint = self._core.get().metadata.snapshot, self._listener.controller_address()
-        error = NotControllerError("a broker is not a controller")
-        if snapshot.controller_id is not None:
-            error = error.with_metadata(controller_id=snapshot.controller_id)
-        if endpoint is not None:
-            error = error.with_metadata(host=endpoint.host, port=endpoint.port, address=endpoint.address)
-        raise error
-
-    async def DescribeReplicas(  # noqa: N802
-        self, request: metadata_pb.DescribeReplicasRequest, context: Any
-    ) -> metadata_pb.DescribeReplicasResponse:
-        """Show a leader's view of its followers."""
-        validate_topic_name(request.topic)
-        partitions = list(convert.bounded(request.partitions, convert.MAX_CLIENT_PARTITIONS, "partitions"))
-        if any(partition < 0 for partition in partitions) or len(set(partitions)) != len(partitions):
-            raise InvalidRequestError("partitions must be distinct and not negative")
-        views = self._core.get().describe_replicas(request.topic, partitions)
-        described = [convert.partition_replicas_to_proto(view, self._listener.address_of) for view in views]
-        if not current_caller().is_super:
-            for replica in (replica for partition in described for replica in partition.replicas):
-                replica.ClearField("broker_epoch")
-        return metadata_pb.DescribeReplicasResponse(partitions=described)
-
-
-def _topic_description(name: str, partitions: Any) -> metadata_pb.TopicDescription:
-    if partitions is None:
-        error = _why_unknown(name)
-        return metadata_pb.TopicDescription(
-            name=name,
-            error=errors_pb2.TopicError(code=int(error.code), message=str(error)),  # type: ignore[arg-type]
-        )
-    described = [_partition_description(partitions[index]) for index in sorted(partitions)]
-    topic_id = next((state.topic_id for state in partitions.values() if state.topic_id), None)
-    return metadata_pb.TopicDescription(name=name, topic_id=topic_id or "", partitions=described)
-
-
-def _why_unknown(name: str) -> PacelineError:
-    try:
-        validate_topic_name(name)
-    except InvalidTopicError as error:
-        return error
-    return UnknownTopicOrPartitionError("the topic does not exist in this broker's metadata")
-
-
-def _partition_description(state: UpdateMetadataPartition) -> metadata_pb.PartitionDescription:
-    return metadata_pb.PartitionDescription(
-        partition=state.topic_partition.partition,
-        leader=state.leader if state.leader >= 0 else None,
-        leader_epoch=state.leader_epoch,
-        replicas=state.replicas,
-        isr=state.isr,
-        offline_replicas=state.offline_replicas,
-        error=None if state.leader >= 0 else convert.no_leader_to_proto(state.topic_partition),
-    )
 
 
 def _drop(_results: list[ProduceResult]) -> None:

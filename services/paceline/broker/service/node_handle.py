@@ -1,7 +1,12 @@
-"""Access to the broker's node for servicers, which answer before it exists, so that a long recovery looks alive."""
+"""Access to the broker's node for servicers, which answer before it exists, and the addresses of a listener."""
+
+from typing import Final
 
 from paceline.broker.node import BrokerNode
+from paceline.model.control import Endpoint
 from paceline.model.errors import NOT_REGISTERED, BrokerNotAvailableError
+
+CLIENT: Final = "CLIENT"
 
 
 class NodeHandle:
@@ -23,3 +28,25 @@ class NodeHandle:
         if self._node is None:
             raise BrokerNotAvailableError("the broker is starting").with_metadata(**NOT_REGISTERED)
         return self._node
+
+
+class Listener:
+    """The addresses of one listener, for hints and metadata."""
+
+    def __init__(self, name: str, core: NodeHandle) -> None:
+        self.name = name
+        self._core = core
+
+    def address_of(self, broker_id: int) -> Endpoint | None:
+        """Return a live broker's address on this listener, or its CLIENT address if it lacks this listener."""
+        broker = self._core.get().metadata.snapshot.brokers.get(broker_id)
+        if broker is None:
+            return None
+        return broker.endpoint(self.name) or broker.endpoint(CLIENT)
+
+    def controller_address(self) -> Endpoint | None:
+        """Return the active controller's address on this listener, or its CLIENT address."""
+        endpoints = {
+            endpoint.listener: endpoint for endpoint in self._core.get().metadata.snapshot.controller_endpoints
+        }
+        return endpoints.get(self.name) or endpoints.get(CLIENT)

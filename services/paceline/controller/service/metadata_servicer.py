@@ -129,20 +129,9 @@ class MetadataServicer(WatchServicer):
             raise not_controller(node, self._listener)
         cluster = node.describe_cluster()
         controller = active_address(node, self._listener)
-        brokers = []
-        for broker in cluster.brokers:
-            endpoint = broker.endpoint(self._listener) or broker.endpoint("CLIENT")
-            brokers.append(
-                metadata_pb.BrokerInfo(
-                    id=broker.broker_id,
-                    host=endpoint.host if endpoint else "",
-                    port=endpoint.port if endpoint else 0,
-                    rack=broker.rack or "",
-                )
-            )
         return metadata_pb.DescribeClusterResponse(
             cluster_id=cluster.cluster_id,
-            brokers=brokers,
+            brokers=[convert.broker_info_to_proto(broker, self._listener) for broker in cluster.brokers],
             controller_id=cluster.active_controller.controller_id if cluster.active_controller else None,
             controller_epoch=cluster.controller_epoch,
             controller_host=controller.host if controller else "",

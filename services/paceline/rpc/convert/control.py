@@ -36,6 +36,7 @@ from paceline.rpc.convert.common import (
     refuse_duplicates,
     topic_id_of,
 )
+from paceline.v1 import metadata_service_pb2 as metadata_pb
 
 _MAX_ENDPOINTS = 16
 _EPOCH_FLOOR = -2
@@ -80,6 +81,17 @@ def live_broker_from_proto(message: pb.LiveBroker) -> LiveBroker:
         ),
         rack=message.rack or None,
         broker_epoch=at_least(message.broker_epoch, -1, "broker epoch"),
+    )
+
+
+def broker_info_to_proto(broker: LiveBroker, listener: str) -> metadata_pb.BrokerInfo:
+    """Encode a live broker for clients, with its address on a listener, or its CLIENT address if it lacks it."""
+    endpoint = broker.endpoint(listener) or broker.endpoint("CLIENT")
+    return metadata_pb.BrokerInfo(
+        id=broker.broker_id,
+        host=endpoint.host if endpoint else "",
+        port=endpoint.port if endpoint else 0,
+        rack=broker.rack or "",
     )
 
 
