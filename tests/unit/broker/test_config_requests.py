@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from paceline.controller.admin.admin_requests import IncrementalAlterConfigs
 from paceline.controller.admin.admin_values import (
     ConfigAlteration,
     ConfigChange,
@@ -62,7 +63,8 @@ def test_a_configuration_change_through_the_controller_is_applied_by_every_broke
     answers: list[Any] = []
     for operation, value, expected in ((ConfigOperation.SET, "3", 3), (ConfigOperation.DELETE, None, 1)):
         changes = (ConfigChange("min.insync.replicas", operation, value),)
-        node.admin.alter_configs([ConfigAlteration(resource, changes)], False, answers.append)
+        alteration = ConfigAlteration(resource, changes)
+        node.ask(IncrementalAlterConfigs((alteration,), False, reply=answers.append))
         cluster.time.run_until(
             lambda wanted=expected: (
                 [cluster[one].log().config.min_insync_replicas for one in (1, 2, 3)]  # type: ignore[misc]
