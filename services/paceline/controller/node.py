@@ -156,7 +156,6 @@ class ControllerNode:
         self._queue = EventQueue(
             scheduler, zookeeper, self._event_handler.process, on_event_handled or (lambda *_: None)
         )
-        self._queue = EventQueue(scheduler, zookeeper, self._machine.process, on_event_handled or (lambda *_: None))
         self._session_id = 0
         self._stopped = False
 

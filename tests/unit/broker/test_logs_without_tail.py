@@ -46,7 +46,7 @@ def test_a_log_without_its_tail_does_not_lead_while_other_isr_members_exist(clus
     answer = cluster.send(1, cluster.partition(2, 6, (2, 3)), live_leaders=cluster.live([2]))
     assert answer.partition_errors == {TP: ErrorCode.NONE}
     cluster.until_in_sync(1, 2, 3)
-    assert cluster[1].values() == VALUES and cluster[1].logs.set_aside == [], "what is left of it is sound"
+    assert cluster[1].values() == VALUES and cluster[1].logs.set_aside == [], "the remaining records are intact"
     assert cluster[1].node.metrics_snapshot()["damaged_logs"] == 0
 
 

@@ -79,7 +79,7 @@ def numbers_of_partition(manager: ReplicaManager, limit: int = 10) -> dict[str, 
     }
 
 
-def test_a_partitions_numbers_are_those_of_its_log_and_its_role() -> None:
+def test_a_partitions_metrics_are_those_of_its_log_and_role() -> None:
     cluster = BrokerCluster(log_config=LogConfig(min_insync_replicas=3))
     cluster.decide(1, 0, (1, 2, 3), (1, 2, 3), is_new=True)
     cluster.time.run_for(50)

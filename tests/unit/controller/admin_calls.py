@@ -64,7 +64,7 @@ def elect(
     timeout_ms: int = TIMEOUT_MS,
     validate_only: bool = False,
 ) -> list[ElectLeaderResult]:
-    """No partitions: all that need it."""
+    """Elect leaders; without partitions, for all partitions that need it."""
     node, wanted = cluster.controller, [tp(partition) for partition in partitions] or None
     return list(
         ask(

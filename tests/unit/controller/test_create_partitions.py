@@ -24,7 +24,7 @@ from paceline.model.errors import (
 )
 from paceline.model.settings import ControllerConfig
 from tests.support.reassignments import start_reassignments
-from tests.unit.controller.asking import ask, grow, kinds, move
+from tests.unit.controller.admin_calls import ask, grow, kinds, move
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 

@@ -16,7 +16,7 @@ from paceline.coordination.interface import Create, Delete, Response, SetData, Z
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import InvalidReplicaAssignmentError
 from tests.support.reassignments import start_reassignments
-from tests.unit.controller.asking import kinds, move, moves
+from tests.unit.controller.admin_calls import kinds, move, moves
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
 PATH = znodes.partition_state_path(tp("a-0"))
@@ -154,7 +154,9 @@ def test_a_partition_that_never_had_a_leader_waits_for_a_broker_of_the_target() 
     cluster.settle()
     assert kinds(move(cluster, ("a-0", (9,)))) == [None]
     assert len(moves(cluster)) == 1 and not cluster.exists(PATH)
-    assert cluster.controller.gauges()["offline_partitions"] == 1, "it cannot be used, whether it ever could or not"
+    assert cluster.controller.gauges()["offline_partitions"] == 1, (
+        "a partition that never had a leader counts as offline"
+    )
     cluster.start_broker(9)
     cluster.settle()
     assert moves(cluster) == []

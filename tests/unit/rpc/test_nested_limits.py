@@ -55,7 +55,7 @@ def test_more_elements_in_inner_lists_than_are_allowed_are_refused(
         refuse_too_many_elements(data, message, FEW)
 
 
-def test_encoded_batches_are_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoded_batches_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_limits, "_marks", None)
     batches = [log_pb.ProducePartition(topic="t", partition=one, batch=b"\n" * 100_000) for one in range(20)]
     data = log_pb.ProduceRequest(partitions=batches).SerializeToString()

@@ -50,7 +50,7 @@ class ControllerProcess(NodeProcess):
     def __init__(self, settings: ControllerSettings, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(Role.CONTROLLER, settings, loop)
         self._handle = NodeHandle()
-        self._handle.tell_office(False)
+        self._handle.set_loaded(False)
         self._servers = ControllerServers(
             settings, self._handle, self._scheduler, self._metrics, self._hub, self._security
         )
