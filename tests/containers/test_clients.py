@@ -96,7 +96,7 @@ def test_a_client_loses_nothing_when_the_leaders_container_is_killed(
             output, messages = running.communicate(timeout=400.0)
         finally:
             running.kill()
-            subprocess.run(["docker", "rm", "-f", name], capture_output=True, timeout=120.0)
+            subprocess.run(["docker", "rm", "-f", "-v", name], capture_output=True, timeout=120.0)
     assert running.returncode == 0, f"{output}\n{messages}"
     result = json.loads(output)
     assert (result["acknowledged"], result["read"]) == (RECORDS, RECORDS)
@@ -205,7 +205,7 @@ def _driver(cluster: ComposeCluster, *command: str) -> Iterator[subprocess.Popen
             print(logged.stdout, logged.stderr)
             raise
         finally:
-            subprocess.run(["docker", "rm", "-f", name], capture_output=True, timeout=120.0)
+            subprocess.run(["docker", "rm", "-f", "-v", name], capture_output=True, timeout=120.0)
             running.kill()
 
 

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import yaml
+
 from paceline.runtime.settings.keys import KEYS
 from paceline.runtime.settings.sources import environment_name, from_file
 
@@ -80,3 +82,15 @@ def test_a_container_has_more_time_to_stop_than_a_service_needs() -> None:
     settings = from_file(ROOT / "config" / "dev.properties", [])
 
     assert grace_s * 1000 > int(settings["shutdown.timeout.ms"].text)
+
+
+def test_no_container_leaves_an_unnamed_volume() -> None:
+    # The image of the services declares a volume at /var/lib/paceline, and so do the images built on it.
+    services = yaml.safe_load(COMPOSE)["services"]
+    built_here = [name for name, service in services.items() if "PACELINE_IMAGE" in service["image"]]
+    built_here += [name for name, service in services.items() if "PACELINE_PIPELINE_IMAGE" in service["image"]]
+
+    assert {"certificates", "broker-1", "producer", "spark-driver", "spark-worker-2"} <= set(built_here)
+    for name in built_here:
+        mounts = [*services[name]["volumes"], *services[name]["tmpfs"]]
+        assert any(re.search(r"(^|:)/var/lib/paceline($|:)", mount) for mount in mounts), name
