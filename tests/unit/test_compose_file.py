@@ -94,3 +94,14 @@ def test_no_container_leaves_an_unnamed_volume() -> None:
     for name in built_here:
         mounts = [*services[name]["volumes"], *services[name]["tmpfs"]]
         assert any(re.search(r"(^|:)/var/lib/paceline($|:)", mount) for mount in mounts), name
+
+
+def test_zookeeper_elects_a_leader_while_the_name_of_a_stopped_server_cannot_be_resolved() -> None:
+    insecure = (ROOT / "docker-compose.insecure.yml").read_text(encoding="utf-8")
+    for text in (COMPOSE, insecure):
+        for service in ("zookeeper-1", "zookeeper-2", "zookeeper-3"):
+            environment = yaml.safe_load(text)["services"][service]["environment"]
+            # Five attempts, a second apart, outlast a look-up that fails.
+            assert "-Dzookeeper.leaderConnectDelayDuringRetryMs=1000" in environment["JVMFLAGS"], service
+    for service in ("zookeeper-1", "zookeeper-2", "zookeeper-3"):
+        assert yaml.safe_load(COMPOSE)["services"][service]["dns_opt"] == ["timeout:1", "attempts:1"]
