@@ -1,5 +1,6 @@
 """A secure cluster at work: certificates rotated under load, secrets that never show, processes with wrong papers."""
 
+import contextlib
 import datetime
 import json
 import os
@@ -172,10 +173,37 @@ def test_command_line_and_clients_connect_with_the_exports_alone(secure: LocalCl
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0 and len(json.loads(run.stdout)) >= 1, run.stderr
     assert time.monotonic() - begin < 60
-    for name in ("PACELINE_SSL_CA_FILE", "PACELINE_SSL_CERTIFICATE_FILE", "PACELINE_SSL_KEY_FILE"):
-        environment.pop(name)
-    plain = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert plain.returncode != 0 and "PACELINE_SSL_CA_FILE" in plain.stderr
+
+
+def test_the_command_line_says_in_a_line_why_a_handshake_fails(secure: LocalCluster, tmp_path: Path) -> None:
+    tls = secure.client_tls
+    assert tls is not None
+    other = CertificateAuthority.create(tmp_path / "other")
+    stranger = other.issue(Identity("0" * 31 + "1", Role.CLIENT, "eve"), [], tmp_path / "eve", DAY)
+    ours = {"PACELINE_SSL_CERTIFICATE_FILE": str(tls.certificate), "PACELINE_SSL_KEY_FILE": str(tls.key)}
+    theirs = {"PACELINE_SSL_CERTIFICATE_FILE": str(stranger.certificate), "PACELINE_SSL_KEY_FILE": str(stranger.key)}
+    cases: dict[str, dict[str, str]] = {
+        "without TLS": {},
+        "without a certificate": {"PACELINE_SSL_CA_FILE": str(tls.ca)},
+        "with a certificate of another authority": {"PACELINE_SSL_CA_FILE": str(tls.ca), **theirs},
+        "with another authority": {"PACELINE_SSL_CA_FILE": str(tmp_path / "eve" / "ca.crt"), **ours},
+    }
+    command = [str(Path(sys.executable).with_name("paceline")), "cluster", "info", "-b", secure.bootstrap]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_SSL_")}
+    with contextlib.ExitStack() as stack:
+        running = {
+            case: stack.enter_context(
+                subprocess.Popen(command, env={**plain, **files}, stderr=subprocess.PIPE, text=True)
+            )
+            for case, files in cases.items()
+        }
+        said = {case: process.communicate(timeout=120)[1] for case, process in running.items()}
+    for case, text in said.items():
+        (error,) = [line for line in text.splitlines() if not line.startswith("waiting for an answer from ")]
+        cause = "CERTIFICATE_VERIFY_FAILED: " if case == "with another authority" else "Socket closed: "
+        addresses = ", ".join(secure.bootstrap.split(","))
+        assert error.startswith(f"BROKER_NOT_AVAILABLE: no address answered: {addresses}: UNAVAILABLE: {cause}"), case
+        assert error.count("PACELINE_SSL_CA_FILE") == 1, case
 
 
 def test_groups_commit_and_cluster_events_are_published_over_tls(secure: LocalCluster) -> None:

@@ -4,7 +4,7 @@ Retry rule: a change whose result is unknown is not sent again.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
@@ -16,7 +16,7 @@ from paceline.model.errors import (
     PacelineError,
     RequestTimedOutError,
 )
-from paceline.model.tls import TlsFiles
+from paceline.model.tls import CA_FILE, TlsFiles
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error, is_retriable
 from paceline.rpc.retry import RetryPolicy, call_with_retry
@@ -94,8 +94,11 @@ class AdminConnection:
         knows: Callable[[T], bool],
         wait: Wait,
     ) -> T:
+        # A host name may have two addresses of which one is refused: that says less than a failed handshake.
+        tls_causes: dict[str, str] = {}
+
         def round_of_addresses(left_s: float | None) -> T:
-            problems = []
+            causes: dict[str, str] = {}
             ignorant: list[T] = []
             addresses = self._addresses()
             deadline = time.monotonic() + (left_s or ONE_CALL_S)
@@ -111,11 +114,14 @@ class AdminConnection:
                     error = named(address, failure)
                     if not error.retriable and error.code is not ErrorCode.UNKNOWN_SERVER_ERROR:
                         raise error from failure
-                    problems.append(str(error))
+                    cause = str(from_rpc_error(failure))
+                    if CA_FILE in cause:
+                        tls_causes[address] = cause
+                    causes[address] = tls_causes.get(address, cause)
                     wait.failed(error)
             if ignorant:
                 return ignorant[0]
-            raise BootstrapError(f"no address answered: {'; '.join(problems)}")
+            raise BootstrapError(f"no address answered: {by_cause(causes)}")
 
         return call_with_retry(RetryPolicy(deadline_ms=limit_ms), round_of_addresses, on_retry=wait.failed)
 
@@ -196,6 +202,14 @@ def names_anybody(answer: DescribeClusterResponse) -> bool:
 
 def _names_controller(answer: DescribeClusterResponse) -> bool:
     return bool(answer.controller_host and answer.controller_port)
+
+
+def by_cause(causes: Mapping[str, str]) -> str:
+    """Return addresses and causes as text, each cause once: ``a, b: cause; c: another``."""
+    addresses: dict[str, list[str]] = {}
+    for address, cause in causes.items():
+        addresses.setdefault(cause, []).append(address)
+    return "; ".join(f"{', '.join(group)}: {cause}" for cause, group in addresses.items())
 
 
 def named(who: str, failure: grpc.RpcError) -> PacelineError:

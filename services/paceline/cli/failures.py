@@ -11,6 +11,7 @@ import click
 import grpc
 
 from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
+from paceline.model.tls import CA_FILE
 from paceline.rpc.errors import STATUS_OF_CODE
 
 LOCAL_FAILURE, USAGE, NEGATIVE_VERDICT, RPC_FAILURE, INTERRUPTED = 1, 2, 3, 64, 130
@@ -46,10 +47,10 @@ def reported(output: str = "table") -> Iterator[None]:
 
 
 def _hint_at_addresses(error: PacelineError, output: str) -> None:
-    """Print how to name or start a cluster when no address answered."""
+    """Print how to name or start a cluster when no address answered, unless the cause is a TLS setting."""
     from paceline_client.errors import BootstrapError
 
-    if isinstance(error, BootstrapError) and output == "table":
+    if isinstance(error, BootstrapError) and CA_FILE not in str(error) and output == "table":
         click.echo("start a local cluster with `paceline dev up`, or name brokers with -b host:port,...", err=True)
 
 

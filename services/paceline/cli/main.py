@@ -6,6 +6,7 @@ and a traceback from a half-finished import is of no use.
 
 import os
 import signal
+import sys
 from typing import Any
 
 INTERRUPTED = 130
@@ -15,6 +16,10 @@ INTERRUPTED = 130
 def main(*arguments: Any) -> None:
     """Run the command line."""
     before = signal.signal(signal.SIGINT, _end)
+    if sys.argv[1:2] != ["dev"]:  # Servers of `dev` inherit the variable, and their logs need gRPC's lines.
+        # Without it gRPC prints a line per failed handshake, beside the error of the command. gRPC reads the variable
+        # when it is imported.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from paceline.cli.commands import cli
 
     # From here on an interrupt raises an exception, so that commands close their resources.

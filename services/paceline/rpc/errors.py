@@ -5,6 +5,7 @@ A servicer raises a `PacelineError`, and the interceptor converts it to a status
 helpers of its gRPC library. Trailers are limited, often to 8 KiB, so messages and metadata are short.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
@@ -242,38 +243,45 @@ _TOO_LARGE: Final = "larger than max"
 def _from_bare_status(call: _Failure) -> PacelineError:
     status = call.code()
     name = status.name if isinstance(status, grpc.StatusCode) else str(status)
-    said = with_tls_hint(call.details() or "no details")
+    said = call.details() or "no details"
     code = _BARE_STATUS.get(status, ErrorCode.UNKNOWN_SERVER_ERROR)
     if status is _STATUS.RESOURCE_EXHAUSTED and _TOO_LARGE in said:
         code = ErrorCode.MESSAGE_TOO_LARGE
+    message = f"{name}: {_tls_advice(said) or said}"
     if status is _STATUS.UNAVAILABLE and not _never_sent(said):
-        return ConnectionBrokenError(f"{name}: {said}")
-    return error_for(code, f"{name}: {said}")
+        return ConnectionBrokenError(message)
+    return error_for(code, message)
 
 
-_TLS_HINTS: Final = (
+_TLS_ADVICE: Final = (
     (
-        "certificate_verify_failed",
-        "the server's certificate is not of an authority in the CA file, has expired, or is for another host name: "
-        f"{CA_FILE}",
+        re.compile(r"CERTIFICATE_VERIFY_FAILED(: [\w -]+)?", re.IGNORECASE),
+        f"{CA_FILE} does not name the authority of the server's certificate, or the certificate has expired or is for "
+        "another host name",
     ),
-    ("wrong_version_number", f"the server does not speak TLS on this port: unset {CA_FILE}, or use another port"),
     (
-        "socket closed",
-        "when the listener is SSL, it ends connections without TLS, and those whose certificate is missing, expired or "
-        f"of another authority: {CA_FILE}, {CERTIFICATE_FILE}, {KEY_FILE}",
+        re.compile("WRONG_VERSION_NUMBER", re.IGNORECASE),
+        f"the server does not use TLS on this port: unset {CA_FILE}, or use another port",
+    ),
+    (
+        re.compile("Socket closed", re.IGNORECASE),
+        "an SSL listener ends connections without TLS, and those whose certificate is missing, expired or of another "
+        f"authority: check {CA_FILE}, {CERTIFICATE_FILE} and {KEY_FILE}",
     ),
 )
 
 
-def with_tls_hint(said: str) -> str:
-    """Return gRPC's status message, with a hint if the connection probably failed because of a TLS setting."""
-    lowered = said.lower()
-    if "failed to connect" in lowered:
-        for words, hint in _TLS_HINTS:
-            if words in lowered:
-                return f"{said} ({hint})"
-    return said
+def _tls_advice(said: str) -> str | None:
+    """Return what to do when a TLS setting probably made the connection fail, None for other failures.
+
+    The rest of gRPC's message is left out: addresses and the names of OpenSSL's functions.
+    """
+    if "failed to connect" in said.lower():
+        for words, advice in _TLS_ADVICE:
+            found = words.search(said)
+            if found:
+                return f"{found[0]}: {advice}"
+    return None
 
 
 def _never_sent(said: str) -> bool:

@@ -150,6 +150,31 @@ def test_only_a_failed_connect_is_a_definite_failure(details: str, definite: boo
 
 
 @pytest.mark.parametrize(
+    ("details", "expected"),
+    [
+        (
+            "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:"
+            "CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate: OK",
+            "UNAVAILABLE: CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate: PACELINE_SSL_CA_FILE ",
+        ),
+        ("Socket closed", "UNAVAILABLE: Socket closed: "),
+        (
+            "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:100000f7:SSL routines:OPENSSL_internal:"
+            "WRONG_VERSION_NUMBER: Invalid certificate verification context",
+            "UNAVAILABLE: WRONG_VERSION_NUMBER: ",
+        ),
+    ],
+)
+def test_a_failed_handshake_is_told_in_a_sentence_without_addresses(details: str, expected: str) -> None:
+    text = f"failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:19091: {details}"
+    error = from_rpc_error(FakeCall(grpc.StatusCode.UNAVAILABLE, text))
+    assert str(error).startswith(expected)
+    assert "PACELINE_SSL_CA_FILE" in str(error)
+    assert "127.0.0.1" not in str(error) and "OPENSSL_internal" not in str(error)
+    assert is_retriable(error) and isinstance(error, BrokerNotAvailableError) and error.definite
+
+
+@pytest.mark.parametrize(
     "details",
     ["SERVER: Received message larger than max (9 vs. 4)", "Decompressed message larger than max"],
 )
