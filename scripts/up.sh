@@ -74,11 +74,14 @@ else
   security="with TLS; build/compose/admin/env names the brokers and the certificate of User:admin
     more certificates: make certificate NAME=alice"
 fi
+# The images do not need .venv, but the commands below do.
+if [ -x .venv/bin/paceline ]; then install=""; else install="
+  make install"; fi
 cat <<END
 up: brokers $brokers
     controllers localhost:${PORT_CONTROLLER_1:-19181},localhost:${PORT_CONTROLLER_2:-19182}
     $security
-try:
+try:$install
   $connect
   .venv/bin/paceline topic create rides --partitions 3 --replication-factor 3 --config min.insync.replicas=2
   echo "alice:hello" | .venv/bin/paceline produce rides --key-separator :

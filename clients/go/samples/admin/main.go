@@ -2,10 +2,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
 	"log"
+	"os"
 	"strings"
 	"time"
 
@@ -14,7 +16,7 @@ import (
 )
 
 func main() {
-	bootstrap := flag.String("bootstrap", "127.0.0.1:9102", "addresses, separated by commas")
+	bootstrap := flag.String("bootstrap", cmp.Or(os.Getenv("PACELINE_BOOTSTRAP_SERVERS"), "127.0.0.1:9102"), "addresses, separated by commas")
 	topic := flag.String("topic", "rides", "topic")
 	partitions := flag.Int("partitions", 3, "partitions of a new topic")
 	replicas := flag.Int("replicas", 3, "replicas of each")

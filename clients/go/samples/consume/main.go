@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -15,7 +16,7 @@ import (
 )
 
 func main() {
-	bootstrap := flag.String("bootstrap", "127.0.0.1:9102", "addresses, separated by commas")
+	bootstrap := flag.String("bootstrap", cmp.Or(os.Getenv("PACELINE_BOOTSTRAP_SERVERS"), "127.0.0.1:9102"), "addresses, separated by commas")
 	topic := flag.String("topic", "rides", "topic to read")
 	count := flag.Int("count", 0, "end after this many records; 0: never")
 	flag.Parse()

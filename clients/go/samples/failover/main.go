@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -28,7 +29,7 @@ type summary struct {
 }
 
 func main() {
-	bootstrap := flag.String("bootstrap", "127.0.0.1:9102", "addresses, separated by commas")
+	bootstrap := flag.String("bootstrap", cmp.Or(os.Getenv("PACELINE_BOOTSTRAP_SERVERS"), "127.0.0.1:9102"), "addresses, separated by commas")
 	topic := flag.String("topic", fmt.Sprintf("go-failover-%d", time.Now().UnixMilli()), "topic; it is created")
 	count := flag.Int("count", 100_000, "number of records")
 	rate := flag.Int("rate", 10_000, "records a second; 0: as fast as possible")

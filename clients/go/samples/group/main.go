@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -17,7 +18,7 @@ import (
 )
 
 func main() {
-	bootstrap := flag.String("bootstrap", "127.0.0.1:9102", "addresses, separated by commas")
+	bootstrap := flag.String("bootstrap", cmp.Or(os.Getenv("PACELINE_BOOTSTRAP_SERVERS"), "127.0.0.1:9102"), "addresses, separated by commas")
 	topic := flag.String("topic", "rides", "topic to read")
 	group := flag.String("group", "riders", "name of the group")
 	flag.Parse()

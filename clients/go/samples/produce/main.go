@@ -2,10 +2,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
 	"log"
+	"os"
 	"strings"
 	"time"
 
@@ -13,7 +15,7 @@ import (
 )
 
 func main() {
-	bootstrap := flag.String("bootstrap", "127.0.0.1:9102", "addresses, separated by commas")
+	bootstrap := flag.String("bootstrap", cmp.Or(os.Getenv("PACELINE_BOOTSTRAP_SERVERS"), "127.0.0.1:9102"), "addresses, separated by commas")
 	topic := flag.String("topic", "rides", "topic to write to")
 	count := flag.Int("count", 10, "number of records")
 	flag.Parse()

@@ -7,6 +7,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -37,7 +38,7 @@ type options struct {
 func parseOptions(arguments []string) (options, error) {
 	var o options
 	flags := flag.NewFlagSet("roundtrip", flag.ContinueOnError)
-	bootstrap := flags.String("bootstrap", "127.0.0.1:9092", "client addresses of brokers or controllers, HOST:PORT, comma separated")
+	bootstrap := flags.String("bootstrap", cmp.Or(os.Getenv("PACELINE_BOOTSTRAP_SERVERS"), "127.0.0.1:9102"), "client addresses of brokers or controllers, HOST:PORT, comma separated")
 	flags.StringVar(&o.topic, "topic", "", "topic to create (default go-roundtrip-TIME)")
 	flags.IntVar(&o.partitions, "partitions", 3, "partitions of the topic")
 	flags.IntVar(&o.replicationFactor, "replication-factor", 3, "replicas of each partition")

@@ -28,9 +28,10 @@ final class Options {
         return given.containsKey(name) ? Integer.parseInt(given.get(name)) : byDefault;
     }
 
-    /** Makes a client of --bootstrap, with TLS when --ca (and --cert, --key) are given. */
+    /** Makes a client of --bootstrap (else PACELINE_BOOTSTRAP_SERVERS), with TLS when --ca (and --cert, --key) are given. */
     PacelineClient client() {
-        ClientConfig config = ClientConfig.of(text("bootstrap", "127.0.0.1:9102").split(","));
+        String addresses = System.getenv().getOrDefault("PACELINE_BOOTSTRAP_SERVERS", "127.0.0.1:9102");
+        ClientConfig config = ClientConfig.of(text("bootstrap", addresses).split(","));
         if (given.containsKey("ca")) {
             config = config.withTls(new TlsFiles(Path.of(given.get("ca")), path("cert"), path("key")));
         }
