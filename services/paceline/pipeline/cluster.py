@@ -287,8 +287,8 @@ class Cluster:
                     raise UnknownTopicOrPartitionError(f"topic {', '.join(sorted(missing))} does not exist")
             first = False
             failure = self._list_offsets_once(left, spec, timestamps_ms or {}, found, seconds or RPC_TIMEOUT_S)
-            left = [tp for tp in left if tp not in found]
             if failure is not None:
+                left = [tp for tp in left if tp not in found]
                 raise failure
 
         call_with_retry(self._policy, ask, is_over=lambda: times_missing >= UNKNOWN_TOPIC_ATTEMPTS)

@@ -100,11 +100,12 @@ class StreamPlanner:
         """
         ends = self._keep_missing(start, self._ask_latest(start))
         begins = self._begins(start, ends)
-        offsets = dict(ends.offsets)
-        for tp, begin in begins.items():
+        offsets = ends.offsets
+        moved = [(tp, begin) for tp, begin in begins.items() if offsets[tp] != begin]
+        for tp, begin in moved:
             if offsets[tp] < begin:
                 self._lose(f"{tp}: read up to {begin}, the log ends at {offsets[tp]}", 0, offsets[tp])
-        new_records = sum(max(0, offsets[tp] - begin) for tp, begin in begins.items())
+        new_records = sum(max(0, offsets[tp] - begin) for tp, begin in moved)
         self._was_idle = new_records == 0
         if min_records is not None and self._hold is not None and self._target is None:
             self._hold.min_records = min_records
@@ -114,13 +115,14 @@ class StreamPlanner:
                 return start
             if new_records:
                 self._hold.release(now_ms)
-        limited: Offsets = offsets
+        limited = offsets
         if max_records is not None:
             limited = limit_ends(begins, limited, max_records)
         if max_bytes is not None:
             weights = self._bytes_per_record(begins, limited)
             limited = limit_ends(begins, limited, max_bytes, weights)
-        found = StreamOffset(dict(limited), ends.topic_ids)
+        # Without a limit the batch ends where the topics end: the reader needs one JSON form of both instead of two.
+        found = ends if limited is offsets else StreamOffset(limited, ends.topic_ids)
         self._released = start if found == start else found
         return self._released
 
@@ -209,8 +211,8 @@ class StreamPlanner:
         """
         gone = sorted(
             tp
-            for tp in start.offsets
-            if tp not in end.offsets and end.topic_ids.get(tp.topic) in (None, start.topic_ids.get(tp.topic), "")
+            for tp in start.offsets.keys() - end.offsets.keys()
+            if end.topic_ids.get(tp.topic) in (None, start.topic_ids.get(tp.topic), "")
         )
         if not gone:
             return end
@@ -230,7 +232,7 @@ class StreamPlanner:
     def _ids(self) -> dict[str, str]:
         return {name: topic.topic_id for name, topic in self._topics.items()}
 
-    def _begins(self, start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, int]:
+    def _begins(self, start: StreamOffset, end: StreamOffset) -> Offsets:
         """Return the first offset to read of every partition in ``end``.
 
         A partition that is not in ``start``, or that belongs to a re-created topic, is read from its beginning.
@@ -242,6 +244,8 @@ class StreamPlanner:
         }
         for topic in sorted(recreated):
             self._lose(f"topic {topic} was deleted and created again while the query runs")
+        if not recreated and start.offsets.keys() == end.offsets.keys():
+            return start.offsets
         begins: dict[TopicPartition, int] = {}
         new: list[TopicPartition] = []
         for tp in end.offsets:

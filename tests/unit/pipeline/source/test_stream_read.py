@@ -331,6 +331,13 @@ def test_the_latest_offset_is_reported_whatever_the_limit() -> None:
 # --- topics and partitions that come and go
 
 
+def test_a_batch_without_a_limit_has_one_json_form_for_its_end_and_the_latest_offset() -> None:
+    with ServedCluster({("t", 0): part(20), ("t", 1): part(10)}) as served:
+        made = reader(served)
+        end = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+        assert made.reportLatestOffset() is end
+
+
 def test_new_partitions_and_topics_are_read_from_their_beginning() -> None:
     with ServedCluster({("log-a", 0): part(10)}) as served:
         made = reader(served, subscribePattern="log-.*", startingOffsets="latest")
