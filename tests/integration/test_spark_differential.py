@@ -20,11 +20,16 @@ from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline_client import Admin, NewTopic, Producer
 from tests.support.kafka_writer import write
 
+ANSWERS_TIMEOUT_S = 1_500
+"""Time for one side to answer every case; on an idle machine it takes about a minute."""
+
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.cluster,
     pytest.mark.zookeeper,
     pytest.mark.skipif(not os.environ.get("PACELINE_SPARK_DIFFERENTIAL"), reason="needs PACELINE_SPARK_DIFFERENTIAL=1"),
+    # The first test waits for both sides to answer every case.
+    pytest.mark.timeout(2 * ANSWERS_TIMEOUT_S + 600),
 ]
 
 READER = Path(__file__).resolve().parents[1] / "support" / "spark_reader.py"
@@ -122,7 +127,13 @@ def records(topic: str) -> Iterator[tuple[int, bytes | None, bytes | None, int, 
 
 def answers(command: list[str], environment: dict[str, str] | None) -> dict[str, Any]:
     done = subprocess.run(
-        command, input=json.dumps(cases()), capture_output=True, text=True, env=environment, timeout=1_500, check=False
+        command,
+        input=json.dumps(cases()),
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=ANSWERS_TIMEOUT_S,
+        check=False,
     )
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert done.returncode == 0, done.stderr[-3_000:]
