@@ -28,6 +28,8 @@ def main() -> None:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.log.level", "OFF")
+        # A machine that does many other things starts a Python worker slowly.
+        .config("spark.python.authenticate.socketTimeout", "120s")
     )
     if side == "kafka":
         builder = builder.config("spark.jars", jars)
