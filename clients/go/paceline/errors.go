@@ -164,11 +164,21 @@ func withoutAnswer(operation string, state *status.Status) *Error {
 		// gRPC itself ends calls with any of these when a connection breaks.
 		code, retriable = pacelinev1.ErrorCode_ERROR_CODE_BROKER_NOT_AVAILABLE, true
 	}
-	failure := newError(operation, code, state.Message())
+	failure := newError(operation, code, state.Message()+tlsAdvice(state.Message()))
 	failure.Retriable, failure.Definite, failure.refresh = retriable, false, true
 	// A connection that was never made carried no request.
 	failure.Definite = state.Code() == codes.Unavailable && strings.Contains(state.Message(), "while dialing")
 	return failure
+}
+
+// tlsAdvice names the settings to check when TLS is the probable cause of a failed connection. Under TLS 1.3 a client learns
+// that its certificate was refused after the handshake, where the first frame of HTTP/2 is missing.
+func tlsAdvice(message string) string {
+	if strings.Contains(message, "error reading server preface") || strings.Contains(message, "authentication handshake failed") {
+		return " (an SSL listener refuses connections without TLS or without a certificate of the cluster's authority:" +
+			" check PACELINE_SSL_CA_FILE, PACELINE_SSL_CERTIFICATE_FILE and PACELINE_SSL_KEY_FILE, or Config.CAFile, CertFile and KeyFile)"
+	}
+	return ""
 }
 
 func hintAddress(hint *pacelinev1.LeaderHint) string {

@@ -1,0 +1,26 @@
+package paceline
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+func TestAConnectionThatTheServerEndsAtOnceIsExplainedByTLS(t *testing.T) {
+	for text, wanted := range map[string]bool{
+		`connection error: desc = "error reading server preface: EOF"`:                                true,
+		`connection error: desc = "error reading server preface: remote error: tls: bad certificate"`: true,
+		`connection error: desc = "transport: authentication handshake failed: tls: first record"`:    true,
+		`connection error: desc = "transport: Error while dialing: connect: connection refused"`:      false,
+	} {
+		failure := withoutAnswer("describing the cluster", status.New(codes.Unavailable, text))
+		if got := strings.Contains(failure.Error(), "PACELINE_SSL_CA_FILE"); got != wanted {
+			t.Errorf("%s: names the variables: %v, wanted %v", failure, got, wanted)
+		}
+		if !strings.Contains(failure.Error(), text) || !failure.Retriable {
+			t.Errorf("%s: text or retriable is lost", failure)
+		}
+	}
+}
