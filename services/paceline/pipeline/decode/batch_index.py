@@ -87,6 +87,17 @@ class BatchIndex:
     def __len__(self) -> int:
         return len(self.position)
 
+    @property
+    def wanted_bytes(self) -> float:
+        """Stored size of the wanted offsets: of a batch that is wanted in part, the same part of its size."""
+        starts, ends = (
+            np.array([getattr(each, name) for each in self.slices], dtype=np.int64)[self.slice_number]
+            for name in ("start_offset", "end_offset")
+        )
+        offsets = self.last_offset_delta + 1
+        wanted = np.minimum(self.base_offset + offsets, ends) - np.maximum(self.base_offset, starts)
+        return float((self.size * wanted / offsets).sum())
+
 
 def index_batches(buffer: bytes, slices: Sequence[FetchedSlice]) -> BatchIndex:
     """Return the complete batches of each slice up to its end offset; an incomplete last batch is left out.

@@ -30,7 +30,7 @@ class TaskReport:
     rows: int
     dead_letters: int
     stored_bytes: int
-    """Bytes of the record batches that were read."""
+    """Stored size of the records that were read: the size of a record batch that was read in part counts in part."""
     reasons: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -82,12 +82,13 @@ class IngestTasks:
         dead_root = local_root(config.dead_letter_table)
         dead = PartitionedWriter(dead_root, name, DEAD_LETTER_FIELDS, config.target_file_bytes, compression)
         reasons: Counter[str] = Counter()
-        rows = dead_letters = stored_bytes = 0
+        rows = dead_letters = 0
+        stored_bytes = 0.0
         options = read_options(config)
         answers = prefetched(RangeFetcher(Cluster(options, self.servers), self.ranges[number], options))
         try:
             for index in answers:
-                stored_bytes += int(index.size.sum())
+                stored_bytes += index.wanted_bytes
                 for made in make_rows(index, parser, config.include_headers):
                     if isinstance(made, Rows):
                         table.write(made.partition, made.batch)
@@ -97,7 +98,7 @@ class IngestTasks:
                     dead.write((("topic", made.topic),), fresh)
                     dead_letters += fresh.num_rows
                     reasons.update(fresh.column("reason").to_pylist())
-            return TaskReport(table.close(), dead.close(), rows, dead_letters, stored_bytes, dict(reasons))
+            return TaskReport(table.close(), dead.close(), rows, dead_letters, round(stored_bytes), dict(reasons))
         except BaseException:
             table.discard()
             dead.discard()

@@ -80,6 +80,16 @@ def test_every_record_arrives_once_over_several_batches_and_runs(
     assert positions(settings) == EVERYTHING
 
 
+def test_batches_smaller_than_a_record_batch_keep_their_size(tmp_path: Path) -> None:
+    record_batch = log(200, per_batch=200)
+    with ServedCluster({("t", 0): ServedPartition(record_batch)}) as served:
+        settings = config(served, tmp_path, "t", max_batch_bytes=len(record_batch) // 2)
+        summary = ingest(settings).summary
+    assert summary["rows"] == 200 and summary["stored_bytes"] == pytest.approx(len(record_batch), abs=10)
+    # The first batch assumes a size of the records; the others hold half of the record batch.
+    assert summary["batches"] <= 4
+
+
 def test_rows_carry_what_the_records_had(tmp_path: Path) -> None:
     records = [
         Expected(b"k", b"v", 0, 1_700_000_000_123, 0, (("trace", b"\xff"), ("none", None))),
