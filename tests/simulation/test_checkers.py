@@ -586,22 +586,18 @@ def test_a_late_copy_of_a_deletion_deletes_a_re_created_topic_and_another_is_cre
     admin = Admin(cluster)
     arrivals: list[Any] = []
     asked: list[str] = []
-    controller = SimpleNamespace(
-        node=SimpleNamespace(
-            delete_topics=lambda *_: asked.append("delete"), create_topics=lambda *_: asked.append("create")
-        )
-    )
+    controller = SimpleNamespace(node=SimpleNamespace(ask=lambda request: asked.append(request.name)))
     monkeypatch.setattr(cluster, "controller_named", lambda _: controller)
     monkeypatch.setattr(cluster.network, "call", lambda _caller, _target, handle, *_: arrivals.append(handle))
     admin.recreate("t")
     late = arrivals.pop()
     late(None)
-    assert (asked, arrivals) == (["delete"], [])
+    assert (asked, arrivals) == (["DeleteTopics"], [])
     cluster.checks.records.topic_ids["t"] = "the-next-topic-of-name"
     late(None)
     assert "the-next-topic-of-name" in cluster.checks.dead_topic_ids
     arrivals.pop()(None)
-    assert (asked, arrivals) == (["delete"] * 3, []), "deleted, and then re-created"
+    assert (asked, arrivals) == (["DeleteTopics"] * 3, []), "deleted, and then re-created"
 
 
 def test_an_exception_in_a_process_is_reported(cluster: SimulatedCluster) -> None:
