@@ -220,7 +220,7 @@ def run(what: str, cluster: LocalCluster, directory: Path, records: int) -> list
         left = [each for each in matrix.left if each[0] != "scan"]
         problems = [f"{what}: not reached: {left}"] if left else []
         print(f"{what}: {len(matrix.kills)} kills, {failures} other ends of the driver", flush=True)
-    found = _table_rows(directory / "table") if what == "ingest" else _topic_rows(cluster, target)
+    found = table_rows(directory / "table") if what == "ingest" else _topic_rows(cluster, target)
     return problems + compare(what, found, per_partition)
 
 
@@ -248,11 +248,11 @@ def value_of(what: str, number: int) -> bytes:
     return b"\xff%d" % number if what == "ingest" and number % 100 == 7 else b"%d" % number
 
 
-def _table_rows(table: Path) -> dict[int, list[bytes]]:
+def table_rows(table: Path) -> dict[int, list[bytes]]:
     """Return the values of the table and its dead letters by partition, in the order of their offsets."""
     rows: list[tuple[int, int, bytes]] = []
-    for path in (table, Path(f"{table}_dead_letters")):
-        found = read_table(path).to_table(columns=["partition", "offset", "value"])
+    for path, values in ((table, "text"), (Path(f"{table}_dead_letters"), "value")):
+        found = read_table(path).to_table(columns=["partition", "offset", values])
         columns: list[list[Any]] = [found.column(name).to_pylist() for name in found.column_names]
         rows += [(p, n, v.encode() if isinstance(v, str) else v) for p, n, v in zip(*columns, strict=True)]
     ordered: dict[int, list[bytes]] = {}

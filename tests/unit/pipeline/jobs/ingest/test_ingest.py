@@ -22,6 +22,7 @@ from paceline.pipeline.jobs.ingest.rows import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_M
 from paceline.pipeline.jobs.lake.parquet_table import read_table
 from paceline.pipeline.jobs.lake.table import Source
 from paceline.pipeline.jobs.run import JobResult
+from tests import kill_matrix
 from tests.support.inline_spark import InlineSpark
 from tests.unit.pipeline.batches import encode, simple_records, with_payload
 from tests.unit.pipeline.golden import Expected
@@ -88,6 +89,16 @@ def test_batches_smaller_than_a_record_batch_keep_their_size(tmp_path: Path) -> 
     assert summary["rows"] == 200 and summary["stored_bytes"] == pytest.approx(len(record_batch), abs=10)
     # The first batch assumes a size of the records; the others hold half of the record batch.
     assert summary["batches"] <= 4
+
+
+def test_the_kill_matrix_reads_every_row_of_a_table_and_its_dead_letters_in_order(tmp_path: Path) -> None:
+    values = [kill_matrix.value_of("ingest", number) for number in range(20)]
+    records = [Expected(None, value, at, 1_700_000_000_000, 0, ()) for at, value in enumerate(values)]
+    with ServedCluster({("t", 0): ServedPartition(encode(records))}) as served:
+        settings = config(served, tmp_path, "t", value_format="text")
+        summary = ingest(settings).summary
+    assert (summary["rows"], summary["dead_letters"]) == (19, 1)
+    assert kill_matrix.table_rows(Path(settings.table)) == {0: values}
 
 
 def test_rows_carry_what_the_records_had(tmp_path: Path) -> None:
