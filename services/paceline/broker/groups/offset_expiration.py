@@ -52,23 +52,34 @@ class OffsetExpiration:
                 self._delete(group, [one for one in group.offsets if one in partitions])
 
     def _delete(self, group: Group, offsets: Sequence[TopicPartition]) -> None:
-        left = len(group.offsets) - len(offsets)
-        ends = group.is_in(GroupState.EMPTY) and not left and not group.pending_members and not +group.pending_commits
-        if not offsets and not ends:
+        """Write tombstones, and remove the offsets when all in-sync replicas have the tombstones."""
+        if not offsets:
+            self._end(group)
             return
-        deleted = {one: group.offsets[one] for one in offsets}
-        for one in offsets:
-            del group.offsets[one]
-        if ends:
-            self._storage.discard(group)
 
         def kept(answer: int | PacelineError) -> None:
-            if not isinstance(answer, PacelineError):
+            if isinstance(answer, PacelineError):
+                LOG.warning("offsets not deleted: group=%s count=%d error=%s", group.group_id, len(offsets), answer)
                 return
-            LOG.warning("expired offsets not deleted, retrying: group=%s error=%s", group.group_id, answer)
-            for one, offset in deleted.items():
-                group.keep_offset(one, offset.value, offset.record_offset)
-            if ends:
+            for place, topic_partition in enumerate(offsets):
+                committed = group.offsets.get(topic_partition)
+                if committed is not None and committed.record_offset < answer + place:
+                    del group.offsets[topic_partition]
+            self._end(group)
+
+        self._storage.keep_deletion(group, offsets, False, kept)
+
+    def _end(self, group: Group) -> None:
+        """Delete a group without members, offsets and commits in progress."""
+        if not group.is_in(GroupState.EMPTY) or group.offsets or group.pending_members or +group.pending_commits:
+            return
+        self._storage.discard(group)
+        if group.generation == 0:
+            return  # it was never written
+
+        def kept(answer: int | PacelineError) -> None:
+            if isinstance(answer, PacelineError):
+                LOG.warning("group not deleted: group=%s error=%s", group.group_id, answer)
                 self._storage.restore(group)
 
-        self._storage.keep_deletion(group, offsets, ends and group.generation > 0, kept)
+        self._storage.keep_deletion(group, (), True, kept)

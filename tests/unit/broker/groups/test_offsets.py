@@ -262,6 +262,31 @@ def test_offsets_of_a_deleted_topic_are_deleted() -> None:
     assert (cluster.committed(), cluster.committed(topic="kept")) == (None, 6)
 
 
+def test_offsets_are_returned_until_their_deletion_is_committed() -> None:
+    cluster = GroupCluster()
+    cluster.commit(5)
+    cluster.hold_appends = True
+    cluster.coordinator.partitions_deleted([TopicPartition("t", 0)])
+    assert cluster.committed() == 5
+    cluster.fail_over(lose_uncommitted=True)
+    assert cluster.committed() == 5
+    cluster.coordinator.partitions_deleted([TopicPartition("t", 0)])
+    cluster.release_appends()
+    assert cluster.committed() is None
+
+
+def test_a_commit_after_the_deletion_of_an_offset_is_kept() -> None:
+    cluster = GroupCluster()
+    cluster.commit(5)
+    cluster.hold_appends = True
+    cluster.coordinator.partitions_deleted([TopicPartition("t", 0)])
+    cluster.commit(6)
+    cluster.release_appends()
+    assert cluster.committed() == 6
+    cluster.fail_over()
+    assert cluster.committed() == 6
+
+
 def test_first_request_creates_the_offsets_topic() -> None:
     cluster = GroupCluster()
     cluster.topic_exists = False
