@@ -41,6 +41,8 @@ class LoadedLog:
     """Bytes cut because they were not a sound batch, or followed one that was cut."""
     lost_batches: bool = False
     """Whether whole batches were cut, and not only an interrupted append."""
+    unexplained_gap: int | None = None
+    """Offset of a gap that compaction or a loss of power left: the topic's settings are not known."""
     ignored: list[str] = field(default_factory=list)
     """Paths with unknown names, which were ignored."""
     damaged: list[str] = field(default_factory=list)
@@ -97,6 +99,7 @@ class _Loader:
     ) -> None:
         self._files = files
         self._log = log
+        self._settings_known = settings_known
         self._may_have_gaps = log.config.compacts or not settings_known
         self._clean = clean
         self._recovery_point = recovery_point or 0
@@ -259,11 +262,14 @@ class _Loader:
     def _follows_a_gap(self, segments: list[Segment], index: int, first: int) -> bool:
         """Whether a gap before the segment shows that the end of the previous segment was lost in a power loss.
 
-        Compaction also leaves gaps, so in a compacted topic a gap proves nothing.
+        Compaction also leaves gaps, so in a compacted topic a gap proves nothing. While the settings are not known, the
+        gap is reported, and the replica is rebuilt from its leader.
         """
-        if not self._power_lost or self._may_have_gaps or index == first:
+        if not self._power_lost or index == first or segments[index].base_offset <= self._recovered_end:
             return False
-        return segments[index].base_offset > self._recovered_end
+        if not self._settings_known and self._result.unexplained_gap is None:
+            self._result.unexplained_gap = self._recovered_end
+        return not self._may_have_gaps
 
     def _remove_segments(self, segments: list[Segment], first: int) -> None:
         for segment in reversed(segments[first:]):

@@ -66,6 +66,8 @@ class LogManager:
         """Directories of damaged and stray logs that are kept until an operator has examined them."""
         self.cut_after_clean_stop: dict[TopicPartition, str] = {}
         """Logs that were found at load to lack batches although the stop was clean, with a description."""
+        self.unexplained_gaps: dict[TopicPartition, str] = {}
+        """Logs with a gap that a loss of power or compaction left, with a description."""
         self.without_owner: dict[TopicPartition, str] = {}
         """Logs that were found at load to have records but no topic id, with a description."""
 
@@ -100,6 +102,7 @@ class LogManager:
         self._deleted = loader.deleted
         self.set_aside = loader.set_aside
         self.cut_after_clean_stop = loader.cut_after_clean_stop
+        self.unexplained_gaps = loader.unexplained_gaps
         self.without_owner = loader.without_owner
         self._checkpoints.stale = loader.stale_checkpoints
         for directory in self._directories:
@@ -294,6 +297,7 @@ class LogManager:
             raise KafkaStorageError(f"{tp}: {error}") from error
         del self._logs[tp]
         self.cut_after_clean_stop.pop(tp, None)
+        self.unexplained_gaps.pop(tp, None)
         self.without_owner.pop(tp, None)
         self._checkpoints.stale.setdefault(directory.path, set()).add(tp)
         return directory, target

@@ -141,6 +141,22 @@ def test_a_gap_between_segments_after_a_loss_of_power_ends_the_log() -> None:
     assert found.live_log_dirs == [ROOT]
 
 
+def test_a_gap_after_a_loss_of_power_is_reported_while_the_topic_s_settings_are_not_known() -> None:
+    """Lost records and compaction look alike: neither may the log end at the gap, nor may the replica be trusted."""
+    disk = SimulatedDisk(lambda: NOW_MS, random.Random(1))
+    _, log = start(disk, 0)
+    for i in range(20):
+        log.append_as_leader(batch(b"value %d" % i), 0, NOW_MS)
+    disk.truncate(log.segments[0].log_path, 0)
+    disk.append(log.segments[0].log_path, batch(b"value 0", base_offset=0, leader_epoch=0))
+    disk.crash_process()
+    found = LogManager(disk, [ROOT], CONFIG, on_dir_failure=lambda *_: None, boot_id="boot 1")
+    found.load(NOW_MS, lambda _topic: None)
+    (loaded,) = found.all_logs()
+    assert loaded.log_end_offset == 20
+    assert list(found.unexplained_gaps) == [loaded.topic_partition]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_synced_deletion_survives_a_loss_of_power(seed: int) -> None:
     disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))

@@ -1,8 +1,8 @@
 """Handle replicas with damaged logs: take them offline, set the log aside, rebuild it from the new leader.
 
 A log is damaged when a batch differs from the batch that was written, when batches are missing after a clean stop, when
-it has a leader epoch that never existed, or when its topic id was lost, so that its records may belong to another
-topic.
+it has a leader epoch that never existed, when its topic id was lost, so that its records may belong to another topic,
+or when it has a gap after a loss of power and the topic's settings, which might explain the gap, are not known.
 
 1. With another live in-sync replica, the replica goes Offline and the controller is notified as for a failed log
    directory. The broker answers the controller's LeaderAndIsr with KAFKA_STORAGE_ERROR, so that leadership moves and
@@ -63,6 +63,9 @@ class DamagedLogs:
         for topic_partition, reason in manager.logs.cut_after_clean_stop.items():
             LOG.error("%s is damaged: %s", topic_partition, reason)
             self.damaged[topic_partition] = Damage(reason, NO_EPOCH, is_cut=True)
+        for topic_partition, reason in manager.logs.unexplained_gaps.items():
+            LOG.error("log may lack records, its topic's settings are not known: %s: %s", topic_partition, reason)
+            self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
         for topic_partition, reason in manager.logs.without_owner.items():
             LOG.error("log has no topic id, not loading it: partition=%s reason=%s", topic_partition, reason)
             self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
