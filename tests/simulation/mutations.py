@@ -151,7 +151,7 @@ def no_rewatch(patches: "Patches") -> None:
 
 
 def never_mine(patches: "Patches") -> None:
-    """``/controller`` never counts as this session's, so that an election whose reply was lost is never recognised."""
+    """Never recognise ``/controller`` as created by the own ZooKeeper session, after an election with a lost reply."""
     real = ControllerElection._owner
 
     def owner(self: ControllerElection, response: Response) -> Owner:

@@ -412,6 +412,8 @@ class Sender:
             batch.topic_partition, result.error.current_leader
         )
         if moved and again:
-            self._accumulator.retry_at_new_leaders(self._leader, now_ms)
-        elif again or error.retriable:
+            needs_metadata = self._accumulator.retry_at_new_leaders(self._leader, now_ms)
+        else:
+            needs_metadata = again or error.retriable
+        if needs_metadata:
             self._metadata.request()

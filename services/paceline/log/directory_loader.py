@@ -129,7 +129,9 @@ class DirectoryLoader:
             elif loaded.lost_batches:
                 self.cut_after_clean_stop[tp] = f"{loaded.truncated_bytes} damaged bytes were cut at {log.path}"
             if loaded.unexplained_gap is not None:
-                self.unexplained_gaps[tp] = f"the gap at {loaded.unexplained_gap} of {log.path} may be lost records"
+                self.unexplained_gaps[tp] = (
+                    f"{log.path} has a gap at {loaded.unexplained_gap}, and the topic's settings are not known"
+                )
             if log.topic_id is None and log.size_bytes and (power_lost or log.path in report.damaged):
                 self.without_owner[tp] = f"its topic id is not in {log.path} any more"
             self.logs[tp] = log

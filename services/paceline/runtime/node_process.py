@@ -5,7 +5,7 @@ import logging
 import secrets
 import sys
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -34,7 +34,7 @@ from paceline.runtime.zookeeper_flow import ask_zookeeper
 T = TypeVar("T")
 
 
-class NodeProcess:
+class NodeProcess(ABC):
     """A process from start to stop; `run` returns the exit code."""
 
     def __init__(self, role: Role, settings: LoadedSettings[Any], loop: asyncio.AbstractEventLoop) -> None:

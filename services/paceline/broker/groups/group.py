@@ -107,7 +107,7 @@ class Group:
         self.subscribed_topics: frozenset[str] | None = frozenset()
         """Topics of all members; None when a subscription cannot be decoded."""
         self._common: set[str] | None = None
-        """Assignors that all members support, None when they must be counted again."""
+        """Assignors that all members support, None when they must be computed again."""
 
     # State
 
@@ -238,11 +238,9 @@ class Group:
     def common_protocols(self) -> set[str]:
         """Return the assignors that all members support."""
         if self._common is None:
-            # Every join needs them; counted for each join, a rebalance of n members would take n * n steps.
-            counts = Counter(
-                name for member in self.members.values() for name in {one.name for one in member.protocols}
-            )
-            self._common = {name for name, count in counts.items() if count == len(self.members)}
+            # Every join needs them; computed for each join, a rebalance of n members would take n * n steps.
+            names = [{one.name for one in member.protocols} for member in self.members.values()]
+            self._common = set.intersection(*names) if names else set()
         return self._common
 
     def select_protocol(self) -> str:

@@ -64,7 +64,7 @@ class DamagedLogs:
             LOG.error("%s is damaged: %s", topic_partition, reason)
             self.damaged[topic_partition] = Damage(reason, NO_EPOCH, is_cut=True)
         for topic_partition, reason in manager.logs.unexplained_gaps.items():
-            LOG.error("log may lack records, its topic's settings are not known: %s: %s", topic_partition, reason)
+            LOG.error("log may lack records: partition=%s reason=%s", topic_partition, reason)
             self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
         for topic_partition, reason in manager.logs.without_owner.items():
             LOG.error("log has no topic id, not loading it: partition=%s reason=%s", topic_partition, reason)

@@ -283,7 +283,11 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             RequestTimedOutError: the node has not answered; the change may still be made.
         """
         future: asyncio.Future[T | Exception] = asyncio.get_running_loop().create_future()
-        reply = lambda answer: None if future.done() else future.set_result(answer)  # noqa: E731
+
+        def reply(answer: T | Exception) -> None:
+            if not future.done():
+                future.set_result(answer)
+
         self._handle.get().ask(request(reply=reply))
         try:
             answer = await asyncio.wait_for(future, (timeout_ms + grace_ms) / 1000)

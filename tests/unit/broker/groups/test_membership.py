@@ -6,7 +6,7 @@ import pytest
 
 from paceline.broker.groups.group import Group, GroupState
 from paceline.broker.groups.member import Member
-from paceline.broker.groups.requests import JoinResult, Protocol, SyncResult
+from paceline.broker.groups.requests import JoinRequest, JoinResult, Protocol, SyncResult
 from paceline.model.errors import (
     CoordinatorNotAvailableError,
     ErrorCode,
@@ -265,9 +265,13 @@ def test_the_common_assignors_follow_every_change_of_the_members() -> None:
         step = rng.random()
         if step < 0.5 or not group.members:
             group.add(Member(f"m{number}", None, "client", "/host", 1, 1, protocols()))
-        elif step < 0.8:
+        elif step < 0.7:
             group.remove(rng.choice(sorted(group.members)))
-        else:
+        elif step < 0.85:
             group.set_protocols(group.members[rng.choice(sorted(group.members))], protocols())
+        else:
+            member = group.members[rng.choice(sorted(group.members))]
+            again = JoinRequest("g", member.member_id, None, "client", "/host", 1, 1, "consumer", protocols())
+            group.update(member, again, None)
         wanted = [{one.name for one in member.protocols} for member in group.members.values()]
         assert group.common_protocols() == (set.intersection(*wanted) if wanted else set())
