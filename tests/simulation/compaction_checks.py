@@ -63,7 +63,8 @@ class CompactionChecks:
         """Check a replica's records up to the commit point, its own end, and where its history is another one."""
         if record.topic_partition.topic != OFFSETS_TOPIC or record.voided or record.harmed or record.led_damaged:
             return
-        if life.broker_id in record.flipped or log.directory.is_offline:
+        # A replica that lost power may not lead until it is whole; a compacted log may lack records in the middle.
+        if life.broker_id in record.flipped or life.broker_id in record.incomplete or log.directory.is_offline:
             return
         committed = [one for one in self.originals(record) if one.offset < record.thw]
         # A follower copies a log that its leader has compacted with records that the follower does not have yet.

@@ -468,7 +468,7 @@ class ReplicaChecks:
                 once = record.lineage.get((log.mirror.end, log.mirror.epochs[-1])) if log.mirror.epochs else None
                 # Segments restored by a power failure begin at an offset below which the records are unknown.
                 had = own in (known, once) if own is not None else log.mirror.begins(before.mirror)
-                # A gap that only the topic's unknown settings would explain makes the log damaged: it is rebuilt.
+                # A gap that compaction or the loss of power may have left makes the log damaged: it is rebuilt.
                 is_reported = record.topic_partition in life.logs.unexplained_gaps
                 if known is not None and not had and not is_reported:
                     self._verdicts.fail("R14", f"{record}: {life.name} restarts with a history it never had")

@@ -64,7 +64,7 @@ class DirectoryLoader:
         self.cut_after_clean_stop: dict[TopicPartition, str] = {}
         """Logs that lack batches although the stop was clean, with a description."""
         self.unexplained_gaps: dict[TopicPartition, str] = {}
-        """Logs with a gap after a power loss whose topics' settings are not known, with a description."""
+        """Logs with a gap that compaction or a power loss left, with a description."""
         self.without_owner: dict[TopicPartition, str] = {}
         """Logs with records whose topic id is missing after a power loss or cannot be read, with a description."""
         self.stale_checkpoints: dict[str, set[TopicPartition]] = {}
@@ -130,7 +130,7 @@ class DirectoryLoader:
                 self.cut_after_clean_stop[tp] = f"{loaded.truncated_bytes} damaged bytes were cut at {log.path}"
             if loaded.unexplained_gap is not None:
                 self.unexplained_gaps[tp] = (
-                    f"{log.path} has a gap at {loaded.unexplained_gap}, and the topic's settings are not known"
+                    f"{log.path} has a gap at {loaded.unexplained_gap} after a loss of power, maybe not from compaction"
                 )
             if log.topic_id is None and log.size_bytes and (power_lost or log.path in report.damaged):
                 self.without_owner[tp] = f"its topic id is not in {log.path} any more"

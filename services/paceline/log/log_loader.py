@@ -42,7 +42,7 @@ class LoadedLog:
     lost_batches: bool = False
     """Whether whole batches were cut, and not only an interrupted append."""
     unexplained_gap: int | None = None
-    """Offset of a gap that compaction or a loss of power left: the topic's settings are not known."""
+    """Offset of a gap that compaction or a loss of power left in a topic that is or may be compacted."""
     ignored: list[str] = field(default_factory=list)
     """Paths with unknown names, which were ignored."""
     damaged: list[str] = field(default_factory=list)
@@ -99,7 +99,6 @@ class _Loader:
     ) -> None:
         self._files = files
         self._log = log
-        self._settings_known = settings_known
         self._may_have_gaps = log.config.compacts or not settings_known
         self._clean = clean
         self._recovery_point = recovery_point or 0
@@ -262,12 +261,12 @@ class _Loader:
     def _follows_a_gap(self, segments: list[Segment], index: int, first: int) -> bool:
         """Whether a gap before the segment shows that the end of the previous segment was lost in a power loss.
 
-        Compaction also leaves gaps, so in a compacted topic a gap proves nothing. While the settings are not known, the
-        gap is reported, and the replica is rebuilt from its leader.
+        Compaction also leaves gaps, so in a compacted topic, or while the settings are not known, a gap proves nothing.
+        Then the log is kept, and the gap is reported: the replica is rebuilt from its leader.
         """
         if not self._power_lost or index == first or segments[index].base_offset <= self._recovered_end:
             return False
-        if not self._settings_known and self._result.unexplained_gap is None:
+        if self._may_have_gaps and self._result.unexplained_gap is None:
             self._result.unexplained_gap = self._recovered_end
         return not self._may_have_gaps
 

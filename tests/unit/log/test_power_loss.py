@@ -1,6 +1,7 @@
 """Durable records survive a loss of power, and the loaded log is a prefix of some earlier state."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -141,7 +142,10 @@ def test_a_gap_between_segments_after_a_loss_of_power_ends_the_log() -> None:
     assert found.live_log_dirs == [ROOT]
 
 
-def test_a_gap_after_a_loss_of_power_is_reported_while_the_topic_s_settings_are_not_known() -> None:
+@pytest.mark.parametrize(
+    "settings", [None, replace(CONFIG, cleanup_policy=frozenset({"compact"}))], ids=["unknown settings", "compacted"]
+)
+def test_a_gap_after_a_loss_of_power_is_reported_when_compaction_may_have_left_it(settings: LogConfig | None) -> None:
     """Lost records and compaction look alike: neither may the log end at the gap, nor may the replica be trusted."""
     disk = SimulatedDisk(lambda: NOW_MS, random.Random(1))
     _, log = start(disk, 0)
@@ -151,7 +155,7 @@ def test_a_gap_after_a_loss_of_power_is_reported_while_the_topic_s_settings_are_
     disk.append(log.segments[0].log_path, batch(b"value 0", base_offset=0, leader_epoch=0))
     disk.crash_process()
     found = LogManager(disk, [ROOT], CONFIG, on_dir_failure=lambda *_: None, boot_id="boot 1")
-    found.load(NOW_MS, lambda _topic: None)
+    found.load(NOW_MS, lambda _topic: settings)
     (loaded,) = found.all_logs()
     assert loaded.log_end_offset == 20
     assert list(found.unexplained_gaps) == [loaded.topic_partition]
