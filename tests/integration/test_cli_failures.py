@@ -46,7 +46,7 @@ def test_a_dead_controller_in_the_metadata_is_not_shown_as_active(cluster: FakeC
 def test_the_active_controller_is_in_the_json_output(cluster: FakeCluster) -> None:
     cluster.controller.stop()
     (row,) = json.loads(run(cluster, "controller describe -o json").stdout)
-    assert (row["controller"], row["in_office"]) == (CONTROLLER_ID, False)
+    assert (row["controller"], row["active"]) == (CONTROLLER_ID, False)
 
 
 def test_topics_that_were_deleted_are_named_beside_those_that_were_not(cluster: FakeCluster) -> None:

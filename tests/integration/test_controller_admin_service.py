@@ -66,11 +66,11 @@ async def test_a_new_leader_that_does_not_acknowledge_ends_in_a_timeout(world: W
 
 async def test_a_reassignment_is_started_listed_with_its_reason_and_cancelled(world: World) -> None:
     active = await started(world)
-    wishes = [
+    requested = [
         pb.PartitionReassignment(topic="a", partition=0, target=pb.ReplicaAssignment(broker_ids=[3, 2])),
         pb.PartitionReassignment(topic="a", partition=7, target=pb.ReplicaAssignment(broker_ids=[3, 2])),
     ]
-    request = pb.AlterPartitionReassignmentsRequest(partitions=wishes)
+    request = pb.AlterPartitionReassignmentsRequest(partitions=requested)
     accepted, refused = (await active.admin.AlterPartitionReassignments(request, timeout=DEADLINE_S)).partitions
     assert not accepted.HasField("error")
     assert (refused.partition, refused.error.code) == (7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

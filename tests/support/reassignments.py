@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from paceline.controller.admin.admin_values import ReassignmentWish
+from paceline.controller.admin.admin_values import RequestedReassignment
 from paceline.controller.events import AlterPartitionReassignments
 from paceline.controller.node import ControllerNode
 from paceline.model.assignment import ReplicaAssignment
@@ -14,8 +14,8 @@ def start_reassignments(
     node: ControllerNode, targets: Mapping[TopicPartition, tuple[int, ...] | None], reply: Callable[[Any], None]
 ) -> None:
     """Start, replace or, with None, cancel reassignments."""
-    wishes = [ReassignmentWish(topic_partition, target) for topic_partition, target in targets.items()]
-    node.ask(AlterPartitionReassignments(tuple(wishes), False, reply=reply))
+    requested = [RequestedReassignment(topic_partition, target) for topic_partition, target in targets.items()]
+    node.ask(AlterPartitionReassignments(tuple(requested), False, reply=reply))
 
 
 def running_reassignments(node: ControllerNode) -> dict[TopicPartition, ReplicaAssignment]:

@@ -259,7 +259,7 @@ class Accumulator(RecordBuffer):
                 queue.retry_at_ms = 0
         return waiting
 
-    def note_obstacle(self, topic_partition: TopicPartition, error: PacelineError) -> None:
+    def record_error(self, topic_partition: TopicPartition, error: PacelineError) -> None:
         """Store why no batch can be sent to a partition, for the error of batches that expire before an attempt."""
         queue = self._queues.get(topic_partition)
         if queue is not None:

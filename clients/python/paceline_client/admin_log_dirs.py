@@ -49,7 +49,7 @@ class BrokerLogDirs:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLogDirResult:
-    """Result for one replica; ``error`` is None when it is in the requested directory."""
+    """Result for one replica; ``error`` is None when it is in the log_dirs directory."""
 
     broker_id: int
     topic_partition: TopicPartition
@@ -102,7 +102,7 @@ class LogDirAdmin(AdminConnection):
 
     def alter_replica_log_dirs(
         self,
-        wishes: Mapping[tuple[str, int, int], str],
+        log_dirs: Mapping[tuple[str, int, int], str],
         *,
         timeout_ms: int | None = None,
         raise_errors: bool = True,
@@ -110,7 +110,7 @@ class LogDirAdmin(AdminConnection):
         """Assign replicas to log directories; brokers of this version cannot move a replica between directories.
 
         Args:
-            wishes: path per ``(topic, partition, broker)``.
+            log_dirs: path per ``(topic, partition, broker)``.
             timeout_ms: longest wait.
             raise_errors: raise the first replica's error; False returns errors in the results.
 
@@ -121,14 +121,14 @@ class LogDirAdmin(AdminConnection):
             KafkaStorageError: the directory has failed.
             BrokerNotAvailableError: the broker is not live.
         """
-        if not wishes:
+        if not log_dirs:
             return []
         timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         with sendable():
             request = pb.AlterReplicaLogDirsRequest(
                 replicas=[
                     pb.ReplicaLogDir(broker_id=broker, topic=topic, partition=partition, path=path)
-                    for (topic, partition, broker), path in wishes.items()
+                    for (topic, partition, broker), path in log_dirs.items()
                 ],
                 timeout_ms=timeout_ms,
             )

@@ -75,7 +75,7 @@ class ProducerIds:
             reason = from_rpc_error(failure) if isinstance(failure, grpc.RpcError) else failure
             error = LeaderNotAvailableError(f"{broker} gave no producer id: {reason or 'cancelled'}")
             for queue in self._accumulator.queues():
-                self._accumulator.note_obstacle(queue.topic_partition, error)
+                self._accumulator.record_error(queue.topic_partition, error)
             self._failures += 1
             self.ask_again_ms = monotonic_ms() + int(_BACKOFF.backoff_ms(self._failures, self._rng))
             self._metadata.request()

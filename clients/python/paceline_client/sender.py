@@ -254,7 +254,7 @@ class Sender:
             error = LeaderNotAvailableError(f"{topic_partition}: its leader, broker {known.leader}, is not alive")
         else:
             error = LeaderNotAvailableError(f"{topic_partition} has no leader")
-        self._accumulator.note_obstacle(topic_partition, self._metadata.last_error or error)
+        self._accumulator.record_error(topic_partition, self._metadata.last_error or error)
         self._metadata.request()
 
     def _send(self, sent: SentRequest) -> None:

@@ -72,7 +72,7 @@ from paceline.model.errors import (
     ShuttingDownError,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.model.log_dirs import LogDirView, LogDirWish
+from paceline.model.log_dirs import LogDirView, ReplicaLogDir
 from paceline.model.replica_fetch import ReplicaFetchRequest, ReplicaFetchResponse
 from paceline.model.scheduler import Scheduler
 from paceline.model.settings import BrokerConfig
@@ -540,9 +540,9 @@ class BrokerNode:
         """Return the log directories with their replicas; None means every replica."""
         return describe_log_dirs(self.replica_manager, wanted)
 
-    def alter_replica_log_dirs(self, wishes: Sequence[LogDirWish]) -> list[PacelineError | None]:
+    def alter_replica_log_dirs(self, requested: Sequence[ReplicaLogDir]) -> list[PacelineError | None]:
         """Return for each replica why the request is refused, None when it is in the directory."""
-        return alter_replica_log_dirs(self.replica_manager, wishes)
+        return alter_replica_log_dirs(self.replica_manager, requested)
 
     def _log_dir_failed(self, log_dir: str) -> None:
         self._emit(StateChangeKind.LOG_DIR_FAILED, log_dir, log_dir=log_dir)

@@ -28,9 +28,9 @@ def describe(output: str, bootstrap: str) -> None:
             "controller": found.controller_id,
             "epoch": found.controller_epoch or None,
             "address": found.controller_address or None,
-            "in_office": problem is None,
+            "active": problem is None,
             "cluster_id": found.cluster_id,
-            "told_by": found.node_id,
+            "answered_by": found.node_id,
         }
         show([row], output)
     if problem is not None:

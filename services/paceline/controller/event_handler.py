@@ -308,7 +308,7 @@ class ControllerEventHandler:
             case ev.DeleteTopics():
                 yield from components.topic_requests.delete(event)
             case ev.AlterPartitionReassignments():
-                event.reply((yield from alter_reassignments(components, event.wishes, event.validate_only)))
+                event.reply((yield from alter_reassignments(components, event.requested, event.validate_only)))
             case ev.PartitionReassignmentFromNode():
                 yield from on_reassignment_node(components, only_new=True)
             case ev.PartitionReassignmentIsrChange():

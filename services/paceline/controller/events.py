@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar, Generic, TypeVar
 
-from paceline.controller.admin.admin_values import ReassignmentWish
+from paceline.controller.admin.admin_values import RequestedReassignment
 from paceline.controller.topics.topic_validation import CreateTopicResult, DeleteTopicResult, NewTopic
 from paceline.model.control import (
     ControlledShutdownRequest,
@@ -300,6 +300,6 @@ class PartitionReassignmentResult:
 class AlterPartitionReassignments(Request[list[PartitionReassignmentResult]]):
     """A client starts, replaces or cancels reassignments."""
 
-    wishes: tuple[ReassignmentWish, ...]
+    requested: tuple[RequestedReassignment, ...]
     validate_only: bool = False
     state = ControllerState.PARTITION_REASSIGNMENT

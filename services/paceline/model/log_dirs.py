@@ -29,7 +29,7 @@ class LogDirView:
 
 
 @dataclass(frozen=True, slots=True)
-class LogDirWish:
+class ReplicaLogDir:
     """Requested log directory of a replica."""
 
     topic_partition: TopicPartition

@@ -85,14 +85,14 @@ class LeadershipProof:
         return self._lease_ms > 0 and now_ms - self._controller_ms > self._lease_ms
 
 
-def proved_ms(told_ms: int, fetched_ms: Iterable[int]) -> int | None:
+def proved_ms(confirmed_ms: int, fetched_ms: Iterable[int]) -> int | None:
     """Return the time up to which a leadership is proved.
 
     Return None for the only ISR member: a clean election cannot choose another leader.
 
     Args:
-        told_ms: time of the last confirmation by the controller or by a conditional ISR write.
+        confirmed_ms: time of the last confirmation by the controller or by a conditional ISR write.
         fetched_ms: `FollowerProgress.followed_ms` of each other member of the maximal ISR.
     """
     oldest = min(fetched_ms, default=None)
-    return None if oldest is None else max(told_ms, oldest)
+    return None if oldest is None else max(confirmed_ms, oldest)

@@ -9,7 +9,7 @@ from paceline.model.errors import (
     ReplicaNotAvailableError,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.model.log_dirs import LogDirWish, ReplicaOnDisk
+from paceline.model.log_dirs import ReplicaLogDir, ReplicaOnDisk
 from tests.support.broker_cluster import TP, BrokerCluster
 
 OTHER = TopicPartition("payments", 3)
@@ -31,8 +31,8 @@ def where(cluster: BrokerCluster) -> dict[TopicPartition, str]:
     return {replica.topic_partition: view.path for view in views for replica in view.replicas}
 
 
-def wish(cluster: BrokerCluster, *wishes: tuple[TopicPartition, str]) -> list[PacelineError | None]:
-    return cluster[1].node.alter_replica_log_dirs([LogDirWish(tp, path) for tp, path in wishes])
+def one(cluster: BrokerCluster, *requested: tuple[TopicPartition, str]) -> list[PacelineError | None]:
+    return cluster[1].node.alter_replica_log_dirs([ReplicaLogDir(tp, path) for tp, path in requested])
 
 
 def test_every_directory_lists_its_replicas_with_their_sizes() -> None:
@@ -78,19 +78,19 @@ def test_a_failed_directory_is_listed_with_its_error_and_without_replicas() -> N
     views = {view.path: view for view in cluster[1].node.describe_log_dirs(None)}
     assert isinstance(views[failed].error, KafkaStorageError)
     assert views[failed].replicas == ()
-    assert isinstance(wish(cluster, (OTHER, failed))[0], KafkaStorageError)
-    assert isinstance(wish(cluster, (TP, where(cluster)[OTHER]))[0], KafkaStorageError)
+    assert isinstance(one(cluster, (OTHER, failed))[0], KafkaStorageError)
+    assert isinstance(one(cluster, (TP, where(cluster)[OTHER]))[0], KafkaStorageError)
 
 
 def test_a_move_to_the_present_directory_is_accepted() -> None:
     cluster = two_directories()
-    assert wish(cluster, *where(cluster).items()) == [None, None]
+    assert one(cluster, *where(cluster).items()) == [None, None]
 
 
 def test_a_move_to_another_directory_is_refused() -> None:
     cluster = two_directories()
     before = where(cluster)
-    (error,) = wish(cluster, (TP, before[OTHER]))
+    (error,) = one(cluster, (TP, before[OTHER]))
     assert isinstance(error, PolicyViolationError)
     assert f"{TP} stays in {before[TP]}" in str(error)
     assert where(cluster) == before
@@ -98,12 +98,12 @@ def test_a_move_to_another_directory_is_refused() -> None:
 
 def test_unknown_replicas_and_directories_are_refused_with_their_own_errors() -> None:
     cluster = two_directories()
-    errors = wish(cluster, (TP, "/three"), (TopicPartition("nobody", 0), "/one"))
+    errors = one(cluster, (TP, "/three"), (TopicPartition("nobody", 0), "/one"))
     assert [type(error) for error in errors] == [LogDirNotFoundError, ReplicaNotAvailableError]
     assert "it has /one, /two" in str(errors[0])
 
 
 def test_a_replica_named_twice_is_refused_twice() -> None:
     cluster = two_directories()
-    errors = wish(cluster, (TP, "/one"), (TP, "/two"))
+    errors = one(cluster, (TP, "/one"), (TP, "/two"))
     assert [type(error) for error in errors] == [InvalidRequestError, InvalidRequestError]

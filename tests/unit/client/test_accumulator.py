@@ -416,7 +416,7 @@ def test_the_error_of_the_delivery_timeout_names_the_last_cause() -> None:
 def test_a_batch_that_was_never_sent_expires_with_the_reason_why() -> None:
     accumulator = make(delivery_timeout_ms=1_000)
     batch, _ = put(accumulator, b"a")
-    accumulator.note_obstacle(TP, BrokerNotAvailableError("broker 3 (b3:9092): connection refused"))
+    accumulator.record_error(TP, BrokerNotAvailableError("broker 3 (b3:9092): connection refused"))
     assert accumulator.ready(0).next_check_ms == 1_000
     accumulator.expire(1_000)
     assert isinstance(batch.error, DeliveryFailedError)

@@ -22,7 +22,7 @@ from paceline.controller.admin.admin_values import (
     ElectLeaderResult,
     NewPartitions,
     OngoingReassignment,
-    ReassignmentWish,
+    RequestedReassignment,
     ResourceType,
 )
 from paceline.controller.events import AlterPartitionReassignments, PartitionReassignmentResult
@@ -80,10 +80,10 @@ def elect(
 
 
 def move(
-    cluster: Cluster, *wishes: tuple[str, tuple[int, ...] | None], validate_only: bool = False
+    cluster: Cluster, *requested: tuple[str, tuple[int, ...] | None], validate_only: bool = False
 ) -> list[PartitionReassignmentResult]:
     node = cluster.controller
-    asked = [ReassignmentWish(tp(partition), target) for partition, target in wishes]
+    asked = [RequestedReassignment(tp(partition), target) for partition, target in requested]
     return list(
         ask(cluster, lambda reply: node.ask(AlterPartitionReassignments(tuple(asked), validate_only, reply=reply)))
     )

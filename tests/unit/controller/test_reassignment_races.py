@@ -242,10 +242,10 @@ def test_a_new_controller_keeps_an_isr_without_any_assigned_replica() -> None:
     assert cluster.state("a-0") == before
 
 
-@pytest.mark.parametrize("wish", [None, (1, 4)])
+@pytest.mark.parametrize("one", [None, (1, 4)])
 @pytest.mark.parametrize("steps", range(30))
 def test_a_cancellation_is_refused_when_a_new_replica_alone_stays_in_sync_at_any_step(
-    wish: tuple[int, ...] | None, steps: int
+    one: tuple[int, ...] | None, steps: int
 ) -> None:
     """The leader, a new replica, removes the last other ISR member while the controller handles the request."""
     cluster = Cluster()
@@ -262,7 +262,7 @@ def test_a_cancellation_is_refused_when_a_new_replica_alone_stays_in_sync_at_any
     assert node is not None
     shrinks = SetData(PATH, json.dumps({**cluster.data(PATH), "isr": [3]}).encode(), node.version)
     answers: list[Any] = []
-    start_reassignments(cluster.controller, {tp("a-0"): wish}, answers.append)
+    start_reassignments(cluster.controller, {tp("a-0"): one}, answers.append)
     passed = itertools.count()
     cluster.time.run_until(lambda: next(passed) == steps, max_ms=0, must_hold=False)
     cluster.tool.submit([shrinks], lambda _: None)

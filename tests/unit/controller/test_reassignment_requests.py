@@ -114,15 +114,15 @@ def test_a_cancelled_reassignment_is_no_longer_listed() -> None:
     assert sorted(cluster.data(znodes.topic_path("a"))["partitions"]["0"]) == [1, 2]
 
 
-@pytest.mark.parametrize("wish", [None, (4, 2)])
-def test_a_leader_cannot_add_a_replica_of_a_replaced_target_to_the_isr(wish: tuple[int, ...] | None) -> None:
+@pytest.mark.parametrize("one", [None, (4, 2)])
+def test_a_leader_cannot_add_a_replica_of_a_replaced_target_to_the_isr(one: tuple[int, ...] | None) -> None:
     """The leader's write may be in flight when the target is replaced and the replica's log is deleted."""
     cluster = started()
     move(cluster, ("a-0", (3, 2)))
     admission = cluster.zk(GetData(znodes.partition_state_path(tp("a-0"))))
     assert admission.stat is not None
     before = len(cluster.writes)
-    move(cluster, ("a-0", wish))
+    move(cluster, ("a-0", one))
     paths = [write.change.path for write in cluster.writes[before:]]
     assert paths[0] == znodes.partition_state_path(tp("a-0"))
     state = znodes.decode_partition_state("", admission.data, admission.stat.version).leader_and_isr
@@ -154,14 +154,14 @@ def test_a_repeated_request_keeps_the_running_reassignment() -> None:
     assert ongoing.assignment.adding == (3,)
 
 
-@pytest.mark.parametrize("wish", [None, (1, 2), (4, 2)])
-def test_a_reassignment_whose_new_replicas_alone_are_in_sync_cannot_be_cancelled(wish: tuple[int, ...] | None) -> None:
+@pytest.mark.parametrize("one", [None, (1, 2), (4, 2)])
+def test_a_reassignment_whose_new_replicas_alone_are_in_sync_cannot_be_cancelled(one: tuple[int, ...] | None) -> None:
     """Cancelling or replacing it would delete every replica that has all records."""
     cluster = started()
     move(cluster, ("a-0", (3, 4)))
     cluster.change_isr("a-0", [3], notify=False)
     cluster.settle()
-    (result,) = move(cluster, ("a-0", wish))
+    (result,) = move(cluster, ("a-0", one))
     assert type(result.error) is InvalidReplicaAssignmentError
     assert "all in-sync replicas [3]" in str(result.error)
     (ongoing,) = moves(cluster)

@@ -180,7 +180,7 @@ class IsrUpdates:
         partition.isr = isr
         partition.zk_version = zk_version
         # ZooKeeper had this leader after the proposal was made, so no successor had been elected by then.
-        partition.told_ms = max(partition.told_ms, proposal.decided_ms)
+        partition.confirmed_ms = max(partition.confirmed_ms, proposal.decided_ms)
 
     def _settled(self) -> None:
         self._partition.advance_high_watermark()

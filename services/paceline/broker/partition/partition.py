@@ -44,8 +44,10 @@ class Partition:
     __slots__ = (
         "_host",
         "adding_replicas",
+        "assigned_by",
         "bytes_in",
         "bytes_out",
+        "confirmed_ms",
         "controller_epoch",
         "follower_log",
         "followers",
@@ -63,8 +65,6 @@ class Partition:
         "removing_replicas",
         "replicas",
         "sessions",
-        "told_by",
-        "told_ms",
         "topic_id",
         "topic_partition",
         "zk_version",
@@ -98,11 +98,11 @@ class Partition:
         """Fetch sessions that include this partition."""
         self.registration = -1
         """Broker epoch of this broker in the last LeaderAndIsr that made it host the partition."""
-        self.told_by = -1
+        self.assigned_by = -1
         """Controller epoch of that LeaderAndIsr."""
         self.is_deposed = False
         """Whether an ISR write found another leader, or a newer epoch, in ZooKeeper; a LeaderAndIsr will follow."""
-        self.told_ms = NEVER
+        self.confirmed_ms = NEVER
         """Time at which the controller, or an ISR write, last confirmed this broker's leadership."""
         self.bytes_in = 0
         """Bytes that producers have appended to this replica, in all leader epochs."""
@@ -145,7 +145,7 @@ class Partition:
         self._set_followers(state, start_offset, was_leader)
         self.leader_id = self._host.broker_id
         self.leader_epoch = state.leader_epoch
-        self.told_ms = NEVER
+        self.confirmed_ms = NEVER
         self.is_deposed = False
         self.confirm_leadership()
         self.advance_high_watermark()
@@ -261,10 +261,10 @@ class Partition:
         if self.is_deposed:
             return False
         since_ms = self._host.proof_since_ms()
-        if self.told_ms >= since_ms:
+        if self.confirmed_ms >= since_ms:
             return True
         others = (self.followers.get(one) for one in self.maximal_isr if one != self._host.broker_id)
-        proved = proved_ms(self.told_ms, (NEVER if one is None else one.followed_ms() for one in others))
+        proved = proved_ms(self.confirmed_ms, (NEVER if one is None else one.followed_ms() for one in others))
         return proved is None or proved >= since_ms
 
     def confirm_leadership(self) -> None:
@@ -274,7 +274,7 @@ class Partition:
         elected.
         """
         if self._host.in_contact():
-            self.told_ms = self._host.now_ms()
+            self.confirmed_ms = self._host.now_ms()
 
     def _check_leader_epoch(self, current_leader_epoch: int | None) -> None:
         if current_leader_epoch is not None and current_leader_epoch != self.leader_epoch:

@@ -178,7 +178,7 @@ class ReplicaManager:
     def host(self, partition: Partition, controller_epoch: int, topic_id: str | None) -> None:
         """Host a partition of this topic, Online, as decided by the controller of that epoch."""
         partition.registration = self.broker_epoch
-        partition.told_by = controller_epoch
+        partition.assigned_by = controller_epoch
         self.hosted.add(partition, topic_id)
 
     def drop(self, topic_partition: TopicPartition) -> Partition | None:

@@ -114,8 +114,8 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
         self, request: control_pb.AlterReplicaLogDirsRequest, context: Any
     ) -> control_pb.AlterReplicaLogDirsResponse:
         """Assign replicas to log directories."""
-        wishes = convert.log_dir_wishes_from_proto(request.replicas)
-        errors = self._on_loop(lambda: self._core.get().alter_replica_log_dirs(wishes), context)
+        requested = convert.replica_log_dirs_from_proto(request.replicas)
+        errors = self._on_loop(lambda: self._core.get().alter_replica_log_dirs(requested), context)
         return control_pb.AlterReplicaLogDirsResponse(
             results=convert.log_dir_results_to_proto(request.replicas, errors)
         )

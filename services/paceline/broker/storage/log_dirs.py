@@ -17,7 +17,7 @@ from paceline.model.errors import (
     ReplicaNotAvailableError,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.model.log_dirs import LogDirView, LogDirWish, ReplicaOnDisk
+from paceline.model.log_dirs import LogDirView, ReplicaLogDir, ReplicaOnDisk
 
 
 def describe_log_dirs(manager: ReplicaManager, wanted: Collection[TopicPartition] | None) -> list[LogDirView]:
@@ -43,28 +43,28 @@ def _lag(manager: ReplicaManager, topic_partition: TopicPartition) -> int:
     return 0 if state is None else state.lag or 0
 
 
-def alter_replica_log_dirs(manager: ReplicaManager, wishes: Sequence[LogDirWish]) -> list[PacelineError | None]:
+def alter_replica_log_dirs(manager: ReplicaManager, requested: Sequence[ReplicaLogDir]) -> list[PacelineError | None]:
     """Return for each replica why the request is refused, None when it is in the directory."""
-    times = Counter(wish.topic_partition for wish in wishes)
+    times = Counter(replica.topic_partition for replica in requested)
     return [
-        InvalidRequestError(f"{wish.topic_partition} is listed more than once")
-        if times[wish.topic_partition] > 1
-        else _refusal(manager, wish)
-        for wish in wishes
+        InvalidRequestError(f"{replica.topic_partition} is listed more than once")
+        if times[replica.topic_partition] > 1
+        else _refusal(manager, replica)
+        for replica in requested
     ]
 
 
-def _refusal(manager: ReplicaManager, wish: LogDirWish) -> PacelineError | None:
-    logs, topic_partition = manager.logs, wish.topic_partition
-    if wish.path not in logs.log_dirs:
+def _refusal(manager: ReplicaManager, replica: ReplicaLogDir) -> PacelineError | None:
+    logs, topic_partition = manager.logs, replica.topic_partition
+    if replica.path not in logs.log_dirs:
         has = ", ".join(logs.log_dirs)
-        return LogDirNotFoundError(f"broker {manager.broker_id} has no log directory {wish.path!r}, it has {has}")
-    if wish.path not in logs.live_log_dirs or topic_partition in manager.offline:
-        return KafkaStorageError(f"log directory {wish.path}, or that of {topic_partition}, has failed")
+        return LogDirNotFoundError(f"broker {manager.broker_id} has no log directory {replica.path!r}, it has {has}")
+    if replica.path not in logs.live_log_dirs or topic_partition in manager.offline:
+        return KafkaStorageError(f"log directory {replica.path}, or that of {topic_partition}, has failed")
     log = logs.get(topic_partition)
     if log is None:
         return ReplicaNotAvailableError(f"broker {manager.broker_id} has no replica of {topic_partition}")
-    if log.directory.path == wish.path:
+    if log.directory.path == replica.path:
         return None
     return PolicyViolationError(
         f"brokers of this version do not move replicas between log directories; {topic_partition} stays in "

@@ -53,7 +53,7 @@ def _set_replaced_aside(manager: "ReplicaManager", request: UpdateMetadataReques
     hosted = manager.partitions
     for state in request.partitions:
         partition = hosted.get(state.topic_partition)
-        if partition is None or partition.told_by >= request.stamp.controller_epoch:
+        if partition is None or partition.assigned_by >= request.stamp.controller_epoch:
             continue
         if None not in (partition.topic_id, state.topic_id) and partition.topic_id != state.topic_id:
             _set_aside(manager, state.topic_partition, f"the topic was re-created with id {state.topic_id}")
@@ -75,7 +75,7 @@ def set_namesake_aside(manager: "ReplicaManager", state: LeaderAndIsrPartition, 
     hosted = manager.partitions.get(topic_partition)
     if log is None or log.directory.is_offline or manager.broker_id not in state.replicas:
         return
-    told = (-1, -1) if hosted is None else (hosted.registration, hosted.told_by)
+    told = (-1, -1) if hosted is None else (hosted.registration, hosted.assigned_by)
     if told[0] >= manager.broker_epoch and told[1] >= stamp.controller_epoch:
         return
     if None not in (log.topic_id, state.topic_id) and log.topic_id != state.topic_id:

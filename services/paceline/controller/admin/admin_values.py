@@ -36,7 +36,7 @@ class CreatePartitionsResult:
 
 
 @dataclass(frozen=True, slots=True)
-class ReassignmentWish:
+class RequestedReassignment:
     """Requested replicas of a partition; None cancels the running reassignment."""
 
     topic_partition: TopicPartition

@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from paceline.controller.admin.admin_values import ReassignmentWish
+from paceline.controller.admin.admin_values import RequestedReassignment
 from paceline.controller.components import ControllerComponents
 from paceline.controller.context import PartitionState, Replica, ReplicaState
 from paceline.controller.election.leader_election import ElectionStrategy
@@ -54,12 +54,12 @@ WRITE_ATTEMPTS = 10
 
 
 def alter_reassignments(
-    components: ControllerComponents, wishes: Sequence[ReassignmentWish], validate_only: bool = False
+    components: ControllerComponents, requested: Sequence[RequestedReassignment], validate_only: bool = False
 ) -> Flow[list[PartitionReassignmentResult]]:
     """Start, replace or, with None, cancel reassignments; the answer means submitted, not complete."""
-    asked = [wish.topic_partition for wish in wishes]
+    asked = [one.topic_partition for one in requested]
     times = Counter(asked)
-    targets = {wish.topic_partition: wish.target for wish in wishes if times[wish.topic_partition] == 1}
+    targets = {one.topic_partition: one.target for one in requested if times[one.topic_partition] == 1}
     results = {
         tp: PartitionReassignmentResult(tp, InvalidRequestError(f"{tp} is listed more than once"))
         for tp in asked

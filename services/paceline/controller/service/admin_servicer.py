@@ -26,7 +26,7 @@ from paceline.controller.admin.admin_values import (
     ElectionType,
     NewPartitions,
     OngoingReassignment,
-    ReassignmentWish,
+    RequestedReassignment,
     ResourceType,
 )
 from paceline.controller.events import AlterPartitionReassignments, CreateTopics, DeleteTopics, Request
@@ -140,15 +140,15 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb.AlterPartitionReassignmentsRequest, context: Any
     ) -> admin_pb.AlterPartitionReassignmentsResponse:
         """Start, replace or cancel reassignments."""
-        wishes = tuple(
-            ReassignmentWish(
-                TopicPartition(wish.topic, wish.partition),
-                tuple(wish.target.broker_ids) if wish.HasField("target") else None,
+        requested = tuple(
+            RequestedReassignment(
+                TopicPartition(partition.topic, partition.partition),
+                tuple(partition.target.broker_ids) if partition.HasField("target") else None,
             )
-            for wish in convert.bounded(request.partitions, MAX_PARTITIONS, "partitions")
+            for partition in convert.bounded(request.partitions, MAX_PARTITIONS, "partitions")
         )
         results = await self._ask(
-            partial(AlterPartitionReassignments, wishes, request.validate_only),
+            partial(AlterPartitionReassignments, requested, request.validate_only),
             _timeout_ms(request.timeout_ms, context),
         )
         return admin_pb.AlterPartitionReassignmentsResponse(
@@ -254,9 +254,9 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb.AlterReplicaLogDirsRequest, context: Any
     ) -> admin_pb.AlterReplicaLogDirsResponse:
         """Assign replicas to log directories of their brokers."""
-        wishes = convert.bounded(request.replicas, MAX_PARTITIONS, "replicas")
+        requested = convert.bounded(request.replicas, MAX_PARTITIONS, "replicas")
         timeout_s = _timeout_ms(request.timeout_ms, context) / 1000
-        results = await alter_replica_log_dirs(self._live_brokers(), wishes, timeout_s, self._asking())
+        results = await alter_replica_log_dirs(self._live_brokers(), requested, timeout_s, self._asking())
         return admin_pb.AlterReplicaLogDirsResponse(results=results)
 
     def _asking(self) -> AskingController:

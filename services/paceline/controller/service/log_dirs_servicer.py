@@ -123,17 +123,17 @@ async def _described(
 
 async def alter_replica_log_dirs(
     brokers: Mapping[int, LiveBroker],
-    wishes: Sequence[pb.ReplicaLogDir],
+    requested: Sequence[pb.ReplicaLogDir],
     timeout_s: float,
     asking: AskingController,
 ) -> list[pb.AlterReplicaLogDirResult]:
     """Return one result per replica, in the order of the request."""
     by_broker: dict[int, list[int]] = {}
-    for index, wish in enumerate(wishes):
-        by_broker.setdefault(wish.broker_id, []).append(index)
+    for index, replica in enumerate(requested):
+        by_broker.setdefault(replica.broker_id, []).append(index)
 
     async def ask(broker_id: int, indexes: list[int]) -> list[tuple[int, pb.AlterReplicaLogDirResult]]:
-        mine = [wishes[index] for index in indexes]
+        mine = [requested[index] for index in indexes]
         request = control_pb.AlterReplicaLogDirsRequest(replicas=mine, stamp=asking.stamp)
         answer = await _asked(
             brokers.get(broker_id),

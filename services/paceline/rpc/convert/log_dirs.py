@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
-from paceline.model.log_dirs import LogDirView, LogDirWish
+from paceline.model.log_dirs import LogDirView, ReplicaLogDir
 from paceline.v1 import admin_service_pb2 as pb
 
 
@@ -36,9 +36,9 @@ def log_dirs_to_proto(views: Iterable[LogDirView]) -> list[pb.LogDir]:
     ]
 
 
-def log_dir_wishes_from_proto(messages: Iterable[pb.ReplicaLogDir]) -> list[LogDirWish]:
+def replica_log_dirs_from_proto(messages: Iterable[pb.ReplicaLogDir]) -> list[ReplicaLogDir]:
     """Decode the requested log directory of each replica."""
-    return [LogDirWish(TopicPartition(one.topic, one.partition), one.path) for one in messages]
+    return [ReplicaLogDir(TopicPartition(one.topic, one.partition), one.path) for one in messages]
 
 
 def log_dir_results_to_proto(
@@ -47,10 +47,10 @@ def log_dir_results_to_proto(
     """Encode one result per requested replica."""
     return [
         pb.AlterReplicaLogDirResult(
-            broker_id=wish.broker_id,
-            topic=wish.topic,
-            partition=wish.partition,
+            broker_id=replica.broker_id,
+            topic=replica.topic,
+            partition=replica.partition,
             error=log_dir_error_to_proto(error),
         )
-        for wish, error in zip(messages, errors, strict=True)
+        for replica, error in zip(messages, errors, strict=True)
     ]
