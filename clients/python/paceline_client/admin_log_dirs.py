@@ -49,7 +49,7 @@ class BrokerLogDirs:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLogDirResult:
-    """Result for one replica; ``error`` is None when it is in the log_dirs directory."""
+    """Result for one replica; ``error`` is None when it is in the requested directory."""
 
     broker_id: int
     topic_partition: TopicPartition
