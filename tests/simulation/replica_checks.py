@@ -443,7 +443,7 @@ class ReplicaChecks:
         if before is None or before is log or record.is_unknowable:
             return
         kept = before.mirror.same_history(log.mirror)
-        if before.directory.is_offline or life.machine.has_died_at_work:
+        if before.directory.is_offline or (life.machine.has_died_at_work and life.broker_id not in record.damaged):
             # An append or a truncation that failed on storage, or was under way when the process died, may have
             # reached the file: it was answered as in doubt.
             common = min(before.mirror.end, log.mirror.end)
@@ -494,10 +494,8 @@ class ReplicaChecks:
             wanted.setdefault(mirror.epochs[index], max(mirror.bases[index], start))
         entries = {entry.epoch: entry.start_offset for entry in log.epochs.entries}
         if record.topic_partition.topic == OFFSETS_TOPIC:
-            # A follower of a compacted log may meet an epoch later than it began, or not at all.
-            wanted = {
-                epoch: max(first, entries.get(epoch, first)) for epoch, first in wanted.items() if epoch in entries
-            }
+            # Compaction may have removed every batch of an epoch, or its first ones: then it may have begun earlier.
+            wanted = {epoch: min(first, entries[epoch]) for epoch, first in wanted.items() if epoch in entries}
         extra = {epoch: start for epoch, start in entries.items() if epoch not in wanted}
         missing = {epoch: first for epoch, first in wanted.items() if entries.get(epoch) != first}
         if wanted and len(missing) == 1:

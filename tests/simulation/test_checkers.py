@@ -187,6 +187,7 @@ def log(*batches: tuple[int, int, int, int], high_watermark: int = 0) -> Observe
             log_end_offset=mirror.end,
             high_watermark=high_watermark,
             path="/data/t-0",
+            directory=SimpleNamespace(is_offline=False),
             config=SimpleNamespace(min_insync_replicas=1),
             epochs=SimpleNamespace(entries=[SimpleNamespace(epoch=e, start_offset=s) for e, s in entries.items()]),
         ),
@@ -403,6 +404,24 @@ def test_a_loss_is_excused_until_a_broker_with_every_record_has_registered(
     state(cluster, 1, 1, (1,), 3)
     state(cluster, 1, 1, (1, 2), 4)
     assert ("R5b" in violated(cluster)) is not excused
+
+
+@pytest.mark.parametrize("loses_power", [True, False], ids=["loses power", "crashes"])
+def test_a_broker_that_loses_power_in_a_compaction_may_lack_records(
+    cluster: SimulatedCluster, loses_power: bool
+) -> None:
+    """Only a crash, which keeps the page cache, leaves nothing but the interrupted append in doubt."""
+    record = prepared(cluster)
+    record.min_insync_replicas = 2
+    before, after = log((0, 2, 0, 5), (2, 4, 0, 6)), log((0, 2, 0, 5))
+    if loses_power:
+        record.damage(1)
+    life = broker(1, broker_epoch=-1)
+    life.machine = SimpleNamespace(has_died_at_work=True)
+    life.logs = SimpleNamespace(unexplained_gaps={})
+    cluster.checks.replicas._compare(life, record, after, before)
+    assert violated(cluster) == ()
+    assert (1 in record.damaged, 1 in record.incomplete) == (loses_power, loses_power)
 
 
 # Control
