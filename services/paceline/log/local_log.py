@@ -133,8 +133,9 @@ class LocalLog:
 
     def _note_replicated(self, segment: Segment, header: BatchHeader, view: memoryview, position: int) -> None:
         segment.note(header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset)
+        # Compaction may have removed the first batches of the epoch, so it may have begun at the log end.
+        self.epochs.assign(header.leader_epoch, min(self.end_offset, header.base_offset))
         self.end_offset = self.physical_end = header.last_offset + 1
-        self.epochs.assign(header.leader_epoch, header.base_offset)
         if header.producer_id >= 0:
             self.take_in_producer(segment, header, view, position)
 

@@ -107,6 +107,8 @@ class _Loader:
         self._log_start = log_start_offset
         self._power_lost = power_lost
         self._recovered_end = 0
+        self._epoch_limit = MAX_INT64
+        """End of the batch before, if it is known: a new epoch may have begun there."""
         self._recovered_epoch = -1
         self._limit = MAX_INT64
         self._result = LoadedLog(log)
@@ -242,6 +244,7 @@ class _Loader:
             names = {file_name(segment.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)}
             damaged = segment.offset_index.damaged or segment.time_index.damaged
             if damaged or (segment.size and not names <= self._names):
+                self._epoch_limit = MAX_INT64
                 removed = self._recover_segment(segment)
                 if removed:
                     self._recover_from(segments, index + 1, drop=True)
@@ -249,6 +252,8 @@ class _Loader:
 
     def _recover_from(self, segments: list[Segment], first: int, *, drop: bool = False) -> None:
         """Recover the segments from index ``first`` on, and remove all segments after the first that was cut."""
+        if first == 0 and segments:
+            self._epoch_limit = segments[0].base_offset if self._log_start is None else self._log_start
         for index in range(first, len(segments)):
             is_last = index + 1 == len(segments)
             end = MAX_INT64 if self._stopped_at is None else self._stopped_at
@@ -308,9 +313,11 @@ class _Loader:
             # The cache has no entries below the log start: a correction there would drop the epochs of later segments.
             first = max(header.base_offset, self._log_start or 0)
             if first <= header.last_offset and epochs.epoch_of(first) != header.leader_epoch:
-                epochs.truncate_from_end(first)
-                epochs.assign(header.leader_epoch, first)
-        self._recovered_end = header.last_offset + 1
+                # Compaction may have removed the first batches of the epoch.
+                begin = max(min(first, self._epoch_limit), self._log_start or 0)
+                epochs.truncate_from_end(begin)
+                epochs.assign(header.leader_epoch, begin)
+        self._recovered_end = self._epoch_limit = header.last_offset + 1
         return True
 
     def _is_displaced(self, header: BatchHeader) -> bool:
@@ -372,10 +379,14 @@ class _Loader:
         self._result.damaged.append(join(self._log.path, "leader-epoch-checkpoint"))
         epochs = self._log.epochs
         epochs.clear()
+        # Compaction may have removed the first batches of an epoch, so it may have begun where the batch before ends. A
+        # follower with batches of an older epoch above that offset must be truncated to it.
+        end = self._log.log_start_offset
         try:
             for segment in self._log.segments:
                 for _, header in segment.headers(0):
-                    epochs.assign(header.leader_epoch, header.base_offset)
+                    epochs.assign(header.leader_epoch, min(end, header.base_offset))
+                    end = header.last_offset + 1
         except CorruptMessageError as error:
             self._result.damaged.append(f"{self._log.path}: {error}")
         epochs.mark_dirty()

@@ -668,6 +668,33 @@ def test_epochs_are_rebuilt_when_their_file_is_empty_or_missing(damage: bytes | 
     assert loaded is not None and loaded.epochs.entries == known and known[0].start_offset == 0
 
 
+@pytest.mark.parametrize("damage", [b"not an epoch file", b"", None], ids=["damaged", "empty", "missing"])
+@pytest.mark.parametrize("is_flushed", [True, False], ids=["below the recovery point", "above the recovery point"])
+def test_rebuilt_epochs_begin_where_compaction_may_have_removed_their_first_batches(
+    damage: bytes | None, is_flushed: bool
+) -> None:
+    """A follower with other records at offset 0 in epoch 0 must be truncated to 0, not to the first batch left."""
+    files = MemoryFiles()
+    found, _ = manager(files, SMALL)
+    log = found.get_or_create(TP, "A" * 22, True)
+    for offset, epoch in ((2, 3), (3, 3), (7, 6)):
+        log.append_as_follower(batch(b"x", base_offset=offset, leader_epoch=epoch))
+    assert log.epochs.entries == [(3, 0), (6, 4)]
+    log.flush()
+    if is_flushed:
+        found.checkpoint_recovery_points()
+    crash(files)
+    (path,) = [name for name in files.contents if name.endswith("leader-epoch-checkpoint")]
+    if damage is None:
+        del files.contents[path]
+    else:
+        files.contents[path] = bytearray(damage)
+    again, _ = manager(files, SMALL)
+    loaded = again.get(TP)
+    assert loaded is not None and loaded.epochs.entries == [(3, 0), (6, 4)]
+    assert loaded.end_offset_for_epoch(0) == (0, 0)
+
+
 def test_meta_properties_are_written_to_every_directory() -> None:
     files = MemoryFiles()
     found, _ = manager(files, dirs=["/d1", "/d2"])
