@@ -42,6 +42,24 @@ def test_a_suspected_follower_leaves_isrs_that_keep_two_members() -> None:
     assert cluster.state("b-0") == "2/0 isr [2, 1] ce 1 v0", "one copy left is too few"
 
 
+@pytest.mark.parametrize("reported", [[2, 3], [2, 1]])
+def test_a_suspected_follower_leaves_an_isr_whose_growth_has_not_been_reported(reported: list[int]) -> None:
+    """A leader reports a larger ISR seconds later; until then acks=all would wait for a dead follower."""
+    cluster = started(("a", (2, 1, 3)))
+    cluster.change_isr("a-0", reported)
+    cluster.settle()
+    cluster.change_isr("a-0", [2, 1, 3], notify=False)
+    refuse(cluster, 1)
+    assert cluster.state("a-0").startswith("2/1 isr [2, 3]")
+
+
+def test_a_suspected_follower_stays_in_an_isr_whose_shrinking_has_not_been_reported() -> None:
+    cluster = started(("a", (2, 1, 3)))
+    cluster.change_isr("a-0", [2, 1], notify=False)
+    refuse(cluster, 1)
+    assert cluster.state("a-0") == "2/0 isr [2, 1] ce 1 v1", "one copy left is too few"
+
+
 def test_a_suspected_follower_stays_in_isrs_at_min_insync_replicas() -> None:
     cluster = started(("a", (2, 1, 3)), **{"min.insync.replicas": "3"})
     refuse(cluster, 1)

@@ -74,19 +74,17 @@ def _leave_isrs(components: ControllerComponents, broker_id: int) -> Flow[None]:
         topic_partition
         for topic_partition in _hosted(context, broker_id)
         if context.leadership[topic_partition].leader not in (broker_id, NO_LEADER)
-        and broker_id in context.leadership[topic_partition].isr
-        and len(context.leadership[topic_partition].isr) > MIN_REMAINING_ISR
+        and len(context.assignment(topic_partition).replicas) > MIN_REMAINING_ISR
     ]
     topics = {topic_partition.topic for topic_partition in followed}
     minimum = yield from components.unclean_config.current_min_insync_replicas(topics)
     yield from components.replicas.remove_from_isr(
         broker_id,
-        [
-            topic_partition
+        {
+            topic_partition: max(MIN_REMAINING_ISR, minimum[topic_partition.topic])
             for topic_partition in followed
             if topic_partition.topic in minimum
-            and len(context.leadership[topic_partition].isr) > minimum[topic_partition.topic]
-        ],
+        },
     )
 
 

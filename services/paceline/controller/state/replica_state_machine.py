@@ -4,8 +4,9 @@ Source: docs/protocol/controller.md#replica-states; Kafka 2.8 ReplicaStateMachin
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from paceline.controller.channel.request_batch import RequestBatch
 from paceline.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
@@ -214,36 +215,61 @@ class ReplicaStateMachine:
 
     # removal from the ISR
 
-    def remove_from_isr(self, broker_id: int, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
-        """Remove a registered broker from ISRs, and send the new leadership to every replica.
+    def remove_from_isr(self, broker_id: int, remaining: Mapping[TopicPartition, int]) -> Flow[None]:
+        """Remove a registered follower from ISRs, and send the new leadership to every replica.
 
         The broker itself gets it, too: if it is alive it must fetch with the new leader epoch.
+
+        Args:
+            broker_id: the follower.
+            remaining: how many members must stay in each partition's ISR; a smaller ISR keeps the broker.
         """
-        if not topic_partitions:
+        context = self._context
+
+        def may_leave(topic_partition: TopicPartition) -> bool:
+            known = context.leadership.get(topic_partition)
+            return known is not None and broker_id in known.isr and len(known.isr) > remaining[topic_partition]
+
+        # A leader reports a larger ISR after seconds, up to a minute later.
+        yield from self._refresh(
+            topic_partition
+            for topic_partition in remaining
+            if not may_leave(topic_partition)
+            and len(context.leadership[topic_partition].isr) < len(context.assignment(topic_partition).replicas)
+        )
+        members = [topic_partition for topic_partition in remaining if may_leave(topic_partition)]
+        if not members:
             return
         self._batch.new_batch()
-        removed = yield from self._remove_from_isr(broker_id, topic_partitions, fence=False)
+        removed = yield from self._remove_from_isr(broker_id, members, fence=False, remaining=remaining)
         for topic_partition, state in removed.items():
             assignment = self._context.assignment(topic_partition)
             self._batch.add_leader_and_isr(assignment.replicas, topic_partition, state, assignment, is_new=False)
         self._batch.send()
 
     def _remove_from_isr(
-        self, broker_id: int, topic_partitions: Sequence[TopicPartition], fence: bool
+        self,
+        broker_id: int,
+        topic_partitions: Sequence[TopicPartition],
+        fence: bool,
+        remaining: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> Flow[dict[TopicPartition, LeaderAndIsr]]:
         """Return the leadership of every partition whose ISR now lacks the broker, written or unchanged."""
         context = self._context
         removed: dict[TopicPartition, LeaderAndIsr] = {}
-        remaining = list(topic_partitions)
+        pending = list(topic_partitions)
         failed = {tp for tp in topic_partitions if not self._has_new_epoch(tp)} if fence else ()
         limit = self._committer.chunk_limit
-        while remaining:
-            yield from self._refresh_absentees(broker_id, remaining)
+        while pending:
+            # The leader may have added the broker since the ISR was cached.
+            yield from self._refresh(tp for tp in pending if broker_id not in context.leadership[tp].isr)
             writes = []
-            for topic_partition in remaining:
+            for topic_partition in pending:
                 known = context.leadership.get(topic_partition)
                 if known is None or known.controller_epoch > context.epoch:
                     self._report_failure(broker_id, topic_partition, known)
+                elif broker_id in known.isr and len(known.isr) <= remaining.get(topic_partition, 0):
+                    continue
                 elif (
                     broker_id in known.isr
                     or topic_partition in failed
@@ -261,14 +287,14 @@ class ReplicaStateMachine:
             for topic_partition, state in outcome.written.items():
                 context.remember(topic_partition, state)
                 removed[topic_partition] = state
-            remaining = []
+            pending = []
             for topic_partition, found in outcome.conflicted.items():
                 if found is None:
                     context.forget_leadership(topic_partition)
                     self._report_failure(broker_id, topic_partition, None)
                 else:
                     context.remember(topic_partition, found)
-                    remaining.append(topic_partition)
+                    pending.append(topic_partition)
             limit = max(1, limit // 2)
         return {tp: removed[tp] for tp in topic_partitions if tp in removed}
 
@@ -286,13 +312,11 @@ class ReplicaStateMachine:
         failed = topic_partition in self._context.on_offline_dirs.get(broker_id, ())
         return failed and broker_id in self._context.isr_history(topic_partition).former
 
-    def _refresh_absentees(self, broker_id: int, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
-        """Read the partitions whose cached ISR lacks the broker: the leader may have added the broker since then."""
+    def _refresh(self, topic_partitions: Iterable[TopicPartition]) -> Flow[None]:
+        """Read the partitions' states, except those that the running event has read."""
         context = self._context
         doubtful = [
-            topic_partition
-            for topic_partition in topic_partitions
-            if topic_partition not in context.seen_in_event and broker_id not in context.leadership[topic_partition].isr
+            topic_partition for topic_partition in topic_partitions if topic_partition not in context.seen_in_event
         ]
         if not doubtful:
             return
