@@ -1,4 +1,4 @@
-"""A cluster from docker-compose.yml for tests: thin, over the docker command and either version of compose."""
+"""Run the cluster of docker-compose.yml for tests, with the docker command and Docker Compose 2 or 1."""
 
 import contextlib
 import json
@@ -26,12 +26,12 @@ BROKERS = {1: "broker-1", 2: "broker-2", 3: "broker-3"}
 ZOOKEEPERS = ("zookeeper-1", "zookeeper-2", "zookeeper-3")
 CONTROLLERS = {1_000_000: "controller-1", 1_000_001: "controller-2"}
 CALL_TIMEOUT_S = 10.0
-"""A call to a container that was cut off ends without an answer; the load repeats it elsewhere."""
+"""Deadline of a call: an isolated container never responds, and the load retries at another broker."""
 _COMMAND_TIMEOUT_S = 180.0
 
 
 def run(command: Sequence[str], timeout_s: float = _COMMAND_TIMEOUT_S, **environment: str) -> str:
-    """Run a command in the repository and return what it printed; fail with its messages when it fails."""
+    """Run a command in the repository root and return its stdout; a non-zero exit code fails with its whole output."""
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=timeout_s
     )
@@ -40,7 +40,7 @@ def run(command: Sequence[str], timeout_s: float = _COMMAND_TIMEOUT_S, **environ
 
 
 def engine_problem() -> str | None:
-    """Return why no container can be started here, None when it can."""
+    """Return why no container can be started on this machine, or None if containers can be started."""
     try:
         done = subprocess.run(
             ["scripts/docker_engine.sh", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=120.0
@@ -51,7 +51,7 @@ def engine_problem() -> str | None:
 
 
 def remove_leftovers() -> None:
-    """Remove containers, volumes and networks of test runs whose process is gone."""
+    """Remove containers, volumes and networks of test runs whose process has ended."""
     for kind, remove in (
         ("ps -a", ["rm", "-f", "-v"]),
         ("volume ls", ["volume", "rm"]),
@@ -67,9 +67,9 @@ def remove_leftovers() -> None:
 
 @dataclass
 class ComposeCluster:
-    """ZooKeeper, two controllers and three brokers in containers, under a project name and ports of their own.
+    """ZooKeeper, two controllers and three brokers in containers, with their own project name and host ports.
 
-    ``overrides`` are further compose files, ``environment`` variables that they use.
+    ``overrides`` are additional Compose files; ``environment`` holds variables for the Compose files.
     """
 
     overrides: Sequence[Path] = ()
@@ -111,25 +111,25 @@ class ComposeCluster:
 
     @property
     def tls(self) -> TlsFiles:
-        """Certificate files of the client ``admin``, issued at the first use."""
+        """Certificate files of the client ``admin``, issued on first use."""
         folder = LOGS / f"{self.project}-certificates" / "admin"
         if not folder.exists():
             run(["scripts/certificate.sh", "admin"], **self._variables)
         return TlsFiles(folder / "ca.crt", folder / "client-admin.crt", folder / "client-admin.key")
 
     def client(self, *services: str, give_up: Callable[[], bool] = lambda: False) -> StubClient:
-        """Return a client on the EXTERNAL listeners of these services, of all brokers when none is named."""
+        """Return a client that bootstraps from the EXTERNAL listeners of the services, by default of all brokers."""
         addresses = [self.address(service) for service in services] or self.bootstrap
         return StubClient(addresses, give_up=give_up, tls=self.tls, call_timeout_s=CALL_TIMEOUT_S)
 
     def load(self, topic: str, partitions: int) -> VerifiedLoad:
-        """Return an idempotent producer in the background; use it as a context manager."""
+        """Return a context manager that writes with an idempotent producer in the background."""
         return VerifiedLoad(
             self.bootstrap, topic, partitions, tls=self.tls, idempotent=True, call_timeout_s=CALL_TIMEOUT_S
         )
 
     def up(self, timeout_s: float = 600.0) -> None:
-        """Start everything and return when every container is healthy."""
+        """Start all services and wait until the brokers and controllers are healthy."""
         deadline = time.monotonic() + timeout_s
         self.compose("up", "-d", "--no-build", timeout_s=timeout_s)
         for service in self._ports:
@@ -153,13 +153,13 @@ class ComposeCluster:
         return listing[0]
 
     def inspect(self, service: str) -> dict[str, Any]:
-        """Return what the engine knows of the container."""
+        """Return the output of ``docker inspect`` for the container."""
         (details,) = json.loads(run(["docker", "inspect", self.container(service)]))
         assert isinstance(details, dict)
         return details
 
     def wait_healthy(self, service: str, timeout_s: float = 240.0) -> None:
-        """Return when the engine calls the container healthy."""
+        """Wait until the container is running and its health check succeeds."""
         container = self.container(service)
         form = "{{.State.Status}} {{if .State.Health}}{{.State.Health.Status}}{{end}}"
         states: list[str] = []
@@ -175,34 +175,34 @@ class ComposeCluster:
             raise AssertionError(f"{failure} (its state is {states[-1]!r})\n{logs}") from None
 
     def kill(self, service: str) -> None:
-        """Send SIGKILL to the container's process; it stays down."""
+        """Send SIGKILL to the container's process; Docker does not restart the container."""
         run(["docker", "kill", "-s", "KILL", self.container(service)])
 
     def stop(self, service: str) -> int:
-        """Stop the container the orderly way, within its grace period, and return its exit code."""
+        """Stop the container with a grace period of 30 s before SIGKILL, and return its exit code."""
         run(["docker", "stop", "-t", "30", self.container(service)], timeout_s=240.0)
         return int(self.inspect(service)["State"]["ExitCode"])
 
     def start_all(self, *services: str) -> None:
-        """Start containers with one command, and return before they serve."""
+        """Start the containers with one command, without waiting until they are healthy."""
         run(["docker", "start", *(self.container(service) for service in services)])
 
     def kill_all(self, *services: str) -> None:
-        """Kill containers with one command."""
+        """Kill the containers with one command."""
         run(["docker", "kill", *(self.container(service) for service in services)])
 
     def log(self, service: str, lines: int) -> str:
-        """Return the end of the container's log."""
+        """Return the last lines of the container's log."""
         command = ["docker", "logs", "--tail", str(lines), self.container(service)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S)
         return done.stdout + done.stderr
 
     def health(self, service: str) -> str:
-        """Return the health of a container, as its health check sees it."""
+        """Return the result of the container's health check, empty if it has none."""
         return str(self.inspect(service)["State"].get("Health", {}).get("Status", ""))
 
     def state_changes(self, service: str) -> list[dict[str, Any]]:
-        """Return the state changes that a broker or controller has logged since it was created."""
+        """Return the state-change log entries of a broker or controller since its container was created."""
         command = ["docker", "logs", self.container(service)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S)
         lines = (done.stdout + done.stderr).splitlines()
@@ -213,23 +213,23 @@ class ComposeCluster:
         ]
 
     def start(self, service: str) -> None:
-        """Start a container that is down, with its data, and wait until it is healthy."""
+        """Start a stopped container with its existing data, and wait until it is healthy."""
         run(["docker", "start", self.container(service)])
         self.wait_healthy(service)
 
     def pause(self, service: str) -> None:
-        """Freeze the container's processes."""
+        """Pause the container's processes."""
         run(["docker", "pause", self.container(service)])
 
     def unpause(self, service: str) -> None:
-        """Continue them."""
+        """Resume the container's paused processes."""
         run(["docker", "unpause", self.container(service)])
 
     @contextlib.contextmanager
     def cut_off(self, service: str, *peers: str, only: faults.Direction | None = None) -> Iterator[None]:
-        """Drop packets between a container and its peers, all others when none is named, while the block runs.
+        """Drop packets between a container and its peers while the block runs.
 
-        With ``only`` packets in the other direction pass.
+        Without peers, all packets except loopback are dropped; with ``only``, packets of one direction alone.
         """
         addresses = [address for peer in peers for address in self.addresses(peer)]
         pid = self.inspect(service)["State"]["Pid"]
@@ -240,12 +240,12 @@ class ComposeCluster:
             faults.pass_packets(pid)
 
     def addresses(self, service: str) -> list[str]:
-        """Return the container's addresses in every network."""
+        """Return the container's IP address in each of its networks."""
         networks = self.inspect(service)["NetworkSettings"]["Networks"]
         return [network["IPAddress"] for network in networks.values() if network["IPAddress"]]
 
     def heal(self) -> None:
-        """Start, unpause and reconnect containers, so that the next test finds a whole cluster."""
+        """Start, unpause and reconnect all containers, and wait until they are healthy."""
         for service in (*ZOOKEEPERS, *self._ports):
             state = self.inspect(service)["State"]
             if state["Paused"]:
@@ -258,7 +258,7 @@ class ComposeCluster:
             self.wait_healthy(service)
 
     def collect(self, name: str) -> Path:
-        """Write every container's log and state below build/containers and return the folder."""
+        """Write every container's log and state to a folder below build/containers, and return the folder."""
         folder = LOGS / f"{self.project}-{name}"
         folder.mkdir(parents=True, exist_ok=True)
         for service in (*ZOOKEEPERS, *self._ports):

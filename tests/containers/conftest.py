@@ -1,4 +1,4 @@
-"""One cluster in containers for all tests here, made whole again before each test, its logs kept when a test fails."""
+"""One cluster in containers for all tests of this package, repaired before each test; failed tests keep its logs."""
 
 import subprocess
 from collections.abc import Generator, Iterator
@@ -14,7 +14,7 @@ _FAILED = pytest.StashKey[bool]()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note on the test that it failed, for the fixture that keeps the logs."""
+    """Mark a failed test, so that the fixture ``cluster`` keeps the logs."""
     report = yield
     if report.failed:
         item.stash[_FAILED] = True
@@ -23,7 +23,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="package")
 def images() -> None:
-    """Images of the code as it is now; skips where there is no engine."""
+    """Build the images of the working tree; skip if containers or network faults are impossible on this machine."""
     problem = engine_problem()
     if problem is not None:
         pytest.skip(f"containers cannot be started here: {problem}")
@@ -37,7 +37,7 @@ def images() -> None:
 
 @pytest.fixture(scope="package")
 def whole_run(images: None) -> Iterator[ComposeCluster]:
-    """The cluster; tests ask for `cluster` instead."""
+    """Start one cluster for the whole package; tests use the fixture ``cluster``."""
     cluster = ComposeCluster()
     try:
         try:
@@ -52,7 +52,7 @@ def whole_run(images: None) -> Iterator[ComposeCluster]:
 
 @pytest.fixture
 def cluster(whole_run: ComposeCluster, request: pytest.FixtureRequest) -> Iterator[ComposeCluster]:
-    """The cluster with every process up; whatever a test breaks is mended before the next."""
+    """Provide the cluster with every container healthy, after repairing the faults of earlier tests."""
     whole_run.heal()
     yield whole_run
     if request.node.stash.get(_FAILED, False):
@@ -61,6 +61,6 @@ def cluster(whole_run: ComposeCluster, request: pytest.FixtureRequest) -> Iterat
 
 @pytest.fixture
 def client(cluster: ComposeCluster) -> Iterator[StubClient]:
-    """A client on the EXTERNAL listeners."""
+    """Provide a client that bootstraps from the EXTERNAL listeners of all brokers."""
     with cluster.client() as stub_client:
         yield stub_client

@@ -1,4 +1,4 @@
-"""Network faults of a container: rules of iptables in its network namespace, set from the host, which needs root."""
+"""Network faults of a container: iptables rules in its network namespace, set from the host as root."""
 
 import enum
 import os
@@ -8,14 +8,14 @@ from collections.abc import Iterable
 
 
 class Direction(enum.Enum):
-    """A direction of packets, as the container sees it; the value is the chain of iptables."""
+    """Direction of packets as the container sees it; the value is the iptables chain."""
 
     INCOMING = "INPUT"
     OUTGOING = "OUTPUT"
 
 
 def problem() -> str | None:
-    """Return why rules cannot be set here, None when they can."""
+    """Return why iptables rules cannot be set on this machine, or None if they can."""
     if os.geteuid() != 0:
         return "network faults need root: rules of iptables in the containers' network namespaces"
     missing = [name for name in ("nsenter", "iptables") if shutil.which(name) is None]
@@ -23,7 +23,7 @@ def problem() -> str | None:
 
 
 def drop_packets(pid: int, addresses: Iterable[str], only: Direction | None = None) -> None:
-    """Drop packets between the container of a process and these addresses, or all but loopback when there is none."""
+    """Drop packets between the container of a process and the addresses; without addresses, all except loopback."""
     found = list(addresses)
     for direction in (only,) if only is not None else Direction:
         if found:
@@ -36,7 +36,7 @@ def drop_packets(pid: int, addresses: Iterable[str], only: Direction | None = No
 
 
 def pass_packets(pid: int) -> None:
-    """Remove all rules of `drop_packets`."""
+    """Remove the rules that `drop_packets` has set."""
     for direction in Direction:
         _iptables(pid, "-F", direction.value)
 

@@ -1,4 +1,4 @@
-"""Programs of other languages, and a Spark job, inside the clients' network while the leader's container is killed."""
+"""Go and Java programs and a Spark job in the clients' network lose no record when the leader's container is killed."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ LAKE = "/srv/paceline/lake"
 
 @dataclass(frozen=True)
 class Program:
-    """The sample "failover" of a language, and how a container runs it."""
+    """The sample "failover" of a language: image, command, mounts and environment of its container."""
 
     image: str
     command: tuple[str, ...]
@@ -106,7 +106,7 @@ def test_a_client_loses_nothing_when_the_leaders_container_is_killed(
 
 
 def _while_running(program: subprocess.Popen[str], condition: Callable[[], int], what: str) -> int:
-    """Wait until the condition holds; fail with the program's messages when it ends before that."""
+    """Wait for a non-zero result of the condition and return it; fail with the program's output if it exits first."""
 
     def look() -> int:
         if program.poll() is not None:
@@ -169,7 +169,7 @@ def test_a_spark_job_copies_every_record_once_when_the_leaders_container_is_kill
 
 @contextmanager
 def _spark(cluster: ComposeCluster) -> Iterator[None]:
-    """A Spark master and a worker beside the cluster."""
+    """Run a Spark master and a worker next to the cluster while the block runs."""
     services = ("spark-master", "spark-worker-1")
     cluster.compose("--profile", "pipeline", "up", "-d", "--no-build", "--no-deps", *services, timeout_s=300.0)
     try:
@@ -185,7 +185,7 @@ def _spark(cluster: ComposeCluster) -> Iterator[None]:
 
 @contextmanager
 def _driver(cluster: ComposeCluster, *command: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a command in a container of Spark's image with the volume of the tables; it ends with the block."""
+    """Run a command in a container of the pipeline image with the volume of the tables; remove it after the block."""
     name = f"{cluster.project}-driver"
     started = [
         *["docker", "run", "--rm", "--name", name, "--network", f"{cluster.project}_front", "--tmpfs", "/tmp:exec"],
@@ -210,7 +210,7 @@ def _driver(cluster: ComposeCluster, *command: str) -> Iterator[subprocess.Popen
 
 
 def _commits(cluster: ComposeCluster, table: str) -> int:
-    """Return how many manifests the table has; 0 before the driver's container runs."""
+    """Return the number of manifests of the table, 0 before the driver's container runs."""
     look = f"ls {table}/_paceline 2>/dev/null | grep -c json"
     command = ["docker", "exec", f"{cluster.project}-driver", "sh", "-c", look]
     found = subprocess.run(command, capture_output=True, text=True, timeout=180.0)

@@ -1,4 +1,4 @@
-"""Breaks a cluster in containers under load, from outside, through the EXTERNAL listeners."""
+"""Containers are killed, stopped, paused and isolated under load from clients on the EXTERNAL listeners."""
 
 import pytest
 

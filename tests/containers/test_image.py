@@ -1,4 +1,4 @@
-"""Properties of the images: a user without rights, a read-only root file system, a size limit, a health check."""
+"""Properties of the images: an unprivileged user, a read-only root file system, a size budget, a health check."""
 
 import json
 
@@ -10,14 +10,14 @@ pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
 
 IMAGE = "paceline:dev"
 SIZE_BUDGET_MB = 250
-"""Debian and Python take 125 to 150 of it."""
+"""Debian and Python use 125 to 150 MB of the budget."""
 
 _RUN = ["docker", "run", "--rm", "--network", "none", "--read-only", "--cap-drop", "ALL", "--tmpfs", "/tmp"]
 
 
 @pytest.fixture(autouse=True)
 def built(images: None) -> None:
-    """Every test here needs the image."""
+    """Build the images before the first test of this module."""
 
 
 def test_the_image_keeps_to_its_size_budget() -> None:

@@ -1,4 +1,4 @@
-"""Cuts a broker off: from everything one way, from ZooKeeper, from the controllers, from one peer; under load."""
+"""Network partitions of a broker under load: one-way, from ZooKeeper, from the controllers, from another broker."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Operations on a running cluster: moves, deletions, a slow follower, a full disk, an upgrade; under load."""
+"""A cluster under load: reassignment, topic deletion, a paused follower, a full disk, a rolling upgrade."""
 
 import time
 from pathlib import Path
@@ -24,9 +24,9 @@ pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800), in_every_run]
 LAG_LIMIT_MS = 2_000
 """``replica.lag.time.max.ms`` of config/dev.properties."""
 FETCH_WAIT_MS = 500
-"""``replica.fetch.wait.max.ms``: a follower may have caught up so long before it was paused."""
+"""``replica.fetch.wait.max.ms``: the follower may have last caught up this long before the pause."""
 PREVIOUS = "compose: secure the containers by default"
-"""Subject of the first commit with the secured compose file, which is the file that tests start."""
+"""Subject of the commit to upgrade from: the first with the secured Compose file, which the tests start."""
 
 
 def test_a_topic_deleted_while_a_broker_is_down_is_deleted_there_later(
@@ -70,7 +70,7 @@ def test_a_partition_with_one_replica_moves_under_load(cluster: ComposeCluster, 
 def test_a_paused_follower_leaves_the_isr_between_once_and_one_and_a_half_times_the_limit(
     cluster: ComposeCluster, client: StubClient
 ) -> None:
-    # The upper bound needs a machine that runs the leader's check in time: one of three attempts suffices.
+    # A busy machine may run the leader's ISR check late, so one of three attempts has to meet the upper bound.
     delays_ms = []
     for attempt in range(3):
         topic = f"paused-follower-{attempt}"
@@ -97,7 +97,8 @@ def test_a_paused_follower_leaves_the_isr_between_once_and_one_and_a_half_times_
                 return follower not in client.describe_topic(topic).partitions[0].isr
 
             eventually(left, 120.0, f"broker {follower} leaves the ISR of {topic}/0")
-            # Without an entry the leader was late: the session of the follower ended, and the controller removed it.
+            # No entry means that the follower's session expired before the leader's ISR check, so that the controller
+            # removed the follower from the ISR.
             at_ms = min(shrunk_ms(), default=float("inf"))
             cluster.unpause(BROKERS[follower])
         assert at_ms - before_ms >= LAG_LIMIT_MS - FETCH_WAIT_MS
@@ -134,7 +135,7 @@ def test_a_full_log_directory_goes_offline_and_loses_nothing(images: None, tmp_p
 
                 eventually(failed, 240.0, "broker 3 has taken the full directory offline")
                 await_progress(load, 100)
-                # The container's tmpfs is empty after a restart: the replicas are copied again.
+                # A restart empties the tmpfs of the small directory, so its replicas are copied from the leaders again.
                 cluster.stop("broker-3")
                 cluster.start("broker-3")
                 await_full_isr(client, topic, HEALED_WITHIN_S)
@@ -167,7 +168,7 @@ def test_a_cluster_of_the_previous_image_is_upgraded_in_turn_under_load(images: 
 
 
 def _previous_image(folder: Path) -> str:
-    """Return an image of an earlier commit, built once; skip where the history does not reach back to it."""
+    """Return the image of the commit `PREVIOUS`, built at most once; skip if the clone does not have the commit."""
     commit = run(["git", "log", "-1", "--format=%h", "--fixed-strings", f"--grep={PREVIOUS}"]).strip()
     if not commit:
         pytest.skip(f"this clone has no commit {PREVIOUS!r}")

@@ -1,4 +1,4 @@
-"""Starts out of order and all at once, loses ZooKeeper, and restarts everything in turn; under load."""
+"""Restarts of all containers at once, in the wrong order, after the loss of ZooKeeper, and one by one."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_the_cluster_serves_again_after_zookeeper_was_lost(
     topic = f"zookeeper-lost-{len(lost)}"
     with under_load(cluster, client, topic) as load:
         cluster.kill_all(*lost)
-        # Longer than the session time-out: what brokers acknowledge meanwhile has to survive, too.
+        # The outage exceeds the session timeout; records acknowledged during the outage must not be lost either.
         eventually(
             lambda: cluster.health("controller-1") != "healthy" and cluster.health("controller-2") != "healthy",
             240.0,

@@ -1,4 +1,4 @@
-"""The compose file is secure without further steps: TLS everywhere, secrets in private files, two networks."""
+"""The Compose file is secure by default: TLS everywhere, secrets in private files, two networks."""
 
 import subprocess
 
@@ -14,7 +14,7 @@ NODES = (*BROKERS.values(), *CONTROLLERS.values())
 
 
 def _listens(cluster: ComposeCluster, network: str, host: str, port: int) -> bool:
-    """Return whether a container in that network alone can open a connection."""
+    """Return whether a container attached to this network alone can connect to the port."""
     script = f"import socket; socket.create_connection(({host!r}, {port}), 5)"
     command = [
         "docker",

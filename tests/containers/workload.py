@@ -1,4 +1,4 @@
-"""A topic under load in a cluster of containers, and the checks that follow every fault."""
+"""A topic under load in a cluster of containers, and the checks after every fault."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 
 PARTITIONS = 3
 HEALED_WITHIN_S = 90.0
-"""After the end of a fault every replica is in sync within this time, on a machine of two busy cores."""
+"""Every replica is in sync again this soon after the end of a fault, even on a machine with two busy cores."""
 PATIENCE_S = 240.0
 
 in_every_run = pytest.mark.skipif(
@@ -25,13 +25,13 @@ in_every_run = pytest.mark.skipif(
 
 
 def make_topic(client: StubClient, name: str) -> None:
-    """Create a topic with three replicas, of which two must have a record, and wait until all are in sync."""
+    """Create a topic with three replicas and min.insync.replicas=2, and wait until all replicas are in sync."""
     client.create_topic(name, PARTITIONS, 3, min_insync_replicas="2")
     await_full_isr(client, name)
 
 
 def await_full_isr(client: StubClient, topic: str, timeout_s: float = PATIENCE_S) -> None:
-    """Return when every replica is in sync."""
+    """Wait until every replica of the topic is in sync."""
     eventually(
         lambda: all(len(partition.isr) == 3 for partition in client.describe_topic(topic).partitions),
         timeout_s,
@@ -40,12 +40,12 @@ def await_full_isr(client: StubClient, topic: str, timeout_s: float = PATIENCE_S
 
 
 def leader_of(client: StubClient, topic: str, partition: int) -> int:
-    """Return the leader's id, 0 for none."""
+    """Return the broker id of the leader, 0 if the partition has no leader."""
     return client.describe_topic(topic).partitions[partition].leader
 
 
 def await_other_leader(client: StubClient, topic: str, old: int, timeout_s: float = PATIENCE_S) -> None:
-    """Return when another broker leads each partition."""
+    """Wait until every partition has a leader other than ``old``."""
 
     def moved() -> bool:
         partitions = client.describe_topic(topic).partitions
@@ -55,7 +55,7 @@ def await_other_leader(client: StubClient, topic: str, old: int, timeout_s: floa
 
 
 def await_progress(load: VerifiedLoad, records: int, timeout_s: float = PATIENCE_S) -> None:
-    """Wait until so many more records were acknowledged in every partition."""
+    """Wait until each partition has this many more acknowledged records."""
     goal = [load.count(partition) + records for partition in range(PARTITIONS)]
 
     def reached() -> bool:
@@ -67,7 +67,7 @@ def await_progress(load: VerifiedLoad, records: int, timeout_s: float = PATIENCE
 
 
 def agrees(cluster: ComposeCluster, client: StubClient, topic: str, broker: int) -> bool:
-    """Return whether a broker names the same leaders and epochs as the others do."""
+    """Return whether a broker's metadata has the same leaders and leader epochs as the rest of the cluster."""
 
     def leaders(description: metadata_service_pb2.TopicDescription) -> list[tuple[int, int]]:
         return [(partition.leader, partition.leader_epoch) for partition in description.partitions]
@@ -81,10 +81,10 @@ def agrees(cluster: ComposeCluster, client: StubClient, topic: str, broker: int)
 
 @contextlib.contextmanager
 def under_load(cluster: ComposeCluster, client: StubClient, topic: str) -> Iterator[VerifiedLoad]:
-    """Write to a new topic while the block runs; then check that the cluster healed and kept its promises.
+    """Write to a new topic while the block runs, then check the records and the cluster.
 
-    No acknowledged record is lost or doubled, the order is kept, every replica is in sync within `HEALED_WITHIN_S`, and
-    no leader epoch had two leaders.
+    No acknowledged record is lost or duplicated, the order is kept, every replica is in sync again within
+    `HEALED_WITHIN_S`, and no leader epoch had two leaders.
     """
     make_topic(client, topic)
     with cluster.load(topic, PARTITIONS) as load:
@@ -97,7 +97,7 @@ def under_load(cluster: ComposeCluster, client: StubClient, topic: str) -> Itera
 
 
 def leaders_of_one_epoch(cluster: ComposeCluster) -> list[str]:
-    """Return the partitions of which two brokers became leader in the same epoch."""
+    """Return the partitions for which several brokers became leader in the same leader epoch."""
     leaders: dict[tuple[str, int, int], set[int]] = {}
     for service in BROKERS.values():
         for change in cluster.state_changes(service):

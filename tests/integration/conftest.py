@@ -14,12 +14,12 @@ PATIENT = {
     "controller.broker.lease.ms": "30000",
     "replica.lag.time.max.ms": "15000",
 }
-"""Nobody breaks this cluster, so nobody has to be found dead soon; and a busy machine breaks nothing by being slow."""
+"""Long timeouts: no test breaks this cluster, and a slow machine must not cause elections or shrink an ISR."""
 
 
 @pytest.fixture(scope="package")
 def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Two controllers and three brokers without faults; each test uses its own topics."""
+    """Start two controllers and three brokers that no test breaks; each test uses its own topics."""
     try:
         java_path()
     except JavaNotFoundError as error:

@@ -1,8 +1,8 @@
-"""Brokers for tests of the client: real gRPC on loopback, logs in memory, and every failure on request.
+"""Fake brokers for client tests: real gRPC on loopback, logs in memory, and failures that a test injects.
 
-They keep Kafka's rules where the client depends on them: sequences of idempotent producers, leader epochs, incremental
-fetch sessions, divergence. They do not replicate: all brokers of a `FakeCluster` share its logs, so moving a leader
-loses nothing unless a test says so.
+The brokers follow Kafka's rules where the client depends on them: sequence numbers of idempotent producers, leader
+epochs, incremental fetch sessions, diverging epochs. They do not replicate: all brokers of a `FakeCluster` share its
+logs, so a leader change loses no record unless the test truncates the log.
 """
 
 import threading
@@ -40,7 +40,7 @@ ALWAYS = 1 << 30
 
 
 class Log:
-    """One partition: whole batches, and the sequences of its producers."""
+    """The log of one partition: whole batches, and the latest sequence numbers of each producer."""
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
@@ -77,13 +77,13 @@ class Log:
         self.epochs.append((self.epoch, self.end))
 
     def truncate(self, offset: int) -> None:
-        """An unclean election: everything from ``offset`` on, a batch boundary, is gone."""
+        """Remove all batches from ``offset``, a batch boundary, to the end, as an unclean election may do."""
         self.batches = [batch for batch in self.batches if parse_header(batch).last_offset < offset]
         self.end = offset
         self.epochs = [(epoch, min(start, offset)) for epoch, start in self.epochs]
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (largest epoch not above ``epoch``, its end)."""
+        """Return the largest epoch not above ``epoch``, and the exclusive end offset of that epoch."""
         known = [(e, start) for e, start in self.epochs if e <= epoch]
         later = [start for e, start in self.epochs if e > epoch]
         return known[-1][0], (later[0] if later else self.end)
@@ -103,46 +103,46 @@ class Log:
 
 @dataclass
 class Faults:
-    """What the brokers shall do wrong; counters run down to nothing."""
+    """Failures that the brokers inject; a counter or list is used up by its failures, the others persist."""
 
     drop_before: int = 0
-    """Produce requests that break before the append."""
+    """Number of Produce requests that fail before the append."""
     drop_after: int = 0
-    """Produce requests that break after it: the answer is lost."""
+    """Number of Produce requests that fail after the append, so that the response is lost."""
     refuse: list[ErrorCode] = field(default_factory=list)
-    """Errors for the next partitions of Produce, nothing appended."""
+    """Errors for the next partitions of Produce requests; these partitions append nothing."""
     refuse_always: ErrorCode | None = None
     fetch_refuse: list[ErrorCode] = field(default_factory=list)
     fetch_abort: PacelineError | None = None
-    """What every fetch as a whole is refused with."""
+    """Error that fails every Fetch request as a whole."""
     hold_produce: threading.Event | None = None
-    """While it is not set, Produce waits."""
+    """Produce waits until this event is set."""
     hold_metadata: threading.Event | None = None
-    """While it is not set, DescribeCluster waits."""
+    """DescribeCluster waits until this event is set."""
     no_producer_ids: bool = False
     no_streams: bool = False
-    """Brokers know no ProduceStream, as those of another make might not."""
+    """ProduceStream and FetchStream return UNIMPLEMENTED, as on a broker without streams."""
     forget_sessions: int = 0
     read_replica: int | None = None
-    """Broker that leaders send consumers to who say their rack."""
+    """Preferred read replica in the responses to consumers with a rack."""
     follower_refuse: list[ErrorCode] = field(default_factory=list)
-    """Errors for the next reads there."""
+    """Errors for the next fetches of consumers with a rack from a follower."""
     knows_nobody: int | None = None
-    """A broker that no controller has told anything yet."""
+    """Id of a broker that has not received metadata from a controller yet."""
     abort: dict[str, list[PacelineError]] = field(default_factory=dict)
-    """What the next calls as a whole are refused with, by the name of the method."""
+    """Errors that fail the next calls as a whole, by method name."""
     isr: list[int] | None = None
-    """In-sync replicas that metadata speaks of; None for all brokers."""
+    """ISR of every partition in the metadata; None stands for all brokers."""
 
 
 class FakeCluster:
-    """Logs and metadata shared by its brokers."""
+    """Fake brokers and controllers with the logs and metadata that they share."""
 
     def __init__(self, brokers: int = 2) -> None:
         self.lock = threading.Condition()
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[str, str] = {}
-        """Ids of topics that were made anew."""
+        """Ids of re-created topics."""
         self.faults = Faults()
         self.brokers = {broker_id: FakeBroker(self, broker_id) for broker_id in range(1, brokers + 1)}
         self.controller = FakeBroker(self, CONTROLLER_ID)
@@ -150,18 +150,18 @@ class FakeCluster:
         self.next_producer_id = 100
         self.hide_leader_changes = False
         self.calls: Counter[str] = Counter()
-        """Calls of Produce, Fetch, DescribeTopics and CreateTopics."""
+        """Number of Produce, Fetch, DescribeTopics and CreateTopics calls."""
         self.metadata_requests = 0
         self.produce_requests = 0
         self.producer_id_requests_s: list[float] = []
-        """When each came."""
+        """Monotonic time of each InitProducerId request."""
         self.streamed_fetches = 0
         self.streamed_requests = 0
-        """How many of them came over streams."""
+        """Number of Produce requests that arrived over streams."""
         self.fetched_partitions: list[int] = []
-        """How many partitions each fetch named."""
+        """Number of partitions in each Fetch request."""
         self.served: Counter[int] = Counter()
-        """Reads that gave records, by broker."""
+        """Number of partition reads that returned records, by broker id."""
         self.created: dict[str, admin.NewTopic] = {}
         self.create_error: ErrorCode | None = None
 
@@ -179,14 +179,14 @@ class FakeCluster:
         return ",".join(broker.address for broker in self.brokers.values())
 
     def topic(self, name: str, partitions: int = 1) -> None:
-        """Make a topic whose partitions are led by the brokers in turn."""
+        """Create a topic and spread the leaders of its partitions over the brokers round-robin."""
         with self.lock:
             for index in range(partitions):
                 log = self.logs[TopicPartition(name, index)] = Log()
                 log.leader = 1 + index % len(self.brokers)
 
     def make_anew(self, name: str, partitions: int) -> None:
-        """Delete a topic and make another one of its name."""
+        """Delete a topic and create a topic of the same name with another id."""
         with self.lock:
             for topic_partition in [each for each in self.logs if each.topic == name]:
                 del self.logs[topic_partition]
@@ -197,14 +197,14 @@ class FakeCluster:
         return self.topic_ids.get(name, f"id-of-{name}")
 
     def begin_at(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Let an empty log begin at an offset, as one does whose records before it were deleted."""
+        """Set start and end of an empty log to an offset, as if all records before it had been deleted."""
         with self.lock:
             log = self.logs[topic_partition]
             log.start = log.end = offset
             log.epochs = [(log.epoch, offset)]
 
     def grow(self, name: str, partitions: int) -> None:
-        """Add partitions until the topic has so many."""
+        """Add partitions until the topic has ``partitions`` of them."""
         with self.lock:
             for index in range(partitions):
                 self.logs.setdefault(TopicPartition(name, index), Log())
@@ -215,7 +215,7 @@ class FakeCluster:
             self.lock.notify_all()
 
     def values(self, topic: str) -> dict[int, list[bytes]]:
-        """Return all record values by partition, in order."""
+        """Return all record values in offset order, by partition."""
         from paceline.log.record_batch import decode_batch
 
         with self.lock:
@@ -227,17 +227,17 @@ class FakeCluster:
 
 
 class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServicer):  # type: ignore[misc]
-    """One process, broker or controller."""
+    """The gRPC server of one broker or controller."""
 
     def __init__(self, cluster: FakeCluster, node_id: int) -> None:
         self.cluster = cluster
         self.node_id = node_id
         self.port = 0
         self.told_port: int | None = None
-        """Where metadata says that it is, when not at its own."""
+        """Port of this node in the metadata, if it is not the port of the server."""
         self.server: Any = None
         self.remembered: tuple[Any, dict[str, Any]] | None = None
-        """What it answers about brokers and topics since it was cut off; None while it is not."""
+        """Metadata of the time of `cut_off`, which this node keeps returning; None before `cut_off`."""
         self.sessions: dict[int, tuple[int, dict[TopicPartition, pb.FetchPartition]]] = {}
 
     @property
@@ -256,7 +256,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
         self.server.start()
 
     def stop(self) -> None:
-        """Break off at once, as a killed process does."""
+        """Break open calls and drop fetch sessions at once, as a killed process does."""
         if self.server is not None:
             self.server.stop(0).wait(60)
             self.server = None
@@ -267,7 +267,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
         return self.server is not None
 
     def cut_off(self, alone: bool = False) -> None:
-        """Answer from now on with what it knows now; if it is alone, it knows no other live broker."""
+        """Keep returning the present metadata, as an isolated broker does; ``alone`` leaves out the other brokers."""
         brokers = self._cluster_now()
         if alone:
             own = [one for one in brokers.brokers if one.id == self.node_id]
@@ -614,10 +614,10 @@ def _unknown(topic: str) -> Any:
 
 
 def wait_for(condition: Callable[[], object], timeout_s: float = 60.0, what: str = "the condition") -> None:
-    """Return once ``condition()`` is true.
+    """Wait until ``condition()`` is true.
 
     Raises:
-        AssertionError: it was not within ``timeout_s``.
+        AssertionError: ``condition()`` did not become true within ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -626,5 +626,5 @@ def wait_for(condition: Callable[[], object], timeout_s: float = 60.0, what: str
 
 
 def all_headers(data: bytes) -> int:
-    """Return how many whole batches ``data`` has."""
+    """Return the number of complete batches in ``data``."""
     return sum(1 for _ in iterate_headers(data))

@@ -1,4 +1,4 @@
-"""The `Scheduler` port on the real clock, pumped by the test itself; nothing runs outside of `run_until`."""
+"""A `Scheduler` on the real clock that runs callbacks only while the test is inside `run_until` or `run_for`."""
 
 import heapq
 import itertools
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 _POLL_S = 0.02
-"""Conditions may depend on more than callbacks, so they are looked at this often."""
+"""Longest time between two checks of a condition, which may depend on more than callbacks."""
 
 
 class _Timer:
@@ -19,7 +19,7 @@ class _Timer:
 
 
 class PumpedScheduler:
-    """All callbacks run on the thread that waits, one at a time; `post` is for other threads."""
+    """Runs all callbacks one at a time on the thread that calls `run_until`; other threads call `post`."""
 
     def __init__(self) -> None:
         self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -44,7 +44,7 @@ class PumpedScheduler:
         return timer
 
     def run_until(self, condition: Callable[[], bool], within_ms: float = 60_000) -> None:
-        """Run callbacks until the condition holds; fails when it does not in time."""
+        """Run callbacks until the condition holds; fail if it does not hold within ``within_ms``."""
         end_s = time.monotonic() + within_ms / 1000
         while not condition():
             now_s = time.monotonic()
@@ -59,7 +59,7 @@ class PumpedScheduler:
             callback()
 
     def run_for(self, duration_ms: float) -> None:
-        """Run callbacks for a while; only to show that something does *not* happen."""
+        """Run callbacks for the whole duration, to show that an event does *not* happen."""
         end_s = time.monotonic() + duration_ms / 1000
         self.run_until(lambda: time.monotonic() >= end_s, within_ms=duration_ms + 60_000)
 

@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts, holds back and resets connections, for tests of what clients make of it."""
+"""A TCP proxy that stops forwarding and resets connections, for tests of clients on a broken network."""
 
 import selectors
 import socket
@@ -16,7 +16,7 @@ class _Pair:
 
 
 class TcpProxy:
-    """Forwards connections to one address; all methods may be called from any thread and take effect at once."""
+    """Forwards connections to one address; any thread may call its methods, which take effect at once."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -39,20 +39,20 @@ class TcpProxy:
         return f"127.0.0.1:{self.port}"
 
     def cut(self, *, requests: bool = True, replies: bool = True) -> None:
-        """Hold traffic back without telling either side; new connections get nowhere."""
+        """Stop forwarding without closing a connection; new connections are not forwarded either."""
         with self._lock:
             self._requests_cut = self._requests_cut or requests
             self._replies_cut = self._replies_cut or replies
             self._apply()
 
     def heal(self) -> None:
-        """Let everything through again."""
+        """Forward all traffic again, including data held back since `cut`."""
         with self._lock:
             self._requests_cut = self._replies_cut = False
             self._apply()
 
     def sever(self) -> None:
-        """Reset every connection; what was held back is lost."""
+        """Reset every connection; data held back since `cut` is lost."""
         with self._lock:
             for pair in list(self._pairs):
                 self._drop(pair)
@@ -129,6 +129,6 @@ class TcpProxy:
         self._pairs.remove(pair)
         for sock in (pair.client, pair.server):
             self._watch(sock, False)
-            # Linger of zero makes close() a reset.
+            # SO_LINGER with a timeout of zero makes close() send a TCP reset.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()

@@ -1,4 +1,4 @@
-"""Operators change a real cluster under load: no acknowledged record is lost."""
+"""Reassignment, elections and configuration changes on a real cluster under load lose no acknowledged record."""
 
 import grpc
 import pytest
@@ -37,7 +37,7 @@ def test_a_topic_is_administered_under_load_and_no_record_is_lost(local_cluster:
         with VerifiedLoad(bootstrap, TOPIC, 3) as load:
             eventually(lambda: load.count() > 200, DEADLINE_S, "the load runs")
 
-            # Partition 0 leaves both of its brokers' first choice: (first, second) becomes (third, second).
+            # Partition 0 moves from (first, second) to (third, second), which also changes its leader.
             admin.alter_partition_reassignments({(TOPIC, 0): [third, second]})
             eventually(lambda: not admin.list_partition_reassignments([(TOPIC, 0)]), DEADLINE_S, "the move is done")
             moved = partitions(admin)[0]
@@ -46,7 +46,7 @@ def test_a_topic_is_administered_under_load_and_no_record_is_lost(local_cluster:
             before = load.count(0)
             eventually(lambda: load.count(0) > before + 100, DEADLINE_S, "writes go on at the new leader")
 
-            # A new order of replicas copies nothing; the election then makes it the leader.
+            # Reordering the replicas copies no data; the election then makes the preferred replica the leader.
             eventually(lambda: set(partitions(admin)[1].isr) == {first, second}, DEADLINE_S, "both are in sync")
             admin.alter_partition_reassignments({(TOPIC, 1): [first, second]})
             (elected,) = admin.elect_leaders("preferred", [(TOPIC, 1)])
@@ -75,7 +75,7 @@ def test_a_changed_configuration_takes_effect_at_once_and_without_a_restart(loca
 
 
 def refused(client: StubClient, topic: str) -> bool:
-    """Whether a write with acks from every in-sync replica is refused for want of replicas."""
+    """Return whether a write with acks=all fails with NOT_ENOUGH_REPLICAS."""
     cluster = client.describe_cluster()
     leader = client.describe_topic(topic).partitions[0].leader
     (address,) = [f"{broker.host}:{broker.port}" for broker in cluster.brokers if broker.id == leader]

@@ -1,4 +1,4 @@
-"""Every broker dies at the same time, under load, and restarts."""
+"""All brokers are killed at the same time under load, and restart."""
 
 import time
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_no_acknowledged_record_is_lost_and_no_high_watermark_is_above_its_log_e
 
 
 def _check_checkpoint(folder: Path) -> None:
-    """The file is whole (the old one or the new one), and names no offset that the log does not have."""
+    """Check that the checkpoint is a complete file, old or new, without an offset beyond the end of a log."""
     watermarks = decode_offsets((folder / CHECKPOINT).read_bytes())
     assert watermarks, folder
     for partition in range(PARTITIONS):

@@ -1,4 +1,4 @@
-"""The asyncio clients, and small programs of kafka-python and aiokafka with other imports and another address."""
+"""The asyncio clients, and programs for kafka-python and aiokafka with only imports and addresses changed."""
 
 import asyncio
 import json

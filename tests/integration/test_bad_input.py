@@ -1,4 +1,4 @@
-"""Every bad input gets a typed error, and nothing has changed afterwards: a real cluster, over bare stubs."""
+"""Invalid requests over bare stubs: a real cluster returns a typed error and changes nothing."""
 
 import struct
 from collections.abc import Iterator

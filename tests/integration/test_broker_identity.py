@@ -1,4 +1,4 @@
-"""Which id a broker takes from its settings and its log directories."""
+"""The broker id that follows from the settings and from the log directories."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A leader that is paused for longer than its lease, not its session (docs/decisions/0007-broker-lease.md)."""
+"""A leader is paused longer than its lease but not its session (docs/decisions/0007-broker-lease.md)."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.support.waiting import eventually
 
 TOPIC = "leased"
 LEASE_MS = 8_000
-"""Longer than a busy machine makes a broker that is well stand still."""
+"""Longer than a healthy broker stalls on a busy machine."""
 LONG_S = 120.0
 
 
@@ -33,7 +33,7 @@ def test_a_leader_without_heartbeats_is_replaced_while_registered_and_leads_agai
         cluster.resume(cluster.broker(old))
         eventually(lambda: len(state()["isr"]) == 2, LONG_S, "the old leader follows and has caught up")
         assert state()["leader"] == new
-        # It may lead again only when its lease is back.
+        # The controller elects the old leader again only if its lease is valid.
         cluster.terminate(cluster.broker(new))
         assert state()["leader"] == old
         assert zookeeper.broker_epoch(old) == registration

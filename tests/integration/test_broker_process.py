@@ -1,4 +1,4 @@
-"""Brokers as processes: with controllers and a real ZooKeeper from topic to fetch, and every way a start can fail."""
+"""Broker processes with controllers and a real ZooKeeper: topics, writes, reads, and each way a start can fail."""
 
 import contextlib
 import os
@@ -34,18 +34,18 @@ pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 DEV = Path(__file__).resolve().parents[2] / "config" / "dev.properties"
 SESSION_TIMEOUT_MS = 30_000
-"""A machine that stands still for seconds ends no session; tests that kill a process ask for a shorter one."""
+"""Long enough that a stalled machine ends no session; tests that kill a process set a shorter timeout."""
 SHORT_SESSION_MS = 10_000
 LONG_S = 120.0
-"""Far longer than anything takes; a busy machine stretches everything."""
+"""Upper bound on each wait, far longer than any operation takes, because a busy machine slows everything."""
 MANY_BATCHES = 1_000_000
-"""So many take seconds to recover."""
+"""The recovery of this many batches takes seconds."""
 BROKER_LISTENERS = ("CLIENT", "REPLICATION", "CONTROL")
 CONTROLLER_LISTENERS = ("CLIENT", "CONTROL")
 
 
 class Process:
-    """A service under test; its output is kept."""
+    """A service process under test, whose output goes to a file."""
 
     def __init__(self, role: str, directory: Path, zookeeper: str, *flags: str) -> None:
         self.output_path = directory / f"{role}-{time.monotonic_ns()}.log"
@@ -68,11 +68,11 @@ class Process:
 
     @property
     def output(self) -> str:
-        """Return its output so far."""
+        """Output of the process so far."""
         return self.output_path.read_text(encoding="utf-8")
 
     def wait_said(self, pattern: str, timeout_s: float = LONG_S) -> re.Match[str]:
-        """Return the match once the output contains it."""
+        """Wait until the output contains the pattern, and return the match; fail if the process ends first."""
         found: list[re.Match[str]] = []
 
         def said() -> bool:
@@ -85,32 +85,30 @@ class Process:
         return found[0]
 
     def exit_code(self, timeout_s: float = LONG_S) -> int:
-        """Wait for the end and return the exit code."""
+        """Wait until the process ends, and return its exit code."""
         try:
             return self.popen.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it did not end:\n{self.output}") from None
 
     def stop(self) -> int:
-        """Ask it to stop and return the exit code."""
+        """Send SIGTERM to the process and return its exit code."""
         self.popen.terminate()
         return self.exit_code()
 
     def end(self) -> None:
-        """Make sure that it has ended."""
+        """Kill the process if it is still running."""
         if self.popen.poll() is None:
             self.popen.kill()
             self.popen.wait(LONG_S)
 
 
 class Broker(Process):
-    """A broker process."""
-
     def __init__(self, directory: Path, zookeeper: str, name: str, *flags: str) -> None:
         super().__init__("broker", directory, zookeeper, f"--log-dirs={directory / name}", *flags)
 
     def ready(self) -> "Broker":
-        """Wait until it logs that it is ready."""
+        """Wait until the broker logs that it is ready."""
         self.wait_said(r"broker \d+ of cluster \S+ is ready")
         return self
 
@@ -145,7 +143,7 @@ def started(stack: contextlib.ExitStack, process: Any) -> Any:
 
 
 class Stubs:
-    """Bare stubs to every process of a cluster."""
+    """Generated stubs for the processes of a cluster, without the client library."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
@@ -226,7 +224,7 @@ def test_a_topic_is_created_written_and_read_and_survives_its_leader(
 
 
 def produce(stubs: Stubs, address: str, write: log_pb.ProduceRequest) -> int:
-    """Write and return the offset; a leader that does not know so yet, or has no followers, is asked again."""
+    """Write and return the base offset; retry until the broker knows that it leads and enough replicas are in sync."""
     not_yet = {errors_pb2.ERROR_CODE_NOT_LEADER_OR_FOLLOWER, errors_pb2.ERROR_CODE_NOT_ENOUGH_REPLICAS}
     results: list[Any] = []
 
@@ -331,7 +329,7 @@ def test_a_log_directory_of_a_running_broker_is_refused(
 def test_a_compacted_log_of_kafka_survives_a_loss_of_power(
     listed: bool, zookeeper: str, tmp_path: Path, processes: contextlib.ExitStack
 ) -> None:
-    """Its settings are in ZooKeeper alone, and gaps between its segments are compaction's work."""
+    """Recovery keeps all segments although compaction left gaps, even if ZooKeeper does not have the topic settings."""
     connect = f"{zookeeper}/compacted-{listed}"
     if listed:
         client = KazooClient(connect)
@@ -381,7 +379,7 @@ def test_an_id_in_use_by_a_live_broker_is_refused(
 ) -> None:
     connect = f"{zookeeper}/twice"
     started(processes, Broker(tmp_path, connect, "one", "--broker-id=1")).ready()
-    # A session that might have ended a moment ago is waited for, as long as one's own would take.
+    # The second broker waits for its own session timeout, in case the session of the first is about to expire.
     session = f"--zookeeper-session-timeout-ms={SHORT_SESSION_MS // 2}"
     second = started(processes, Broker(tmp_path, connect, "two", "--broker-id=1", session))
     assert second.exit_code() == ExitCode.DUPLICATE_ID

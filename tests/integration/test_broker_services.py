@@ -1,4 +1,4 @@
-"""The broker's servicers over real gRPC, with a small core: conversion, addresses, limits, cancellation."""
+"""The broker's servicers over real gRPC with a fake core: conversion, addresses, limits, cancellation."""
 
 import asyncio
 import contextlib
@@ -661,11 +661,11 @@ async def test_a_control_request_whose_call_has_ended_is_not_executed(door: Door
                 outcome.append(from_rpc_error(failure))
         deadline = time.monotonic() + 60
         while errors_of(door, "REQUEST_TIMED_OUT") != 1 and time.monotonic() < deadline:
-            time.sleep(0.01)  # the server's thread notices a moment after its caller does
+            time.sleep(0.01)  # the server's thread sees the deadline after the caller
 
     thread = threading.Thread(target=call_and_give_up)
     thread.start()
-    thread.join(90)  # the event loop stands still meanwhile, as it would under a flood of data
+    thread.join(90)  # blocks the event loop, as a flood of data would
     assert isinstance(outcome[0], RequestTimedOutError)
     await control.UpdateMetadata(control_pb.UpdateMetadataRequest(stamp=STAMP))
     assert [type(request).__name__ for request in door.core.controls] == ["StopReplicaRequest", "UpdateMetadataRequest"]
@@ -747,7 +747,7 @@ async def test_reflection_streams_on_the_control_listener_delay_no_control_reque
     for listener in ("CONTROL", "REPLICATION"):
         for _ in range(CONTROL_THREADS):
             stream = reflection_pb2_grpc.ServerReflectionStub(door._channel(listener)).ServerReflectionInfo()
-            with contextlib.suppress(grpc.RpcError):  # refused already
+            with contextlib.suppress(grpc.RpcError):  # the server may have refused the stream already
                 await stream.wait_for_connection()
             streams.append(stream)
     await door.control().StopReplica(control_pb.StopReplicaRequest(stamp=STAMP), timeout=60)

@@ -1,4 +1,4 @@
-"""A broker killed long before its ZooKeeper session ends: its leaders move on refused connects."""
+"""Refused connections move the leaders of a killed broker long before its ZooKeeper session expires."""
 
 import time
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.support.waiting import eventually
 TOPIC = "suspected"
 SESSION_MS = 60_000
 LONG_S = 50.0
-"""Less than the session: nothing else than a suspicion can move the leader by then."""
+"""Shorter than session and lease, so that only refused connections can move the leader in this time."""
 
 
 @pytest.mark.cluster

@@ -1,4 +1,4 @@
-"""A broker's calls to leaders and controllers over real connections: exactly one outcome per call."""
+"""A broker's calls to leaders and controllers over real connections: each call has exactly one outcome."""
 
 import asyncio
 import threading
@@ -40,7 +40,7 @@ REQUEST = ReplicaFetchRequest(2, 9, 100, 1, 1000, 0, 0, [ReplicaFetchPartition(T
 class Leader(
     replication_service_pb2_grpc.ReplicationServiceServicer, controller_service_pb2_grpc.ControllerServiceServicer
 ):
-    """A leader and a controller with prepared answers."""
+    """A leader and a controller that return prepared responses."""
 
     def __init__(self) -> None:
         self.peers: list[str] = []
@@ -90,7 +90,7 @@ def broker(port: int, broker_id: int = 1) -> LiveBroker:
 
 
 async def outcome(start: Callable[[Callable[[Any], None]], None]) -> Any:
-    """Return what the call ended with; the callback must come on the event loop's thread."""
+    """Return the result or error of the call; its callback must run on the event loop's thread."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     loop_thread = threading.get_ident()
 

@@ -1,4 +1,4 @@
-"""The `paceline` command as its user calls it, against a real cluster."""
+"""The `paceline` command, run as a process against a real cluster."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 
 PACELINE = Path(sys.executable).with_name("paceline")
 LONG_S = 120.0
-"""Far longer than anything takes; a busy machine stretches everything."""
+"""Upper bound on each wait, far longer than any operation takes, because a busy machine slows everything."""
 
 
 def run(cluster: LocalCluster, *arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
@@ -34,7 +34,7 @@ def test_a_topic_from_create_to_delete(local_cluster: LocalCluster) -> None:
     assert (made.returncode, made.stdout) == (0, "created cli\n"), made.stderr
 
     def listed() -> list[tuple[int, int]]:
-        """Return the topics known to one broker; a new topic reaches it a moment after its creation is acknowledged."""
+        """Return partition counts of the topic at one broker, which learns of it shortly after CreateTopics returns."""
         rows = json.loads(run(local_cluster, "topic", "list", "-o", "json").stdout)
         return [(row["partitions"], row["offline"]) for row in rows if row["topic"] == "cli"]
 

@@ -1,4 +1,4 @@
-"""The operators' verbs of the `paceline` command, as their user calls them, against a real cluster."""
+"""The administrative commands of `paceline` against a real cluster."""
 
 import json
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ NEGATIVE_VERDICT = 3
 
 @dataclass
 class Ended:
-    """What a command left behind; in this process, so that dozens of them take no time to start."""
+    """Exit code and output of a command, which runs in this process to save the start of dozens of processes."""
 
     returncode: int
     stdout: str

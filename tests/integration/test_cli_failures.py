@@ -1,4 +1,4 @@
-"""The `paceline` command against failing brokers in this process."""
+"""The `paceline` command against fake brokers that fail."""
 
 import json
 import signal
@@ -73,7 +73,7 @@ def test_partitions_with_a_leader_are_described_beside_those_without(cluster: Fa
 
 
 def hears_interrupts() -> None:
-    """Whether a process gets Ctrl-C: shells let background processes and their children ignore it."""
+    """Restore the default action of SIGINT, which shells set to ignore for background processes and their children."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

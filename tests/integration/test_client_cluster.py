@@ -43,7 +43,7 @@ def admin(cluster: LocalCluster) -> Iterator[Admin]:
 
 
 def read_all(bootstrap: str, topic: str, timeout_s: float = 180.0) -> dict[int, list[bytes]]:
-    """Return every record value up to the end the topic has now, by partition."""
+    """Return every record value up to the current end offsets of the topic, by partition."""
     found: dict[int, list[bytes]] = {}
     with Consumer(bootstrap) as consumer:
         consumer.subscribe([topic])

@@ -38,7 +38,7 @@ def cluster() -> Iterator[FakeCluster]:
 
 
 def write(cluster: FakeCluster, *values: bytes, tp: TopicPartition = ONE, codec: Codec = Codec.NONE) -> None:
-    """Append one batch, as a producer elsewhere would."""
+    """Append one batch to the partition's log, as another producer would."""
     batch = encode_batch([NewRecord(1_000 + index, None, value) for index, value in enumerate(values)], codec=codec)
     with cluster.lock:
         cluster.logs[tp].append(batch)
@@ -112,7 +112,8 @@ def test_a_poll_continues_to_fetch_after_empty_responses(cluster: FakeCluster) -
         poller = threading.Thread(target=lambda: found.append(consumer.poll(timeout_ms=60_000)))
         poller.start()
         before = len(cluster.fetched_partitions)
-        wait_for(lambda: len(cluster.fetched_partitions) >= before + 30, timeout_s=20.0)  # else one a second
+        # A consumer that paused after an empty response would send about one fetch per second.
+        wait_for(lambda: len(cluster.fetched_partitions) >= before + 30, timeout_s=20.0)
         assert not found
         write(cluster, b"at last")
         poller.join(20.0)
@@ -312,7 +313,7 @@ def test_a_leader_without_the_epoch_of_the_last_record_is_reported_and_reading_c
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([ONE])
         read(consumer, 2)
-        with cluster.lock:  # an unclean election of a replica that has only three records of epoch 0
+        with cluster.lock:  # an unclean election: the new leader's log has only three records of epoch 0
             log = cluster.logs[ONE]
             log.truncate(1)
             log.epoch, log.epochs = 0, [(0, 0)]
@@ -347,7 +348,7 @@ def test_positions_skip_records_removed_by_compaction(cluster: FakeCluster) -> N
     with cluster.lock:
         log = cluster.logs[ONE]
         kept = bytearray(encode_batch([NewRecord(1, None, b"a")]))
-        # Kafka keeps the last offset delta of a batch whose tail was compacted away.
+        # Kafka keeps the last offset delta of a batch even if compaction removed its last records.
         kept[23:27] = (2).to_bytes(4, "big")
         from paceline.log.record_batch import crc_of
 
@@ -548,7 +549,7 @@ def test_a_re_created_topic_is_read_from_the_offset_of_the_reset_policy(cluster:
         consumer.assign([ONE])
         consumer.seek(ONE, 0)
         read(consumer, 2)
-        with cluster.lock:  # the next offset exists in the new topic as well
+        with cluster.lock:  # the consumer's next offset also exists in the new topic
             cluster.make_anew("one", partitions=1)
             write(cluster, b"x", b"y", b"z")
         if policy == "error":
@@ -581,7 +582,7 @@ def test_a_topic_re_created_with_fewer_partitions_is_read_without_the_missing_on
         wait_for(lambda: all(state.chunks for state in consumer._assignment.states()))
         cluster.make_anew("t", partitions=1)
         wait_for(lambda: consumer._metadata.partition_count("t") == 1)
-        assert len(read(consumer, 4)) == 4  # fetched before, and still returned
+        assert len(read(consumer, 4)) == 4  # fetched before the re-creation, and still returned
         assert consumer.assignment() == [TopicPartition("t", 0)]
         quiet_until = time.monotonic() + 4.5
         while time.monotonic() < quiet_until:
@@ -687,7 +688,7 @@ def test_a_wait_for_a_position_ends_with_an_error_when_the_fetcher_fails(
 
 
 def read_through_hindrances(consumer: Consumer) -> ConsumerRecord:
-    """Return the next record; on a busy machine the partition may be reported unreachable a few times before."""
+    """Return the next record; retry when a busy machine makes the partition appear unreachable."""
     deadline = time.monotonic() + 60.0
     while True:
         try:
@@ -763,7 +764,7 @@ def test_a_consumer_refuses_calls_in_a_forked_child(cluster: FakeCluster) -> Non
     held, let_go = threading.Event(), threading.Event()
 
     def hold(lock: Any) -> None:
-        with lock:  # as the fetcher does now and then
+        with lock:  # as the fetcher thread may do during a fork
             held.set()
             let_go.wait(60)
 

@@ -77,7 +77,7 @@ def test_headers_may_be_any_sequence_such_as_those_of_a_record_that_was_read(clu
 )
 def test_an_argument_of_a_wrong_type_is_named(cluster: FakeCluster, arguments: dict[str, Any], says: str) -> None:
     with Producer(cluster.bootstrap, linger_ms=10_000) as producer:
-        for _ in range(2):  # into a new batch, and into an open one
+        for _ in range(2):  # first into a new batch, then into an open batch
             with pytest.raises(TypeError, match=says):
                 producer.send("one", **arguments)
             producer.send("one", b"right")
@@ -303,13 +303,13 @@ def test_a_lost_sequence_is_fatal_and_later_sends_raise_it(cluster: FakeCluster)
 
 def test_a_batch_in_the_same_request_as_a_fatal_one_is_acknowledged(cluster: FakeCluster) -> None:
     cluster.topic("many", partitions=4)
-    partitions = (0, 2)  # of one leader
+    partitions = (0, 2)  # of the same leader
     with Producer(cluster.bootstrap, linger_ms=60_000) as producer:
         for partition in partitions:
             producer.send("many", b"first", partition=partition)
         producer.flush(60)
         cluster.faults.refuse = [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
-        with producer._lock:  # so that both go in one request
+        with producer._lock:  # so that one request carries both batches
             futures = {partition: producer.send("many", b"second", partition=partition) for partition in partitions}
             producer._accumulator.flushing += 1
         producer._sender.wake()
@@ -541,7 +541,7 @@ def test_a_producer_refuses_calls_in_a_forked_child(cluster: FakeCluster) -> Non
     held, let_go = threading.Event(), threading.Event()
 
     def hold(lock: threading.RLock) -> None:
-        with lock:  # as the sender does now and then
+        with lock:  # as the sender thread may do during a fork
             held.set()
             let_go.wait(60)
 
@@ -613,7 +613,7 @@ def test_a_re_created_topic_gets_the_records_in_flight_in_order(cluster: FakeClu
         producer.send("one", b"before").result(60)
         hold = cluster.faults.hold_produce = threading.Event()
         under_way = [] if known else [producer.send("one", b"%d" % number) for number in range(4)]
-        # The first one arrives before the log of the new topic exists.
+        # The first request arrives before the leader has the log of the new topic.
         cluster.faults.refuse = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         cluster.make_anew("one", partitions=1)
         if known:
@@ -631,7 +631,7 @@ def test_no_record_is_written_to_a_deleted_topic_that_was_re_created(cluster: Fa
         cluster.topic_ids["one"] = "the-next-id"
         producer._metadata.request()
         wait_for(lambda: producer._metadata.topic_id("one") == "the-next-id")
-        cluster.topic_ids["one"] = "id-of-one"  # the leader has not received the decision yet
+        cluster.topic_ids["one"] = "id-of-one"  # the leader does not have the new topic id yet
         cluster.faults.hold_metadata = threading.Event()
         late = producer.send("one", b"late")
         wait_for(lambda: cluster.produce_requests >= 3)

@@ -1,4 +1,4 @@
-"""A consumer with a rack: it reads from the follower that the leader names, and from the leader after any error."""
+"""A consumer with a rack reads from the preferred read replica, and from the leader again after any error."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from tests.integration.test_client_consumer import ONE, read, write
 
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
-    """Two brokers; the one that does not lead is named to consumers with a rack."""
+    """Start two brokers; the leader names the follower as preferred read replica to consumers with a rack."""
     fake = FakeCluster().start()
     fake.topic("one")
     leader = fake.logs[ONE].leader

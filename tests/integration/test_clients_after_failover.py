@@ -1,7 +1,7 @@
-"""Clients continue soon after the leader of a partition is killed, because its closed connections make them refresh.
+"""Clients continue soon after a partition's leader is killed, because closed connections make them refresh metadata.
 
-No other reason can move them in time: the session of the dead broker, the requests and the metadata of the clients all
-last longer than the test allows.
+No other event can move the clients in time: the session of the dead broker, the request timeout and the metadata age of
+the clients are all longer than the tests allow.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 ROOT = Path(__file__).resolve().parents[2]
 LONG_S = 120.0
 BOUND_S = 50.0
-"""From the kill to the first record that was written, or read, at the next leader."""
+"""Longest time from the kill to the first record written to, or read from, the next leader."""
 LONGER_MS = 100_000
 
 
@@ -57,7 +57,7 @@ def create(cluster: LocalCluster, topic: str) -> None:
 
 
 def leader_in_full_isr(cluster: LocalCluster, topic: str) -> Node:
-    """Return the process that leads partition 0, once every replica is in sync."""
+    """Wait until every replica is in sync, and return the process that leads partition 0."""
     with Admin(cluster.bootstrap) as admin:
 
         def leader() -> int | None:
@@ -71,7 +71,7 @@ def leader_in_full_isr(cluster: LocalCluster, topic: str) -> Node:
 
 @contextlib.contextmanager
 def killed(cluster: LocalCluster, node: Node) -> Iterator[float]:
-    """Kill a process, give the time of the kill, and start the process again."""
+    """Kill a process, yield the monotonic time of the kill, and restart the process after the block."""
     cluster.kill(node)
     try:
         yield time.monotonic()
@@ -128,7 +128,7 @@ def test_a_spark_task_that_was_planned_before_the_kill_reads_from_the_next_leade
 
 @pytest.fixture(scope="module")
 def go_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the compiled samples."""
+    """Compile the Go samples and return their directory."""
     if shutil.which("go") is None:
         pytest.skip("the Go toolchain is not installed")
     directory = tmp_path_factory.mktemp("go")
@@ -158,7 +158,7 @@ def test_the_go_producer_and_consumer_continue_at_the_next_leader(cluster: Local
                 highest[0] = int(offset)
 
     def first_of_next_leader(epoch: int) -> int | None:
-        """Return where the log of partition 0 began to grow at a later leader, None while no leader answers."""
+        """Return the start offset of the next leader's epoch in partition 0, None while no later leader responds."""
         found = admin.describe_leaders(admin.describe_topics(["go"]), timeout_ms=5_000).get(("go", 0))
         return None if found is None or found.leader_epoch <= epoch else found.leader_epoch_start_offset
 

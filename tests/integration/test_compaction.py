@@ -1,4 +1,4 @@
-"""A compacted topic on a real cluster: old values vanish on every replica's disk, the newest stay where they were."""
+"""Compaction on a real cluster removes old values from every replica's disk and keeps the newest at their offsets."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -49,13 +49,13 @@ def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
 
 
 def log_bytes(cluster: LocalCluster, broker_id: int) -> bytes:
-    """The topic's segments on a broker's disk, one after the other, without those the broker deletes meanwhile."""
+    """Return the topic's segments on a broker's disk in order, without segments that the broker deletes meanwhile."""
     found = sorted((cluster.directory / f"broker-{broker_id}" / "data" / f"{TOPIC}-0").glob("*.log"))
     return b"".join(read_unless_deleted(path) for path in found)
 
 
 def read_unless_deleted(path: Path) -> bytes:
-    """The bytes of a file; none when compaction has replaced it since it was listed."""
+    """Return the content of a file, empty if compaction has replaced the file since it was listed."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def is_compacted(cluster: LocalCluster, broker_id: int) -> bool:
 
 
 def read_all(cluster: LocalCluster, end_offset: int) -> dict[int, tuple[bytes | None, bytes | None]]:
-    """Every record by offset, as a consumer reads them from the beginning."""
+    """Return every record that a consumer reads from the beginning, by offset."""
     found: dict[int, tuple[bytes | None, bytes | None]] = {}
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([TopicPartition(TOPIC, 0)])
@@ -98,7 +98,7 @@ def test_old_values_are_removed_and_the_newest_stay_at_their_offsets(cluster: Lo
             ]
             sent.update({len(sent) + i: pair for i, pair in enumerate(pairs)})
             producer.send_many(TOPIC, pairs).result(LONG_S)
-        # The active segment is never compacted; with this the records of all rounds but the last lie in front of it.
+        # The active segment is never compacted; these records move all rounds but the last into earlier segments.
         for number in range(20):
             sent[len(sent)] = (b"filler", b"%0400d" % number)
             producer.send(TOPIC, b"%0400d" % number, key=b"filler").result(LONG_S)
@@ -110,7 +110,7 @@ def test_old_values_are_removed_and_the_newest_stay_at_their_offsets(cluster: Lo
         assert all(sent[offset] == pair for offset, pair in kept.items())
         assert len(kept) < len(sent) / 10
 
-        # A broker that is killed finds its compacted log, and leads it with the next offset.
+        # A killed broker loads its compacted log and continues with the next offset.
         cluster.kill(cluster.broker(1))
         cluster.restart(cluster.broker(1))
         assert producer.send(TOPIC, b"next", key=b"filler").result(LONG_S).offset == len(sent)

@@ -1,4 +1,4 @@
-"""AdminService over real gRPC, except creating and deleting topics: conversion, errors, and standbys."""
+"""AdminService over real gRPC, except topic creation and deletion: conversion, errors, and standby controllers."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -20,7 +20,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def started(world: World, brokers: int = 3) -> Process:
-    """A controller, brokers that accept everything, and topic ``a`` with partition 0 on brokers 1 and 2."""
+    """Start a controller and brokers that accept every request, and create topic ``a`` on brokers 1 and 2."""
     active = await world.start_controller(1_000_001)
     for broker_id in range(1, brokers + 1):
         await world.start_broker(broker_id)

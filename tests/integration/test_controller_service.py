@@ -59,7 +59,7 @@ DEADLINE_S = 60.0
 
 
 class FakeReplicaManager(control_grpc.ReplicaManagerServiceServicer):
-    """A broker's CONTROL listener that accepts everything, or holds its answers back."""
+    """A broker's CONTROL listener that accepts every request, and withholds its responses while a test asks for it."""
 
     def __init__(self) -> None:
         self.received: list[Any] = []
@@ -130,7 +130,7 @@ class Process:
 
 
 class World:
-    """An ensemble in memory, controllers with real listeners, and fake brokers."""
+    """ZooKeeper in memory, controllers with real listeners, and fake brokers."""
 
     def __init__(self) -> None:
         self.scheduler = AsyncioScheduler(asyncio.get_running_loop())
@@ -367,11 +367,11 @@ async def test_requests_are_repeated_until_a_broker_listens(world: World) -> Non
     assert [e.listener for e in broker.received[0].controller_endpoints] == ["CLIENT", "CONTROL"]
 
 
-# the transport by itself
+# GrpcControlTransport without a controller
 
 
 class Calls:
-    """Answers of a transport, in the order they came."""
+    """Sends requests through a transport and records their outcomes in order."""
 
     def __init__(self) -> None:
         self.answers: list[ControlResponse | Exception] = []

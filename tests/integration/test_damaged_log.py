@@ -1,4 +1,4 @@
-"""A byte flips on the disk of a stopped broker: no reader gets the batch, and the replica is rebuilt."""
+"""A bit flips on the disk of a stopped broker: no consumer receives the batch, and the replica is rebuilt."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def data_of(cluster: LocalCluster, broker_id: int) -> Path:
-    """The log directory of a broker."""
+    """Return the log directory of a broker."""
     return cluster.directory / f"broker-{broker_id}" / "data"
 
 

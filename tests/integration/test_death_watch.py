@@ -1,4 +1,4 @@
-"""A closed connection is distinguished from a dead process, over real sockets."""
+"""The death watch tells a dead process from a closed connection, over real sockets."""
 
 import contextlib
 import socket
@@ -70,7 +70,7 @@ def test_no_answer_no_name_and_no_route_are_unreachable(error: OSError, monkeypa
 
 
 class Watched:
-    """A watch whose channel changes as the test says."""
+    """A death watch that gets channel states from the test; records its callbacks."""
 
     def __init__(self, address: str) -> None:
         self.connected = 0

@@ -21,7 +21,7 @@ LONG_S = 180.0
 
 
 def filled(cluster: LocalCluster, topic: str, **configs: str) -> None:
-    """One partition on three brokers with 100 records."""
+    """Create a topic with one partition on three brokers, and write 100 records."""
     with Admin(cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(topic, 1, 3, configs={"min.insync.replicas": "2", **configs})])
     with Producer(cluster.bootstrap, batch_size=200) as producer:

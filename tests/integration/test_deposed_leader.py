@@ -1,4 +1,4 @@
-"""Real processes: an outage of ZooKeeper and controllers stops no leader; the loss of its followers, too, does."""
+"""A leader serves without ZooKeeper and controllers, and stops serving when its followers fail as well."""
 
 import time
 from pathlib import Path
@@ -20,12 +20,12 @@ TOPIC = "proved"
 SESSION_MS, LEASE_MS = 4_000, 4_000
 OUTAGE_S = 3 * max(SESSION_MS, LEASE_MS) / 1000
 BOUND_S = 30.0
-"""Session and lease and a third of them, and then what a busy machine adds."""
+"""Session timeout plus lease plus a third of both, and a reserve for a busy machine."""
 LONG_S = 120.0
 
 
 class Leader:
-    """A minimal client of one broker."""
+    """A minimal client that talks to one broker only."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._log = LogServiceStub(channel)
@@ -39,18 +39,18 @@ class Leader:
         return self._log.Produce(request, timeout=LONG_S).partitions[0].error.code
 
     def end(self) -> int:
-        """Ask for the end offset; return the error code, 0 for none."""
+        """Request the end offset; return the error code, 0 for none."""
         part = pb.ListOffsetsPartition(topic=TOPIC, partition=0, spec=pb.OFFSET_SPEC_LATEST)
         return self._log.ListOffsets(pb.ListOffsetsRequest(partitions=[part]), timeout=LONG_S).partitions[0].error.code
 
     def fetch_beyond_the_end(self) -> int:
-        """Read at an offset that does not exist; return the error code."""
+        """Fetch at an offset beyond the end of the log; return the error code."""
         part = pb.FetchPartition(topic=TOPIC, partition=0, fetch_offset=1_000_000)
         return self._log.Fetch(pb.FetchRequest(partitions=[part]), timeout=LONG_S).partitions[0].error.code
 
     @property
     def is_ready(self) -> bool:
-        """Whether its readiness is SERVING."""
+        """Whether the broker's readiness check returns SERVING."""
         answer = self._health.Check(health_pb2.HealthCheckRequest(service="readiness"), timeout=LONG_S)
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 

@@ -1,4 +1,4 @@
-"""`paceline dev`: single processes of a running cluster, and a second start in the same directory."""
+"""`paceline dev` controls single processes of a running cluster, and starts again in the same directory."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_a_killed_broker_is_started_again_and_ports_stay(tmp_path: Path) -> None
         logs = dev(tmp_path, "logs", "broker-1", "-n", "1")
         assert logs.exit_code == 0 and logs.stdout.count("\n") == 1
         assert dev(tmp_path, "pause", "broker-1").exit_code == 0
-        # A paused process takes the signal only when it continues.
+        # A paused process handles a signal only after it is resumed.
         restarted = dev(tmp_path, "restart", "broker-1")
         assert restarted.exit_code == 0, restarted.output
         dev(tmp_path, "down")

@@ -1,4 +1,4 @@
-"""Real processes: a topic id that a tool removed while no controller ran comes back from the replicas' files."""
+"""A topic id that a tool removed while no controller ran is restored from the replicas' files."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def node_of(zookeeper: KazooClient) -> dict[str, object]:
 @pytest.mark.cluster
 @pytest.mark.zookeeper
 def test_a_dropped_topic_id_is_restored_from_partition_metadata(tmp_path: Path) -> None:
-    """A new id would make both brokers set their logs aside, and the records with them."""
+    """The controller restores the old id; with a new id, both brokers would set their logs and records aside."""
     cluster = LocalCluster(tmp_path, CONFIG_FILE, brokers=2, controllers=1, ports=free_plan(1, 2), heap_mib=64)
     zookeeper = None
     try:
@@ -43,7 +43,7 @@ def test_a_dropped_topic_id_is_restored_from_partition_metadata(tmp_path: Path) 
 
             eventually(lambda: "topic_id" in node_of(zookeeper), LONG_S, "the topic has an id again")
             assert node_of(zookeeper) == before
-            # A follower that joins the ISR after the restart has been told of the id, so no log was set aside.
+            # A restarted follower joins the ISR only after it received the topic id, so no log was set aside.
             cluster.terminate(cluster.broker(2))
             cluster.restart(cluster.broker(2))
             assert client.produce(TOPIC, 0, [b"three"]) == 2

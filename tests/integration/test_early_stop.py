@@ -1,4 +1,4 @@
-"""A SIGTERM before a service has read its settings."""
+"""A service stops at a SIGTERM that arrives before it has read its settings."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ WAIT_S = 120.0
 @pytest.mark.parametrize("role", ["broker", "controller"])
 def test_a_service_that_reads_its_settings_ends_at_a_sigterm(role: str, tmp_path: Path) -> None:
     settings = tmp_path / "settings"
-    os.mkfifo(settings)  # opening it for reading waits for a writer
+    os.mkfifo(settings)  # opening a FIFO for reading blocks until a writer opens it
     argv = [sys.executable, "-m", f"paceline.{role}", f"--config={settings}", "--die-with-parent"]
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL) as process:
         try:
@@ -28,7 +28,7 @@ def test_a_service_that_reads_its_settings_ends_at_a_sigterm(role: str, tmp_path
 
 
 def asks_for(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for a signal; without one process 1 of a container does not hear of it."""
+    """Return whether a process has a handler for a signal; without one, process 1 of a container ignores the signal."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     (caught,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")]
     return bool(int(caught, 16) >> (number - 1) & 1)

@@ -1,4 +1,4 @@
-"""The reader of `make run`: a Spark process that streams a topic and judges what it read, here with known damage."""
+"""The reader of `make run`, a Spark process that streams a topic and checks its records, on known damage."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 
 
 def flights(*carriers_and_numbers: tuple[str, int]) -> bytes:
-    """A log of flights, one record each."""
+    """Return a log with one record per flight."""
     return encode(
         [
             Expected(
@@ -31,7 +31,7 @@ def flights(*carriers_and_numbers: tuple[str, int]) -> bytes:
 
 
 def test_lost_duplicate_and_reordered_records_are_counted_in_any_directory(tmp_path: Path) -> None:
-    """Spaces, commas and brackets mean something to Spark's options and to its readers of files."""
+    """The directory name has spaces, commas and brackets, which are special in Spark's options and file paths."""
     directory = tmp_path / 'my "run", [1] {a,b} *'
     directory.mkdir()
     reader = SparkReader(directory)

@@ -1,4 +1,4 @@
-"""Two hundred hostile connections at once: what they may cost a broker, and what they may not (H1, H2, H20, H21)."""
+"""Limits on the memory and the delays that 200 hostile connections cause in a broker (H1, H2, H20, H21)."""
 
 import json
 import os
@@ -35,17 +35,17 @@ STORED_BYTES = 32 * MIB
 SECONDS = 15
 LONG_S = 120.0
 MAX_BYTES = 500 * MIB
-"""Of the whole process; without limits, requests and answers alone would take several GiB."""
+"""Memory of the whole process; without limits, requests and responses alone would take several GiB."""
 LEAST_PRODUCED = 20
-"""Small requests of a bystander that get through; more than 100 on a machine that does nothing else."""
+"""Small requests of the bystander that succeed; on an idle machine there are more than 100."""
 CONTROL_WITHIN_S = 0.1
-"""Half of all control requests; on a machine that is busy with other things, too, some wait for the processor."""
+"""Limit on the median, because on a busy machine some control requests wait for the processor."""
 CONTROL_AT_WORST_S = 2.0
 
 
 @dataclass
 class Watch:
-    """A broker's memory and how soon it answers control requests, measured on a thread."""
+    """Measures a broker's memory and the response times of its control requests, on two threads."""
 
     pid: int
     address: str
@@ -72,7 +72,7 @@ class Watch:
             self.largest_bytes = max(self.largest_bytes, process.memory_info().rss)
 
     def _ask(self) -> None:
-        # Refused for its broker epoch, but only by the core: the request takes the way of all control requests.
+        # The core refuses the request for its broker epoch, so it takes the same path as every control request.
         stamp = control_pb.ControllerStamp(controller_id=9, controller_epoch=self.controller_epoch, broker_epoch=1)
         request = control_pb.StopReplicaRequest(stamp=stamp)
         with grpc.insecure_channel(self.address) as channel:
@@ -88,7 +88,7 @@ class Watch:
 
 
 class Bystander:
-    """A client that sends one small record after the other while the flood goes on."""
+    """A client that sends small records one after the other during the flood."""
 
     def __init__(self, address: str, partition: int) -> None:
         self.produced = 0
@@ -179,15 +179,15 @@ def test_a_flood_neither_fills_the_memory_nor_delays_control_requests(cluster: L
         assert one.produced >= LEAST_PRODUCED
         assert median_s < CONTROL_WITHIN_S
         assert worst_s < CONTROL_AT_WORST_S
-        # Nobody's call just broke: it was answered, refused with a status, or still waiting in the end. Only who takes
-        # nothing, not even a status, loses the connection when others need the room.
+        # No call broke: each was answered, refused with a status, or still waiting at the end. Only a client that reads
+        # nothing, not even a status, loses its connection when other calls need the memory.
         assert set(ends["giant"]) <= {"RESOURCE_EXHAUSTED", "still under way"} and ends["giant"]["RESOURCE_EXHAUSTED"]
         assert set(ends["large"]) <= {"OK", "RESOURCE_EXHAUSTED", "still under way"}
         assert ends["large"]["OK"]
         assert set(ends["reader"]) <= {"OK", "RESOURCE_EXHAUSTED", "still under way", "connection ended"}
         assert ends["reader"]["RESOURCE_EXHAUSTED"], "unread responses have a limit"
 
-        # The cluster is unchanged, and works.
+        # Leader, leader epoch and log are unchanged, and the cluster accepts writes and reads.
         assert producer.send(OTHER, b"after").result(LONG_S).offset == 0
         assert producer.send(TOPIC, b"after").result(LONG_S).offset == STORED_BYTES // MIB * 2
         with Consumer(cluster.bootstrap) as consumer:

@@ -1,4 +1,4 @@
-"""The Go sample, on generated stubs alone, against a cluster of processes: also while its leader is killed."""
+"""The Go sample on generated stubs, and the Go library, against a cluster of processes whose leader is killed."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def roundtrip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiled sample."""
+    """Compile the Go sample and return its path."""
     program = tmp_path_factory.mktemp("go") / "roundtrip"
     _go("build", "-o", str(program), "./samples/roundtrip")
     return program
@@ -37,7 +37,7 @@ def roundtrip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Embedded ZooKeeper, two controllers and three brokers."""
+    """Start an embedded ZooKeeper, two controllers and three brokers."""
     running = LocalCluster(
         tmp_path_factory.mktemp("cluster"), ROOT / "config" / "dev.properties", ports=free_plan(2, 3)
     )
@@ -146,7 +146,7 @@ def test_a_killed_leader_costs_retries_and_no_record(roundtrip: Path, cluster: L
 
 
 def _exists(client: StubClient, topic: str) -> bool:
-    """Whether the program has created the topic; asking for it earlier would fail."""
+    """Return whether the program has created the topic; DescribeTopics with its name would fail earlier."""
     listed = client.describe_topics()
     return any(description.name == topic and len(description.partitions) == 3 for description in listed)
 

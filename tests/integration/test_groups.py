@@ -1,4 +1,4 @@
-"""Consumer groups on real processes: members that come, go and die, and a coordinator that is killed."""
+"""Consumer groups on real processes: members that join, leave and fail, and a coordinator that is killed."""
 
 import threading
 import time
@@ -53,7 +53,7 @@ def produce(cluster: LocalCluster, topic: str, values: Sequence[int], partitions
 
 
 class Member(threading.Thread):
-    """A consumer that polls on a thread of its own until it is told to stop, or to die without leaving."""
+    """A consumer that polls on its own thread until `stop`, which leaves the group, or `die`, which does not."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, **settings: object) -> None:
         super().__init__(daemon=True)
@@ -83,7 +83,7 @@ class Member(threading.Thread):
         assert self.failed is None, self.failed
 
     def die(self) -> None:
-        """End without leaving the group: heartbeats just stay away."""
+        """Stop polls and heartbeats without leaving the group, as a killed process does."""
         self._over.set()
         self.join(10)
         group = self.consumer._group
@@ -272,7 +272,7 @@ def test_rebalance_with_all_members_alive_ends_within_two_heartbeats(cluster: Lo
 
 
 def test_cluster_of_one_broker_has_groups(tmp_path: Path) -> None:
-    """Three replicas and two in sync are the defaults of a development cluster; one broker cannot have them."""
+    """One broker serves groups although the defaults are three replicas and min.insync.replicas=2."""
     alone = LocalCluster(tmp_path, CONFIG_FILE, brokers=1, controllers=1, ports=free_plan(1, 1), heap_mib=64)
     alone.start()
     try:

@@ -42,7 +42,7 @@ _PARTITION = {"topic": "t", "partition": 0}
 
 @dataclass(frozen=True)
 class Forgery:
-    """A request that would do harm, as the node of ``claimed`` would send it."""
+    """A harmful request, and its listener; ``make`` builds the request in the name of the node with the given id."""
 
     listener: str
     make: Callable[[int], Any]
@@ -106,14 +106,14 @@ FORGERIES: dict[str, Forgery] = {
     ),
     "FollowState": Forgery("CONTROLLER", lambda claimed: controller_pb.FollowStateRequest(controller_id=claimed)),
 }
-"""A row per internal RPC; "CONTROLLER" is the CONTROL listener of a controller."""
+"""One forged request per internal RPC; "CONTROLLER" stands for the CONTROL listener of a controller."""
 
 HANDSHAKE_FAILS = ("no certificate", "other authority", "expired")
 DENIED = ("other cluster", "client as broker", "broker 1 as 2", "standby as active")
 
 
 class SecureCluster:
-    """A secure cluster with a topic, and the certificates of its enemies."""
+    """A secure cluster with a topic, and the certificate files of each wrong identity."""
 
     def __init__(self, cluster: LocalCluster, folder: Path) -> None:
         self.cluster = cluster
@@ -154,7 +154,7 @@ class SecureCluster:
         return TlsFiles(folder / "ca.crt", folder / f"{name}.crt", folder / f"{name}.key")
 
     def target(self, listener: str) -> tuple[str, Node]:
-        """Return the address of the listener of broker 1, or of the active controller, and the process."""
+        """Return the address of a listener of broker 1 or of the active controller, and its process."""
         assert self.cluster.ports is not None
         if listener == "CONTROLLER":
             index = self.active - 1_000_000
@@ -163,7 +163,7 @@ class SecureCluster:
         return f"127.0.0.1:{self.cluster.ports.brokers[0].listeners[listener]}", self.cluster.broker(1)
 
     def state(self) -> Any:
-        """Return everything that a forged request could change."""
+        """Return the cluster state that a forged request could change."""
         with Admin(self.cluster.bootstrap, tls=self.cluster.client_tls) as admin:
             cluster = admin.describe_cluster()
             replicas = admin.describe_replicas("t", [0])
@@ -191,7 +191,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
 
 
 def call(address: str, method: str, request: Any, files: TlsFiles) -> grpc.StatusCode:
-    """Make the call once and return its status."""
+    """Call the method once and return its status code."""
     descriptor = METHODS[method]
     credentials = client_credentials(files, {})
     assert credentials is not None
@@ -228,7 +228,8 @@ def test_wrong_identity_changes_nothing_and_is_logged_in_one_line(
 ) -> None:
     forgery = FORGERIES[method.rsplit("/", 1)[1]]
     role = ACCESS_RULES[method].role
-    # Broker 1 and the standby name their own kind's other node where the request has one of it.
+    # The request claims to come from the active controller or from broker 2. That is false for every enemy here, also
+    # for the standby controller and broker 1, whose certificates are valid.
     claimed = secure.active if role is Role.CONTROLLER else 2
     files = secure.files.get(f"{enemy}, {role}", secure.files[enemy])
     address, node = secure.target(forgery.listener)

@@ -1,4 +1,4 @@
-"""Idle connections stay: a client may ping as often as the servers say it may."""
+"""Idle connections stay open, because the servers accept keepalive pings at the rate of the clients."""
 
 import threading
 from typing import Any
@@ -13,7 +13,7 @@ from paceline.rpc.server import ThreadPoolRpcServer
 
 PING_EVERY_MS = 500
 LONG_ENOUGH_S = 6.0
-"""gRPC closes a connection after a few pings too many; its clients ping once a second at most."""
+"""Time for several pings: gRPC clients ping at most once a second, and servers tolerate a few excess pings."""
 
 
 def test_our_clients_ping_less_often_than_our_servers_allow() -> None:

@@ -1,4 +1,4 @@
-"""More calls than a server accepts at a time: they are throttled, and the process stays healthy."""
+"""A server throttles the calls beyond its limit, and its health checks still succeed."""
 
 import asyncio
 import contextlib
@@ -17,9 +17,9 @@ from tests.integration.test_stalled_clients import LONG_S, put_on, serving, unti
 
 LIMIT = 20
 CROWD = 1_500
-"""By default gRPC lets a thousand wait and drops some of those beyond; after 30 s it drops whoever still waits."""
+"""By default gRPC queues 1,000 calls, drops some of the calls beyond, and drops queued calls after 30 s."""
 BUSY_S = 3.0
-"""How long the event loop is busy; without room for those who wait, calls end within a fraction of it."""
+"""How long the event loop is blocked; with too small a queue, calls fail within a fraction of this time."""
 
 
 async def health_of(server: AioRpcServer) -> str:
@@ -100,7 +100,7 @@ async def test_calls_during_a_busy_event_loop_wait_for_it() -> None:
             ]
             end_s = time.monotonic() + BUSY_S
             while time.monotonic() < end_s and not any(call.done() for call in calls):
-                time.sleep(0.01)  # the event loop sleeps: no call can have been answered
+                time.sleep(0.01)  # blocks the event loop, so that no call is answered
             assert not any(call.done() for call in calls)
             await asyncio.to_thread(lambda: [call.exception() for call in calls])
         assert {call.code() for call in calls} == {grpc.StatusCode.OK}

@@ -1,4 +1,4 @@
-"""The ingest job in a real Spark session: what arrives, and what a killed driver or worker leaves."""
+"""The ingest job in a real Spark session: complete tables, also after a killed driver or worker."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def is_bad(offset: int) -> bool:
 
 
 def records(first: int, count: int) -> list[Expected]:
-    """Text values; one in a hundred is not UTF-8."""
+    """Return records with text values, of which one in a hundred is not UTF-8."""
     return [
         Expected(b"k", b"\xff" if is_bad(n) else b"value %d" % n, n, 1_700_000_000_000 + n, 0, ())
         for n in range(first, first + count)
@@ -47,7 +47,7 @@ def served() -> Iterator[ServedCluster]:
 
 
 def positions(table: str, table_format: str) -> list[tuple[int, int]]:
-    """Partition and offset of every committed row, read without Spark and without the job's code for Delta."""
+    """Return partition and offset of every committed row, without Spark and without the job's code for Delta."""
     if table_format == "delta":
         import deltalake
 
@@ -88,7 +88,7 @@ def test_spark_reads_the_parquet_files_of_a_table(spark: Any, served: ServedClus
 
 
 class WorkerKilledOnce(IngestTasks):
-    """Tasks of which one kills its worker process after it has written its files, the first time."""
+    """Ingest tasks that kill a worker process once, after a task has written its files."""
 
     def run(self, number: int) -> TaskReport:
         report = super().run(number)
@@ -143,4 +143,4 @@ class _MissingModule:
         from unittest import mock
 
         with mock.patch.object(doctor, "MODULES", ("no_such_module",)):
-            yield from doctor.check_imports(batches)  # the worker's own module is not patched
+            yield from doctor.check_imports(batches)  # the original: monkeypatch changed only the driver

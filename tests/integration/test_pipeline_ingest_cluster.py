@@ -1,4 +1,4 @@
-"""An ingest while the cluster under it loses a leader and its controller between every two steps."""
+"""An ingest completes while brokers and controllers of its cluster are killed between its steps."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,7 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 class Killer:
-    """Kills a process after each of the first steps, and restarts the one before."""
+    """After each of the first steps, restarts the process killed last and kills the next one."""
 
     def __init__(self, cluster: LocalCluster, victims: list[Any]) -> None:
         self._cluster, self._victims = cluster, victims
@@ -91,5 +91,5 @@ def test_leaders_and_controllers_that_die_between_steps_cost_no_record_and_no_or
         )
     )
     assert len(rows) == RECORDS
-    # The offset of a record is its place in the partition, so order and distinctness show at once.
+    # The value of a record is its offset, so one comparison checks order and uniqueness.
     assert rows == [(p, n, b"%d" % n) for p in range(PARTITIONS) for n in range(RECORDS // PARTITIONS)]

@@ -1,4 +1,4 @@
-"""A plan from the measured load of a real cluster, which `paceline reassign start` runs."""
+"""A reassignment plan computed from the measured load of a real cluster, run by `paceline reassign start`."""
 
 import json
 import subprocess
@@ -75,7 +75,7 @@ def test_a_plan_empties_a_broker_and_reassign_runs_it(cluster: LocalCluster, tmp
             assert time.monotonic() < deadline, "the broker is not empty yet"
             time.sleep(0.2)
         assert all(set(each) == set(brokers[1:]) for each in replicas(admin, "moved"))
-        # What is even already stays: a second plan has nothing to do for these two brokers.
+        # The load of the other two brokers is even, so that a second plan moves nothing.
         again = paceline(cluster, "pipeline", "plan", "--empty", str(victim), "--sample-seconds", "0", "-o", "json")
         assert again.returncode == 0, again.stderr
         assert json.loads(again.stdout) == {"version": 1, "partitions": []}

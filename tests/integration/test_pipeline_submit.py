@@ -1,7 +1,7 @@
-"""Every job, unchanged, by spark-submit to a standalone master and over Spark Connect, against a real cluster.
+"""Every job, unchanged, with spark-submit on a standalone master and over Spark Connect, against a real cluster.
 
-The test starts a master, a worker and a Connect server on free ports. That costs three Spark sessions per job, so it
-runs with PACELINE_SPARK_CLUSTERS=1 only.
+The tests start a master, a worker and a Connect server on free ports. They need three Spark sessions per job, so they
+run only with PACELINE_SPARK_CLUSTERS=1.
 """
 
 import importlib
@@ -60,7 +60,7 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def service(log: Path, port: int, *command: str) -> Iterator[None]:
-    """Run one of Spark's servers until the end of the block; return when its port answers."""
+    """Run a Spark server while the block runs; the block begins when the server accepts connections."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             [str(SPARK_HOME / "bin" / command[0]), *command[1:]],
@@ -103,7 +103,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A standalone master with one worker of two cores: its address, and the folder with a folder per application."""
+    """Start a standalone master and a worker with two cores; yield the master's URL and the worker's directory."""
     folder = tmp_path_factory.mktemp("standalone")
     (folder / "work").mkdir()
     port, web, worker, worker_web = (free_port() for _ in range(4))
@@ -121,7 +121,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 
 @pytest.fixture(scope="module")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Spark Connect server over local[2]."""
+    """Start a Spark Connect server on local[2] and yield its URL."""
     folder = tmp_path_factory.mktemp("connect")
     port = free_port()
     settings = {
@@ -161,7 +161,7 @@ def run(command: list[str], folder: Path, environment: dict[str, str]) -> "subpr
 
 @contextmanager
 def used_by_an_application(master: tuple[str, Path]) -> Iterator[str]:
-    """Give the master's address; a block whose tasks ran elsewhere fails."""
+    """Yield the master's URL; fail if its worker ran no executor during the block."""
     address, folder = master
     before = set(folder.iterdir())
     yield address
@@ -196,11 +196,11 @@ def test_a_job_runs_by_spark_submit_on_a_standalone_master(
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A zip of our packages, and an interpreter that has their dependencies but not them."""
+    """Return a zip of our packages, and an interpreter with their dependencies but without the packages."""
     folder = tmp_path_factory.mktemp("shipped")
     venv.create(folder / "worker", with_pip=False, symlinks=True)
-    # Packages that are installed as a path, as ours in development, are named by files which Python does not follow
-    # from a second folder.
+    # Development installs, like ours, are .pth files. Python does not read the .pth files of a directory that a .pth
+    # file adds, so this interpreter finds the dependencies but not our packages.
     (dependencies,) = (folder / "worker").glob("lib/python*/site-packages")
     (dependencies / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     python = folder / "worker" / "bin" / "python"

@@ -1,6 +1,6 @@
-"""A cluster in two racks: consumers read where they are, copies keep to a rate, log directories tell how far they are.
+"""A cluster in two racks: reads from a follower, replication throttles, log directories, and drained brokers.
 
-One cluster of its own, for brokers are stopped here and rates set.
+The module has its own cluster, because its tests stop brokers and set rates.
 """
 
 import json
@@ -35,7 +35,7 @@ LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttle
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One controller; brokers 1 and 3 in rack a, 2 in rack b."""
+    """Start one controller and three brokers: 1 and 3 in rack a, 2 in rack b."""
     try:
         java_path()
     except JavaNotFoundError as error:
@@ -86,7 +86,7 @@ def rows(cluster: LocalCluster, *arguments: str) -> list[dict[str, Any]]:
     return found
 
 
-# reading where one is
+# reads from a follower in the same rack (KIP-392)
 
 
 def test_the_leader_names_a_follower_in_the_callers_rack_and_that_one_serves_it(cluster: LocalCluster) -> None:
@@ -155,7 +155,7 @@ def test_the_command_line_reads_in_a_rack(cluster: LocalCluster) -> None:
     assert (done.exit_code, len(done.stdout.splitlines())) == (0, 5), done.stderr
 
 
-# copies that keep to a rate
+# replication throttles
 
 
 def test_a_throttled_reassignment_shows_progress_and_its_throttle_is_removed_at_the_end(
@@ -177,7 +177,7 @@ def test_a_throttled_reassignment_shows_progress_and_its_throttle_is_removed_at_
     assert (row["state"], row["throttle"]) == ("copying", 20_000)
     assert 0 < row["bytes_left"] <= 2_200_000
     assert row["bytes_per_s"] is not None and row["bytes_per_s"] < 1_000_000
-    # The same plan again changes the rate; the move goes on.
+    # A second start of the same plan changes the rate; the reassignment continues.
     faster = run(cluster, "reassign", "start", str(plan), "--throttle", "100000000")
     assert faster.exit_code == 0, faster.stderr
     done = run(cluster, "reassign", "status", str(plan), "--watch", "--timeout", str(DEADLINE_S))
@@ -266,7 +266,7 @@ def test_stubs_alone_are_enough_for_log_directories(cluster: LocalCluster) -> No
     assert all(len(broker.log_dirs) == 1 and not broker.HasField("error") for broker in answer.brokers)
 
 
-# leadership off a broker and back
+# drain and undrain
 
 
 def test_a_drained_broker_is_restored_by_its_saved_order(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_drained_broker_is_restored_by_its_saved_order(cluster: LocalCluster, 
             return [partition.leader for partition in topic.partitions]
 
     saved = str(tmp_path / "before.json")
-    run(cluster, "broker", "drain", "1", "--save", saved)  # other topics may have nobody else
+    run(cluster, "broker", "drain", "1", "--save", saved)  # may fail for other topics without another replica
     eventually(lambda: 1 not in leaders(), DEADLINE_S, "broker 1 leads nothing")
     back = run(cluster, "broker", "undrain", "1", "--file", saved)
     assert "drained/" not in back.stderr

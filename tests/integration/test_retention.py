@@ -1,4 +1,4 @@
-"""A topic's limits of size and age change while it is served: segments beyond them are deleted, also on the disk."""
+"""New size and age limits of a topic take effect without a restart: older segments are deleted from the disk."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -44,13 +44,13 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def bytes_of(cluster: LocalCluster, broker_id: int) -> int:
-    """Bytes of the topic's segments on a broker's disk, those that are about to be removed included."""
+    """Return the size of the topic's segments on a broker's disk, including segments marked for deletion."""
     found = (cluster.directory / f"broker-{broker_id}" / "data" / f"{TOPIC}-0").glob("*.log*")
     return sum(path.stat().st_size for path in found)
 
 
 def starts(admin: Admin) -> set[int | None]:
-    """Where the replicas of the log begin, as far as the leader knows."""
+    """Return the log start offsets of all replicas, as far as the leader knows them."""
     (view,) = admin.describe_replicas(TOPIC)
     return {view.log_start_offset, *(replica.log_start_offset for replica in view.replicas)}
 

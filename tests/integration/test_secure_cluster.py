@@ -1,4 +1,4 @@
-"""A secure cluster at work: certificates rotated under load, secrets that never show, processes with wrong papers."""
+"""A secure cluster: certificate rotation under load, no secret in any output, processes with wrong certificates."""
 
 import contextlib
 import datetime
@@ -43,7 +43,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def shown_serial(cluster: LocalCluster, address: str) -> bytes:
-    """Return the certificate that a new connection is shown."""
+    """Return the certificate, in DER, that the listener presents to a new connection."""
     tls = cluster.client_tls
     assert tls is not None
     context = ssl.create_default_context(cafile=tls.ca)
@@ -75,7 +75,7 @@ def test_certificates_rotate_under_load_without_a_failed_acknowledged_write(secu
 
             eventually(all_shown, 30, "the new certificates at every listener")
             if round_number == 1:
-                # A restarted broker opens new connections to all other brokers, and they to it.
+                # The restarted broker and the other brokers open new connections to each other.
                 broker = secure.broker(3)
                 assert secure.terminate(broker) == 0
                 futures.extend(producer.send("rotated", b"%d" % len(futures)) for _ in range(200))

@@ -1,4 +1,4 @@
-"""Calls that never send their request, all on one connection, beside a client that sends small requests."""
+"""Two hundred calls of one connection never send a request; the small requests of another client succeed."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from tests.integration.test_stalled_clients import LONG_S, put_on, serving, unas
 SILENT = 200
 WAIT_S = 5.0
 SLOW_AFTER_S = 0.5
-"""Served in their order, 200 silent calls would keep another client waiting longer than any call waits."""
+"""In order of arrival, 200 silent calls would make another client wait longer than a call may wait."""
 
 
 async def test_calls_without_a_request_on_one_connection_do_not_stop_another_client() -> None:

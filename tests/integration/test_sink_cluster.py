@@ -1,4 +1,4 @@
-"""The sink against a real cluster: staging, commits, and leaders and controllers that die between the steps."""
+"""The sink against a real cluster: staging, commits, and leaders and controllers killed between the steps."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -103,11 +103,11 @@ def of_partitions(count: int) -> dict[int, list[int]]:
 
 
 class DriverDiedError(Exception):
-    """Ends a publish where a killed driver would end it."""
+    """Ends a publish at the step where a driver would be killed."""
 
 
 class At:
-    """Calls a function once, before the first step of a name."""
+    """Calls a function once, before the first step with the given name."""
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self.name, self._action, self.is_done = name, action, False

@@ -1,4 +1,4 @@
-"""Batch reads through a real Spark session, from gRPC servers that serve Kafka's own segments with our contract."""
+"""Batch reads in a real Spark session from in-process brokers that serve segments written by Kafka."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -35,7 +35,7 @@ def log(count: int, per_batch: int = 10) -> bytes:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[ServedCluster]:
-    """Golden topics of one partition, ``numbers`` with four, ``many`` with two hundred, ``empty``."""
+    """Serve Kafka's segments as topics of one partition, and topics with 4, 200, trimmed and empty partitions."""
     partitions = {(topic, 0): ServedPartition(golden.partition(name)) for topic, name in TOPICS.items()}
     partitions |= {("numbers", n): ServedPartition(log(1_000), leader=1 + n % 2) for n in range(4)}
     partitions |= {("many", n): ServedPartition(log(5), leader=1 + n % 2) for n in range(200)}
@@ -67,7 +67,7 @@ def collected(frame: Any) -> list[Expected]:
 
 
 def failure(action: Any) -> str:
-    """What the user sees when a query fails."""
+    """Run an action that fails, and return the message of Spark's exception."""
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException) as caught:
@@ -75,7 +75,7 @@ def failure(action: Any) -> str:
     return str(caught.value)
 
 
-# --- what is read
+# --- records and schema
 
 
 @pytest.mark.parametrize("topic", TOPICS)
@@ -94,7 +94,7 @@ def test_the_schema_is_that_of_sparks_kafka_source(spark: Any, served: ServedClu
 
 
 def test_arrow_types_are_exactly_what_spark_asks_for() -> None:
-    """Spark refuses a field that is not nullable, a large type or another order."""
+    """Spark refuses a batch with a non-nullable field, a large type or another order of fields."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from paceline.pipeline.decode.columns import arrow_schema
@@ -131,7 +131,7 @@ def test_partitions_are_split_on_demand_and_still_read_once(spark: Any, served: 
 
 
 def test_an_empty_topic_is_an_empty_frame(spark: Any, served: ServedCluster) -> None:  # noqa: F811
-    """Spark turns an empty list of partitions into one partition."""
+    """The frame is empty although Spark turns an empty list of partitions into one partition."""
     assert read(spark, served, subscribe="empty").collect() == []
     assert read(spark, served, subscribePattern="no-such-.*").count() == 0
 
@@ -161,7 +161,7 @@ def test_sql_reads_a_topic_as_a_view(spark: Any, served: ServedCluster) -> None:
 
 
 def test_a_table_of_the_catalog_is_refused_with_advice(spark: Any, served: ServedCluster) -> None:  # noqa: F811
-    """Spark 4.3 hands a table's options over when it is created, and none of them when it is read."""
+    """Spark 4.3 passes the options of a table to its source at CREATE TABLE, but not when the table is read."""
     statement = (
         "CREATE TABLE topic_numbers USING paceline OPTIONS "
         f"('paceline.bootstrap.servers' '{served.bootstrap}', subscribe 'numbers') COMMENT 'not to be' "
@@ -217,7 +217,7 @@ def test_push_down_needs_the_setting_and_reads_without_it_do_not(spark: Any, ser
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
-# --- errors as a user sees them
+# --- error messages
 
 
 @pytest.mark.parametrize(
@@ -258,11 +258,11 @@ def test_lost_data_is_an_error_and_can_be_allowed(spark: Any, served: ServedClus
     assert read(spark, served, subscribe="trimmed", startingOffsets=start, failOnDataLoss="false").count() == 60
 
 
-# --- the session
+# --- session and workers
 
 
 def test_the_source_is_found_without_being_registered(spark: Any, served: ServedCluster) -> None:  # noqa: F811
-    """Discovery through the module pyspark_paceline; the fixture registers nothing."""
+    """Spark finds the source through the module pyspark_paceline; the fixture does not register it."""
     import pyspark_paceline
 
     assert pyspark_paceline.DefaultSource.name() == "paceline"
@@ -277,7 +277,7 @@ def test_configure_sets_what_the_traps_ask_for(spark: Any) -> None:  # noqa: F81
 
 
 def test_a_registered_source_reads_as_the_found_one_does(spark: Any, served: ServedCluster) -> None:  # noqa: F811
-    """Jobs shipped with --py-files have to register."""
+    """Jobs shipped with --py-files have to register the source."""
     from paceline.pipeline.session import register
 
     register(spark)
@@ -285,7 +285,7 @@ def test_a_registered_source_reads_as_the_found_one_does(spark: Any, served: Ser
 
 
 def test_workers_are_used_again_and_keep_their_channels(spark: Any, served: ServedCluster) -> None:  # noqa: F811
-    """Read repeatedly in forked workers; each process opens channels of its own."""
+    """Repeated reads in forked workers return every record; each process opens its own channels."""
     for _ in range(3):
         assert read(spark, served, subscribe="numbers", minPartitions="4").count() == 4_000
 

@@ -1,4 +1,4 @@
-"""The data source against a real cluster: processes, a real ZooKeeper, three replicas, a leader that dies."""
+"""The data source against a real cluster with three replicas, also when a leader is killed."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,8 +29,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         CONFIG_FILE,
         brokers=3,
         controllers=1,
-        # Followers that a busy machine holds up stay in the ISR. Else a leader that is killed may be its only member,
-        # and no other broker may lead before that leader is back.
+        # Followers delayed by a busy machine stay in the ISR. Otherwise the ISR of a killed leader may have no other
+        # member, and the partition has no leader until the killed broker returns.
         settings={"replica.lag.time.max.ms": "60000"},
     )
     running.start(timeout_s=240)
@@ -46,7 +46,7 @@ def client(cluster: LocalCluster) -> Iterator[StubClient]:
 
 
 def records_of(partition: int) -> list[Expected]:
-    """What every partition holds: nulls, headers, and values that tell where they belong."""
+    """Return the records of a partition, with nulls, headers, and values that name partition and offset."""
     return [
         Expected(
             None if offset % 7 == 0 else b"key-%d" % offset,
@@ -61,7 +61,7 @@ def records_of(partition: int) -> list[Expected]:
 
 
 def fill(client: StubClient, topic: str, replication_factor: int = 3) -> None:
-    """Create the topic and write one batch of every codec to each partition; a repeated batch is not doubled."""
+    """Create the topic and write one batch per codec to each partition, with sequence numbers against duplicates."""
     client.create_topic(topic, PARTITIONS, replication_factor)
     producer_id, epoch = client.init_producer_id()
     for partition in range(PARTITIONS):

@@ -1,7 +1,7 @@
-"""Our data source beside Spark's own Kafka source: the same records, the same options, the same rows and progress.
+"""Our data source and Spark's Kafka source return the same rows and progress for the same records and options.
 
-Kafka 3.9.1 and the jars of Spark's Kafka source come through Maven, PySpark 4.2.0 through pip, once, into build/. Set
-PACELINE_SPARK_DIFFERENTIAL=1 to run this; without it the suite would download 600 MB unasked.
+The first run downloads Kafka 3.9.1 and the jars of Spark's Kafka source with Maven, and PySpark 4.2.0 with pip, into
+build/. Because that is 600 MB, the tests run only with PACELINE_SPARK_DIFFERENTIAL=1.
 """
 
 import json
@@ -21,14 +21,14 @@ from paceline_client import Admin, NewTopic, Producer
 from tests.support.kafka_writer import write
 
 ANSWERS_TIMEOUT_S = 1_500
-"""Time for one side to answer every case; on an idle machine it takes about a minute."""
+"""Time for one source to run every case; on an idle machine it takes about a minute."""
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.cluster,
     pytest.mark.zookeeper,
     pytest.mark.skipif(not os.environ.get("PACELINE_SPARK_DIFFERENTIAL"), reason="needs PACELINE_SPARK_DIFFERENTIAL=1"),
-    # The first test waits for both sides to answer every case.
+    # The first test waits until both sources have run every case.
     pytest.mark.timeout(2 * ANSWERS_TIMEOUT_S + 600),
 ]
 
@@ -59,7 +59,7 @@ SAME = {
     "more tasks": {"subscribe": "alpha", "minPartitions": "7"},
     "small tasks": {"subscribe": "alpha", "maxRecordsPerPartition": "90"},
 }
-"""Options that a batch and a stream have; a stream is told to start at the beginning."""
+"""Options of both batch reads and streams; a stream starts at the earliest offsets unless its options differ."""
 
 BATCH = {
     "end at offsets": {"subscribe": "alpha", "endingOffsets": offsets("alpha", p0=-1, p1=10, p2=0)},
@@ -108,7 +108,7 @@ def cases() -> list[dict[str, Any]]:
 
 
 def records(topic: str) -> Iterator[tuple[int, bytes | None, bytes | None, int, list[tuple[str, bytes]]]]:
-    """Partition, key, value, timestamp and headers: nulls, empty and long ones among them."""
+    """Yield partition, key, value, timestamp and headers of each record, including null, empty and long values."""
     for partition in range(PARTITIONS[topic]):
         if partition in EMPTY[topic]:
             continue

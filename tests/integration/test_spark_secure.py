@@ -1,4 +1,4 @@
-"""Spark and the pipeline jobs on a secure cluster: with options, and with the variables of the driver's environment."""
+"""Spark and the pipeline jobs on a secure cluster, with certificates from options or from the driver's environment."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,7 +116,7 @@ def test_certificates_of_the_drivers_environment_reach_the_tasks_of_a_job(
     monkeypatch: pytest.MonkeyPatch,
     job: str,
 ) -> None:
-    """Spark's Python workers are older than these variables, as on a cluster whose workers have none."""
+    """The Python workers do not have the variables, because Spark started before the test set them."""
     tls = secure.client_tls
     assert tls is not None
     for name, file in ((CA_FILE, tls.ca), (CERTIFICATE_FILE, tls.certificate), (KEY_FILE, tls.key)):

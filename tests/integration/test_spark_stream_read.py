@@ -1,4 +1,4 @@
-"""Streaming reads through a real Spark session, from brokers in this process that speak our contract."""
+"""Streaming reads in a real Spark session from in-process brokers."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ def read_stream(spark: Any, served: ServedCluster, **options: str) -> Any:  # no
 
 
 class Sink:
-    """Writes every batch as Parquet into a folder of its own, as a repeatable sink does."""
+    """Writes every batch as Parquet into its own folder, so that a repeated batch overwrites the first attempt."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -113,7 +113,7 @@ def test_a_running_query_reads_new_records_and_reports_its_lag(
 
 
 def test_an_idle_query_makes_no_empty_batches(spark: Any, served: ServedCluster, tmp_path: Path) -> None:  # noqa: F811
-    """Offsets with another order of keys would count as new ones."""
+    """Equal offsets start no batch; Spark would take offsets with another order of keys for new ones."""
     batches: list[int] = []
     query = start(read_stream(spark, served), lambda _, batch_id: batches.append(batch_id), tmp_path / "checkpoint")
     try:

@@ -1,4 +1,4 @@
-"""Writes through a real Spark session into brokers in this process that speak our contract."""
+"""Writes in a real Spark session to in-process brokers."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def part(count: int) -> ServedPartition:
 
 @pytest.fixture
 def served() -> Iterator[ServedCluster]:
-    """A topic to read, an empty one to write to, and a staging topic."""
+    """Serve a topic to read, an empty topic to write to, and a staging topic."""
     partitions = {("in", number): part(SOURCE_RECORDS) for number in range(PARTITIONS)}
     partitions |= {("out", number): ServedPartition(b"", leader=1 + number % 2) for number in range(PARTITIONS)}
     partitions |= {("__paceline_staging", number): ServedPartition(b"") for number in range(2)}
@@ -45,7 +45,7 @@ def written(served: ServedCluster) -> dict[int, list[bytes | None]]:
 
 
 def copy_frame(frame: Any) -> Any:
-    """Rows that name where they come from, for the partition they come from."""
+    """Return rows for the same partition, whose value names partition and offset of the source record."""
     return frame.selectExpr("concat(partition, '/', offset) AS value", "partition", "timestamp")
 
 
@@ -69,7 +69,7 @@ def test_a_batch_is_appended(spark: Any, served: ServedCluster, guarantee: str) 
 
 
 def test_the_default_save_mode_and_overwriting_are_refused(spark: Any, served: ServedCluster) -> None:  # noqa: F811
-    """Spark refuses the default for every Python source; its message names the mode."""
+    """Spark refuses its default mode for every Python source, and the message names that mode."""
     from pyspark.errors import PySparkException
 
     writer = spark.range(1).selectExpr("CAST('v' AS BINARY) AS value").write.format("paceline")
@@ -123,7 +123,7 @@ def test_a_stream_is_appended_batch_after_batch_and_across_restarts(
     first = run()
     assert [each.numInputRows for each in first.recentProgress if each.numInputRows] == [900, 900]
     assert written(served) == EVERYTHING
-    # The end of the last batch was not noted: Spark runs it again.
+    # Without its commit file, Spark runs the last batch again.
     last = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
@@ -172,7 +172,7 @@ def test_a_driver_killed_in_the_middle_writes_every_row_once(served: ServedClust
         eventually(lambda: count() >= 700 or process.poll() is not None, 240, "700 rows")
         assert process.poll() is None
     finally:
-        # The driver, its JVM and the Python workers, as a machine that loses its power.
+        # Kill the driver, its JVM and the Python workers together, as a power failure does.
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     subprocess.run(command, check=True, timeout=300)

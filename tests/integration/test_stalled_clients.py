@@ -22,7 +22,7 @@ from tests.support.flood import _DATA, _Call, _frame, _message
 MIB = 1 << 20
 LONG_S = 60.0
 NO_WINDOW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_536)]
-"""A client that takes no more than a window, until somebody reads."""
+"""Channel options of a client that receives one flow-control window and no more until the test reads."""
 
 
 @contextlib.asynccontextmanager

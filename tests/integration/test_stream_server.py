@@ -1,4 +1,4 @@
-"""Requests and responses over one stream: order, typed errors, and ends without waiting."""
+"""Requests and responses over one stream: order, typed errors, and the end of streams without delay."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ PATIENCE_S = 20.0
 
 
 class Echo:
-    """Answers a request with itself, unless the test prepares another answer."""
+    """Responds with the request itself, unless the request asks for an error, a wait or a prepared reply."""
 
     def __init__(self) -> None:
         self.release = asyncio.Event()
@@ -66,7 +66,7 @@ class Echo:
 
 
 class Calls(list[tuple[str, str | None]]):
-    """Records the measurements of the server."""
+    """Records method and error reason of each call that the server measures."""
 
     def __call__(self, method: str, seconds: float, reason: str | None) -> None:
         self.append((method, reason))
@@ -105,7 +105,7 @@ async def reached(condition: Callable[[], bool]) -> None:
 
 
 class Asker:
-    """A caller that can wait for its outcomes."""
+    """A stream client whose outcomes a test can await."""
 
     def __init__(self, port: int, one_at_a_time: bool = False) -> None:
         self.channel = open_channel(f"127.0.0.1:{port}", own_connection=True)
@@ -323,7 +323,7 @@ async def test_a_client_that_reads_no_response_loses_its_connection_and_memory(
             requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
             requests.put(large)
             requests.put(b"behind")
-            # The call is not iterated, so gRPC reads no more than the window.
+            # The test does not iterate the call, so gRPC receives no more than one window.
             method: Any = channel.stream_stream(METHOD)
             stalled = method(iter(requests.get, None))
             await reached(lambda: sorted(echo.over) == [large, b"behind"])
@@ -344,7 +344,7 @@ async def test_a_stream_that_the_server_does_not_end_delays_no_other_request() -
         await context.write(asked[-1])
         await asyncio.get_running_loop().create_future()
 
-    # Our own server serves no stream of requests that its guard does not see.
+    # A plain gRPC server, because our server lets no stream of requests bypass its guard.
     bare = grpc.aio.server()
     handlers = {"Ask": grpc.stream_stream_rpc_method_handler(deaf)}
     bare.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Echo", handlers),))

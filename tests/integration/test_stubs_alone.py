@@ -90,9 +90,9 @@ def test_a_repeated_call_after_a_timeout_appends_no_duplicate(local_cluster: Loc
                     unknown_outcomes += 1
                     continue
                 if result.HasField("error"):
-                    # Time ran out while the batch was replicated or, before the first one, while the broker still read
-                    # the topic's settings; then nothing was appended. A refused sequence, for one, would be a fault of
-                    # the deduplication, and with time enough there is no error at all.
+                    # Only a short deadline may fail: the batch was not replicated in time or, before the first batch,
+                    # the broker had not read the topic's settings and appended nothing. Any other error is a bug:
+                    # OUT_OF_ORDER_SEQUENCE_NUMBER, for example, would mean that the deduplication is wrong.
                     error = result.error
                     reads_settings = not expected and "the settings of topic repeated" in error.message
                     codes[errors_pb2.ErrorCode.Name(error.code)] += 1

@@ -1,4 +1,4 @@
-"""Many connections do not use up the file descriptors of the log."""
+"""Many connections do not use up the file descriptors that the log needs."""
 
 import contextlib
 import resource
@@ -74,7 +74,7 @@ def test_a_broker_continues_to_write_with_more_connections_than_descriptors(
         crowd.append(connection)
     until(lambda: any(map(is_closed, crowd)), 10.0)
 
-    for offset in range(1, 40):  # each batch takes a segment of its own
+    for offset in range(1, 40):  # each batch opens a new segment
         assert produce(stubs, broker.client, write) == offset
     metrics = broker.wait_said(r"metrics=(\d+)")[1]
     with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=LONG_S) as answer:

@@ -37,11 +37,11 @@ from tests.support.zookeeper.client import MemoryZooKeeper, MemoryZooKeeperServe
 DEADLINE_S = 60.0
 LONG_S = 120.0
 PARTITIONS = 12_000
-"""More than one message of the snapshot."""
+"""More partitions than one message of the snapshot holds."""
 
 
 class Process:
-    """One controller with real listeners and a real stream."""
+    """One controller with real listeners and a real standby stream."""
 
     def __init__(self, world: "World", controller_id: int) -> None:
         arguments = ["--listeners", "CLIENT://127.0.0.1:0,CONTROL://127.0.0.1:0", "--controller-id", str(controller_id)]
@@ -85,7 +85,7 @@ class Process:
 
 
 class World:
-    """An ensemble in memory, on the event loop of the controllers."""
+    """ZooKeeper in memory, on the event loop of the controllers."""
 
     def __init__(self) -> None:
         self.scheduler = AsyncioScheduler(asyncio.get_running_loop())
@@ -104,7 +104,7 @@ class World:
                 await asyncio.sleep(0.005)
 
     async def write_topic(self, topic: str, partitions: int) -> None:
-        """Write a topic as an earlier controller would have written it."""
+        """Write a topic to ZooKeeper as an earlier controller would have left it."""
         client = MemoryZooKeeper(self.zookeeper, self.scheduler)
         client.start(lambda _: None, lambda _: None)
         assignment = {number: ReplicaAssignment((1, 2, 3)) for number in range(partitions)}
@@ -141,7 +141,7 @@ async def test_a_standby_receives_every_state_and_uses_it_at_its_failover(world:
     await world.until(lambda: bool(active.takeovers))
     standby = await world.start_controller(1_000_002)
     await world.until(lambda: standby.node.is_warm)
-    # No broker is registered, so the first controller has removed every leader, which it streams.
+    # No broker is registered, so the first controller removes every leader and streams the new states.
     known = dict(active.node._components.context.leadership)
     extras = dict(active.node._components.context.state_extras)
     assert len(known) == PARTITIONS and len(extras) >= PARTITIONS // 1_000
@@ -157,7 +157,7 @@ async def test_a_standby_receives_every_state_and_uses_it_at_its_failover(world:
 
 
 class Listener:
-    """A follower of the stream that is no controller."""
+    """Records the updates and ends of a standby stream, without a controller."""
 
     def __init__(self) -> None:
         self.updates: list[StateUpdate] = []
@@ -199,7 +199,7 @@ async def test_closing_a_stream_frees_the_thread_at_either_end(world: World) -> 
     await world.until(lambda: bool(active.takeovers))
     publisher = active.node._components.publisher
     for number in range(20):
-        # More streams, one after the other, than the listener has threads.
+        # One after the other, the test opens more streams than the listener has threads.
         transport, listener = GrpcStandbyTransport(world.scheduler.post), Listener()
         close = transport.follow(active.control, 100 + number, listener.updates.append, listener.ends.append)
         await world.until(lambda heard=listener: bool(heard.updates))  # type: ignore[misc]
@@ -211,7 +211,7 @@ async def test_closing_a_stream_frees_the_thread_at_either_end(world: World) -> 
 
 
 def metric(address: str, name: str) -> float:
-    """Return the value of one line, 0 when it is not there."""
+    """Return the value of a metric, 0 if the process does not serve the metric."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
@@ -250,7 +250,7 @@ def test_the_standby_of_a_killed_controller_takes_over_warm(tmp_path: Path) -> N
         eventually(lambda: metric(addresses[standby], warm) == 1, LONG_S, "and has done so warm")
         said = (tmp_path / f"controller-{cluster.controller(standby).node_id}" / "service.log").read_text()
         assert re.search(r"failover completed: kind=warm epoch=2 elapsed_ms=\d+ states_read=0 states=20\b", said)
-        # The cluster works under it, and the old controller is the next standby.
+        # The new active controller creates topics, and the old controller becomes its standby.
         with Admin(cluster.bootstrap) as admin:
             admin.create_topics({"created-after": (4, 2, {})})
         cluster.restart(cluster.controller(active))

@@ -1,4 +1,4 @@
-"""The health service of the control listener, watched by clients that come and go."""
+"""The health service of the control listener, watched by clients that connect and disconnect."""
 
 import threading
 

@@ -37,7 +37,7 @@ DEADLINE_S = 180.0
 
 @pytest.fixture(scope="module")
 def broken_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Two controllers and three brokers that tests kill and pause; each test repairs its faults."""
+    """Start two controllers and three brokers that tests kill and pause; each test repairs its faults."""
     try:
         java_path()
     except JavaNotFoundError as error:
@@ -49,7 +49,7 @@ def broken_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCl
 
 
 class Watching:
-    """A `paceline watch` that runs; what it has printed so far."""
+    """A running `paceline watch`, and the lines of its output so far."""
 
     def __init__(self, cluster: LocalCluster, *arguments: str) -> None:
         self.process = subprocess.Popen(
@@ -108,7 +108,7 @@ def active(cluster: LocalCluster) -> Node:
 
 
 def scraped(cluster: LocalCluster, node: Node) -> dict[str, float]:
-    """Return every sample of a process by its name with labels."""
+    """Return every metric sample of a process, by metric name with labels."""
     port = next(argument.split("=")[1] for argument in node.argv if argument.startswith("--metrics-port="))
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
@@ -242,7 +242,7 @@ def test_a_leader_describes_each_replica_completely(local_cluster: LocalCluster)
 
 
 def test_every_documented_metric_is_served_by_a_real_process(local_cluster: LocalCluster) -> None:
-    # Broker 2 leads one and follows in the other.
+    # Broker 2 leads "counted" and is a follower of "copied".
     for topic, replicas in (("counted", [2, 1]), ("copied", [1, 2])):
         make(local_cluster, topic, replicas)
         fill(local_cluster, topic, 10)
@@ -250,7 +250,7 @@ def test_every_documented_metric_is_served_by_a_real_process(local_cluster: Loca
     for node, title in ((local_cluster.broker(2), "Broker"), (active(local_cluster), "Controller")):
         names = numbers_named(document, title) | numbers_named(document, "Every process")
 
-        # Counters with labels have no series before the first time.
+        # Metrics with labels have no series before their first event.
         never = {"paceline_request_errors_total", "paceline_controller_takeover_seconds"}
 
         def missing(node: Node = node, names: set[str] = names - never) -> set[str]:
@@ -293,7 +293,7 @@ def test_metrics_follow_their_topic_and_are_removed_with_it(local_cluster: Local
     eventually(lambda: not left(), DEADLINE_S, "the topic's series are gone")
 
 
-# the command line, while things break
+# the command line during failures
 
 
 def test_a_watch_continues_at_the_next_controller(broken_cluster: LocalCluster) -> None:
@@ -357,7 +357,7 @@ def _first(watch: Watching, kind: str) -> dict[str, Any]:
 
 
 def _top(cluster: LocalCluster, topic: str) -> dict[str, Any]:
-    """Return the row of an under-replicated topic's one partition, empty while it is not one."""
+    """Return the row of the topic's only partition, empty while the partition is not under-replicated."""
     ended = subprocess.run(
         [str(PACELINE), "top", topic, "--once", "--under-replicated", "-o", "ndjson", "-b", cluster.bootstrap],
         capture_output=True,

@@ -1,7 +1,7 @@
-"""The same commands on the real server and on the one in memory: everything a client can see is equal.
+"""The real ZooKeeper and the in-memory one return the same responses and watch events for the same commands.
 
-Commands come from seeds and from Hypothesis, which shrinks a difference to the few commands that show it. More steps:
-``PACELINE_DIFFERENTIAL_STEPS=20000``.
+Commands come from seeds and from Hypothesis, which shrinks a difference to the few commands that show it. For longer
+runs, set ``PACELINE_DIFFERENTIAL_STEPS=20000``.
 """
 
 import itertools
@@ -43,7 +43,7 @@ DATA = (None, b"", b"1", b"two")
 
 @dataclass(frozen=True)
 class Send:
-    """Requests of one session, each submitted by itself, all before the first answer."""
+    """Requests of one session, submitted one by one without waiting for responses."""
 
     session: int
     requests: tuple[Request, ...]
@@ -51,7 +51,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Close:
-    """End a session and open another in its place."""
+    """Close a session and open another session in its place."""
 
     session: int
 
@@ -60,7 +60,7 @@ Command = Send | Close
 
 
 class Zxids:
-    """Pairs of zxids seen in the same place: their order, and which are the same, must agree."""
+    """Pairs of zxids that both servers returned at the same place; their order and equality must agree."""
 
     def __init__(self) -> None:
         self._pairs: set[tuple[int, int]] = set()
@@ -83,7 +83,7 @@ class Side:
         self.owners = {client.zookeeper.session_id: number for number, client in enumerate(self.clients)}
 
     def play(self, command: Command) -> list[list[object]]:
-        """Carry out a command; return what each session was told, in order."""
+        """Run a command; return the responses and watch events of each session, in order."""
         for client in self.clients:
             client.recorder.log.clear()
         if isinstance(command, Send):
@@ -92,7 +92,7 @@ class Side:
             self.backend.time.run_until(lambda: all(answers))
         else:
             self._replace(command.session)
-        # Once a read is answered, so have been all events caused before it.
+        # The response to a read follows all watch events of earlier changes, so a read serves as a barrier.
         self._barrier()
         return [self._told(client) for client in self.clients]
 
@@ -119,7 +119,7 @@ class Side:
 
 
 class Pair:
-    """Both servers; `play` compares them."""
+    """Both servers; `play` runs a command on both and compares the results."""
 
     def __init__(self, real: Side, memory: Side) -> None:
         self.real = real
@@ -132,7 +132,7 @@ class Pair:
         told = zip(self.real.play(command), self.memory.play(command), strict=True)
         for number, (real, memory) in enumerate(told):
             if isinstance(command, Close):
-                # The order in which a session's nodes go is not defined.
+                # ZooKeeper does not define the order in which a session's ephemeral nodes are deleted.
                 real, memory = sorted(real, key=repr), sorted(memory, key=repr)
             assert len(real) == len(memory), f"session {number}: {real} but in memory {memory}"
             for seen, modelled in zip(real, memory, strict=True):
@@ -209,7 +209,7 @@ def test_both_servers_give_the_same_results_for_any_commands(pair: Pair, command
 
 
 def at(command: Command, root: str) -> Command:
-    """Move a command from the placeholder root to another one."""
+    """Return the command with ``root`` in place of the placeholder root."""
     if isinstance(command, Close):
         return command
     return Send(command.session, tuple(_moved(request, root) for request in command.requests))
@@ -240,7 +240,7 @@ def _moved_operation(operation: Operation, root: str) -> Operation:
 
 
 class Chance:
-    """Commands of a seed."""
+    """Generates random commands from a seed."""
 
     def __init__(self, seed: int, root: str) -> None:
         self._rng = random.Random(seed)

@@ -22,7 +22,7 @@ needs_java = pytest.mark.zookeeper
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
-    """A server of this test alone, which may be stopped and paused."""
+    """Start a server for one test, which may stop and pause it."""
     try:
         embedded.java_path()
         embedded.jars_path()
@@ -35,7 +35,7 @@ def own_server(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
 @needs_java
 def test_nodes_and_sessions_survive_a_restart_and_pauses_are_waited_out(own_server: EmbeddedZooKeeper) -> None:
     scheduler = PumpedScheduler()
-    # The server may be slow to come back on a busy machine; its session has to outlast that.
+    # The session has to outlast the restart of the server, which is slow on a busy machine.
     client = KazooZooKeeper(f"{own_server.address}/a/b", 60_000, scheduler.post)
     recorder = Recorder(client)
     created = recorder.submit(Create("/p", b"1"), Create("/e", b"2", ephemeral=True))

@@ -1,4 +1,4 @@
-"""The server decides how long a session lasts (Z4 of docs/protocol/simulator.md#kazoo-hazards)."""
+"""ZooKeeper may grant a shorter session timeout than requested (Z4 of docs/protocol/simulator.md#kazoo-hazards)."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.zookeeper
 
 GRANTED_MS = 4_000
 ASKED_MS = 120_000
-"""Far longer than the tests wait for anything."""
+"""Far longer than any wait in the tests."""
 
 
 def test_a_client_that_was_granted_a_shorter_session_is_in_doubt_when_that_one_may_have_ended(
@@ -32,7 +32,7 @@ def test_a_client_that_was_granted_a_shorter_session_is_in_doubt_when_that_one_m
             backend.time.run_until(lambda: SessionState.EXPIRED in client.recorder.states)
         finally:
             backend.close()
-    assert caplog.text.count("keeps a session for 4000 ms, 120000 were asked for") == 2  # clients
+    assert caplog.text.count("keeps a session for 4000 ms, 120000 were asked for") == 2  # once per client
 
 
 def test_a_client_that_keeps_sending_notices_a_dead_connection_within_the_session_it_was_granted(

@@ -1,4 +1,4 @@
-"""The shared flows on the real server and on the one in memory, over connections that break at the worst moment."""
+"""The recipes on the real and the in-memory ZooKeeper, over connections that break before a reply arrives."""
 
 import random
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def run(backend: Backend, client: Client, flow: Flow[Any]) -> Any:
 
 
 def run_and_lose_reply(backend: Backend, client: Client, flow: Flow[Any], path: str, version: int) -> Any:
-    """Run a flow; once ``path`` has this version, reset the connection before the answer gets through."""
+    """Run a flow; when ``path`` has this version, reset the connection before the reply reaches the client."""
     client.cut(requests=False)
     outcome = begin(backend, client, flow)
     other = backend.clients[0]
@@ -111,7 +111,7 @@ def test_an_election_whose_reply_is_lost_is_won(backend: Backend) -> None:
     client = backend.client()
     backend.ask(client, Create("/controller_epoch", b"6"))
     flow = election(backend, client, 1_000_000)
-    # The reads of the flow must get through, so only the multi is sent while replies are cut.
+    # The flow needs the replies to its reads, so only the multi is sent while replies are held back.
     step = next(flow)
     while not any(isinstance(request, Multi) for request in step.requests):  # type: ignore[union-attr]
         step = flow.send(backend.ask(client, *step.requests))  # type: ignore[union-attr]

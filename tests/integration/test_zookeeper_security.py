@@ -30,7 +30,7 @@ OURS = ZooKeeperSecurity("paceline", PASSWORD, set_acl=True)
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
-    """A server that takes the user ``paceline`` alone."""
+    """Start a server that accepts only the user ``paceline``."""
     try:
         embedded.java_path()
         embedded.jars_path()
@@ -116,7 +116,7 @@ def test_other_clients_are_refused_and_the_log_names_the_setting(
 
 
 class TlsFront:
-    """Ends TLS in front of a server that speaks none, as a TLS port of ZooKeeper's would."""
+    """Terminates TLS in front of a server without TLS, like a TLS port of ZooKeeper."""
 
     def __init__(self, port: int, context: ssl.SSLContext) -> None:
         self._target, self._context = port, context

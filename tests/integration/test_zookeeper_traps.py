@@ -49,7 +49,7 @@ def test_z1_watches_are_dropped_by_a_reconnect_of_the_same_session(backend: Back
     client.sever()
     backend.time.run_until(lambda: client.recorder.states == [CONNECTED, DISCONNECTED, CONNECTED])
     backend.ask(other, SetData("/a", b"1"), Create("/b"))
-    # The answer comes after any event there could be.
+    # A watch event would arrive before this response.
     (read,) = backend.ask(client, GetData("/a", watch=True))
     assert read.data == b"1"
     assert client.recorder.watch_events == []

@@ -1,4 +1,4 @@
-"""The real ZooKeeper through kazoo and the one in memory behind one handle, so a test can be played on both."""
+"""One interface to the real ZooKeeper through kazoo and to the in-memory one, so that a test can run on both."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -14,9 +14,9 @@ from tests.support.zookeeper.client import MemoryZooKeeper, MemoryZooKeeperServe
 from tests.unit.coordination.virtual_time import Recorder, VirtualScheduler
 
 SESSION_TIMEOUT_MS = 30_000
-"""No session is to end by itself, however slow the machine is."""
+"""Long enough that no session expires on a slow machine."""
 SHORT_SESSION_MS = 4_000
-"""For the tests that wait for the end of a session."""
+"""For tests that wait until a session expires."""
 
 
 class Time(Protocol):
@@ -30,29 +30,29 @@ class Time(Protocol):
 
 
 class Client(Protocol):
-    """One client with its own network path."""
+    """One ZooKeeper client, with its own connection that a test can break."""
 
     zookeeper: ZooKeeper
     recorder: Recorder
 
     def cut(self, *, requests: bool = True, replies: bool = True) -> None:
-        """Hold traffic back, unseen."""
+        """Hold traffic back without closing the connection."""
 
     def heal(self) -> None:
-        """Let traffic through."""
+        """Forward traffic again."""
 
     def sever(self) -> None:
         """Reset the connection."""
 
     def expire(self) -> None:
-        """Have the server end the session."""
+        """Make the server end the session."""
 
 
 class Backend:
-    """Makes clients and waits for their answers."""
+    """Creates clients and waits for their responses."""
 
     slack_ms = 0
-    """How much later than due something may be noticed."""
+    """Tolerance of the time limits in tests, in milliseconds."""
 
     def __init__(self, time: VirtualScheduler | PumpedScheduler) -> None:
         self.time = time
@@ -134,7 +134,7 @@ class RealClient:
         self.proxy.sever()
 
     def expire(self) -> None:
-        """Close the session from elsewhere, with the same id and password."""
+        """Close the session through a second client with the same session id and password."""
         self._remember()
         twin = KazooClient(self._server.address, client_id=self._credentials, timeout=SESSION_TIMEOUT_MS / 1000)
         twin.start(timeout=60)
