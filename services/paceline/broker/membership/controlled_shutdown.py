@@ -1,6 +1,6 @@
 """Controlled shutdown: ask the controller to move leadership away before stopping.
 
-Source: Kafka 2.8 KafkaServer.controlledShutdown, KIP-380.
+Source: docs/protocol/controller.md#controlled-shutdown; Kafka 2.8 KafkaServer.controlledShutdown, KIP-380.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Answer ListOffsets, OffsetsForLeaderEpoch and DescribeReplicas.
 
-Source: docs/protocol/replication.md#offset-lookups.
+Source: docs/protocol/replication.md#offset-lookups; docs/protocol/log-format.md#leader-epoch-cache.
 """
 
 from collections.abc import Sequence
@@ -65,9 +65,9 @@ def _found(answer: OffsetAnswer, log: PartitionLog, offset: int) -> None:
 def offsets_for_leader_epoch(
     partitions: ReplicaManager, queries: Sequence[EpochQuery], from_client: bool
 ) -> list[EpochAnswer]:
-    """Return the end offsets of leader epochs.
+    """Return the end offset of each leader epoch, from the leader-epoch cache of the partition's leader.
 
-    Only a leader knows them. A follower's request proves that it follows.
+    A client gets an answer only from a leader that can prove its leadership; a follower's request needs no proof.
     """
     answers = []
     for query in queries:

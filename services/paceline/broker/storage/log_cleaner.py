@@ -2,6 +2,8 @@
 
 A cleaning runs in slices. Each slice runs as background work; between two slices the node's scheduler swaps in written
 segments and waits as long as ``log.cleaner.io.max.bytes.per.second`` requires.
+
+Source: docs/protocol/log-format.md#compaction; Kafka 2.8 LogCleanerManager.grabFilthiestCompactedLog.
 """
 
 import logging

@@ -2,6 +2,8 @@
 
 Only whole segments below a limit may be cleaned, never the active segment. The limit is never above the last stable
 offset. The part that the last cleaning did not cover is dirty.
+
+Source: docs/protocol/log-format.md#compaction; Kafka 2.8 LogCleanerManager.cleanableOffsets.
 """
 
 from collections.abc import Sequence
