@@ -1,4 +1,4 @@
-"""Decides which batches may be sent, with which sequence number, and how a failure is handled.
+"""Decide when a batch is sent, with which sequence number, and how a failed attempt is handled.
 
 Pure: no I/O, no threads, no clock. The caller passes `now_ms` and holds a lock around every call.
 
@@ -6,22 +6,23 @@ Rules that keep order and exactly-once delivery for an idempotent producer, per 
 
 * A batch gets its sequence number when it is first drained and keeps it, and its bytes, in every retry
   (docs/protocol/clients.md#sequences-survive-retries).
-* From the oldest batch without a result, at most five batches have a sequence number, including batches with a result
-  (responses may arrive out of order). The broker remembers five batches, so it always recognises a retry of a batch
-  that is in the log, and OUT_OF_ORDER_SEQUENCE_NUMBER always means "not in the log".
-* Until the leader has acknowledged a first batch of this producer id, only one batch is in flight: a broker that does
-  not know the producer id accepts any sequence number, and would append the second batch before the first
+* At most five batches have a sequence number, counted from the oldest batch without a result. Later batches count even
+  if they have a result, because responses may arrive out of order. The broker remembers five batches, so it always
+  recognises a retry of a batch that is in the log, and OUT_OF_ORDER_SEQUENCE_NUMBER always means "not in the log".
+* Until the leader has acknowledged a batch of this producer id, only one batch is in flight: a broker that does not
+  know the producer id accepts any sequence number, and could append the second batch before the first
   (docs/protocol/clients.md#first-batch-alone).
-* A batch carries the topic id that the metadata had when the batch got its sequence number. A leader of a re-created
-  topic refuses it, so the batch is not in that log. When the metadata shows the re-created topic, whose log lacks the
-  acknowledged batches of the deleted topic, this counts as a gap in the sequence, too.
-* After a retriable failure only the oldest batch without a result is sent, and then the next, until all have been
-  resent. Later batches that were already on the wire fail with OUT_OF_ORDER and wait until they are the oldest.
-* A batch that fails finally leaves a gap in the sequence. Later batches that are definitely not in the log are
-  renumbered under a new producer id. A batch whose result is unknown is first resent with its old number, and fails
-  when the broker does not have it. A batch that might be in the log is never sent under another number.
-* OUT_OF_ORDER for a batch that was sent with no earlier batch in flight, and without a gap made by this producer, is
-  fatal: acknowledged data was lost.
+* A batch carries the topic id that the metadata had when the batch got its sequence number. The leader of a re-created
+  topic refuses the deleted topic's id and appends nothing. A new topic id in the metadata counts as a gap in the
+  sequence, because the new log lacks the acknowledged batches of the deleted topic.
+* After a retriable failure the batches without a result are resent one at a time, the oldest first. Later batches in
+  flight reach the broker without the failed batch, are refused with OUT_OF_ORDER_SEQUENCE_NUMBER, and wait until they
+  are the oldest.
+* A batch that is given up leaves a gap in the sequence. Later batches that are definitely not in the log are renumbered
+  under a new producer id. A batch whose result is unknown is first resent with its old number, and fails if the broker
+  does not have it. A batch that may be in the log is never sent under another number.
+* OUT_OF_ORDER_SEQUENCE_NUMBER is fatal for a batch that was sent with no earlier batch in flight, if this producer has
+  left no gap: acknowledged records were lost.
 """
 
 from collections import deque
@@ -44,20 +45,20 @@ from paceline_client.partition_queue import Leader, PartitionQueue
 from paceline_client.record_buffer import AccumulatorConfig, RecordBuffer
 
 MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
-"""Batches per producer that a broker remembers; Kafka's limit for idempotent producers."""
+"""Batches that a broker remembers per producer id and partition; Kafka's limit for idempotent producers."""
 
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
 class ReadyCheck(NamedTuple):
-    """Partitions with a batch to send now, and the longest time until the next check, in ms."""
+    """Partitions with a batch to send now, and the time after which to check again at the latest, in ms."""
 
     partitions: list[TopicPartition]
     next_check_ms: int
 
 
 class Accumulator(RecordBuffer):
-    """All partitions of a producer; the module docstring has the rules. Callers must hold a lock."""
+    """The batches of all partitions of a producer, by the rules in the module docstring. Callers must hold a lock."""
 
     def __init__(self, config: AccumulatorConfig) -> None:
         super().__init__(config)
@@ -73,7 +74,7 @@ class Accumulator(RecordBuffer):
     # Sending ---------------------------------------------------------------------------------------------------
 
     def needs_producer_id(self) -> bool:
-        """Return whether a partition waits for a new producer id."""
+        """Return whether a partition cannot send its batches without a new producer id."""
         if not self.config.enable_idempotence or self.fatal is not None:
             return False
         return any(self._waits_for_new_id(queue) for queue in self._active.values())
@@ -107,7 +108,7 @@ class Accumulator(RecordBuffer):
         return ReadyCheck(partitions, soonest)
 
     def _wait_ms(self, queue: PartitionQueue, now_ms: int) -> int | None:
-        """Return the time until the partition may be drained; 0 for now, None when it first needs another event."""
+        """Return the time until the partition may be drained, 0 for now; None while that depends on another event."""
         if self.fatal is not None:
             return None
         if self.config.enable_idempotence:
@@ -138,7 +139,7 @@ class Accumulator(RecordBuffer):
         return queue.acknowledged or not queue.unresolved
 
     def locate(self, topic_partition: TopicPartition, topic_id: str) -> None:
-        """Set the current topic id of a topic name; empty when it is not known."""
+        """Set the topic id to which the partition's next batches are sent; an empty id changes nothing."""
         queue = self._queues[topic_partition]
         if topic_id and queue.topic_id != topic_id:
             queue.belong_to(topic_id)
@@ -209,14 +210,14 @@ class Accumulator(RecordBuffer):
         answered: bool = True,
         leader: Leader | None = None,
     ) -> bool:
-        """Handle a failed attempt: retry or fail the batch. Returns whether it will be sent again.
+        """Schedule a retry of a failed attempt, or fail the batch; return whether it will be sent again.
 
         Args:
             batch: the batch.
-            error: the failure, naming the broker.
+            error: the failure; its message names the broker.
             now_ms: the time.
-            answered: False when no broker responded (a lost connection), so that the batch may be in the log.
-            leader: the leader that failed; `retry_at_new_leaders` compares it with the present leader.
+            answered: False when the request may have been sent and no response arrived; the batch may be in the log.
+            leader: the leader that received the attempt; `retry_at_new_leaders` compares it with the present leader.
         """
         queue = self._queues[batch.topic_partition]
         batch.on_wire = False
@@ -244,9 +245,9 @@ class Accumulator(RecordBuffer):
         return True
 
     def retry_at_new_leaders(self, leader_of: Callable[[TopicPartition], Leader | None], now_ms: int) -> bool:
-        """Retry without back-off where a new leader is known (KAFKA-15415).
+        """End the back-off of partitions whose leader has changed since the failure (KAFKA-15415).
 
-        Return whether a batch in back-off still waits for a new leader, so that metadata should be read again.
+        Return whether a partition in back-off still has its failed leader, so that metadata should be read again.
         """
         waiting = False
         for topic_partition, queue in self._active.items():
@@ -260,7 +261,7 @@ class Accumulator(RecordBuffer):
         return waiting
 
     def record_error(self, topic_partition: TopicPartition, error: PacelineError) -> None:
-        """Store why no batch can be sent to a partition, for the error of batches that expire before an attempt."""
+        """Store why no batch can be sent to a partition, as the cause for batches that expire without an attempt."""
         queue = self._queues.get(topic_partition)
         if queue is not None:
             queue.last_error = error
@@ -284,8 +285,8 @@ class Accumulator(RecordBuffer):
             self._give_up(queue, batch, error)
             return False
         if not batch.was_oldest:
-            # The batch overtook an earlier batch, which may have arrived since; when it is sent alone, the result is
-            # definite.
+            # An earlier batch was in flight and may not have been appended before this batch. The retry is sent with no
+            # earlier batch in flight, so its result is definite.
             return True
         return self._fail_fatally(batch, error)
 
@@ -294,7 +295,7 @@ class Accumulator(RecordBuffer):
         return False
 
     def fail_all(self, error: PacelineError) -> None:
-        """Fail every record without a result with ``error``; after a fatal error also refuse later appends."""
+        """Fail every record without a result; a `ProducerFatalError` also ends later sends and appends."""
         if isinstance(error, ProducerFatalError):
             self.fatal = self.fatal or error
         for batch in list(self._incomplete.values()):
@@ -310,13 +311,13 @@ class Accumulator(RecordBuffer):
         return error
 
     def obstacle(self) -> str:
-        """Return why batches of some partition cannot be delivered, as text; empty when no reason is known."""
+        """Return the last error of a partition with batches, as a suffix for a message; empty without an error."""
         causes = (queue.last_error for queue in self._active.values() if queue.last_error is not None)
         cause = next(causes, None)
         return "" if cause is None else f"; {in_words(cause)}"
 
     def expire(self, now_ms: int) -> None:
-        """Fail batches older than the delivery timeout, including batches in flight."""
+        """Fail batches that reached the delivery timeout, including batches in flight."""
         limit = now_ms - self.config.delivery_timeout_ms
         for queue in list(self._active.values()):
             for batch in list(queue.unresolved):
@@ -325,7 +326,7 @@ class Accumulator(RecordBuffer):
                 if not batch.on_wire:
                     self._give_up(queue, batch, delivery_failed(queue, batch, self.config.delivery_timeout_ms))
                 else:
-                    # The attempt is still in flight; its response decides whether the sequence has a gap.
+                    # Only the response of the attempt in flight decides whether the sequence has a gap.
                     batch.maybe_appended = True
                     self._resolve(batch, None, None, delivery_failed(queue, batch, self.config.delivery_timeout_ms))
             while queue.pending and queue.pending[0].created_ms <= limit:

@@ -17,7 +17,7 @@ class ClientClosedError(PacelineError):
 
 
 class ProducerClosedError(ClientClosedError):
-    """`Producer.close` was called; records that were still waiting fail with this error too."""
+    """`Producer.close` was called; also the error of records that were not delivered before it."""
 
 
 class BufferExhaustedError(RequestTimedOutError):
@@ -27,16 +27,17 @@ class BufferExhaustedError(RequestTimedOutError):
 
 
 class BootstrapError(PacelineError):
-    """No bootstrap address answered, or an address cannot be parsed; the message has the cause for each address."""
+    """No bootstrap address responded in time; the message has the cause for each address."""
 
     code = ErrorCode.BROKER_NOT_AVAILABLE
     retriable = True
 
 
 class ProducerFatalError(PacelineError):
-    """The producer cannot continue without risking duplicates or gaps; close it and create a new producer.
+    """The producer cannot continue without the risk of duplicates or gaps; close it and create a new producer.
 
-    ``cause`` is the broker's error: a sequence that cannot be continued, or a newer producer epoch.
+    ``cause`` is the broker's error: a sequence number out of order, or a newer producer epoch. None after an internal
+    error of the sender.
     """
 
     code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -50,9 +51,8 @@ class ProducerFatalError(PacelineError):
 class DeliveryFailedError(PacelineError):
     """A record was not delivered within ``delivery_timeout_ms``.
 
-    ``cause`` is the last error, never a mere timeout when a more specific error is known; the message names the broker
-    that returned it. ``maybe_appended`` is True when the result of an attempt is unknown, so the record may be in the
-    log.
+    ``cause`` is the last error, a timeout only if no other error is known; the message names the broker that returned
+    it. ``maybe_appended`` is True if the result of an attempt is unknown, so that the record may be in the log.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class DeliveryFailedError(PacelineError):
 
 
 class LogTruncatedError(PacelineError):
-    """Records that the consumer had read were truncated, for example by an unclean election.
+    """Records that the consumer had read were truncated, for example after an unclean election.
 
-    The consumer's position is now ``divergent_offset``; after this error was raised once, reading continues there.
+    The error is raised once; the position is now ``divergent_offset``, where the next poll continues.
     """
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -101,7 +101,7 @@ class NoOffsetError(PacelineError):
 
 @contextmanager
 def sendable(what: str = "request") -> Iterator[None]:
-    """Convert errors while building a request or record, such as a number out of range, into InvalidRequestError.
+    """Convert ValueError and OverflowError of the code that builds a request or record into InvalidRequestError.
 
     Raises:
         InvalidRequestError: a number is out of the range of its field, or a text is not Unicode; nothing was sent.

@@ -1,7 +1,7 @@
-"""Cached cluster metadata: brokers, topics, leaders. Pure; `metadata_refresher.py` refreshes it.
+"""Cache cluster metadata: brokers, topics, leaders. Pure; `metadata_refresher.py` refreshes the cache.
 
-A partition never moves back to an older leader epoch of the same topic id: responses of brokers with outdated metadata,
-and responses that arrive late, change nothing (KIP-320).
+A partition never returns to an older leader epoch of the same topic id, so late responses and responses of brokers with
+outdated metadata are ignored (KIP-320).
 """
 
 from collections.abc import Iterable
@@ -44,13 +44,13 @@ class PartitionDescription:
     isr: tuple[int, ...] = ()
     offline_replicas: tuple[int, ...] = ()
     adding_replicas: tuple[int, ...] = ()
-    """Replicas that a running reassignment adds; set only by controllers, as is the next field."""
+    """Replicas that a running reassignment adds; only responses of controllers have this field and the next."""
     removing_replicas: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic, its partitions by index."""
+    """A topic; ``partitions`` is sorted by partition number."""
 
     name: str
     topic_id: str
@@ -84,19 +84,19 @@ def topic_of(wire: WireTopic) -> TopicDescription:
 
 
 class ClusterMetadata:
-    """The cache. Not thread-safe; `MetadataRefresher` guards it with a lock."""
+    """Brokers, and the described topics with their partitions. Not thread-safe; `MetadataRefresher` holds a lock."""
 
     def __init__(self) -> None:
         self.cluster_id = ""
         self.brokers: dict[int, Broker] = {}
         self.version = 0
-        """Increases with every change that can affect routing."""
+        """Increases when a broker, leader or other field of a partition changes."""
         self._topics: dict[str, dict[int, PartitionDescription]] = {}
         self._topic_ids: dict[str, str] = {}
         self._errors: dict[str, PacelineError] = {}
 
     def update_cluster(self, answer: DescribeClusterResponse) -> None:
-        """Replace the live brokers; an empty list (from a broker that is starting) changes nothing."""
+        """Replace the live brokers; ignore an empty list, which a starting broker sends."""
         if not answer.brokers:
             return
         self.cluster_id = answer.cluster_id
@@ -106,7 +106,7 @@ class ClusterMetadata:
             self.version += 1
 
     def update_topic(self, wire: WireTopic) -> None:
-        """Update a topic; skips partitions whose data in the response is older."""
+        """Update a topic, except partitions with an older leader epoch in the response; an error is only stored."""
         if wire.HasField("error"):
             error = error_for(wire.error.code, f"topic {wire.name}: {wire.error.message or 'cannot be described'}")
             self._errors[wire.name] = error
@@ -128,7 +128,11 @@ class ClusterMetadata:
         self._topic_ids[topic.name] = topic.topic_id
 
     def apply_hint(self, topic_partition: TopicPartition, hint: LeaderHint) -> bool:
-        """Apply a leader hint; return False when it is not newer, has no address, or is for another topic id."""
+        """Set the leader named by a response; return whether the leader or its epoch changed.
+
+        A hint is ignored if its topic id differs, its leader epoch is lower, the partition is not known, or neither the
+        hint nor the cache has an address for the leader.
+        """
         if hint.topic_id and hint.topic_id != self.topic_id(topic_partition.topic):
             return False
         known = self.partition(topic_partition)
@@ -152,7 +156,7 @@ class ClusterMetadata:
         return self._topics.get(topic, {}).get(index)
 
     def leader_of(self, topic_partition: TopicPartition) -> Broker | None:
-        """Return the leader's address, None when there is no leader or no address for it."""
+        """Return the leader, None when the partition has no leader or the leader is not among the brokers."""
         known = self.partition(topic_partition)
         return None if known is None or known.leader is None else self.brokers.get(known.leader)
 
@@ -161,7 +165,7 @@ class ClusterMetadata:
         return len(self._topics.get(topic, ()))
 
     def available_partitions(self, topic: str) -> list[int]:
-        """Return the partitions of a topic that have a leader with an address."""
+        """Return the partitions of a topic whose leader is among the brokers, sorted."""
         return sorted(p.partition for p in self._topics.get(topic, {}).values() if p.leader in self.brokers)
 
     def topic_id(self, topic: str) -> str:
@@ -169,7 +173,7 @@ class ClusterMetadata:
         return self._topic_ids.get(topic, "")
 
     def error_of(self, topic: str) -> PacelineError | None:
-        """Return the error of the last attempt to describe the topic, None after success."""
+        """Return the error in the last description of the topic, None without an error."""
         return self._errors.get(topic)
 
     def forget_topics(self, topics: Iterable[str]) -> None:

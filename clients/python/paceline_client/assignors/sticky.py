@@ -1,9 +1,9 @@
 """`StickyAssignor` and `CooperativeStickyAssignor`: balance the partitions with as few moves as possible.
 
-1. Every member keeps the partitions that it owns and still subscribes to. When two members claim a partition, the later
-   generation owns it; in the same generation neither owns it (KAFKA-12984).
+1. Every member keeps the partitions that it owns and still subscribes to. If several members claim a partition,
+   the claim of the latest generation counts; if several have that generation, no member keeps it (KAFKA-12984).
 2. A partition without an owner goes to the subscribed member with the fewest partitions.
-3. A partition moves to another subscribed member that has at least two partitions fewer, until there is no such member.
+3. While a subscribed member has at least two partitions fewer than a partition's owner, that partition moves to it.
 
 Step 3 terminates: every move lowers the sum of the squares of the members' counts.
 
@@ -21,7 +21,7 @@ OwnedBy = Callable[[GroupMember], tuple[Sequence[TopicPartition], int]]
 
 
 class StickyAssignor(Assignor):
-    """Balance the partitions and keep as many owners as possible; members revoke all partitions first."""
+    """Balances the partitions with as few changes of owner as possible; members first revoke all their partitions."""
 
     name = "sticky"
 
@@ -49,7 +49,7 @@ class StickyAssignor(Assignor):
 
 
 class CooperativeStickyAssignor(StickyAssignor):
-    """Like `StickyAssignor`, in two steps: a moving partition is first revoked, and assigned in the next rebalance.
+    """Like `StickyAssignor`, in two rebalances: the first revokes the partitions that move, the second assigns them.
 
     Members keep the partitions that do not move, and continue reading them during the rebalance.
     """
@@ -123,7 +123,7 @@ def _even_out(kept: Assignments, takers: Mapping[str, Sequence[str]]) -> None:
 
 
 def _move_one(kept: Assignments, takers: Mapping[str, Sequence[str]]) -> bool:
-    """Move a partition from the member with the most partitions, if possible; return whether a partition moved."""
+    """Move a partition away from the fullest member that can give one; return whether a partition moved."""
     for giver in sorted(kept, key=lambda one: -len(kept[one])):
         for topic in sorted({one.topic for one in kept[giver]}):
             taker = min(takers[topic], key=lambda one: len(kept[one]))
