@@ -1,7 +1,8 @@
 """Encode rows into record batches: one open batch per partition, passed on when it is full.
 
-A row goes to the partition in its column ``partition``. Without it, the ``default`` partitioner takes the partition of
-the key, as Kafka's clients compute it. All other rows go to a partition that the partitioner chooses.
+A row goes to the partition in its column ``partition``. If that is null and the row has a key, the ``default``
+partitioner computes the partition from the key, as Kafka's clients do. For all other rows the partitioner chooses a
+partition.
 """
 
 import random
@@ -19,14 +20,14 @@ from paceline_client.codec import BatchEncoder, finish, new_encoder
 from paceline_client.partitioner import StickyPartitioner, partition_for_key
 
 MAX_OPEN_BYTES: Final = 32 * 1024 * 1024
-"""Total size of the open batches, over all partitions, at which all of them are passed on."""
+"""Total size of the open batches of all partitions at which every open batch is passed on."""
 
 PartitionCount = Callable[[str], int | None]
 """Returns the number of partitions of a topic, None when the topic does not exist."""
 
 
 class _Topic:
-    """Chooses partitions of a topic for rows whose partition does not follow from their columns."""
+    """Chooses partitions of a topic for rows without a partition and, with ``default``, without a key."""
 
     def __init__(self, name: str, count: int, partitioner: str, rng: random.Random) -> None:
         self.partitions = [TopicPartition(name, number) for number in range(count)]
@@ -55,7 +56,7 @@ class _OpenBatch:
 
 
 class RowBatches:
-    """Encodes the rows of one task."""
+    """Encodes the rows of one task into batches by partition."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class RowBatches:
         on_batch: Callable[[TopicPartition, bytes | bytearray, int], None],
         rng: random.Random | None = None,
     ) -> None:
-        """``on_batch`` receives the partition, the batch and its number of records."""
+        """``on_batch`` receives the partition, the encoded batch and its number of records."""
         self._options = options
         self._partition_count = partition_count
         self._on_batch = on_batch
@@ -152,7 +153,7 @@ def _rows(rows: pa.RecordBatch, columns: tuple[str, ...], topic: str | None) -> 
 
 
 def _plain(column: pa.Array) -> list[Any]:
-    """Return the column's values: times as microseconds, keys and values as bytes."""
+    """Return the column's values as Python objects, timestamps as microseconds."""
     if pa.types.is_timestamp(column.type):
         return list(column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64()).to_pylist())
     return list(column.to_pylist())

@@ -1,4 +1,4 @@
-"""Lag of a streaming query behind the end of its topics, from the offsets in the query's progress.
+"""Compute the lag of a streaming query behind the end of its topics, from the offsets in its progress events.
 
 Spark shows the metrics ``minOffsetsBehindLatest``, ``avgOffsetsBehindLatest`` and ``maxOffsetsBehindLatest`` only for
 sources that run in the JVM. `offsets_behind_latest` computes them from the offsets of a progress event; `LagListener`
@@ -47,7 +47,7 @@ class Lag:
         return self.total / len(self.by_partition) if self.by_partition else 0.0
 
     def metrics(self) -> dict[str, str]:
-        """Return the metrics with the names of Spark's Kafka source, and as text, as that source returns them."""
+        """Return the metrics under the names, and in the text form, of Spark's Kafka source."""
         return {
             "minOffsetsBehindLatest": str(self.smallest),
             "maxOffsetsBehindLatest": str(self.largest),
@@ -56,7 +56,7 @@ class Lag:
 
 
 def offsets_behind_latest(end_offset: Any, latest_offset: Any) -> Lag | None:
-    """Return the lag between two offsets of a progress event; None when they are not offsets of the paceline source.
+    """Return the lag between two offsets of a progress event; None unless both are offsets of the paceline source.
 
     Args:
         end_offset: ``endOffset`` of a source in a progress event, as JSON text or parsed.
@@ -86,10 +86,10 @@ def _same_topic(ends: StreamOffset, latest: StreamOffset, tp: TopicPartition) ->
 
 
 class LagListener(StreamingQueryListener):  # type: ignore[misc]
-    """Keeps the last lag of every query; add it with ``spark.streams.addListener``."""
+    """Stores the last lag of every running query; add it with ``spark.streams.addListener``."""
 
     def __init__(self, on_lag: Callable[[str, list[Lag]], None] | None = None) -> None:
-        """``on_lag`` is called with the query's id and the lag of each of its paceline sources, on Spark's thread."""
+        """``on_lag`` receives the query's id and the lag of each of its paceline sources, on Spark's thread."""
         super().__init__()
         self._on_lag = on_lag
         self._lock = threading.Lock()
@@ -104,7 +104,7 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Store the lag of the query's sources and pass it to ``on_lag``."""
+        """Store the lag of the query's paceline sources, and pass it to ``on_lag`` if there are any."""
         found = [
             lag
             for source in event.progress.sources

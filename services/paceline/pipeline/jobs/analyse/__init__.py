@@ -1,1 +1,1 @@
-"""Metrics of the cluster, computed from its events by plain functions over rows. Read `metrics.py` first."""
+"""Compute metrics of the cluster from its events, with plain functions over rows. Read `metrics.py` first."""

@@ -1,4 +1,4 @@
-"""Run the job ``analyse`` and optionally ``verify``, and write their results into a single page."""
+"""Run the job ``analyse`` and optionally ``verify``, and write their results into one HTML page."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,15 +18,15 @@ class ReportConfig:
 
     bootstrap_servers: tuple[str, ...]
     output: str
-    """Output file."""
+    """Path of the page; missing folders are created."""
     with_verify: bool = False
     """Whether to compare replicas too, which reads every record on every broker."""
     tls: TlsFiles | None = None
-    """Certificate files, at the same paths wherever tasks run; None: those that the driver's environment names."""
+    """Certificate files, at the same paths on every executor; None selects those of the driver's environment."""
 
 
 def run(spark: Any, config: ReportConfig, listener: JobListener | None = None) -> JobResult:
-    """Write the page; a difference between replicas is a negative result."""
+    """Run the jobs and write the page; the verdict is negative when ``verify`` finds a difference between replicas."""
     listener = listener or SilentListener()
     analysed = analyse.run(spark, analyse.AnalyseConfig(config.bootstrap_servers, tls=config.tls), listener)
     verified = None

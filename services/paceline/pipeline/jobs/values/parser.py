@@ -1,4 +1,4 @@
-"""Interface of the value formats: typed rows for valid values, and a reason for each invalid value."""
+"""Interface of value parsers: a valid value becomes a typed row, an invalid value a `BadRow` with its reason."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +20,10 @@ class BadValueError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row of a batch that becomes a dead letter."""
+    """A row whose value cannot be parsed; it becomes a dead letter."""
 
     row: int
+    """Index in the batch."""
     reason: str
     message: str
 
@@ -44,15 +45,15 @@ class ValueParser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ParsedValues:
-    """Result of one batch."""
+    """The parsed values of one batch, and the rows that could not be parsed."""
 
     arrays: dict[str, pa.Array]
-    """Arrays by column name, without the rows of bad values."""
+    """Arrays by column name, without the rows in ``bad``."""
     bad: list[BadRow]
 
 
 def parse_values(parser: ValueParser, values: pa.BinaryArray) -> ParsedValues:
-    """Parse every value; a value that fails never stops the others."""
+    """Parse every value of a batch; a value that cannot be parsed is added to ``bad``, and parsing continues."""
     rows: list[Sequence[Any]] = []
     bad: list[BadRow] = []
     for number, value in enumerate(values.to_pylist()):
