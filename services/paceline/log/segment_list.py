@@ -14,7 +14,7 @@ from paceline.model.errors import CorruptMessageError
 
 
 class SegmentList:
-    """Segments in order. Only the log's owner changes the list; reads may run on other threads."""
+    """Segments in order. Only the log's owner uses the list; other threads may use a `Segment` that they were given."""
 
     __slots__ = ("_directory", "_files", "_segments", "bases")
 
@@ -42,11 +42,11 @@ class SegmentList:
         return sum(segment.size for segment in self._segments)
 
     def since(self, offset: int) -> list[Segment]:
-        """Return the segment that holds ``offset`` and all later segments; all when ``offset`` is below the first."""
+        """Return the segment that holds ``offset`` and all later segments; all if the first begins above ``offset``."""
         return self._segments[max(bisect_right(self.bases, offset) - 1, 0) :]
 
     def extents(self, log_end_offset: int | None) -> Iterator[SegmentExtent]:
-        """Yield the extent of each segment, oldest first; of the active segment only with ``log_end_offset``.
+        """Yield the extent of each segment, oldest first; skip the active one if empty or without ``log_end_offset``.
 
         Raises:
             OSError: storage failed.
@@ -59,7 +59,7 @@ class SegmentList:
                 yield SegmentExtent(log_end_offset, segment.size, segment.newest_ms)
 
     def add(self, segment: Segment) -> None:
-        """Append ``segment`` as the active one; its base offset must be the largest."""
+        """Append ``segment``, which becomes active; its base offset must be the largest."""
         self._segments.append(segment)
         self.bases.append(segment.base_offset)
 
@@ -93,7 +93,7 @@ class SegmentList:
         self._remove_while(lambda: bool(self._segments))
 
     def _remove_while(self, condition: Callable[[], bool]) -> None:
-        """Remove segments from the end, and sync: a segment back after a power loss would look like part of the log."""
+        """Remove segments from the end, then sync: a file restored by a power loss would look like part of the log."""
         removed = False
         while condition():
             removed = removed or self._segments[-1].size > 0
@@ -133,12 +133,12 @@ class SegmentList:
     def check_end(self, offset: int, limit: int, log_end_offset: int) -> None:
         """Check the batch at ``offset``, after `read` found no batch below ``limit``.
 
-        The batch may legitimately end at or above ``limit``, but not above the end of its segment or of the log: then
-        its offsets are damaged.
+        An intact batch may extend beyond ``limit``, but not beyond its segment or the log; otherwise its offsets are
+        damaged.
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: the batch ends after its segment or the log.
+            CorruptMessageError: the batch extends beyond its segment or the log.
         """
         for index in range(max(bisect_right(self.bases, offset) - 1, 0), len(self._segments)):
             segment = self._segments[index]
@@ -152,9 +152,9 @@ class SegmentList:
                 break
 
     def find_timestamp(self, timestamp_ms: int, from_offset: int, limit_offset: int) -> TimestampOffset | None:
-        """Return the first record with a timestamp of at least ``timestamp_ms`` between the two offsets.
+        """Return the first record between the two offsets with a timestamp of at least ``timestamp_ms``, else ``None``.
 
-        ``from_offset`` is inclusive, ``limit_offset`` exclusive. Return ``None`` when there is no such record.
+        ``from_offset`` is inclusive, ``limit_offset`` exclusive.
 
         Raises:
             OSError: storage failed.

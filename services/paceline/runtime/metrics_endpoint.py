@@ -1,7 +1,7 @@
-"""The HTTP endpoint for Prometheus, on its own threads.
+"""Serve metrics, health and configuration over HTTP, on threads of the endpoint.
 
-The library's own server keeps a thread and a descriptor per connection for as long as the client wants: a client that
-is silent, or has disappeared, keeps both for the life of the process. This server limits idle time and connections.
+The server of ``prometheus_client`` has no idle timeout: a silent or disappeared client occupies a thread and a file
+descriptor until the process ends. This server limits idle time and the number of connections.
 """
 
 import logging
@@ -18,13 +18,13 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 LONGEST_SILENCE_S: Final = 10.0
 """Idle time after which a connection is closed."""
 MAX_CONNECTIONS: Final = 32
-"""Maximum connections; further connections are closed at once."""
+"""Maximum number of connections; further connections are closed at once."""
 
 LOG = logging.getLogger("paceline.runtime.metrics")
 
 
 class MetricsEndpoint(ThreadingMixIn, WSGIServer):
-    """HTTP server of a registry, from `start` to `stop`."""
+    """HTTP server for a metrics registry; it serves between `start` and `stop`."""
 
     daemon_threads = True
     request_queue_size = MAX_CONNECTIONS
@@ -40,7 +40,8 @@ class MetricsEndpoint(ThreadingMixIn, WSGIServer):
     ) -> None:
         """Bind the port, 0 for any free port.
 
-        ``/healthz`` and ``/readyz`` report ``is_serving``, ``/config`` returns ``config``.
+        ``/healthz`` and ``/readyz`` answer 200 while ``is_serving`` returns True, else 503; ``/config`` returns
+        ``config()``; ``/livez`` always answers 200.
 
         Raises:
             OSError: the port is in use or the host is not a local address.
@@ -73,16 +74,16 @@ class MetricsEndpoint(ThreadingMixIn, WSGIServer):
         return [text]
 
     def start(self) -> None:
-        """Serve on a thread."""
+        """Start the thread that accepts connections."""
         threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
 
     def stop(self) -> None:
-        """Close the port; scrapes in progress may finish."""
+        """Close the port; scrapes in progress continue. Call only after `start`."""
         self.shutdown()
         self.server_close()
 
     def server_bind(self) -> None:
-        """Bind without looking up this host's own name, which may take long and is not used."""
+        """Bind without a DNS look-up of this host's name, which may take long and is not needed."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
@@ -99,14 +100,14 @@ class MetricsEndpoint(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve the connection on that thread."""
+        """Serve a connection on its thread, then make room for another connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log errors, except a client that disconnected or was idle."""
+        """Log an error, unless the client disconnected or was idle for too long."""
         if not isinstance(sys.exception(), OSError):
             LOG.exception("a scrape by %s failed", client_address)
 
@@ -119,4 +120,4 @@ class _Handler(WSGIRequestHandler):
         self.connection.settimeout(self.server.longest_silence_s)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Do not log successful scrapes."""
+        """Do nothing: requests are not logged."""

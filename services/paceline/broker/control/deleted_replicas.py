@@ -1,7 +1,8 @@
 """Remembers deleted replicas so that a delayed, retried LeaderAndIsr cannot re-create them.
 
-A retried LeaderAndIsr may arrive after the StopReplica that followed it. It would create an empty log: its leader would
-answer clients with OFFSET_OUT_OF_RANGE, block the next topic of the name and write the state of that topic.
+A retried LeaderAndIsr may arrive after the StopReplica that followed it, and would create an empty log. A leader with
+that log would answer clients with OFFSET_OUT_OF_RANGE, write its ISR to the state node of a re-created topic, and
+prevent this broker from hosting that topic.
 """
 
 from collections.abc import Hashable
@@ -12,22 +13,22 @@ from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import EPOCH_DURING_DELETE
 
 REMEMBERED: Final = 10_000
-"""Far more than can be deleted while a request that names such a replica is still in flight."""
+"""Maximum number of entries: far more than can be deleted while an earlier request is still in flight."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 class DeletedReplicas:
-    """The latest deleted replicas."""
+    """The replicas deleted last, at most `REMEMBERED` of each kind."""
 
     def __init__(self) -> None:
         self._topics: dict[str, int] = {}
         """Epoch of the controller that deleted the topic, by topic id."""
         self._moved: dict[tuple[str, int], int] = {}
-        """Leader epoch in which a replica was moved away, by topic id and partition."""
+        """Leader epoch of the StopReplica that deleted a replica of an existing topic, by topic id and partition."""
 
     def add(self, state: StopReplicaPartition, controller_epoch: int) -> None:
-        """Record a deleted replica: deleted with its topic, or moved away and possibly returning later."""
+        """Record a deletion: of the topic, or of a replica that a reassignment has removed and may add again."""
         if state.topic_id is None:
             return
         if state.leader_epoch == EPOCH_DURING_DELETE:
@@ -36,9 +37,10 @@ class DeletedReplicas:
             _remember(self._moved, (state.topic_id, state.topic_partition.partition), state.leader_epoch)
 
     def refusal(self, state: LeaderAndIsrPartition, controller_epoch: int) -> ErrorCode:
-        """Return why a decision may not create a missing log; NONE when it may.
+        """Return the error of a decision that must not create a missing log, else NONE.
 
-        A later controller may have re-created the topic; a replica returns only in a later leader epoch.
+        A deleted topic is refused up to the controller epoch of its deletion, because a later controller may have
+        re-created it with the same id. A removed replica is refused up to the leader epoch of its removal.
         """
         if state.topic_id is None:
             return ErrorCode.NONE

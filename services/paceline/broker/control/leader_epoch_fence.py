@@ -1,4 +1,4 @@
-"""Fence leader epochs: an improbably large rise is first confirmed in ZooKeeper.
+"""Fence forged leader epochs: an improbably large rise is applied only after ZooKeeper has confirmed it.
 
 Source: docs/protocol/replication.md#request-fences.
 """
@@ -10,7 +10,7 @@ from paceline.broker.control.controller_epoch_fence import ControlRequestDeferre
 from paceline.model.identifiers import TopicPartition
 
 MAX_UNCONFIRMED_RISE: Final = 1_000
-"""Largest rise without confirmation. A broker may miss some elections, but not thousands."""
+"""Largest rise without confirmation: a broker misses few elections. A replica without a role has epoch -1."""
 
 EpochsRead = Callable[[Mapping[TopicPartition, int] | None], None]
 ReadLeaderEpochs = Callable[[Collection[TopicPartition], EpochsRead], None]
@@ -18,10 +18,10 @@ ReadLeaderEpochs = Callable[[Collection[TopicPartition], EpochsRead], None]
 
 
 class LeaderEpochFence:
-    """Defers leader epochs that rise by far too much until ZooKeeper has confirmed them.
+    """Defers a request whose leader epoch rises by more than `MAX_UNCONFIRMED_RISE` until ZooKeeper was read.
 
-    A replica with a forged, very high epoch would refuse every later leader of its partition. A controller writes the
-    state node before it sends the decision, so the node proves whether the epoch is real.
+    A replica that accepts a forged, very high epoch refuses every later leader of its partition. A controller writes
+    the state node before it sends the decision, so an epoch above the node's is forged.
     """
 
     def __init__(self, read_leader_epochs: ReadLeaderEpochs) -> None:
@@ -32,7 +32,7 @@ class LeaderEpochFence:
         self._waiting: list[Callable[[], None]] = []
 
     def refuted(self, rises: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int]:
-        """Return the partitions whose claimed epoch is not in ZooKeeper, with ZooKeeper's epoch.
+        """Return the partitions whose claimed epoch is above ZooKeeper's epoch, with ZooKeeper's epoch.
 
         Args:
             rises: for each partition the leader epoch of the request, and the present leader epoch.
@@ -56,7 +56,7 @@ class LeaderEpochFence:
         return {topic_partition: epoch for topic_partition, epoch in found.items() if epoch < suspects[topic_partition]}
 
     def when_read(self, on_read: Callable[[], None]) -> None:
-        """Call ``on_read`` when ZooKeeper has answered the pending look-up, at once without a look-up."""
+        """Call ``on_read`` when ZooKeeper has answered the pending look-up; at once when there is none."""
         if self._is_reading:
             self._waiting.append(on_read)
         else:

@@ -23,11 +23,11 @@ LOG = logging.getLogger(__name__)
 
 
 def on_broker_change(components: ControllerComponents) -> Flow[None]:
-    """Compare registrations with the known brokers: new, bounced (a newer broker epoch) and dead brokers.
+    """Compare registrations with the known brokers, and handle new, bounced (a newer broker epoch) and dead brokers.
 
-    The order is Kafka's: bounced before dead. Therefore a partition whose only in-sync replicas are on a bounced and a
-    dead broker found by the same event waits for the dead broker: while the bounced broker is handled, the dead broker
-    still counts as alive and stays leader.
+    Bounced brokers are handled before dead brokers, as in Kafka. While a bounced broker is handled, a broker found dead
+    by the same event still counts as alive and stays or becomes leader. A partition without other in-sync replicas
+    therefore waits until the dead broker returns.
     """
     context = components.context
     current = yield from components.storage.brokers()
@@ -39,7 +39,8 @@ def on_broker_change(components: ControllerComponents) -> Flow[None]:
     LOG.info("brokers changed: new=%s bounced=%s dead=%s", new, bounced, dead)
     for broker_id in new:
         components.channels.add_broker(current[broker_id])
-    # Until the change is written, a control request would tell a broker that no ISR relies on its lost records.
+    # To a broker after an unclean restart, a control request means that no ISR relies on its lost records: open its
+    # channel only after the ISRs were written.
     held_back = [broker_id for broker_id in bounced if new and current[broker_id].unclean_restart]
     for broker_id in bounced:
         components.channels.remove_broker(broker_id)
@@ -76,19 +77,22 @@ def on_broker_change(components: ControllerComponents) -> Flow[None]:
 
 
 def on_broker_modifications(components: ControllerComponents, broker_id: int) -> Flow[None]:
-    """Send the new endpoints after a registration's data changed."""
+    """Send a broker's new endpoints and rack to all brokers, after the data of its registration changed."""
     current = yield from components.storage.brokers()
     known = components.context.brokers.get(broker_id)
     found = current.get(broker_id)
     if known is None and found is not None:
-        # The registration was unreadable when the brokers were compared, and has been repaired.
+        # The registration was malformed when the brokers were compared, and was repaired since.
         yield from on_broker_change(components)
     elif known is not None and found is not None and _has_moved(known, found):
         _update(components, [found])
 
 
 def on_connection_closed(components: ControllerComponents, event: BrokerConnectionClosed) -> None:
-    """Send the list of live brokers: a new process at the address answers that it is not registered."""
+    """Send UpdateMetadata to a broker whose control connection closed.
+
+    A new process at its address answers that it is not registered, which proves that the old process is dead.
+    """
     known = components.context.brokers.get(event.broker_id)
     if known is not None and known.broker_epoch == event.broker_epoch:
         components.send_update_metadata((event.broker_id,), ())
@@ -112,9 +116,9 @@ def _remove(components: ControllerComponents, broker_ids: Sequence[int]) -> None
 
 
 def on_broker_startup(components: ControllerComponents, broker_ids: Sequence[int]) -> Flow[None]:
-    """Send new brokers the full state, then resume elections, reassignments and deletions that waited for them.
+    """Send started brokers the full state, then resume elections, reassignments and deletions that waited for them.
 
-    A broker follows only a leader that it knows, so metadata goes first
+    A broker follows only a leader that is in its metadata, so UpdateMetadata is sent first
     (docs/protocol/controller.md#metadata-before-leadership).
     """
     context = components.context
@@ -151,9 +155,9 @@ def on_broker_failure(components: ControllerComponents, broker_ids: Sequence[int
 def on_replicas_become_offline(
     components: ControllerComponents, replicas: Sequence[Replica], fence: bool = False
 ) -> Flow[None]:
-    """Elect leaders, then remove the replicas from the ISRs; the opposite order costs an extra write per partition.
+    """Elect leaders, then remove the replicas from the ISRs; the reverse order costs another write per partition.
 
-    With ``fence`` each partition gets a new leader epoch even if leader and ISR stay the same.
+    With ``fence`` each partition gets a new leader epoch even if its leader and ISR do not change.
 
     Source: docs/protocol/controller.md#elect-before-isr-removal.
     """
@@ -168,12 +172,15 @@ def on_replicas_become_offline(
     if for_deletion:
         yield from components.deletion.fail_replicas(for_deletion)
     if not leaderless or context.metadata_sequence == told_before:
-        # Partitions without a leader before and after produce no request, so send the list of live brokers explicitly.
+        # Partitions that had and have no leader cause no request, so send the list of live brokers separately.
         components.send_update_metadata(context.brokers, ())
 
 
 def on_leader_and_isr_response(components: ControllerComponents, event: LeaderAndIsrResponseReceived) -> Flow[None]:
-    """Record acknowledgements of leaders, and replicas on failed log directories."""
+    """Record which leaders have applied their leadership, and which replicas are on failed log directories.
+
+    Move newly failed replicas offline, and return recovered replicas to service.
+    """
     context = components.context
     if not context.has_asked(event.broker_id, event.request.stamp):
         return
@@ -182,14 +189,14 @@ def on_leader_and_isr_response(components: ControllerComponents, event: LeaderAn
         return
     errors = event.response.partition_errors
     for partition in event.request.partitions:
-        # A retry after a lost answer is refused with a stale epoch, because the broker has applied the first attempt:
+        # If an answer was lost, the broker refuses the retry with a stale epoch, because it has applied the request:
         # docs/protocol/controller.md#stale-epoch-in-an-answer.
         taken = errors.get(partition.topic_partition) in (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
         if taken and partition.leader == event.broker_id:
             components.leader_waits.acknowledged(partition.topic_partition, partition.leader_epoch)
     yield from note_log_topic_ids(components, event)
     before = context.on_offline_dirs.get(event.broker_id, set())
-    # A healthy replica answers a retry with a stale epoch; a failed replica never does.
+    # A failed replica answers KAFKA_STORAGE_ERROR even to a retry, so a stale epoch shows that a replica is healthy.
     healthy = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
     online = {tp for tp, error in errors.items() if error in healthy}
     failed = [tp for tp, error in errors.items() if error is ErrorCode.KAFKA_STORAGE_ERROR and context.knows(tp)]
@@ -223,9 +230,9 @@ def _tell_of_elections_since(
 
 
 def _on_replicas_come_back(components: ControllerComponents, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
-    """Return replicas to service: let leaders add them to the ISR, and elect them where no other replica is left.
+    """Return replicas to service: let leaders add them to the ISR, and elect them where there is no leader.
 
-    In Kafka such replicas stay offline until their broker restarts; in Paceline a damaged log is rebuilt while it runs.
+    In Kafka such replicas stay offline until their broker restarts; in Paceline a running broker rebuilds damaged logs.
     """
     components.send_update_metadata(components.context.brokers, topic_partitions)
     yield from components.partitions.trigger_online()

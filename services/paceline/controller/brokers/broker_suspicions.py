@@ -1,12 +1,12 @@
 """Suspect brokers whose process seems to be dead before their ZooKeeper session ends.
 
-A suspicion needs evidence; silence is not enough. Sufficient evidence: the control connection closed and two connects
-to the address were refused, or the process at the address answers that it is not registered. Connects that time out, or
-that are refused before this controller was ever connected, count only together with a report of a follower whose fetch
-connection to the broker broke. A paused process or a broken network link gives no such evidence; lease and session
-expiry handle those.
+Missing heartbeats alone are no evidence. After this controller was connected to the broker, either of these suffices:
+the connection closed and two connects to the address were refused, or the process at the address answers that it is not
+registered. The same evidence without an earlier connection, and connects that time out or find no route, count only
+together with the report of a follower whose fetch connection to the broker broke. Paused processes and broken links are
+left to the lease and the session.
 
-A false suspicion does as little harm as a lost lease: leaders move to in-sync replicas, the new leader epoch fences the
+A false suspicion has the effect of an expired lease: leaders move to in-sync replicas, the new leader epoch fences the
 old leader at its followers, and the broker's next heartbeat ends the suspicion.
 
 Source: docs/decisions/0017-suspicion.md.
@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 FIRST_DAMPING_MS = 30_000
 LAST_DAMPING_MS = 480_000
-"""Time to ignore suspicions of a broker after a false suspicion; doubled after each further false suspicion."""
+"""First and longest time to ignore evidence after a false suspicion; it doubles with each further false suspicion."""
 
 
 class Evidence(Enum):
@@ -43,7 +43,7 @@ class Evidence(Enum):
 
 
 class BrokerSuspicions:
-    """The brokers suspected by one controller, and limits that reduce the effect of wrong evidence."""
+    """Suspects brokers on evidence; ignores evidence about too many brokers, and for a time after a false suspicion."""
 
     def __init__(self, enabled: bool, context: ControllerContext, leases: BrokerLeases, scheduler: Scheduler) -> None:
         self._enabled = enabled
@@ -60,15 +60,15 @@ class BrokerSuspicions:
         self._damping_ms: dict[int, int] = {}
 
     def is_suspected(self, broker_id: int) -> bool:
-        """Whether the broker lost its lease through a suspicion."""
+        """Whether a suspicion has ended the broker's lease."""
         return broker_id in self._suspected
 
     def evidence_against(self, broker_id: int) -> str:
-        """Return why the broker is suspected, empty when it is not."""
+        """Return the evidence for which the broker is suspected, empty when it is not suspected."""
         return self._suspected.get(broker_id, "")
 
     def found(self, broker_id: int, broker_epoch: int, evidence: Evidence) -> None:
-        """Add evidence about a registration; evidence about an outdated broker epoch is ignored."""
+        """Suspect a broker, or store evidence that needs a follower's report; ignore an outdated broker epoch."""
         broker = self._context.brokers.get(broker_id)
         if not self._enabled or broker is None or broker.broker_epoch != broker_epoch:
             return
@@ -80,11 +80,11 @@ class BrokerSuspicions:
             self._combine(broker_id)
 
     def connected(self, broker_id: int) -> None:
-        """Discard evidence that needs a follower's report: the broker accepted a connection."""
+        """Discard evidence that needs a follower's report, because the broker accepted a connection."""
         self._weak.pop(broker_id, None)
 
     def heartbeat_received(self, broker_id: int, broken_leaders: Collection[int] = ()) -> None:
-        """End a suspicion that this heartbeat disproves, damp the next one, and store the broker's report."""
+        """End and damp a suspicion of this broker; store which leaders it cannot fetch from."""
         self._weak.pop(broker_id, None)
         if broker_id in self._suspected:
             del self._suspected[broker_id]
@@ -99,14 +99,14 @@ class BrokerSuspicions:
             self._combine(leader)
 
     def forget(self, broker_ids: Iterable[int]) -> None:
-        """Remove brokers whose registration ended, which confirms their suspicion."""
+        """Remove brokers whose registration ended; a suspicion was true, so it is not damped."""
         for broker_id in broker_ids:
             self._suspected.pop(broker_id, None)
             self._weak.pop(broker_id, None)
             self._broken_fetches.pop(broker_id, None)
 
     def clear(self) -> None:
-        """Remove all suspicions: the controller resigned."""
+        """Remove all suspicions and damping after the controller has resigned."""
         self._suspected.clear()
         self._weak.clear()
         self._broken_fetches.clear()
@@ -114,7 +114,7 @@ class BrokerSuspicions:
         self._damping_ms.clear()
 
     def _combine(self, broker_id: int) -> None:
-        """Suspect a broker when there is both evidence of this controller and the report of a follower with a lease."""
+        """Suspect a broker if evidence is stored and a follower with a lease has reported a broken fetch connection."""
         evidence = self._weak.get(broker_id)
         if evidence is None or not self._enabled:
             return
@@ -127,8 +127,9 @@ class BrokerSuspicions:
     def _suspect(self, broker_id: int, evidence: str, is_certain: bool) -> None:
         """Suspect a broker, unless it is shutting down or the evidence is probably wrong.
 
-        Evidence about more brokers than max(1, a third of the registered brokers) is ignored: a controller that finds
-        most of its brokers dead is probably cut off itself. This limit does not apply when a process answered.
+        At most max(1, a third of the registered brokers) are suspected at a time: a controller that cannot reach most
+        brokers is probably cut off itself. ``is_certain`` means that a process at the address answered: neither this
+        limit nor damping applies then.
         """
         if broker_id in self._context.retiring or broker_id in self._suspected:
             return

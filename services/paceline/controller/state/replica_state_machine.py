@@ -1,4 +1,4 @@
-"""States of replicas, from New to NonExistent, and the removal of dead replicas from the ISR.
+"""Move replicas between states, from New to NonExistent, and remove offline replicas from the ISR.
 
 Source: docs/protocol/controller.md#replica-states; Kafka 2.8 ReplicaStateMachine.scala.
 """
@@ -53,8 +53,11 @@ class ReplicaStateMachine:
         self._log = log
 
     def start(self) -> Flow[None]:
-        """Set the state of every replica after a failover, unrecorded, and send every broker its replicas."""
-        # Iterate over partitions, not replicas: all brokers of a partition get the same value.
+        """Set the state of every replica after a failover, and send every broker LeaderAndIsr for its replicas.
+
+        The state change log records only the transition of offline replicas.
+        """
+        # Iterate over partitions, so that all replicas of a partition share one value in the requests.
         context, batch = self._context, self._batch
         states, leadership = context.replica_states, context.leadership
         offline = []
@@ -69,7 +72,7 @@ class ReplicaStateMachine:
                     if broker_id in online:
                         states[replica] = ReplicaState.ONLINE
                     else:
-                        # Ineligible, so that a deletion found at failover waits for this replica.
+                        # Ineligible, so that a pending topic deletion waits until this replica is online.
                         states[replica] = ReplicaState.DELETION_INELIGIBLE
                         offline.append(replica)
                 known = leadership.get(topic_partition)
@@ -86,12 +89,12 @@ class ReplicaStateMachine:
     ) -> Flow[None]:
         """Move replicas to ``target`` and send the resulting requests.
 
-        With ``fence``, replicas that go offline give their partitions a new leader epoch even if they are not in the
-        ISR.
+        With ``fence``, the leader epoch of each partition rises even if the replica that becomes Offline is not in the
+        ISR. An unexpected error is logged; replicas that were not moved keep their state.
 
         Raises:
             ControllerMovedError: the fence failed.
-            IllegalStateError: requests of an earlier step were never sent.
+            IllegalStateError: an earlier step left requests unsent.
         """
         if not replicas:
             return
@@ -218,7 +221,7 @@ class ReplicaStateMachine:
     def remove_from_isr(self, broker_id: int, remaining: Mapping[TopicPartition, int]) -> Flow[None]:
         """Remove a registered follower from ISRs, and send the new leadership to every replica.
 
-        The broker itself gets it, too: if it is alive it must fetch with the new leader epoch.
+        The request also goes to the removed broker: if it is alive, it must fetch in the new leader epoch.
 
         Args:
             broker_id: the follower.
@@ -254,7 +257,11 @@ class ReplicaStateMachine:
         fence: bool,
         remaining: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> Flow[dict[TopicPartition, LeaderAndIsr]]:
-        """Return the leadership of every partition whose ISR now lacks the broker, written or unchanged."""
+        """Remove the broker from ISRs, except as last member, and return the resulting leadership by partition.
+
+        An ISR without the broker is written only to raise the leader epoch. The result lacks partitions whose state
+        node was deleted, or was written by a newer controller.
+        """
         context = self._context
         removed: dict[TopicPartition, LeaderAndIsr] = {}
         pending = list(topic_partitions)
@@ -275,11 +282,11 @@ class ReplicaStateMachine:
                     or topic_partition in failed
                     or self._has_lost_former_member(broker_id, topic_partition)
                 ):
-                    # Raise the epoch even for a failed replica outside the ISR, unless an election has just done so: it
-                    # fences a write by which the leader would add the replica, whose log may be empty from now on.
+                    # Raise the epoch even if the failed replica is outside the ISR, unless an election of this event
+                    # has raised it: a write of the leader could otherwise add the replica, whose log may now be empty.
                     writes.append(StateWrite(topic_partition, without_member(known, broker_id, context.epoch)))
                 else:
-                    # The ISR lacks the replica already, but record that this controller decided it.
+                    # The ISR does not contain the replica; only set this controller's epoch in the cached state.
                     decided = known.controller_epoch == context.epoch
                     removed[topic_partition] = known if decided else replace(known, controller_epoch=context.epoch)
                     context.remember(topic_partition, removed[topic_partition])
@@ -299,7 +306,7 @@ class ReplicaStateMachine:
         return {tp: removed[tp] for tp in topic_partitions if tp in removed}
 
     def _has_new_epoch(self, topic_partition: TopicPartition) -> bool:
-        """Whether the running event has elected a leader, or found that no leader could change the ISR."""
+        """Whether the running event has elected a leader, or has found no leader that could write the ISR."""
         context = self._context
         if topic_partition not in context.seen_in_event:
             return False
@@ -308,7 +315,7 @@ class ReplicaStateMachine:
         return not (is_offline and context.leadership[topic_partition].has_leader)
 
     def _has_lost_former_member(self, broker_id: int, topic_partition: TopicPartition) -> bool:
-        """Whether a former member with all committed records is on a failed directory: its next disk may be empty."""
+        """Whether a former ISR member with all committed records has a failed directory, which may return empty."""
         failed = topic_partition in self._context.on_offline_dirs.get(broker_id, ())
         return failed and broker_id in self._context.isr_history(topic_partition).former
 

@@ -1,7 +1,7 @@
-"""JSON of the topic, partition state, reassignment, deletion and configuration znodes.
+"""Encode and decode the JSON of topic, partition state, reassignment, configuration and other znodes.
 
-`encode_*` returns a node's data; `decode_*` takes path and data and raises `MalformedZnodeError`, never another error,
-for data that does not match the schema.
+`encode_*` returns a node's data. `decode_*` raises `MalformedZnodeError`, and no other error, for data that does not
+match the schema; the path is only used in its message.
 """
 
 import re
@@ -28,7 +28,7 @@ LOG_DIR_FAILURE = 1
 """The only kind of log directory event."""
 
 MAX_LEADER_EPOCH = MAX_INT32 - 2**20
-"""A state with a higher epoch is invalid: requests have 32 bits for it, and it must be possible to raise it."""
+"""A state with a higher epoch is invalid: an epoch has 32 bits in requests, and each election raises it."""
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _STATE_KEYS = frozenset({"version", "leader", "leader_epoch", "controller_epoch", "isr"})
@@ -41,7 +41,7 @@ class TopicAssignment:
     """Content of ``/brokers/topics/<topic>`` (docs/protocol/zookeeper.md#topic-node)."""
 
     partitions: Mapping[int, ReplicaAssignment]
-    """In the order of partition numbers when decoded."""
+    """Decoded assignments are sorted by partition number."""
     topic_id: str | None = None
     version: int = 3
 
@@ -52,7 +52,7 @@ class PartitionState:
 
     leader_and_isr: LeaderAndIsr
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Keys outside of Kafka's schema; a rewrite of the node keeps them."""
+    """Keys that are not in Kafka's schema; they are kept when the node is written again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Feature:
 
 
 def encode_topic_assignment(assignment: TopicAssignment) -> bytes:
-    """Return the data of a topic's node; version 1 has no adding and removing replicas."""
+    """Return the data of a topic's node; version 1 has no adding and removing replicas, version 2 no topic id."""
     partitions = dict(sorted(assignment.partitions.items()))
     value: dict[str, JsonValue] = {
         "version": assignment.version,
@@ -94,7 +94,7 @@ def encode_topic_assignment(assignment: TopicAssignment) -> bytes:
 
 
 def decode_topic_assignment(path: str, data: bytes | None) -> TopicAssignment:
-    """Return a topic's assignment, versions 1 to 3. Raises MalformedZnodeError."""
+    """Return a topic's assignment; accepts versions 1 to 3. Raises MalformedZnodeError."""
     node = decode_object(path, data)
     version = node.version(1, 2, 3)
     members = node.object("partitions")
@@ -136,7 +136,7 @@ def _moving_replicas(node: JsonObject, key: str, replicas: Mapping[int, tuple[in
 
 
 def encode_partition_state(state: LeaderAndIsr, extra: Mapping[str, JsonValue] | None = None) -> bytes:
-    """Return the data of a partition's state node; ``extra`` keys never replace those of the schema.
+    """Return the data of a partition's state node; ``extra`` adds keys but never replaces a key of the schema.
 
     Raises:
         ValueError: the ISR is empty (docs/protocol/zookeeper.md#never-an-empty-isr).
@@ -144,7 +144,7 @@ def encode_partition_state(state: LeaderAndIsr, extra: Mapping[str, JsonValue] |
     if not state.isr:
         raise ValueError("an empty ISR is never written")
     if not extra:
-        # Ten thousand states are written when a broker dies, and a JSON encoder takes several times as long.
+        # The death of a broker may change ten thousand states, and a JSON encoder takes several times as long.
         isr = ",".join(map(str, state.isr))
         return (
             f'{{"version":1,"leader":{state.leader},"leader_epoch":{state.leader_epoch},'
@@ -160,7 +160,7 @@ def encode_partition_state(state: LeaderAndIsr, extra: Mapping[str, JsonValue] |
 
 
 def decode_partition_state(path: str, data: bytes | None, zk_version: int) -> PartitionState:
-    """Return a partition's state; ``zk_version`` is the version of the node read. Raises MalformedZnodeError."""
+    """Return a partition's state; ``zk_version`` is the version of the read node. Raises MalformedZnodeError."""
     node = decode_object(path, data)
     node.version(1)
     leader_and_isr = LeaderAndIsr(
@@ -215,7 +215,7 @@ def encode_partition_set(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_partition_set(path: str, data: bytes | None) -> tuple[TopicPartition, ...]:
-    """Return the partitions, each once, in the order written. Raises MalformedZnodeError."""
+    """Return the partitions in the order of the node, without duplicates. Raises MalformedZnodeError."""
     node = decode_object(path, data)
     node.version(1)
     return tuple(dict.fromkeys(_topic_partition(member) for member in node.objects("partitions")))
@@ -236,7 +236,7 @@ def encode_log_dir_event(broker_id: int) -> bytes:
 
 
 def decode_log_dir_event(path: str, data: bytes | None) -> int:
-    """Return the broker with the failed directory. Raises MalformedZnodeError."""
+    """Return the id of the broker with the failed directory. Raises MalformedZnodeError."""
     node = decode_object(path, data)
     node.version(1)
     node.integer("event", LOG_DIR_FAILURE, LOG_DIR_FAILURE)
@@ -249,7 +249,7 @@ def encode_config(overrides: Mapping[str, str]) -> bytes:
 
 
 def decode_config(path: str, data: bytes | None) -> dict[str, str]:
-    """Return an entity's overrides; null data means none. Raises MalformedZnodeError."""
+    """Return an entity's overrides, none for a node without data. Raises MalformedZnodeError."""
     if data is None:
         return {}
     node = decode_object(path, data)
@@ -281,7 +281,7 @@ def decode_config_change(path: str, data: bytes | None) -> str:
 
 
 def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
-    """Return the data of ``/latest_producer_id_block``; bounds are strings."""
+    """Return the data of ``/latest_producer_id_block``, which has the bounds as strings."""
     return encode_json(
         {
             "version": 1,
@@ -293,7 +293,7 @@ def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
 
 
 def decode_producer_id_block(path: str, data: bytes | None) -> ProducerIdBlock:
-    """Return the latest claimed block. Raises MalformedZnodeError."""
+    """Return the block that was claimed last. Raises MalformedZnodeError."""
     node = decode_object(path, data)
     node.version(1)
     block = ProducerIdBlock(

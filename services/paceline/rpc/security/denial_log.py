@@ -1,4 +1,4 @@
-"""The denial log: one JSON object per denied call, at a limited rate for each principal."""
+"""Write the denial log: one JSON object per denied call, at a limited rate for each principal."""
 
 import json
 import logging
@@ -37,9 +37,9 @@ class _Budget:
 
 
 class DenialLog:
-    """Writes denials: for each principal a burst of ``BURST`` lines, then ``LINES_PER_S``.
+    """Writes denials: for each principal up to ``BURST`` lines at once, and ``LINES_PER_S`` on average.
 
-    Each line has the number of the principal's denials that were suppressed before it.
+    Each line has the number of denials suppressed since the principal's previous line.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class DenialLog:
         self._budgets: OrderedDict[str, _Budget] = OrderedDict()
 
     def put(self, denial: Denial) -> None:
-        """Write a denial, or count it as suppressed if its principal has used up its lines."""
+        """Write a denial, or count it as suppressed while its principal is over the limit."""
         now_s = self._clock_s()
         with self._lock:
             budget = self._budgets.pop(denial.principal, None) or _Budget(BURST, now_s)

@@ -1,9 +1,8 @@
 """Publish the events of a process to the topic ``__cluster_events``, with ordinary CreateTopics and Produce requests.
 
-The publisher reads the process's event ring like any other watcher: at its own speed, with one request at a time.
-Events that the ring drops before they are read count as lost. So the publisher blocks no other work, whatever the state
-of the cluster. A record's key is the process, its value the ClusterEvent, and its header ``event-id`` is the same for
-every attempt.
+The publisher reads the process's event ring at its own speed, as every watcher does, and sends one request at a time.
+While the cluster accepts no events the process continues, and events that the ring overwrites are counted as lost. A
+record's key is the name of the process, its value the ClusterEvent; its header ``event-id`` is equal in all attempts.
 """
 
 import asyncio
@@ -39,8 +38,9 @@ LOG = logging.getLogger("paceline.events")
 CLUSTER_EVENTS_TOPIC: Final = "__cluster_events"
 EVENT_ID_HEADER: Final = "event-id"
 MAX_EVENTS: Final = 100
-"""Most events in one request: converting more would block the event loop for too long."""
+"""Maximum number of events in a request: converting more would block the event loop for too long."""
 LINGER_S: Final = 0.2
+"""Time to collect events before a request."""
 RPC_TIMEOUT_S: Final = 10.0
 RETENTION_MS: Final = 7 * 24 * 3600 * 1000
 _IDLE_S: Final = 60.0
@@ -63,7 +63,7 @@ class EventPublisher:
             hub: the process's events.
             brokers: returns ``host:port`` of the live brokers that the process knows.
             open_channel: opens an asyncio channel to an address.
-            replication_factor: of the topic, which is created when at least this many brokers are live.
+            replication_factor: replicas of the topic; it is created once at least this many brokers are live.
         """
         self._hub = hub
         self._brokers = brokers
@@ -76,7 +76,11 @@ class EventPublisher:
         """Events that the ring dropped before they were published."""
 
     async def run(self) -> None:
-        """Publish the events in the ring, then new events; return when the hub closes."""
+        """Publish the events in the ring, then new events, until the hub closes.
+
+        Raises:
+            Exception: the hub closed while a request was being retried; the last failure.
+        """
         ring = self._hub.ring
         position = ring.begin
         try:
@@ -140,8 +144,8 @@ class EventPublisher:
         """Return the leader's address; create the topic when it is missing.
 
         Raises:
-            PacelineError: no broker is known, no broker responded, too few are live, or the topic has no leader yet.
-            grpc.RpcError: the last broker did not respond.
+            PacelineError: no live broker is known, too few are live to create the topic, or it has no leader yet.
+            grpc.RpcError: no broker responded; the failure of the last broker.
         """
         brokers = self._brokers()
         if not brokers:
