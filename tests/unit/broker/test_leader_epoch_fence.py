@@ -87,3 +87,13 @@ def test_an_epoch_that_could_not_be_read_is_read_again_and_an_answer_counts_once
         fence.refuted({TP: (5_000, 0)})
     answers.pop()({TP: 5_000})
     assert fence.refuted({TP: (5_000, 0)}) == {}
+
+
+def test_zookeeper_is_read_again_for_a_later_leader_when_the_deferred_request_was_not_repeated() -> None:
+    epochs = iter([5_000, 5_001])
+    fence = LeaderEpochFence(lambda wanted, on_read: on_read(dict.fromkeys(wanted, next(epochs))))
+    with pytest.raises(ControlRequestDeferredError):
+        fence.refuted({TP: (5_000, NO_EPOCH)})
+    with pytest.raises(ControlRequestDeferredError):
+        fence.refuted({TP: (5_001, NO_EPOCH)})
+    assert fence.refuted({TP: (5_001, NO_EPOCH)}) == {}

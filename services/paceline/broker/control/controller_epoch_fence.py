@@ -63,7 +63,7 @@ class ControllerEpochFence:
         if epoch > self.confirmed_epoch:
             self._read(epoch)
             raise ControlRequestDeferredError(
-                f"controller epoch {epoch} rises from {self.confirmed_epoch}; asking ZooKeeper, send it again"
+                f"controller epoch {epoch} rises from {self.confirmed_epoch}; the broker reads ZooKeeper, the controller repeats the request"
             )
         return ErrorCode.NONE
 

@@ -26,9 +26,11 @@ class LeaderEpochFence:
 
     def __init__(self, read_leader_epochs: ReadLeaderEpochs) -> None:
         self._read_leader_epochs = read_leader_epochs
-        self._is_reading = False
-        self._found: dict[TopicPartition, int] = {}
-        """Leader epochs read from ZooKeeper, kept until the deferred request is retried."""
+        self._asked: Mapping[TopicPartition, int] | None = None
+        """Claimed epochs of the pending look-up, None when there is none."""
+        self._found: dict[TopicPartition, tuple[int, int]] = {}
+        """Claimed epoch and epoch in ZooKeeper, kept until the deferred request is retried. A later leader has a higher
+        claim, for which ZooKeeper is read again."""
         self._waiting: list[Callable[[], None]] = []
 
     def refuted(self, rises: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int]:
@@ -45,31 +47,35 @@ class LeaderEpochFence:
             for topic_partition, (claimed, known) in rises.items()
             if claimed - known > MAX_UNCONFIRMED_RISE
         }
-        unread = [topic_partition for topic_partition in suspects if topic_partition not in self._found]
+        unread = [
+            topic_partition
+            for topic_partition, claimed in suspects.items()
+            if topic_partition not in self._found or self._found[topic_partition][0] < claimed
+        ]
         if unread:
             self._read(suspects)
             raise ControlRequestDeferredError(
                 f"leader epoch {suspects[unread[0]]} of {unread[0]} rises from {rises[unread[0]][1]}; "
-                "asking ZooKeeper, send it again"
+                "the broker reads ZooKeeper, the controller repeats the request"
             )
-        found = {topic_partition: self._found.pop(topic_partition) for topic_partition in suspects}
+        found = {topic_partition: self._found.pop(topic_partition)[1] for topic_partition in suspects}
         return {topic_partition: epoch for topic_partition, epoch in found.items() if epoch < suspects[topic_partition]}
 
     def when_read(self, on_read: Callable[[], None]) -> None:
         """Call ``on_read`` when ZooKeeper has answered the pending look-up; at once when there is none."""
-        if self._is_reading:
+        if self._asked is not None:
             self._waiting.append(on_read)
         else:
             on_read()
 
-    def _read(self, wanted: Collection[TopicPartition]) -> None:
-        if not self._is_reading:
-            self._is_reading = True
-            self._read_leader_epochs(list(wanted), self._answered)
+    def _read(self, suspects: Mapping[TopicPartition, int]) -> None:
+        if self._asked is None:
+            self._asked = dict(suspects)
+            self._read_leader_epochs(list(suspects), self._answered)
 
     def _answered(self, epochs: Mapping[TopicPartition, int] | None) -> None:
-        self._is_reading = False
-        self._found = dict(epochs or {})
+        asked, self._asked = self._asked or {}, None
+        self._found = {tp: (asked[tp], epoch) for tp, epoch in (epochs or {}).items() if tp in asked}
         waiting, self._waiting = self._waiting, []
         for on_read in waiting:
             on_read()
