@@ -63,7 +63,8 @@ class ControllerEpochFence:
         if epoch > self.confirmed_epoch:
             self._read(epoch)
             raise ControlRequestDeferredError(
-                f"controller epoch {epoch} rises from {self.confirmed_epoch}; the broker reads ZooKeeper, the controller repeats the request"
+                f"controller epoch {epoch} rises from {self.confirmed_epoch}; "
+                "the broker reads ZooKeeper, the controller repeats the request"
             )
         return ErrorCode.NONE
 
