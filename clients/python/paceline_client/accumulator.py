@@ -165,6 +165,7 @@ class Accumulator(RecordBuffer):
             elif not self.config.enable_idempotence:
                 batch.topic_id = queue.topic_id
             batch.on_wire = True
+            batch.renumber = False
             batch.was_oldest = queue.unresolved[0] is batch
             batch.attempts += 1
             drained.append(batch)

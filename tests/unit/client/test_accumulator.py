@@ -141,6 +141,29 @@ def test_batches_in_flight_are_sent_to_a_re_created_topic_under_a_new_producer_i
     assert [refused.base_sequence, late.base_sequence] == [1, 2]
 
 
+@pytest.mark.parametrize("refused_again", [False, True])
+def test_a_retry_in_flight_to_a_re_created_topic_is_not_sent_twice_under_a_new_producer_id(refused_again: bool) -> None:
+    accumulator = make()
+    accumulator.queue(TP)
+    accumulator.locate(TP, "one")
+    acknowledge_one(accumulator)
+    retried, following = fill(accumulator, 2)
+    take(accumulator, 0)
+    accumulator.fail(retried, InconsistentTopicIdError("another"), 0)
+    assert take(accumulator, 1_000) == [retried]
+    accumulator.locate(TP, "another")
+    assert take(accumulator, 1_000) == [] and not accumulator.needs_producer_id(), "its result decides"
+    accumulator.set_producer_id(8, 0)  # for another partition
+    assert take(accumulator, 1_000) == []
+    if refused_again:
+        accumulator.fail(retried, InconsistentTopicIdError("another"), 1_000)
+        assert take(accumulator, 2_000) == [retried]
+        assert (retried.topic_id, retried.base_sequence) == ("another", 0)
+    accumulator.complete(retried, 1, None)
+    assert take(accumulator, 2_000) == [following]
+    assert following.base_sequence == int(refused_again)
+
+
 def test_a_lagging_broker_that_returns_the_deleted_topic_causes_no_duplicate() -> None:
     accumulator = make()
     accumulator.queue(TP)
