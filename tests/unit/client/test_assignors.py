@@ -108,6 +108,40 @@ def test_cooperative_member_gets_a_partition_only_after_its_owner_has_revoked_it
     assert second == {"a": partitions("t-0 t-1"), "b": partitions("t-2 t-3")}
 
 
+@pytest.mark.parametrize("stale_first", [False, True])
+def test_a_stale_claim_does_not_revoke_a_partition_that_its_owner_keeps(stale_first: bool) -> None:
+    members = [member("a", "t", "t-0 t-1", generation=5), member("b", "t", "t-0 t-2 t-3", generation=3)]
+    assigned = CooperativeStickyAssignor().assign(reversed(members) if stale_first else members, {"t": 4})
+    assert assigned == {"a": partitions("t-0 t-1"), "b": partitions("t-2 t-3")}
+
+
+@pytest.mark.parametrize("stale_first", [False, True])
+def test_the_generation_of_a_claim_may_be_in_the_user_data(stale_first: bool) -> None:
+    """Kafka before 3.5 sends the generation there."""
+    assignor = CooperativeStickyAssignor()
+    members = [
+        GroupMember(name, frozenset({"t"}), tuple(partitions("t-0")), user_data=assignor.user_data((), generation))
+        for name, generation in (("a", 5), ("b", 3))
+    ]
+    assigned = assignor.assign(reversed(members) if stale_first else members, {"t": 2})
+    assert assigned == {"a": partitions("t-0"), "b": partitions("t-1")}
+
+
+def test_a_partition_that_two_members_claim_in_one_generation_is_assigned_after_both_have_revoked_it() -> None:
+    assignor = CooperativeStickyAssignor()
+    first = assignor.assign([member("a", "t", "t-0 t-1"), member("b", "t", "t-0")], {"t": 2})
+    assert first == {"a": partitions("t-1"), "b": []}
+    second = assignor.assign([member("a", "t", "t-1", 2), member("b", "t", "", 2)], {"t": 2})
+    assert second == {"a": partitions("t-1"), "b": partitions("t-0")}
+
+
+def test_a_partition_waits_for_its_owner_although_a_member_with_a_stale_claim_gets_it() -> None:
+    assigned = CooperativeStickyAssignor().assign(
+        [member("a", "other", "t-0", generation=5), member("b", "t", "t-0", generation=3)], {"t": 1, "other": 1}
+    )
+    assert assigned == {"a": partitions("other-0"), "b": []}
+
+
 ALL: list[Assignor] = [RangeAssignor(), RoundRobinAssignor(), StickyAssignor()]
 TOPICS = ("t0", "t1", "t2")
 

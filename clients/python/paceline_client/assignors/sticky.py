@@ -61,9 +61,9 @@ class CooperativeStickyAssignor(StickyAssignor):
         """Return the partitions of every member, without partitions that another member must revoke first."""
         members = tuple(members)
         assignments = super().assign(members, partition_counts)
-        owner = {one: member.member_id for member in members for one in member.owned}
+        owners = _owners(members, self.owned_by)
         return {
-            member_id: [one for one in partitions if owner.get(one, member_id) == member_id]
+            member_id: [one for one in partitions if owners.get(one, member_id) == member_id]
             for member_id, partitions in assignments.items()
         }
 
@@ -96,22 +96,29 @@ def _balanced(members: Sequence[GroupMember], counts: Mapping[str, int], owned_b
     return {member_id: sorted(partitions) for member_id, partitions in kept.items()}
 
 
-def _kept(members: Sequence[GroupMember], counts: Mapping[str, int], owned_by: OwnedBy) -> Assignments:
+def _owners(members: Sequence[GroupMember], owned_by: OwnedBy) -> dict[TopicPartition, str | None]:
+    """Return the member with the claim of the latest generation for each partition, None if several members have it."""
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in members:
         owned, generation = owned_by(member)
         for partition in owned:
-            if partition.topic not in member.topics or partition.partition >= counts.get(partition.topic, 0):
-                continue
             best = claims.get(partition)
             if best is None or generation > best[0]:
                 claims[partition] = (generation, member.member_id)
             elif generation == best[0]:
                 claims[partition] = (generation, None)
+    return {partition: owner for partition, (_, owner) in claims.items()}
+
+
+def _kept(members: Sequence[GroupMember], counts: Mapping[str, int], owned_by: OwnedBy) -> Assignments:
+    topics = {member.member_id: member.topics for member in members}
     kept: Assignments = {member.member_id: [] for member in members}
-    for partition in sorted(claims):
-        owner = claims[partition][1]
-        if owner is not None:
+    for partition, owner in sorted(_owners(members, owned_by).items()):
+        if (
+            owner is not None
+            and partition.topic in topics[owner]
+            and partition.partition < counts.get(partition.topic, 0)
+        ):
             kept[owner].append(partition)
     return kept
 
