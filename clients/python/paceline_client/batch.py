@@ -102,6 +102,11 @@ class ProducerBatch:
         self.done = True
 
     @property
+    def may_be_in_log(self) -> bool:
+        """Whether an attempt is in flight or ended without a definite answer."""
+        return self.on_wire or self.maybe_appended
+
+    @property
     def announced(self) -> bool:
         """Whether the result is known and the callbacks have run."""
         return self._announced

@@ -1,5 +1,7 @@
 """Errors of records that were not delivered: the last cause, and whether the records may be in the log."""
 
+from copy import copy
+
 from paceline.model.errors import ErrorCode, PacelineError, RequestTimedOutError
 from paceline_client.batch import ProducerBatch
 from paceline_client.errors import DeliveryFailedError, ProducerClosedError
@@ -14,17 +16,27 @@ def delivery_failed(queue: PartitionQueue, batch: ProducerBatch, timeout_ms: int
         f"{timeout_ms} ms and {batch.attempts} attempts: {in_words(cause)}",
         batch.topic_partition,
         cause,
-        batch.maybe_appended or batch.on_wire,
+        batch.may_be_in_log,
     )
 
 
 def closed_before(queue: PartitionQueue, batch: ProducerBatch, error: ProducerClosedError) -> ProducerClosedError:
     """Return the error of a batch in a closed producer, with the reason why it was not delivered before."""
     cause = batch.last_error or queue.last_error
-    unclear = "; it may be in the log" if batch.maybe_appended or batch.on_wire else ""
+    unclear = "; it may be in the log" if batch.may_be_in_log else ""
     told = ProducerClosedError(f"{error}{unclear}{'' if cause is None else f'; {in_words(cause)}'}")
     told.__cause__ = cause
     return told
+
+
+def with_doubt(batch: ProducerBatch, error: PacelineError) -> PacelineError:
+    """Return the error of a batch, not definite if the batch may be in the log."""
+    if not (batch.may_be_in_log and error.definite):
+        return error
+    unclear = copy(error)  # Other batches may have the same error.
+    unclear.__cause__ = error.__cause__
+    unclear.definite = False
+    return unclear
 
 
 def in_words(cause: PacelineError) -> str:

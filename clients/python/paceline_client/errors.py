@@ -17,7 +17,10 @@ class ClientClosedError(PacelineError):
 
 
 class ProducerClosedError(ClientClosedError):
-    """`Producer.close` was called; also the error of records that were not delivered before it."""
+    """`Producer.close` was called; also the error of records that were not delivered before it.
+
+    ``definite`` is False if the record may be in the log.
+    """
 
 
 class BufferExhaustedError(RequestTimedOutError):
@@ -37,7 +40,7 @@ class ProducerFatalError(PacelineError):
     """The producer cannot continue without the risk of duplicates or gaps; close it and create a new producer.
 
     ``cause`` is the broker's error: a sequence number out of order, or a newer producer epoch. None after an internal
-    error of the sender.
+    error of the sender. ``definite`` is False if the record may be in the log, and always after an internal error.
     """
 
     code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -45,6 +48,7 @@ class ProducerFatalError(PacelineError):
     def __init__(self, message: str, cause: PacelineError | None = None) -> None:
         super().__init__(message)
         self.cause = cause
+        self.definite = cause is not None
         self.__cause__ = cause
 
 
@@ -52,7 +56,8 @@ class DeliveryFailedError(PacelineError):
     """A record was not delivered within ``delivery_timeout_ms``.
 
     ``cause`` is the last error, a timeout only if no other error is known; the message names the broker that returned
-    it. ``maybe_appended`` is True if the result of an attempt is unknown, so that the record may be in the log.
+    it. ``maybe_appended`` is True if the result of an attempt is unknown, so that the record may be in the log;
+    ``definite`` is the opposite.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class DeliveryFailedError(PacelineError):
         self.topic_partition = topic_partition
         self.cause = cause
         self.maybe_appended = maybe_appended
+        self.definite = not maybe_appended
         self.__cause__ = cause
 
 

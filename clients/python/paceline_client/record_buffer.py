@@ -12,6 +12,7 @@ from paceline.model.errors import InvalidRequestError, MessageTooLargeError, Pac
 from paceline.model.identifiers import TopicPartition
 from paceline_client.batch import ProducerBatch
 from paceline_client.codec import Headers, new_encoder, record_bytes
+from paceline_client.delivery_errors import with_doubt
 from paceline_client.errors import sendable
 from paceline_client.partition_queue import PartitionQueue
 
@@ -198,7 +199,7 @@ class RecordBuffer:
         self._incomplete.pop(id(batch), None)
         batch.encoder = None
         self._ended.append(batch)
-        batch.resolve(base_offset, log_append_time_ms, error)
+        batch.resolve(base_offset, log_append_time_ms, None if error is None else with_doubt(batch, error))
 
     def take_ended(self) -> list[ProducerBatch]:
         """Return the batches resolved since the last call, in order."""

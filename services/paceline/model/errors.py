@@ -85,7 +85,8 @@ class PacelineError(Exception):
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
     retriable: ClassVar[bool] = False
-    definite: ClassVar[bool] = True
+    definite: bool = True
+    """Set on an instance when an earlier attempt of the same request may have been carried out."""
     refresh_metadata: ClassVar[bool] = False
 
     def __init_subclass__(cls, code: ErrorCode | None = None, **traits: bool) -> None:

@@ -225,14 +225,11 @@ def outcome_of(future: Any) -> Message:
 
 def error_fields(error: PacelineError) -> Message:
     """Return an error with the code of its last real cause."""
-    definite = error.definite
     cause = error
-    if isinstance(error, DeliveryFailedError):
-        cause, definite = error.cause, not error.maybe_appended
-    elif isinstance(error, ProducerFatalError) and error.cause is not None:
-        cause = error.cause
+    if isinstance(error, DeliveryFailedError | ProducerFatalError):
+        cause = error.cause or error
     code = cause.code if cause.code in ErrorCode else ErrorCode.UNKNOWN_SERVER_ERROR
-    return {"code": code.name, "message": str(error), "definite": definite}
+    return {"code": code.name, "message": str(error), "definite": error.definite}
 
 
 def record_fields(record: Any) -> Message:

@@ -8,6 +8,7 @@ from paceline.log.compression import Codec
 from paceline.log.record_batch import parse_header
 from paceline.model.errors import (
     BrokerNotAvailableError,
+    ClusterAuthorizationError,
     InconsistentTopicIdError,
     InvalidProducerEpochError,
     InvalidRequestError,
@@ -23,7 +24,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline_client.accumulator import Accumulator
 from paceline_client.batch import ProducerBatch
 from paceline_client.codec import finish
-from paceline_client.errors import DeliveryFailedError, ProducerFatalError
+from paceline_client.errors import DeliveryFailedError, ProducerClosedError, ProducerFatalError
 from paceline_client.record_buffer import AccumulatorConfig
 from tests.unit.client.model_broker import ModelPartition
 
@@ -445,6 +446,56 @@ def test_a_batch_that_was_never_sent_expires_with_the_reason_why() -> None:
     assert isinstance(batch.error, DeliveryFailedError)
     assert isinstance(batch.error.cause, BrokerNotAvailableError)
     assert not batch.error.maybe_appended
+
+
+ENDS: dict[str, Callable[[Accumulator], None]] = {
+    "delivery timeout": lambda accumulator: accumulator.expire(1_000),
+    "closed": lambda accumulator: accumulator.fail_all(ProducerClosedError("closed")),
+    "fatal": lambda accumulator: accumulator.fail_all(
+        ProducerFatalError("fenced", InvalidProducerEpochError("a newer producer epoch exists"))
+    ),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_the_error_of_a_batch_is_definite_unless_the_batch_may_be_in_the_log(
+    end: Callable[[Accumulator], None],
+) -> None:
+    accumulator = make(delivery_timeout_ms=1_000, max_in_flight=3, retry_backoff_ms=900)
+    acknowledge_one(accumulator)
+    unanswered, refused, in_flight, never_sent = fill(accumulator, 4)
+    while take(accumulator, 0):
+        pass
+    accumulator.fail(unanswered, BrokerNotAvailableError("gone"), 0, answered=False)
+    accumulator.fail(refused, NotEnoughReplicasError("too few"), 0)
+    end(accumulator)
+    errors = [batch.error for batch in (unanswered, refused, in_flight, never_sent)]
+    assert [error is not None and error.definite for error in errors] == [False, True, False, True]
+    assert all(error is not None and type(error) is type(errors[0]) for error in errors)
+
+
+def test_a_refusal_after_an_attempt_without_an_answer_is_not_definite() -> None:
+    accumulator = make()
+    tps = [TopicPartition("t", index) for index in range(2)]
+    for tp in tps:
+        put(accumulator, b"a", tp=tp)
+    lost, refused = take(accumulator, 0)
+    accumulator.fail(lost, RequestTimedOutError("no answer"), 0)
+    assert take(accumulator, 1_000) == [lost]
+    error = ClusterAuthorizationError("not allowed").with_metadata(address="b2:9092")
+    error.__cause__ = OSError("certificate")
+    for batch in (lost, refused):
+        accumulator.fail(batch, error, 1_000)
+    assert refused.error is error and error.definite, "the batch without an attempt before shares the error"
+    assert isinstance(lost.error, ClusterAuthorizationError) and not lost.error.definite
+    assert (str(lost.error), lost.error.metadata, lost.error.__cause__) == (str(error), error.metadata, error.__cause__)
+
+
+def test_an_internal_error_of_the_sender_is_not_definite() -> None:
+    accumulator = make()
+    (batch,) = fill(accumulator, 1)
+    accumulator.fail_all(ProducerFatalError("the sender failed"))
+    assert batch.error is not None and not batch.error.definite
 
 
 def test_an_attempt_in_flight_expires_for_the_caller_and_a_later_success_leaves_no_gap() -> None:
