@@ -16,7 +16,7 @@ if [[ $1 == *.py ]]; then
   program=$(realpath -e "$1")
   cd "$(dirname "$0")/.."
   exec scripts/compose.sh run --rm --no-deps -T -v "$program:/srv/paceline/program.py:ro" -e SPARK_MASTER="$master" spark-driver \
-    spark-submit --master "$master" program.py "${@:2}"
+    spark-submit --master "$master" --conf spark.log.level=WARN program.py "${@:2}"
 fi
 cd "$(dirname "$0")/.."
 exec scripts/compose.sh run --rm --no-deps -T spark-driver paceline pipeline "$1" --master "$master" "${@:2}"
