@@ -40,7 +40,8 @@ def show(rows: Sequence[Row], output: str, columns: Sequence[str] | None = None,
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
     # Keep a row on a single line even on a narrow terminal: a name that is wrapped cannot be copied.
-    console = Console(highlight=False, width=_WIDE)
+    # Rich reads `[x]` as markup and `:b:` as an emoji by default.
+    console = Console(highlight=False, markup=False, emoji=False, width=_WIDE)
     # Rich would exit the process when the reader closes the pipe; `click.echo` raises, as for the other formats.
     with console.capture() as captured:
         console.print(table)

@@ -58,3 +58,14 @@ def test_a_full_disk_is_reported_in_one_line_even_after_calls_to_a_cluster(direc
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False, env=more)
     assert (ended.returncode, ended.stderr) == (1, b"LOCAL_FAILURE: No space left on device\n")
+
+
+@pytest.mark.parametrize("text", ["[abc]", "[/x]", "[bold]x", ":b:", "2001:db8::a:1", "\\[x]", "a:smile:b"])
+@pytest.mark.parametrize("terminal", ["", "1"], ids=["file", "terminal"])
+def test_a_table_shows_the_text_of_a_cell_unchanged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: str, text: str
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", terminal)
+    show([{text: text}], "table")
+    header, row, *_ = capsys.readouterr().out.splitlines()
+    assert text in header and row.strip() == text
