@@ -86,11 +86,11 @@ class RowBatches:
             tp = self._route(topic, partition, key)
             batch = self._open.get(tp)
             if batch is None:
-                batch = self._open[tp] = _OpenBatch(new_encoder(self._options.batch_bytes))
+                batch = self._begin(tp)
             before = batch.encoder.size()
             if batch.encoder.append(batch.count, timestamp_ms, key, value, headers) is None:
                 self._hand_over(tp)
-                batch = self._open[tp] = _OpenBatch(new_encoder(self._options.batch_bytes))
+                batch = self._begin(tp)
                 before = batch.encoder.size()
                 # A new batch accepts its first row at any size; the leader refuses a batch that is too large.
                 batch.encoder.append(0, timestamp_ms, key, value, headers)
@@ -104,6 +104,11 @@ class RowBatches:
         """Pass every open batch to ``on_batch``."""
         for tp in list(self._open):
             self._hand_over(tp)
+
+    def _begin(self, tp: TopicPartition) -> _OpenBatch:
+        batch = self._open[tp] = _OpenBatch(new_encoder(self._options.batch_bytes))
+        self._open_bytes += batch.encoder.size()  # A new batch has a header.
+        return batch
 
     def _hand_over(self, tp: TopicPartition) -> None:
         batch = self._open.pop(tp)
