@@ -16,6 +16,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
+from paceline.model.addresses import address_of
 from paceline.model.consumer_protocol import Subscription, encode_subscription
 from paceline.rpc.errors import from_rpc_error
 from paceline.v1 import group_service_pb2 as pb
@@ -92,7 +93,9 @@ class PacelineCalls:
                 with contextlib.suppress(grpc.aio.AioRpcError):
                     stub = GroupServiceStub(cls._channel(address))
                     found = await stub.FindCoordinator(pb.FindCoordinatorRequest(group_id=group_id), timeout=2)
-                    return cls(found.broker_id, GroupServiceStub(cls._channel(f"{found.host}:{found.port}", place)))
+                    return cls(
+                        found.broker_id, GroupServiceStub(cls._channel(address_of(found.host, found.port), place))
+                    )
             await asyncio.sleep(PAUSE_S)
 
     @classmethod

@@ -1,7 +1,8 @@
-"""Fixtures every test may use: the real ZooKeeper, one per test run, with a chroot per test."""
+"""Fixtures of all tests: a real ZooKeeper per test run with a chroot per test, and the need for IPv6."""
 
 import itertools
 import os
+import socket
 from collections.abc import Iterator
 
 # gRPC's handlers around fork break children that a test process starts with fork and exec, Spark's JVM among them.
@@ -31,6 +32,15 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embed
         pytest.skip(str(error))
     with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
+
+
+@pytest.fixture
+def ipv6() -> None:
+    """Skip the test when this machine has no IPv6."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
 
 
 @pytest.fixture

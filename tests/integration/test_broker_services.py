@@ -76,6 +76,7 @@ from paceline.runtime.settings import load_broker
 from paceline.v1 import log_service_pb2 as log_pb
 from paceline.v1 import log_service_pb2_grpc, metadata_service_pb2_grpc, record_pb2
 from paceline.v1 import metadata_service_pb2 as metadata_pb
+from paceline_client import Admin
 from tests.support.reverse_conversions import leader_address_from_proto
 
 TP = TopicPartition("t", 0)
@@ -775,6 +776,35 @@ async def test_a_port_in_use_is_reported_with_a_message(door: Door) -> None:
         await servers.start()
     assert error.value.exit_code is ExitCode.PORT_IN_USE
     await servers.stop(0)
+
+
+@pytest.mark.usefixtures("ipv6")
+async def test_clients_reach_a_broker_with_ipv6_listeners_at_the_address_it_returns() -> None:
+    listeners = "--listeners=CLIENT://[::1]:0,REPLICATION://[::1]:0,CONTROL://[::1]:0"
+    settings = load_broker(["--zookeeper-connect=none", "--log-dirs=/none", listeners], {})
+    core, handle = SmallCore(), NodeHandle()
+    servers = BrokerServers(
+        settings, handle, AsyncioScheduler(asyncio.get_running_loop()), Metrics(), node_id=lambda: 1
+    )
+    await servers.start()
+    handle.set(core)
+    await servers.set_serving(True)
+    endpoints = tuple(servers.advertised)
+    core.metadata.update(UpdateMetadataRequest(ControllerStamp(1_000_001, 4, None), (LiveBroker(1, endpoints),), ()))
+    made = Door(servers, core, Metrics())
+    try:
+        port = endpoints[0].port
+        assert (endpoints[0].host, made.address["CLIENT"]) == ("::1", f"[::1]:{port}")
+        await made.control().UpdateMetadata(control_pb.UpdateMetadataRequest(stamp=STAMP), timeout=60)
+        with Admin(made.address["CLIENT"]) as admin:
+            (broker,) = (await asyncio.to_thread(admin.describe_cluster)).brokers
+        with Admin(broker.address) as admin:
+            found = await asyncio.to_thread(admin.describe_cluster)
+        assert (broker.address, found.brokers) == (f"[::1]:{port}", (broker,))
+    finally:
+        for channel in made.channels:
+            await channel.close()
+        await servers.stop(0.1)
 
 
 async def test_before_the_core_exists_requests_are_refused_because_the_broker_is_starting() -> None:

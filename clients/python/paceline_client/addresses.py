@@ -20,8 +20,3 @@ def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[str]:
         if not separator or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise InvalidRequestError(f"bootstrap address {address!r} is not host:port")
     return list(dict.fromkeys(addresses))
-
-
-def address_of(host: str, port: int) -> str:
-    """Return ``host:port`` in gRPC's format; an IPv6 host gets brackets."""
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"

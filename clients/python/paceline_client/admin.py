@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from paceline.model.addresses import address_of
 from paceline.model.errors import (
     ErrorCode,
     LeaderNotAvailableError,
@@ -34,7 +35,6 @@ from paceline.v1.metadata_service_pb2 import (
     PartitionReplicas,
 )
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
-from paceline_client.addresses import address_of
 from paceline_client.admin_configs import ConfigAdmin
 from paceline_client.admin_connection import ONE_CALL_S, checked, describe_cluster_once, named, names_anybody
 from paceline_client.admin_groups import GroupAdmin

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 
 import grpc
 
+from paceline.model.addresses import address_of
 from paceline.model.errors import (
     ErrorCode,
     NotControllerError,
@@ -23,7 +24,7 @@ from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.rpc.security.client_tls import client_credentials
 from paceline.v1.metadata_service_pb2 import DescribeClusterRequest, DescribeClusterResponse
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
-from paceline_client.addresses import address_of, parse_bootstrap
+from paceline_client.addresses import parse_bootstrap
 from paceline_client.errors import BootstrapError, ClientClosedError
 from paceline_client.wait_notice import Wait, wait_notice
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import grpc
 
+from paceline.model.addresses import address_of
 from paceline.model.errors import (
     CoordinatorNotAvailableError,
     ErrorCode,
@@ -27,7 +28,6 @@ from paceline.v1.group_service_pb2 import (
     ListGroupsRequest,
 )
 from paceline.v1.group_service_pb2_grpc import GroupServiceStub
-from paceline_client.addresses import address_of
 from paceline_client.admin_connection import (
     ONE_CALL_S,
     AdminConnection,

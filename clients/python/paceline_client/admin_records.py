@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from paceline.model.addresses import address_of
 from paceline.model.errors import (
     LeaderNotAvailableError,
     PacelineError,
@@ -19,7 +20,6 @@ from paceline.v1.log_service_pb2 import DeleteRecordsPartition, DeleteRecordsReq
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
 from paceline.v1.metadata_service_pb2 import DescribeTopicsRequest
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
-from paceline_client.addresses import address_of
 from paceline_client.admin_connection import (
     ONE_CALL_S,
     AdminConnection,

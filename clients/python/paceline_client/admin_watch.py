@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import grpc
 
+from paceline.model.addresses import address_of
 from paceline.model.errors import BrokerNotAvailableError, NotControllerError, PacelineError, RequestTimedOutError
 from paceline.model.state_change import StateChange, StateChangeKind
 from paceline.rpc.convert.events import event_from_proto, event_kind_to_proto
@@ -22,7 +23,6 @@ from paceline.v1.metadata_service_pb2 import (
     WatchMetadataRequest,
 )
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
-from paceline_client.addresses import address_of
 from paceline_client.admin_connection import ONE_CALL_S, AdminConnection, describe_cluster_once, named
 from paceline_client.errors import sendable
 from paceline_client.metadata import Broker, TopicDescription, broker_of, topic_of

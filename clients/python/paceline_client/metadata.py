@@ -7,12 +7,12 @@ outdated metadata are ignored (KIP-320).
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from paceline.model.addresses import address_of
 from paceline.model.errors import PacelineError, error_for
 from paceline.model.identifiers import TopicPartition
 from paceline.v1.errors_pb2 import LeaderHint
 from paceline.v1.metadata_service_pb2 import DescribeClusterResponse
 from paceline.v1.metadata_service_pb2 import TopicDescription as WireTopic
-from paceline_client.addresses import address_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def info(output: str, bootstrap: str) -> None:
         with Admin(bootstrap) as admin:
             found = admin.describe_cluster()
         rows = [
-            {"broker": broker.broker_id, "address": f"{broker.host}:{broker.port}", "rack": broker.rack or None}
+            {"broker": broker.broker_id, "address": broker.address, "rack": broker.rack or None}
             for broker in found.brokers
         ]
         problem = find_controller_problem(found)

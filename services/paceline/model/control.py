@@ -6,6 +6,7 @@ The wire form is `paceline.internal.v1`; `paceline.rpc.convert` converts between
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from paceline.model.addresses import address_of
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import TopicPartition
 
@@ -21,8 +22,8 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """``host:port`` in gRPC's format."""
-        return f"{self.host}:{self.port}"
+        """``host:port``, an IPv6 host in brackets."""
+        return address_of(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from paceline.model.addresses import address_of
 from paceline.model.errors import (
     BrokerNotAvailableError,
     LeaderNotAvailableError,
@@ -232,7 +233,7 @@ class Cluster:
         for name in names:
             if name not in found:
                 self._topics.pop(name, None)
-        self._addresses = {broker.id: f"{broker.host}:{broker.port}" for broker in cluster.brokers}
+        self._addresses = {broker.id: address_of(broker.host, broker.port) for broker in cluster.brokers}
         self._topics.update(found)
         self._prepared.clear()
         self._good_address = address

@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from paceline.model.addresses import address_of
 from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, parsed
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver
@@ -278,7 +279,7 @@ def _reflected(services: Iterable[Service]) -> list[str]:
 
 
 def _bind(server: Any, credentials: Any, listener: str, host: str, port: int) -> int:
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = address_of(host, port)
     bound: int
     try:
         if credentials is None:
@@ -294,7 +295,7 @@ def _bind(server: Any, credentials: Any, listener: str, host: str, port: int) ->
 
 def _why_not(listener: str, host: str, port: int, said: str) -> str:
     """Return the reason of a failed bind, found by binding a plain socket: gRPC reports only that the bind failed."""
-    where = f"{listener} listener on {host}:{port}"
+    where = f"{listener} listener on {address_of(host, port)}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -4,7 +4,7 @@ from paceline.model.errors import ErrorCode, InvalidRequestError
 from paceline.model.identifiers import TopicPartition
 from paceline.v1.errors_pb2 import LeaderHint, TopicError
 from paceline.v1.metadata_service_pb2 import BrokerInfo, DescribeClusterResponse, PartitionDescription, TopicDescription
-from paceline_client.addresses import address_of, parse_bootstrap
+from paceline_client.addresses import parse_bootstrap
 from paceline_client.metadata import ClusterMetadata
 
 TP = TopicPartition("t", 0)
@@ -106,7 +106,6 @@ def test_new_partitions_are_added(metadata: ClusterMetadata) -> None:
 def test_addresses_are_parsed_once_each_and_in_order() -> None:
     assert parse_bootstrap(" b:2, a:1 ,b:2,") == ["b:2", "a:1"]
     assert parse_bootstrap(["a:1", "b:2,[::1]:3"]) == ["a:1", "b:2", "[::1]:3"]
-    assert address_of("::1", 3) == "[::1]:3"
 
 
 @pytest.mark.parametrize("text", ["", " , ", "host", "host:", ":1", "host:0", "host:70000", "host:1x"])

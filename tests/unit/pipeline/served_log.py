@@ -15,6 +15,7 @@ import grpc
 
 from paceline.log.producer_state import ProducerStateManager
 from paceline.log.record_batch import check_crc, parse_header, stamp
+from paceline.model.addresses import address_of
 from paceline.model.errors import (
     ErrorCode,
     NotLeaderOrFollowerError,
@@ -105,8 +106,11 @@ class ServedPartition:
 class ServedCluster:
     """Brokers 1 to ``brokers`` over one set of logs; a context manager."""
 
-    def __init__(self, partitions: dict[tuple[str, int], ServedPartition], brokers: int = 1) -> None:
+    def __init__(
+        self, partitions: dict[tuple[str, int], ServedPartition], brokers: int = 1, host: str = "127.0.0.1"
+    ) -> None:
         self.partitions = partitions
+        self.host = host
         self.topic_ids = {topic: f"id-of-{topic}".ljust(22, "0") for topic, _ in partitions}
         self.fetches: list[log_service_pb2.FetchRequest] = []
         self.fetching_brokers: list[int] = []
@@ -129,7 +133,7 @@ class ServedCluster:
             )
             log_service_pb2_grpc.add_LogServiceServicer_to_server(_LogService(self, broker_id), server)
             metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(_MetadataService(self, broker_id), server)
-            self.ports[broker_id] = server.add_insecure_port("127.0.0.1:0")
+            self.ports[broker_id] = server.add_insecure_port(address_of(host, 0))
             self._servers.append(server)
 
     def __enter__(self) -> "ServedCluster":
@@ -149,7 +153,7 @@ class ServedCluster:
 
     @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.ports[1]}"
+        return address_of(self.host, self.ports[1])
 
     def fetched_partitions(self) -> list[tuple[str, int, int]]:
         """Topic, partition and offset of every partition in every fetch so far."""
@@ -222,7 +226,7 @@ class _LogService(log_service_pb2_grpc.LogServiceServicer):
             return
         if isinstance(error, NotLeaderOrFollowerError):
             hint = errors_pb2.LeaderHint(
-                leader_id=partition.leader, host="127.0.0.1", port=self._cluster.ports[partition.leader]
+                leader_id=partition.leader, host=self._cluster.host, port=self._cluster.ports[partition.leader]
             )
             result.error.current_leader.CopyFrom(hint)
 
@@ -274,7 +278,7 @@ class _MetadataService(metadata_service_pb2_grpc.MetadataServiceServicer):
     def DescribeCluster(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         response = metadata_service_pb2.DescribeClusterResponse(cluster_id="x" * 22, node_id=self._broker_id)
         for broker_id, port in self._cluster.ports.items():
-            response.brokers.add(id=broker_id, host="127.0.0.1", port=port)
+            response.brokers.add(id=broker_id, host=self._cluster.host, port=port)
         return response
 
     def DescribeTopics(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802

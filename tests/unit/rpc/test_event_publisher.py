@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
+import grpc.aio
 import pytest
 
-from paceline.model.errors import BrokerNotAvailableError
+from paceline.model.errors import BrokerNotAvailableError, ErrorCode
 from paceline.model.event_ring import EventRing
 from paceline.model.state_change import StateChange
 from paceline.rpc.convert.events import event_from_proto
 from paceline.rpc.watch import event_publisher
-from paceline.rpc.watch.event_publisher import EventPublisher
+from paceline.rpc.watch.event_publisher import CLUSTER_EVENTS_TOPIC, EventPublisher
 from paceline.rpc.watch.watch_hub import WatchHub
-from paceline.v1 import cluster_event_pb2, record_pb2
+from paceline.v1 import admin_service_pb2, cluster_event_pb2, log_service_pb2, metadata_service_pb2, record_pb2
+
+PORT = 9092
 
 
 class RecordingPublisher(EventPublisher):
@@ -98,6 +102,76 @@ async def test_events_lost_while_the_cluster_refused_them_are_counted() -> None:
     publisher._publish = slow  # type: ignore[method-assign]
     await run(publisher, 3)
     assert publisher.values == ["a", "d", "e"] and publisher.lost == 2
+
+
+class Broker:
+    """A broker and controller that answers the requests of a publisher; the topic is missing while it has no leader."""
+
+    def __init__(self, host: str, leader: str | None = None, is_dead: bool = False) -> None:
+        self.host = host
+        self.leader = leader
+        self.is_dead = is_dead
+        self.called: list[str] = []
+
+    def answer(self, method: str) -> Any:
+        self.called.append(method)
+        if self.is_dead:
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata())
+        if method == "DescribeCluster":
+            broker = metadata_service_pb2.BrokerInfo(id=1, host=self.leader or self.host, port=PORT)
+            return metadata_service_pb2.DescribeClusterResponse(
+                brokers=[broker], controller_host=self.host, controller_port=PORT
+            )
+        if method == "DescribeTopics":
+            topic = metadata_service_pb2.TopicDescription(name=CLUSTER_EVENTS_TOPIC)
+            if self.leader is None:
+                topic.error.code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            else:
+                topic.partitions.add(partition=0, leader=1)
+            return metadata_service_pb2.DescribeTopicsResponse(topics=[topic])
+        if method == "CreateTopics":
+            self.leader = self.host
+            return admin_service_pb2.CreateTopicsResponse()
+        return log_service_pb2.ProduceResponse(partitions=[log_service_pb2.ProducePartitionResult()])
+
+
+class Channel:
+    """A channel to a broker of a test."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def unary_unary(self, method: str, **_: Any) -> Any:
+        async def call(_request: Any, timeout: float) -> Any:
+            return self._broker.answer(method.rpartition("/")[2])
+
+        return call
+
+    unary_stream = stream_unary = stream_stream = unary_unary
+
+    async def close(self) -> None:
+        pass
+
+
+async def publish_an_event(brokers: dict[str, Broker], *asked: str) -> None:
+    """Publish an event to the cluster of ``brokers`` by address, of which the process knows the addresses ``asked``."""
+    hub = WatchHub("x")
+    say(hub, "a")
+    publisher = EventPublisher(hub, lambda: asked, lambda address: Channel(brokers[address]), 1)
+    running = asyncio.create_task(publisher.run())
+    try:
+        async with asyncio.timeout(10):
+            while not publisher.published and not running.done():
+                await asyncio.sleep(0.001)
+    finally:
+        hub.close()
+        await running
+
+
+async def test_controller_and_leader_are_reached_at_ipv6_addresses() -> None:
+    broker = Broker("::1")
+    await publish_an_event({"[::1]:9092": broker}, "[::1]:9092")
+    assert broker.called[2:] == ["CreateTopics", "DescribeCluster", "DescribeTopics", "Produce"]
 
 
 async def test_without_a_known_broker_the_publisher_waits_and_delays_nothing() -> None:

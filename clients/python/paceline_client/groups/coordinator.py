@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import grpc
 
+from paceline.model.addresses import address_of
 from paceline.model.errors import (
     CoordinatorNotAvailableError,
     ErrorCode,
@@ -16,7 +17,6 @@ from paceline.rpc.errors import from_rpc_error, is_retriable
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1.group_service_pb2 import FindCoordinatorRequest
 from paceline.v1.group_service_pb2_grpc import GroupServiceStub
-from paceline_client.addresses import address_of
 from paceline_client.metadata_refresher import MetadataRefresher
 
 _ONE_CALL_S: Final = 5.0

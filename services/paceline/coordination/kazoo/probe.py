@@ -12,6 +12,8 @@ import re
 import socket
 from collections.abc import Sequence
 
+from paceline.model.addresses import address_of
+
 _ZXID = re.compile(rb"^Zxid: 0x([0-9a-f]+)$", re.MULTILINE)
 _NOT_BEHIND = re.compile(rb"^Mode: (standalone|leader)$", re.MULTILINE)
 _ANSWER_BYTES = 65_536
@@ -26,7 +28,7 @@ def lost_data(servers: Sequence[tuple[str, int]], seen_zxid: int, timeout_s: flo
         answer = _ask(host, port, timeout_s)
         zxid = _ZXID.search(answer)
         if zxid and _NOT_BEHIND.search(answer) and int(zxid[1], 16) < seen_zxid:
-            return f"{host}:{port} is at transaction 0x{zxid[1].decode()}, and we have seen 0x{seen_zxid:x}"
+            return f"{address_of(host, port)} is at transaction 0x{zxid[1].decode()}, and we have seen 0x{seen_zxid:x}"
     return None
 
 

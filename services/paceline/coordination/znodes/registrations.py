@@ -198,8 +198,7 @@ def decode_controller_epoch(path: str, data: bytes | None) -> int:
 
 def format_endpoint(endpoint: Endpoint) -> str:
     """Return ``LISTENER://host:port``, an IPv6 host in brackets."""
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    return f"{endpoint.listener}://{host}:{endpoint.port}"
+    return f"{endpoint.listener}://{endpoint.address}"
 
 
 def parse_endpoint(text: str) -> Endpoint | None:

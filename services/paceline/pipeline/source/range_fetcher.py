@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import grpc
 
+from paceline.model.addresses import address_of
 from paceline.model.errors import (
     ErrorCode,
     LeaderNotAvailableError,
@@ -196,7 +197,7 @@ class RangeFetcher:
         if not failure.retriable and not behind:
             raise failure
         hint = error.current_leader
-        address = f"{hint.host}:{hint.port}" if hint.host and hint.port else cursor.address
+        address = address_of(hint.host, hint.port) if hint.host and hint.port else cursor.address
         is_ours = not (hint.topic_id and cursor.range.topic_id) or hint.topic_id == cursor.range.topic_id
         if is_ours and address != cursor.address:
             cursor.address = address

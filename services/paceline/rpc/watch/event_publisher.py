@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import grpc
 
+from paceline.model.addresses import address_of
 from paceline.model.errors import (
     BrokerNotAvailableError,
     LeaderNotAvailableError,
@@ -170,7 +171,7 @@ class EventPublisher:
                     raise found
                 await self._create_topic(cluster)
                 raise LeaderNotAvailableError(f"{CLUSTER_EVENTS_TOPIC} was just created")
-            addresses = {broker.id: f"{broker.host}:{broker.port}" for broker in cluster.brokers}
+            addresses = {broker.id: address_of(broker.host, broker.port) for broker in cluster.brokers}
             leader = topic.partitions[0].leader if topic.partitions[0].HasField("leader") else None
             if leader not in addresses:
                 raise LeaderNotAvailableError(f"{CLUSTER_EVENTS_TOPIC} has no leader")
@@ -190,7 +191,7 @@ class EventPublisher:
             replication_factor=self._replication_factor,
             configs={"retention.ms": str(RETENTION_MS)},
         )
-        address = f"{cluster.controller_host}:{cluster.controller_port}"
+        address = address_of(cluster.controller_host, cluster.controller_port)
         stub: Any = admin_service_pb2_grpc.AdminServiceStub(self._channel(address))
         answer = await stub.CreateTopics(request, timeout=RPC_TIMEOUT_S)
         for result in answer.topics:

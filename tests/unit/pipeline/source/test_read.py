@@ -177,6 +177,22 @@ def test_a_leader_that_moves_during_the_read_is_followed() -> None:
         assert {1, 2} <= set(served.fetching_brokers)
 
 
+@pytest.mark.parametrize("gives_hints", [True, False], ids=["with hints", "without hints"])
+@pytest.mark.usefixtures("ipv6")
+def test_a_leader_that_moves_is_followed_to_an_ipv6_address(gives_hints: bool) -> None:
+    partition = ServedPartition(log(1_000))
+    with ServedCluster({("t", 0): partition}, brokers=2, host="::1") as served:
+        served.gives_hints = gives_hints
+        made = reader(served, **{"paceline.fetch.max.bytes": "5000", "kafkaConsumer.pollTimeoutMs": "5000"})
+        [task] = made.partitions()
+        rows = made.read(task)
+        found = to_records([next(rows)])
+        lookups = len(served.described)
+        partition.leader = 2
+        assert found + to_records(rows) == simple_records(1_000)
+        assert set(served.fetching_brokers) == {1, 2} and (len(served.described) == lookups) == gives_hints
+
+
 def test_a_leader_that_moved_after_planning_is_found_without_a_hint() -> None:
     partition = ServedPartition(log(50))
     with ServedCluster({("t", 0): partition}, brokers=2) as served:
