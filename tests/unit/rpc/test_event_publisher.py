@@ -168,6 +168,12 @@ async def publish_an_event(brokers: dict[str, Broker], *asked: str) -> None:
         await running
 
 
+async def test_another_broker_is_asked_for_the_leader_while_the_first_broker_returns_a_dead_leader() -> None:
+    dead, stale, fresh = Broker("dead", is_dead=True), Broker("a", leader="dead"), Broker("b", leader="b")
+    await publish_an_event({"dead:9092": dead, "a:9092": stale, "b:9092": fresh}, "a:9092", "b:9092")
+    assert dead.called == ["Produce"] and fresh.called == ["DescribeCluster", "DescribeTopics", "Produce"]
+
+
 async def test_controller_and_leader_are_reached_at_ipv6_addresses() -> None:
     broker = Broker("::1")
     await publish_an_event({"[::1]:9092": broker}, "[::1]:9092")

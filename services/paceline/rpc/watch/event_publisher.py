@@ -71,6 +71,7 @@ class EventPublisher:
         self._open_channel = open_channel
         self._replication_factor = replication_factor
         self._leader: str | None = None
+        self._failures = 0
         self._channels: dict[str, Any] = {}
         self.published = 0
         self.lost = 0
@@ -111,6 +112,7 @@ class EventPublisher:
         def forget(error: BaseException, _pause_s: float) -> None:
             LOG.debug("events not published yet: count=%d error=%s", len(records), error)
             self._leader = None
+            self._failures += 1
 
         await call_with_retry_async(
             _RETRY,
@@ -152,7 +154,9 @@ class EventPublisher:
         if not brokers:
             raise BrokerNotAvailableError("no live broker is known")
         failure: Exception = BrokerNotAvailableError("no broker answered")
-        for address in brokers:
+        # Begin at another broker after each failure: a broker may describe a dead leader, or no topic, for a long time.
+        first = self._failures % len(brokers)
+        for address in (*brokers[first:], *brokers[:first]):
             stub: Any = metadata_service_pb2_grpc.MetadataServiceStub(self._channel(address))
             try:
                 cluster = await stub.DescribeCluster(
