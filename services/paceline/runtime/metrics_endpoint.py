@@ -55,6 +55,7 @@ class MetricsEndpoint(ThreadingMixIn, WSGIServer):
         self._metrics_app = make_wsgi_app(registry)
         self._is_serving = is_serving
         self._config = config
+        self._accepting = threading.Thread(target=self.serve_forever, name="metrics", daemon=True)
         self.set_app(self._answer)
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -75,11 +76,12 @@ class MetricsEndpoint(ThreadingMixIn, WSGIServer):
 
     def start(self) -> None:
         """Start the thread that accepts connections."""
-        threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
+        self._accepting.start()
 
     def stop(self) -> None:
-        """Close the port; scrapes in progress continue. Call only after `start`."""
-        self.shutdown()
+        """Close the port; scrapes in progress continue."""
+        if self._accepting.is_alive():  # Otherwise shutdown() would wait without end.
+            self.shutdown()
         self.server_close()
 
     def server_bind(self) -> None:

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from paceline.runtime.metrics import Metrics
+from paceline.runtime.metrics_endpoint import MetricsEndpoint
 from tests.support.waiting import eventually
 
 WAIT_S = 60.0
@@ -118,3 +120,11 @@ def test_an_http_probe_succeeds_only_while_the_process_serves(path: str, while_s
         connection.close()
     metrics.close()
     assert found == [while_serving, otherwise]
+
+
+def test_an_endpoint_that_was_never_started_stops() -> None:
+    endpoint = MetricsEndpoint("127.0.0.1", 0, CollectorRegistry())
+    stopping = threading.Thread(target=endpoint.stop, daemon=True)
+    stopping.start()
+    stopping.join(WAIT_S)
+    assert not stopping.is_alive() and endpoint.fileno() == -1
