@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from paceline.model.addresses import is_address
 from paceline.model.errors import InvalidRequestError, InvalidTopicError
 from paceline.model.identifiers import validate_topic_name
 from paceline.model.tls import TlsFiles
@@ -98,9 +99,8 @@ class GivenOptions:
         if not servers:
             raise InvalidOptionError("paceline.bootstrap.servers must be given: host:port, comma separated")
         for server in servers:
-            host, colon, port = server.rpartition(":")
-            if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-                raise InvalidOptionError(f"paceline.bootstrap.servers: {server!r} is not host:port")
+            if not is_address(server):
+                raise InvalidOptionError(f"paceline.bootstrap.servers: {server!r} is not host:port or [IPv6 host]:port")
         return servers
 
     def tls(self) -> TlsFiles | None:

@@ -108,7 +108,9 @@ def test_addresses_are_parsed_once_each_and_in_order() -> None:
     assert parse_bootstrap(["a:1", "b:2,[::1]:3"]) == ["a:1", "b:2", "[::1]:3"]
 
 
-@pytest.mark.parametrize("text", ["", " , ", "host", "host:", ":1", "host:0", "host:70000", "host:1x"])
+@pytest.mark.parametrize(
+    "text", ["", " , ", "host", "host:", ":1", "host:0", "host:70000", "host:1x", "::1:9092", "2001:db8::7"]
+)
 def test_a_malformed_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError):
         parse_bootstrap(text)

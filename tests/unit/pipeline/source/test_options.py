@@ -177,6 +177,7 @@ def test_a_table_in_the_catalog_is_refused_with_advice() -> None:
         ("paceline__bootstrap__servers", "", "must be given"),
         ("paceline__bootstrap__servers", "localhost", "not host:port"),
         ("paceline__bootstrap__servers", "a:1,b:99999", "'b:99999' is not host:port"),
+        ("paceline__bootstrap__servers", "::1:9092", "'::1:9092' is not host:port"),
         ("paceline__isolation__level", "read_committed", "transactions"),
         ("paceline__isolation__level", "dirty", "read_uncommitted, read_committed"),
         ("paceline__fetch__max__bytes", "99999999999", "1 to 33554432"),
