@@ -160,7 +160,7 @@ async def publish_an_event(brokers: dict[str, Broker], *asked: str) -> None:
     publisher = EventPublisher(hub, lambda: asked, lambda address: Channel(brokers[address]), 1)
     running = asyncio.create_task(publisher.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not publisher.published and not running.done():
                 await asyncio.sleep(0.001)
     finally:
