@@ -81,14 +81,17 @@ class Processes:
         return f"driver {self.driver.pid}"
 
     def _kill_executor(self, asking_pid: int) -> str:
-        """Kill the executor of the task that asks; between tasks, any."""
+        """Kill the executor of the task that asks; between tasks, any, as soon as Spark has replaced the last one."""
         assert self.driver is not None
         ancestors = [asking_pid, *_ancestors(asking_pid)]
-        executors = [pid for pid in [*ancestors, *_children_of(self.driver.pid)] if "CoarseGrained" in _command(pid)]
-        if not executors:
-            return "no executor: the last one is not yet replaced"
-        os.kill(executors[0], signal.SIGKILL)
-        return f"executor {executors[0]}"
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            processes = [*ancestors, *_children_of(self.driver.pid)]
+            for executor in (pid for pid in processes if "CoarseGrained" in _command(pid)):
+                os.kill(executor, signal.SIGKILL)
+                return f"executor {executor}"
+            time.sleep(0.2)
+        raise SystemExit("Spark has not replaced its executor for a minute")
 
     def _leader(self) -> Node:
         with Admin(self.cluster.bootstrap) as admin:
@@ -137,7 +140,10 @@ class _Asked(socketserver.StreamRequestHandler):
     server: Matrix
 
     def handle(self) -> None:
-        step, pid = self.rfile.readline().decode().split()
+        asked = self.rfile.readline().decode().split()
+        if not asked:
+            return  # The process was killed after it had connected.
+        step, pid = asked
         self.server.on_step(step, int(pid))
         self.wfile.write(b"go\n")
 
