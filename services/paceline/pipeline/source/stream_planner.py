@@ -81,6 +81,10 @@ class StreamPlanner:
                     latest[tp],
                 )
         bounded = {tp: min(max(start, earliest[tp]), latest[tp]) for tp, start in starts.items()}
+        if self._target is not None:
+            # Spark fixes the end first: it may lack records before the start, and new partitions.
+            target = {tp: max(self._target.offsets.get(tp, 0), start) for tp, start in bounded.items()}
+            self._target = StreamOffset({**self._target.offsets, **target}, {**self._target.topic_ids, **self._ids()})
         return StreamOffset(bounded, self._ids())
 
     def latest(

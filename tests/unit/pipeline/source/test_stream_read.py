@@ -315,6 +315,26 @@ def test_available_now_ends_at_the_offsets_of_the_start_of_the_query() -> None:
         assert sizes == [40, 40, 20]
 
 
+def test_available_now_reads_nothing_when_records_arrive_before_spark_asks_for_the_start() -> None:
+    with ServedCluster({("t", 0): part(100)}) as served:
+        made = reader(served, startingOffsets="latest")
+        made.prepareForTriggerAvailableNow()  # Spark calls it before initialOffset.
+        grow(served, "t", 0, 500)
+        start = made.initialOffset()
+        assert ends(start) == {"t": [500]}
+        assert made.latestOffset(through_checkpoint(start), ReadAllAvailable()) == start
+
+
+def test_available_now_begins_with_a_partition_that_was_added_before_spark_asks_for_the_start() -> None:
+    with ServedCluster({("t", 0): part(10)}) as served:
+        made = reader(served, startingOffsets="earliest")
+        made.prepareForTriggerAvailableNow()
+        served.partitions["t", 1] = part(20)
+        start = made.initialOffset()
+        assert ends(start) == {"t": [0, 0]}
+        assert ends(made.latestOffset(through_checkpoint(start), ReadAllAvailable())) == {"t": [10, 0]}
+
+
 # --- lag
 
 
