@@ -205,7 +205,11 @@ class _Ingest:
         packed = pack(ranges, self._config.max_tasks or _cores(self._spark), self._config.fetch_max_bytes)
         if not packed:
             return []
-        dead_from = {TopicPartition(source.topic, source.partition): end for source, end in dead_progress.items()}
+        # The progress also has deleted topics of the same names, whose offsets say nothing about these topics.
+        dead_from = {
+            TopicPartition(each.source.topic, each.source.partition): dead_progress.get(each.source, 0)
+            for each in planned
+        }
         tasks = IngestTasks(self._config, packed, dead_from, self._cluster.some_servers())
         # One number per Spark partition, so that each Spark task runs one ingest task.
         numbers = self._spark.range(0, len(packed), 1, len(packed))

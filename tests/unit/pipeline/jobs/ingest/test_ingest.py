@@ -152,6 +152,19 @@ def test_a_batch_that_cannot_be_decoded_is_one_dead_letter_with_its_bytes(tmp_pa
     assert (letter["offset"], letter["last_offset"], letter["value"]) == (10, 11, bytes(lying))
 
 
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_dead_letters_of_a_recreated_topic_are_kept(tmp_path: Path, table_format: str) -> None:
+    def bad(count: int) -> ServedPartition:
+        return ServedPartition(encode([Expected(None, b"\xff", at, 1_000, 0, ()) for at in range(count)]))
+
+    with ServedCluster({("t", 0): bad(10)}) as served:
+        settings = config(served, tmp_path, "t", value_format="text", table_format=table_format)
+        assert ingest(settings).summary["dead_letters"] == 10
+        served.topic_ids["t"] = "another-id".ljust(22, "0")
+        served.partitions["t", 0] = bad(4)
+        assert ingest(settings).summary["dead_letters"] == 4
+
+
 HOSTILE = [
     b'{"id": 1}', None, b"", b"\xff\xfe", b'{"id": 9223372036854775808}', b'{"id": 9223372036854775807}',
     b'{"id": -9223372036854775808}', b'{"id": 1, "id": 2}', b"{}", b'{"id": "1"}', b'{"id": NaN}', b"[" * 100_000,
