@@ -55,7 +55,8 @@ def plan_batch(
                     log.end,
                 )
             start = min(max(known, log.start), log.end)
-        if start < log.end or (known is None and start_at_latest):
+        is_moved = start_at_latest if known is None else start != known
+        if start < log.end or is_moved:
             wanted.append(PlannedRange(source, start, log.end))
     total = sum(each.end - each.start for each in wanted)
     if total <= max_records:

@@ -293,3 +293,21 @@ def test_a_batch_takes_the_same_part_of_every_source_and_at_least_one_record() -
     big, small = Source("t", "id", 0), Source("t", "id", 1)
     planned = plan_batch({big: LogEnds(0, 1_000_000), small: LogEnds(0, 3)}, {small: 2}, 100, False, False)
     assert planned == [PlannedRange(big, 0, 100), PlannedRange(small, 2, 3)]
+
+
+def test_the_progress_of_a_shortened_log_is_stored_so_that_its_next_records_are_copied() -> None:
+    source = Source("t", "A" * 22, 0)
+    planned = plan_batch({source: LogEnds(0, 50)}, {source: 100}, 100, False, True)
+    assert planned == [PlannedRange(source, 50, 50)]
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_records_written_after_the_log_was_shortened_are_copied(tmp_path: Path, table_format: str) -> None:
+    with ServedCluster({("t", 0): ServedPartition(log(100))}) as served:
+        settings = config(served, tmp_path, "t", allow_data_loss=True, table_format=table_format)
+        ingest(settings)
+        served.partitions["t", 0] = ServedPartition(log(50))
+        assert ingest(settings).summary["rows"] == 0
+        served.partitions["t", 0] = ServedPartition(log(80))
+        assert ingest(settings).summary["rows"] == 30
+        assert ingest(settings).summary["rows"] == 0
