@@ -20,7 +20,7 @@ from typing import Final
 from paceline.log.compaction.batch_rewrite import delete_horizon_ms, empty_batch, rewrite_batch
 from paceline.log.compaction.cleanable import Cleanable
 from paceline.log.compaction.offset_map import OffsetMap, short_key
-from paceline.log.files import Files
+from paceline.log.files import Files, join
 from paceline.log.log_config import LogConfig
 from paceline.log.record_batch import (
     DECODING_ERRORS,
@@ -34,6 +34,7 @@ from paceline.log.record_batch import (
     readable_copy,
 )
 from paceline.log.segment import Segment
+from paceline.log.segment_names import CLEANED_SUFFIX
 from paceline.log.transaction_index import append_row, read_rows
 from paceline.model.errors import CorruptMessageError
 
@@ -88,7 +89,11 @@ class Cleaner:
             CorruptMessageError: a batch cannot be read.
             PacelineError: a batch cannot be decompressed.
         """
-        # Make the renames of the previous cleaning durable: at load a .cleaned file makes later .swap files invalid.
+        # At load a .cleaned file makes later .swap files invalid. So remove the files of a cancelled cleaning, and make
+        # that removal and the renames of the previous cleaning durable.
+        for name, _kind in self._files.list_directory(self._directory):
+            if name.endswith(CLEANED_SUFFIX):
+                self._files.remove(join(self._directory, name))
         self._files.sync_directory(self._directory)
         yield from self._build_map()
         for group in self._groups():

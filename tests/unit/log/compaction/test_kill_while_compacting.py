@@ -57,9 +57,9 @@ def start(disk: DyingDisk, boot: str, config: LogConfig) -> tuple[LogManager, Pa
     return found, found.get_or_create(TP, "A" * 22, True)
 
 
-def fill(found: LogManager, log: PartitionLog) -> None:
-    for number in range(30):
-        records = [NewRecord(NOW_MS + number, b"key %d" % (number % 3), b"value %d" % number)]
+def fill(found: LogManager, log: PartitionLog, count: int = 30, keys: int = 3) -> None:
+    for number in range(count):
+        records = [NewRecord(NOW_MS + number, b"key %d" % (number % keys), b"value %d" % number)]
         producer = {"producer_id": 5, "producer_epoch": 0, "base_sequence": number} if number < 12 else {}
         log.append_as_leader(encode_batch(records, **producer), 1 + number // 10, NOW_MS)  # type: ignore[arg-type]
     log.flush()
@@ -154,5 +154,43 @@ def test_a_kill_between_any_two_steps_loses_no_last_value(power: bool, also_in_t
         )
         if not was_killed:
             assert steps > 25
+            return
+    raise AssertionError("the compaction never came to its end")
+
+
+def cancel_a_cleaning(log: PartitionLog) -> None:
+    """Begin a cleaning and truncate the log after the second segment was written, so that it is never put in place."""
+    cleanable = log.compaction.find_cleanable(NOW_MS)
+    assert cleanable is not None
+    task = log.compaction.begin(cleanable, NOW_MS, 1 << 20, 0.9)
+    task.run(1 << 20)
+    assert task.cleaned is not None
+    log.remove_files(log.compaction.replace_segments(task, task.cleaned))
+    task.run(1 << 20)
+    assert task.cleaned is not None and task.cleaned.segment.base_offset > 0
+    log.truncate_to(log.log_end_offset - 1)
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "power-lost"])
+def test_a_kill_after_a_cancelled_cleaning_loses_no_last_value(power: bool) -> None:
+    for steps in range(1_000):
+        disk = DyingDisk(random.Random(steps))
+        found, log = start(disk, "boot 0", CONFIG)
+        fill(found, log, 45, 15)
+        log.config = LARGER
+        cancel_a_cleaning(log)
+        log.flush()
+        found.checkpoint_recovery_points()
+        before = contents(log)
+        was_killed = killed(disk, steps, lambda found=found, log=log: compact(found, log))  # type: ignore[misc]
+        fall = disk.lose_power if power else disk.crash_process
+        fall()
+        found, log = start(disk, "boot 1" if power else "boot 0", LARGER)
+        after = contents(log)
+        assert last_of_each_key(after) == last_of_each_key(before) and log.log_end_offset == 44, steps
+        assert {record.offset for record in after} <= {record.offset for record in before}, steps
+        assert [one.end_offset() for one in log.segments[:-1]] == [one.base_offset for one in log.segments[1:]], steps
+        if not was_killed:
+            assert steps > 10
             return
     raise AssertionError("the compaction never came to its end")
