@@ -26,6 +26,7 @@ from paceline.log.record_batch import (
     DECODING_ERRORS,
     HEADER_BYTES,
     MAX_INT32,
+    MAX_INT64,
     NO_TIMESTAMP,
     BatchHeader,
     check_crc,
@@ -195,7 +196,8 @@ class Cleaner:
         plain, size = readable_copy(data, header)
         if header.is_log_append_time:
             max_timestamp = header.max_timestamp
-        new_horizon_ms = self._wall_ms + self._config.delete_retention_ms if sets_horizon else None
+        latest_ms = min(self._wall_ms + self._config.delete_retention_ms, MAX_INT64)
+        new_horizon_ms = latest_ms if sets_horizon else None
         return rewrite_batch(header, plain, size, kept, max_timestamp, new_horizon_ms)
 
     def _choose(self, header: BatchHeader, data: bytes, expired: bool) -> tuple[list[bool], int, bool]:

@@ -11,6 +11,7 @@ from paceline.log.compression import Codec
 from paceline.log.log_config import LogConfig
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import (
+    MAX_INT64,
     NewRecord,
     Record,
     decode_batch,
@@ -336,3 +337,19 @@ def test_compaction_stops_at_a_batch_whose_base_offset_is_damaged(bit: int) -> N
     with pytest.raises(CorruptMessageError, match="offsets"):
         compact(log)
     assert {path: files.contents[path] for path in before} == before
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_the_largest_delete_retention_keeps_tombstones_and_compacts(codec: Codec) -> None:
+    log = new_log(MemoryFiles(), replace(CONFIG, delete_retention_ms=MAX_INT64))
+    append(log, [(b"gone", b"value"), (b"kept", b"value")])
+    append(log, [(b"gone", None), (b"other", b"x" * 200)], codec=codec, timestamp=NOW_MS - 777)
+    for _ in range(2):
+        append(log, [(b"later", b"y" * 380)])
+        commit(log)
+        assert compact(log)
+        assert [(one.offset, one.key, one.timestamp) for one in records_of(log)][:3] == [
+            (1, b"kept", NOW_MS + 1),
+            (2, b"gone", NOW_MS - 777),
+            (3, b"other", NOW_MS - 776),
+        ]
