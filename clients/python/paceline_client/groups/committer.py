@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -72,15 +73,23 @@ class Committer:
         self._send_next()
 
     def _send_next(self) -> None:
-        with self._changed:
-            offsets, callback = self._queue.popleft()
-        try:
-            stub = self._coordinator.stub(1.0)
-            call = stub.CommitOffsets.future(self._request_of(offsets), timeout=COMMIT_TIMEOUT_S)
-        except PacelineError as failure:
-            self._end(offsets, callback, failure)
-            return
-        call.add_done_callback(lambda done: self._end(offsets, callback, self._failure_of(done)))
+        """Send the next queued commit; a commit that cannot be sent ends, and the commit after it follows."""
+        more = True
+        while more:
+            with self._changed:
+                offsets, callback = self._queue.popleft()
+            try:
+                stub = self._coordinator.stub(1.0)
+                call = stub.CommitOffsets.future(self._request_of(offsets), timeout=COMMIT_TIMEOUT_S)
+            except PacelineError as failure:
+                more = self._end(offsets, callback, failure)
+            else:
+                call.add_done_callback(partial(self._answered, offsets, callback))
+                return
+
+    def _answered(self, offsets: Offsets, callback: CommitCallback, done: Any) -> None:
+        if self._end(offsets, callback, self._failure_of(done)):
+            self._send_next()
 
     def _failure_of(self, done: Any) -> PacelineError | None:
         if done.cancelled():
@@ -94,7 +103,8 @@ class Committer:
             return error
         return None
 
-    def _end(self, offsets: Offsets, callback: CommitCallback, error: PacelineError | None) -> None:
+    def _end(self, offsets: Offsets, callback: CommitCallback, error: PacelineError | None) -> bool:
+        """Queue the callback of a commit; return whether another commit is to be sent."""
         if error is not None:
             error = why_not_committed(self._coordinator.group_id, error)
         with self._changed:
@@ -102,6 +112,5 @@ class Committer:
             self._in_flight = bool(self._queue)
             more = self._in_flight
             self._changed.notify_all()
-        if more:
-            self._send_next()
         self._on_news()
+        return more
