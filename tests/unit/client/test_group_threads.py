@@ -1,14 +1,45 @@
 """A group member's commits and heartbeats when its membership changes under them."""
 
+import threading
+import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from paceline.model.identifiers import TopicPartition
+from paceline.v1.group_service_pb2 import (
+    ConsumerAssignment,
+    JoinGroupResponse,
+    SyncGroupResponse,
+    TopicPartitions,
+)
+from paceline_client.assignors import assignors_of
 from paceline_client.errors import CommitFailedError
 from paceline_client.groups.committer import Committer
-from paceline_client.groups.values import OffsetAndMetadata, Offsets
+from paceline_client.groups.heartbeats import Heartbeats
+from paceline_client.groups.membership import GroupMembership
+from paceline_client.groups.values import GroupSettings, OffsetAndMetadata, Offsets, RebalanceListener
 
 ONE = TopicPartition("t", 0)
+
+
+class Ended:
+    """A call with a response."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def add_done_callback(self, callback: Any) -> None:
+        callback(self)
+
+    def cancelled(self) -> bool:
+        return False
+
+    def exception(self) -> None:
+        return None
+
+    def result(self, timeout: float = 0.0) -> Any:
+        return self._answer
 
 
 class InFlight:
@@ -43,3 +74,75 @@ def test_thousands_of_queued_commits_fail_in_order_when_the_membership_is_lost()
     assert not committer.is_busy
     committer.call_back()
     assert failed == list(range(5_000))
+
+
+class Group:
+    """A coordinator of one member, which gets the partition; each join begins a generation."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.left: list[str] = []
+        self.on_leave: Any = None
+        self.JoinGroup = SimpleNamespace(future=self._join)
+        self.SyncGroup = SimpleNamespace(future=self._sync)
+
+    def stub(self, _timeout_s: float) -> "Group":
+        return self
+
+    def _join(self, _request: Any, timeout: float) -> Ended:
+        self.generation += 1
+        return Ended(JoinGroupResponse(member_id=f"member-{self.generation}", generation_id=self.generation))
+
+    def _sync(self, _request: Any, timeout: float) -> Ended:
+        partitions = [TopicPartitions(topic=ONE.topic, partitions=[ONE.partition])]
+        return Ended(SyncGroupResponse(assignment=ConsumerAssignment(partitions=partitions)))
+
+    def call(self, _method: str, request: Any, _timeout_ms: float, sends_again: bool) -> None:
+        self.left += [one.member_id for one in request.members]
+        self.on_leave()
+
+
+class Partitions:
+    def __init__(self) -> None:
+        self._assigned: list[TopicPartition] = []
+
+    def assignment(self) -> list[TopicPartition]:
+        return self._assigned
+
+    def take_assignment(self, partitions: Sequence[TopicPartition]) -> None:
+        self._assigned = list(partitions)
+
+    def consumed(self) -> Offsets:
+        return {}
+
+
+class Listener(RebalanceListener):
+    def __init__(self) -> None:
+        self.lost: list[TopicPartition] = []
+
+    def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self.lost += partitions
+
+
+def test_member_that_polls_again_while_its_leave_is_under_way_keeps_its_new_membership() -> None:
+    settings = GroupSettings("g", "", "c", "", 60_000, 20_000, 1, True, 5_000, assignors_of(["range"]))
+    group, left = Group(), threading.Event()
+    subscription: Any = SimpleNamespace(
+        is_empty=False, version=0, topics=frozenset({"t"}), refresh=lambda at_once=False: False
+    )
+    membership = GroupMembership(settings, group, subscription, Partitions(), lambda *_: None, lambda: None)  # type: ignore[arg-type]
+    membership.listener = listener = Listener()
+    membership.poll(time.monotonic() + 60)
+
+    def poll_again() -> None:
+        membership.poll(time.monotonic() + 60)
+        left.set()
+
+    group.on_leave = poll_again
+    membership.last_poll -= 1
+    heartbeats = Heartbeats(membership, "test-heartbeat")
+    assert left.wait(60)
+    heartbeats.close()
+    assert group.left == ["member-1"]
+    assert (membership.member_id, membership.generation) == ("member-2", 2)
+    assert listener.lost == [ONE]

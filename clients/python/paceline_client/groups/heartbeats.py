@@ -66,8 +66,7 @@ class Heartbeats:
                 settings.group_id,
                 idle_ms,
             )
-            membership.send_leave(settings.session_timeout_ms / 2)
-            membership.lose(None, forget_member=True)
+            membership.send_leave(settings.session_timeout_ms / 2, lost=True)
             return settings.heartbeat_interval_ms / 1000
         with membership.changed:
             generation, member_id = membership.generation, membership.member_id

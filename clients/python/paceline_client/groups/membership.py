@@ -128,10 +128,10 @@ class GroupMembership:
             self._needs_join = True
         self._on_news()
 
-    def lose(self, error: PacelineError | None, forget_member: bool) -> None:
+    def lose(self, error: PacelineError, forget_member: bool) -> None:
         """Record that the membership was lost and other members may own this member's partitions."""
         with self.changed:
-            if error is not None and error.code is ErrorCode.FENCED_INSTANCE_ID:
+            if error.code is ErrorCode.FENCED_INSTANCE_ID:
                 self._fatal = error
             self.generation = -1
             if forget_member:
@@ -416,11 +416,17 @@ class GroupMembership:
             self.send_leave(timeout_ms / 2)
             self._prepared = False
 
-    def send_leave(self, timeout_ms: float) -> None:
-        """Send LeaveGroup for a dynamic member; a failure is only logged."""
+    def send_leave(self, timeout_ms: float, lost: bool = False) -> None:
+        """Send LeaveGroup for a dynamic member; a failure is only logged.
+
+        ``lost`` records, before the call, that other members may own this member's partitions: the polling thread may
+        join again during the call.
+        """
         with self.changed:
             member_id, self.member_id = self.member_id, ""
             self.generation, self._needs_join = -1, True
+            self._lost = self._lost or lost
+        self._on_news()
         if not member_id or self.settings.group_instance_id:
             return
         request = LeaveGroupRequest(group_id=self.settings.group_id, members=[LeavingMember(member_id=member_id)])
