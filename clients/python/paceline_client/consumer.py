@@ -422,8 +422,14 @@ class Consumer(GroupPartitions):
         if os.getpid() != self._pid:
             return  # the thread that holds the lock does not exist in the forked child
         group = self._group
-        if group is not None and not self._closed:
-            group.close(timeout_ms)
+        try:
+            if group is not None and not self._closed:
+                group.close(timeout_ms)
+        finally:  # the application's listener or callback may have failed
+            self._end()
+
+    def _end(self) -> None:
+        """Stop and join the threads."""
         with self._lock:
             if self._closed:
                 return
