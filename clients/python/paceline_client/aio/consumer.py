@@ -1,5 +1,6 @@
 """`AsyncConsumer`: read records from asyncio, alone or in a group."""
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -35,6 +36,8 @@ class AsyncConsumer:
         self._calls = Calls("paceline-async-consumer")
         self._consumer: Consumer | None = None
         self._ready: deque[ConsumerRecord] = deque()
+        self._reading = asyncio.Lock()
+        """Held during a poll: the next poll would return the records of a poll whose coroutine has not resumed yet."""
 
     async def start(self) -> None:
         """Create the consumer and subscribe to its topics."""
@@ -58,8 +61,10 @@ class AsyncConsumer:
         """Return the next record; commits include only returned records."""
         consumer = self._started()
         while not self._ready:
-            polled = await self._calls.run(_hold, consumer, _POLL_MS, None)
-            self._ready.extend(record for records in polled.values() for record in records)
+            async with self._reading:
+                if not self._ready:
+                    polled = await self._calls.run(_hold, consumer, _POLL_MS, None)
+                    self._ready.extend(record for records in polled.values() for record in records)
         record = self._ready.popleft()
         consumer.yielded(record)
         return record
@@ -68,10 +73,11 @@ class AsyncConsumer:
         self, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return records as soon as there are any, an empty dict after ``timeout_ms``."""
-        self._ready.clear()
         consumer = self._started()
-        polled = await self._calls.run(_hold, consumer, timeout_ms, max_records)
-        consumer.yielded_all()
+        async with self._reading:
+            self._ready.clear()
+            polled = await self._calls.run(_hold, consumer, timeout_ms, max_records)
+            consumer.yielded_all()
         return polled
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
