@@ -15,6 +15,7 @@ import grpc
 from paceline.broker.service.node_handle import Listener, NodeHandle
 from paceline.broker.service.record_codec import Places, RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget
+from paceline.log import record_batch
 from paceline.model.client_io import (
     DeleteRecordsResult,
     FetchRequest,
@@ -220,18 +221,21 @@ class LogServicer:
 
     async def fetch(self, request: bytes, context: Any) -> bytes:
         """Read records."""
-        core = self._core.get()
         wanted, structured = self._checked_fetch(parsed(pb.FetchRequest, request))
         wanted.max_bytes = min(wanted.max_bytes, self._answers.room_bytes(context))
         wanted.max_wait_ms = wait_within_deadline(wanted.max_wait_ms, context)
+        response = await self._read(wanted, context)
+        if structured:
+            return (await self._structured(wanted, response, context)).SerializeToString()
+        return wire.fetch_response(response.session_id, response.results, self._listener.address_of)
+
+    async def _read(self, wanted: FetchRequest, context: Any) -> FetchResponse:
+        core = self._core.get()
         response: FetchResponse = await answer_of(lambda reply: core.fetch(wanted, reply), wanted.max_wait_ms, context)
         if response.failure is not None:
             raise error_for(response.failure.code, response.failure.message)
-        size = sum(len(result.batches) for result in response.results)
-        self._answers.hold(size, context)
-        if structured:
-            return (await self._structured(wanted, response)).SerializeToString()
-        return wire.fetch_response(response.session_id, response.results, self._listener.address_of)
+        self._answers.hold(sum(len(result.batches) for result in response.results), context)
+        return response
 
     def _checked_fetch(self, request: pb.FetchRequest) -> tuple[FetchRequest, bool]:
         """Return the fetch, limited by the broker's settings, and whether it wants structured records.
@@ -248,7 +252,23 @@ class LogServicer:
             raise InvalidRequestError("fetch sessions need FETCH_FORMAT_BATCHES")
         return wanted, structured
 
-    async def _structured(self, wanted: FetchRequest, response: FetchResponse) -> pb.FetchResponse:
+    async def _structured(self, wanted: FetchRequest, response: FetchResponse, context: Any) -> pb.FetchResponse:
+        """Return the records of a response; read on after batches that have no record for the caller.
+
+        Compaction leaves a batch without records at the end of a segment, and a read ends there. A caller that sees
+        only records, not batches, would repeat the same offset for ever.
+        """
+        deadline_ms = self._scheduler.now_ms() + wanted.max_wait_ms
+        while True:
+            answer = await self._records(wanted, response)
+            passed = _pass_batches_without_records(wanted, response, answer)
+            if not passed:
+                return answer
+            has_news = any(len(one.records.records) or one.HasField("error") for one in answer.partitions)
+            wanted.max_wait_ms = 0 if has_news else max(0, deadline_ms - self._scheduler.now_ms())
+            response = await self._read(wanted, context)
+
+    async def _records(self, wanted: FetchRequest, response: FetchResponse) -> pb.FetchResponse:
         offsets = {one.topic_partition: one.fetch_offset for one in wanted.partitions}
         budget = wanted.max_bytes
         answer = pb.FetchResponse()
@@ -321,3 +341,21 @@ class LogServicer:
 
 def _drop(_results: list[ProduceResult]) -> None:
     """Ignore the results of ACKS_NONE."""
+
+
+def _pass_batches_without_records(wanted: FetchRequest, response: FetchResponse, answer: pb.FetchResponse) -> bool:
+    """Move the positions of a fetch behind batches that were decoded to no record; return whether any moved."""
+    positions = {one.topic_partition: one for one in wanted.partitions}
+    passed = False
+    for result, message in zip(response.results, answer.partitions, strict=True):
+        if not message.HasField("records") or message.records.records:
+            continue
+        headers = [header for _, header in record_batch.iterate_headers(result.batches)]
+        position = positions[result.topic_partition]
+        if headers and headers[-1].last_offset >= position.fetch_offset:
+            last = headers[-1]
+            position.fetch_offset = last.last_offset + 1
+            if position.last_fetched_epoch is not None:
+                position.last_fetched_epoch = last.leader_epoch
+            passed = True
+    return passed
