@@ -53,7 +53,7 @@ func (e *Error) Unwrap() error { return e.cause }
 
 // CodeName returns the name of a code without its prefix, for example NOT_CONTROLLER.
 func CodeName(code pacelinev1.ErrorCode) string {
-	return code.String()[len("ERROR_CODE_"):]
+	return strings.TrimPrefix(code.String(), "ERROR_CODE_") // a code of a newer server is only a number
 }
 
 // CodeOf returns the code of an error of this package, UNSPECIFIED for other errors.

@@ -6,6 +6,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
 func TestAConnectionThatTheServerEndsAtOnceIsExplainedByTLS(t *testing.T) {
@@ -22,5 +24,12 @@ func TestAConnectionThatTheServerEndsAtOnceIsExplainedByTLS(t *testing.T) {
 		if !strings.Contains(failure.Error(), text) || !failure.Retriable {
 			t.Errorf("%s: text or retriable is lost", failure)
 		}
+	}
+}
+
+func TestACodeOfANewerServerHasAName(t *testing.T) {
+	failure := partitionError("producing", &pacelinev1.PartitionError{Code: 4711, Message: "new"})
+	if text := failure.Error(); !strings.Contains(text, "4711") || !strings.Contains(text, "new") {
+		t.Errorf("the error is %q", text)
 	}
 }
