@@ -155,6 +155,16 @@ func callError(ctx context.Context, operation string, err error) error {
 
 // withoutAnswer is the failure of a call that no server of ours answered. Its outcome is unknown unless no connection was made.
 func withoutAnswer(operation string, state *status.Status) *Error {
+	switch {
+	case state.Code() == codes.ResourceExhausted && strings.Contains(state.Message(), "larger than max"):
+		failure := newError(operation, pacelinev1.ErrorCode_ERROR_CODE_MESSAGE_TOO_LARGE, state.Message())
+		// gRPC in this process refuses large answers: the server may have done what was asked.
+		failure.Definite = !strings.HasPrefix(state.Message(), "grpc: ")
+		return failure
+	case state.Code() == codes.Internal && strings.HasPrefix(state.Message(), "grpc: error while marshaling"):
+		// The request was not sent: for example a text in it is not UTF-8.
+		return newError(operation, pacelinev1.ErrorCode_ERROR_CODE_INVALID_REQUEST, state.Message())
+	}
 	code := pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR
 	retriable := false
 	switch state.Code() {

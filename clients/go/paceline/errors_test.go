@@ -33,3 +33,23 @@ func TestACodeOfANewerServerHasAName(t *testing.T) {
 		t.Errorf("the error is %q", text)
 	}
 }
+
+func TestARequestThatIsTooLargeIsNotRepeated(t *testing.T) {
+	for text, definite := range map[string]bool{
+		"SERVER: Received message larger than max (5242880 vs. 4194304)": true,
+		"grpc: received message larger than max (70000000 vs. 67108864)": false,
+	} {
+		failure := withoutAnswer("producing", status.New(codes.ResourceExhausted, text))
+		if failure.Code != pacelinev1.ErrorCode_ERROR_CODE_MESSAGE_TOO_LARGE || failure.Retriable || failure.Definite != definite {
+			t.Errorf("%s: retriable %v, definite %v", failure, failure.Retriable, failure.Definite)
+		}
+	}
+}
+
+func TestARequestThatCannotBeEncodedIsNotRepeated(t *testing.T) {
+	text := "grpc: error while marshaling: string field contains invalid UTF-8"
+	failure := withoutAnswer("producing", status.New(codes.Internal, text))
+	if failure.Code != pacelinev1.ErrorCode_ERROR_CODE_INVALID_REQUEST || failure.Retriable || !failure.Definite {
+		t.Errorf("%s: retriable %v, definite %v", failure, failure.Retriable, failure.Definite)
+	}
+}

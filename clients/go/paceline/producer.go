@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
@@ -103,6 +105,9 @@ func (c *Client) NewProducer(config ProducerConfig) *Producer {
 
 // Send queues a record and returns its delivery. It blocks while too many records wait, and on the first use of a topic.
 func (p *Producer) Send(ctx context.Context, record Record) (*Delivery, error) {
+	if problem := textProblem(record); problem != "" {
+		return nil, newError("sending to "+strconv.Quote(record.Topic), pacelinev1.ErrorCode_ERROR_CODE_INVALID_REQUEST, problem)
+	}
 	partition := record.Partition
 	if partition < 0 {
 		count, err := p.client.partitionCount(ctx, record.Topic)
@@ -426,6 +431,19 @@ func encode(record Record) *pacelinev1.Record {
 		encoded.Headers = append(encoded.Headers, &pacelinev1.Header{Key: header.Key, Value: header.Value})
 	}
 	return encoded
+}
+
+// textProblem says why a record cannot be encoded: one such record would fail all records of its batch.
+func textProblem(record Record) string {
+	if !utf8.ValidString(record.Topic) {
+		return "the topic is not UTF-8"
+	}
+	for _, header := range record.Headers {
+		if !utf8.ValidString(header.Key) {
+			return fmt.Sprintf("the header key %q is not UTF-8", header.Key)
+		}
+	}
+	return ""
 }
 
 func sizeOf(record Record) int {
