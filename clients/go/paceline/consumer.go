@@ -217,15 +217,15 @@ func (k *Consumer) collect() error {
 		case errors.As(one.err, &failure) && failure.Retriable:
 			at.notBefore = time.Now().Add(max(at.pause, failure.retryAfter))
 			at.pause = min(at.pause*3/2, longestPause)
+			at.showCursor()
 		case one.err != nil:
 			if first == nil {
 				first = one.err
 			}
 		default:
 			at.pause = firstPause
-			if len(one.records) == 0 && at.cursor.start == nil {
-				// Nothing is buffered: the position may come from a reset.
-				at.returned = at.cursor.next
+			if len(one.records) == 0 {
+				at.showCursor()
 			}
 		}
 		k.buffered = append(k.buffered, one.records...)

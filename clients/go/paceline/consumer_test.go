@@ -74,3 +74,20 @@ func TestRecordsOfAPartitionThatWasDroppedAreNotReturned(t *testing.T) {
 		t.Fatalf("%v, %v", found, err)
 	}
 }
+
+func TestAPositionAfterAResetHasNoEpochOfTheEarlierPosition(t *testing.T) {
+	for _, failure := range []error{nil, &Error{Retriable: true}} {
+		consumer := (&Client{}).NewConsumer(ConsumerConfig{})
+		epoch := int32(3)
+		consumer.assign(cursor{TopicPartition: TopicPartition{"t", 0}, next: 100, epoch: &epoch})
+		of := consumer.positions[TopicPartition{"t", 0}]
+		after := cursor{TopicPartition: TopicPartition{"t", 0}, next: 5000}
+		consumer.arrived = append(consumer.arrived, fetched{of, after, nil, failure})
+		if err := consumer.collect(); err != nil {
+			t.Fatal(err)
+		}
+		if of.returned != 5000 || of.returnedEpoch != nil {
+			t.Errorf("after %v the position is %d with epoch %v", failure, of.returned, of.returnedEpoch)
+		}
+	}
+}

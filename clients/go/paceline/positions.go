@@ -31,6 +31,14 @@ type position struct {
 	pause     time.Duration
 }
 
+// showCursor makes the place of the next fetch the position that a caller sees, while nothing is buffered: it may come from
+// a reset, and the epoch of an earlier position would look like a truncation.
+func (p *position) showCursor() {
+	if p.cursor.start == nil {
+		p.returned, p.returnedEpoch = p.cursor.next, p.cursor.epoch
+	}
+}
+
 // cursor is the place of the next fetch.
 type cursor struct {
 	TopicPartition
