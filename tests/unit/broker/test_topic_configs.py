@@ -194,6 +194,39 @@ def test_a_missing_node_on_a_lagging_server_does_not_mean_the_defaults() -> None
     assert [None if one is None else one.min_insync_replicas for one in found] == [2, 3, 1]
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_change_announced_during_a_read_is_read_again(is_known: bool) -> None:
+    asked: list[tuple[Sequence[Request], Callable[[list[Response]], None]]] = []
+    zookeeper = SimpleNamespace(submit=lambda requests, on_done: asked.append((requests, on_done)))
+    configs = TopicConfigs(cast(ZooKeeper, zookeeper), VirtualTime(), LogConfig(), lambda _topic, _config: None)
+    before, after = (Response(ZkCode.OK, data=znodes.encode_config({"min.insync.replicas": n})) for n in "23")
+    missing = Response(ZkCode.NO_NODE)
+
+    def answer(*responses: Response) -> None:
+        _, on_done = asked.pop(0)
+        on_done(list(responses))
+
+    configs.want(["changed", "without"])
+    answer(before, missing)
+    if is_known:
+        answer(missing)
+        answer(missing)
+        configs.connected(new_session=True)
+        answer(before, missing)
+    else:
+        configs.announced()
+    # The check of the missing node and the announcements are asked for; the announcements are answered first.
+    asked.sort(key=lambda one: isinstance(one[0][0], Multi))
+    answer(Response(ZkCode.OK, children=(znodes.CONFIG_CHANGE_PREFIX.rpartition("/")[2] + "0000000001",)))
+    asked.reverse()
+    answer(Response(ZkCode.OK, data=znodes.encode_config_change("topics/changed")))
+    answer(missing)
+    answer(missing)
+    answer(after)
+    found = configs.get("changed")
+    assert found is not None and found.min_insync_replicas == 3
+
+
 def test_a_refused_request_for_a_deleted_topic_reads_no_settings_for_a_re_created_topic() -> None:
     cluster = BrokerCluster((1,))
     decision = cluster.decide(1, 0, (1,), is_new=True)

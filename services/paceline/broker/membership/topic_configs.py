@@ -78,7 +78,8 @@ class TopicConfigs:
         self._waiting: list[_Waiting] = []
         self._reading = False
         self._asked: set[str] = set()
-        """Topics of the read in progress; a topic removed since then may have been re-created."""
+        """Topics of the read in progress whose answer counts: a topic removed since then may have been re-created, and
+        settings announced since then may have changed."""
         self._listing = False
         self._list_again = False
         self._applied: str | None = None
@@ -275,8 +276,10 @@ class TopicConfigs:
         for kind, name in entities:
             if kind == "brokers":
                 self._on_broker_announced(name)
-            elif kind == "topics" and (name in self._known or name in self._unreadable):
+            elif kind == "topics" and (not self.is_unread(name) or name in self._wanted):
                 self._wanted[name] = None
+                # The read in progress may have got the settings before the change.
+                self._asked.discard(name)
         self._read()
         if self._list_again:
             self._list()
