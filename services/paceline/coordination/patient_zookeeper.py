@@ -59,6 +59,11 @@ class PatientZooKeeper(WrappedZooKeeper):
         self, requests: Sequence[Request], responses: list[Response], on_done: Callable[[list[Response]], None]
     ) -> None:
         lost = [index for index, response in enumerate(responses) if response.code is ZkCode.CONNECTION_LOSS]
+        if any(response.code is ZkCode.SESSION_EXPIRED for response in responses):
+            # The client may have begun a new session already: a retry would be applied in the wrong session.
+            for index in lost:
+                responses[index] = replace(responses[index], code=ZkCode.SESSION_EXPIRED, in_doubt_before=True)
+            lost = []
         if not lost:
             on_done(responses)
             return

@@ -1,8 +1,11 @@
 """Requests survive connection losses within one session, and a result in doubt is marked."""
 
+from collections.abc import Callable, Sequence
+from unittest.mock import create_autospec
+
 import pytest
 
-from paceline.coordination.interface import Create, GetData, Multi, Request, SessionState, SetData, ZkCode
+from paceline.coordination.interface import Create, GetData, Multi, Request, Response, SessionState, SetData, ZkCode
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from tests.support.zookeeper.client import Link, MemoryZooKeeper, MemoryZooKeeperServer
 from tests.unit.coordination.virtual_time import Recorder, VirtualScheduler
@@ -78,6 +81,19 @@ def test_requests_in_doubt_end_when_the_client_is_closed(world: World) -> None:
     assert answers[0].code is ZkCode.SESSION_EXPIRED
     world.scheduler.run_for(1)
     assert world.recorder.states[-1] is SessionState.CLOSED
+
+
+def test_a_request_in_doubt_is_not_sent_in_the_next_session() -> None:
+    """The other request of its batch waited for the connection and has ended with the session."""
+    submitted: list[tuple[Sequence[Request], Callable[[list[Response]], None]]] = []
+    inner = create_autospec(MemoryZooKeeper, instance=True)
+    inner.submit.side_effect = lambda requests, on_done: submitted.append((requests, on_done))
+    answers: list[Response] = []
+    PatientZooKeeper(inner).submit([Create("/a"), Create("/b")], answers.extend)
+    submitted[0][1]([Response(ZkCode.CONNECTION_LOSS), Response(ZkCode.SESSION_EXPIRED)])
+    assert len(submitted) == 1, "nothing is sent again"
+    assert [answer.code for answer in answers] == [ZkCode.SESSION_EXPIRED] * 2
+    assert [answer.in_doubt_before for answer in answers] == [True, False]
 
 
 def test_resent_requests_keep_their_order(world: World) -> None:
