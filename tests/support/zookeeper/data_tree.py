@@ -83,6 +83,8 @@ class DataTree:
         self._ephemerals: dict[int, set[str]] = {}
         self._undo: list[Callable[[], None]] = []
         self._changes: list[Change] = []
+        self.read_only: set[str] = set()
+        """Paths of nodes whose writes are refused, as by an access list."""
 
     def get(self, path: str) -> Node | None:
         """Return a node to read from."""
@@ -132,6 +134,8 @@ class DataTree:
         return Response(ZkCode.OK, results=tuple(results))
 
     def _one(self, operation: Operation, session_id: int, zxid: int, index: int | None) -> Response:
+        if operation.path in self.read_only and not isinstance(operation, Check):
+            raise _RefusedError(ZkCode.OTHER)
         match operation:
             case Create():
                 return self._create(operation, session_id, zxid, index)

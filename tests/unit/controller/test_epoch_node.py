@@ -83,3 +83,15 @@ def test_a_deleted_epoch_is_re_created_above_every_earlier_epoch(who_sees_it: st
 def test_the_first_epoch_of_a_cluster_is_1() -> None:
     cluster = Cluster()
     assert cluster.start_controller().controller_epoch == 1
+
+
+def test_an_election_that_zookeeper_refuses_is_reported_and_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = started()
+    cluster.controllers.popitem()[1].stop()
+    cluster.server.tree.read_only.add(znodes.CONTROLLER_EPOCH)
+    late = cluster.start_controller(CONTROLLER_ID + 9)
+    assert not late.is_active and len(complaints(caplog)) == 1
+    assert znodes.CONTROLLER in complaints(caplog)[0] and "OTHER" in complaints(caplog)[0]
+    cluster.server.tree.read_only.clear()
+    cluster.time.run_for(60_000)
+    assert late.controller_epoch == 4, "elected although no node has changed"

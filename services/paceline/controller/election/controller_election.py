@@ -33,7 +33,7 @@ from paceline.model.scheduler import Scheduler
 LOG = logging.getLogger(__name__)
 
 ATTEMPTS = 10
-"""Attempts of an election when nodes change concurrently; after that the next watch event tries again."""
+"""Attempts of an election when nodes change concurrently; after that the caller tries again later."""
 
 UNRECORDED_TERMS = 100
 """Margin added to the highest known epoch when ``/controller_epoch`` was lost: epochs may have passed unseen."""
@@ -98,12 +98,14 @@ class ControllerElection:
         owner = 0 if response.stat is None else response.stat.ephemeral_owner
         return Owner(controller_id, owner == self._zookeeper.session_id != 0)
 
-    def elect(self) -> Flow[Term | Owner | None]:
-        """Try to become controller; return the term or the present owner, None when neither is known yet.
+    def elect(self) -> Flow[Term | Owner]:
+        """Try to become controller; return the term or the present owner.
 
         Raises:
             UnreadableEpochError: the epoch node is malformed; a watch on it is set.
+            UnexpectedResponseError: ZooKeeper refused every attempt. No watch reports when an attempt would succeed.
         """
+        response = Response(ZkCode.OTHER)
         for _ in range(ATTEMPTS):
             owner = yield from self.read_owner()
             if owner is not None:
@@ -117,7 +119,7 @@ class ControllerElection:
             won = yield from self._read_back(epoch + 1)
             if won is not None:
                 return won
-        return None
+        raise UnexpectedResponseError(first_failure(response)[1], f"create {znodes.CONTROLLER}")
 
     def _election(self, epoch: int, version: int) -> Multi:
         active = znodes.ActiveController(self._controller_id, self._scheduler.wall_ms())
