@@ -93,7 +93,7 @@ def test_registration_whose_reply_is_lost_is_adopted_and_a_second_process_is_ref
     assert epoch.stat.version == 1
 
 
-def election(backend: Backend, client: Client, controller_id: int) -> Flow[Term | Owner | None]:
+def election(backend: Backend, client: Client, controller_id: int) -> Flow[Term | Owner]:
     return ControllerElection(controller_id, (), PatientZooKeeper(client.zookeeper), backend.time).elect()
 
 

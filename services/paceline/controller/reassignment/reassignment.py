@@ -477,6 +477,9 @@ def _raised(components: ControllerComponents, topic_partition: TopicPartition) -
         if written is not None:
             context.remember(topic_partition, written)
             return written
+        if topic_partition in outcome.refused:
+            code = outcome.refused[topic_partition]
+            raise UnexpectedResponseError(code, f"raise the leader epoch of {topic_partition}")
         found = outcome.conflicted[topic_partition]
         if found is None:
             context.forget_leadership(topic_partition)

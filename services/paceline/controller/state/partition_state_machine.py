@@ -250,6 +250,8 @@ class PartitionStateMachine:
                 self.elections[kind, self._log.cause_of_election.value] += 1
                 self._elected(topic_partition, state, elections[topic_partition])
                 results[topic_partition] = state
+            for topic_partition, code in outcome.refused.items():
+                results[topic_partition] = ElectionFailure(f"ZooKeeper refused to write the state: {code.name}")
             remaining = []
             for topic_partition, found in outcome.conflicted.items():
                 if found is None:

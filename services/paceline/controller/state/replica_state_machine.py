@@ -294,6 +294,8 @@ class ReplicaStateMachine:
             for topic_partition, state in outcome.written.items():
                 context.remember(topic_partition, state)
                 removed[topic_partition] = state
+            for topic_partition in outcome.refused:
+                self._report_failure(broker_id, topic_partition, context.leadership.get(topic_partition))
             pending = []
             for topic_partition, found in outcome.conflicted.items():
                 if found is None:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from paceline.controller.components import ControllerComponents
+from paceline.controller.errors import UnexpectedResponseError
 from paceline.controller.state.state_writer import StateWrite
 from paceline.coordination.flow import Flow
 from paceline.model.identifiers import TopicPartition
@@ -22,6 +23,7 @@ def rewrite_states(
 
     Raises:
         ControllerMovedError: the fence failed.
+        UnexpectedResponseError: ZooKeeper refused to write a state; other states may have been written.
     """
     context = components.context
     written: list[TopicPartition] = []
@@ -35,6 +37,8 @@ def rewrite_states(
         for topic_partition, state in outcome.written.items():
             context.remember(topic_partition, state)
             written.append(topic_partition)
+        for topic_partition, code in outcome.refused.items():
+            raise UnexpectedResponseError(code, f"write the state of {topic_partition}")
         remaining = []
         for topic_partition, found in outcome.conflicted.items():
             if found is None:

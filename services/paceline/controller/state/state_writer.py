@@ -55,6 +55,8 @@ class CommitOutcome:
     """Applied writes, with the new version."""
     conflicted: dict[TopicPartition, LeaderAndIsr | None] = field(default_factory=dict)
     """Writes that were not applied, with the present state; None when the node was deleted."""
+    refused: dict[TopicPartition, ZkCode] = field(default_factory=dict)
+    """Writes that ZooKeeper refuses although the state has not changed: another attempt would be refused as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +114,22 @@ class StateWriter:
                 self._remember_extra(write.topic_partition, extras[write.topic_partition])
         if to_read:
             yield from self._read_back(to_read, outcome)
+        for chunk, response in zip(chunks, responses, strict=True):
+            if not response.ok and len(chunk) == 1:
+                self._note_refusal(chunk[0][0], first_failure(response)[1], outcome)
         self._settle()
         return outcome
+
+    @staticmethod
+    def _note_refusal(write: StateWrite, code: ZkCode, outcome: CommitOutcome) -> None:
+        """Move the write from ``conflicted`` to ``refused`` if the reason was no conflict."""
+        topic_partition = write.topic_partition
+        if code not in (ZkCode.BAD_VERSION, ZkCode.NO_NODE) and outcome.conflicted.get(topic_partition) is not None:
+            LOG.error(
+                "partition state not written, ZooKeeper refused: partition=%s error=%s", topic_partition, code.name
+            )
+            del outcome.conflicted[topic_partition]
+            outcome.refused[topic_partition] = code
 
     def _journaled(self, chunk: Iterable[tuple[StateWrite, object]], operations: Iterable[Operation]) -> "_Journaled":
         entry = self._journal.advance(write.topic_partition for write, _ in chunk)

@@ -1,0 +1,50 @@
+"""A partition state that ZooKeeper refuses to write stops neither the controller nor the other partitions."""
+
+from dataclasses import replace
+
+import pytest
+
+from paceline.controller.topics.topic_validation import NewTopic
+from paceline.coordination import znodes
+from paceline.model.identifiers import TopicPartition
+from paceline.model.settings import ControllerConfig
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster
+
+PARTITIONS = 40
+CONFIG = ControllerConfig(CONTROLLER_ID, auto_leader_rebalance_enable=False)
+
+
+def cluster_of(config: ControllerConfig) -> Cluster:
+    """Every partition led by broker 1, followed by 2; the state of ``a-7`` cannot be written."""
+    cluster = Cluster(config)
+    cluster.start_broker(1, 2)
+    cluster.start_controller()
+    cluster.create(NewTopic("a", assignments=((1, 2),) * PARTITIONS))
+    cluster.server.tree.read_only.add(znodes.partition_state_path(TopicPartition("a", 7)))
+    return cluster
+
+
+@pytest.mark.parametrize("limit", [1_000, 2])
+def test_a_state_that_zookeeper_refuses_to_write_does_not_stop_the_controller(limit: int) -> None:
+    cluster = cluster_of(replace(CONFIG, zookeeper_multi_max_operations=limit))
+    cluster.kill_broker(1)
+    cluster.settle()
+    others = {cluster.state(f"a-{partition}").partition(" ce")[0] for partition in range(PARTITIONS) if partition != 7}
+    assert others == {"2/1 isr [2]"}, "the other partitions have a new leader"
+    assert cluster.state("a-7").startswith("1/0 isr [1, 2]")
+    cluster.server.tree.read_only.clear()
+    cluster.start_broker(3)
+    cluster.settle()
+    assert cluster.state("a-7").startswith("2/1 isr [2]"), "the next event tries the election again"
+
+
+def test_an_isr_that_zookeeper_refuses_to_write_does_not_stop_the_controller() -> None:
+    cluster = cluster_of(CONFIG)
+    cluster.kill_broker(2)
+    cluster.settle()
+    others = {cluster.state(f"a-{partition}").partition(" ce")[0] for partition in range(PARTITIONS) if partition != 7}
+    assert others == {"1/1 isr [1]"}
+    assert cluster.state("a-7").startswith("1/0 isr [1, 2]")
+    (result,) = cluster.reassign({TopicPartition("a", 7): (1,)})
+    assert result.error is not None and "OTHER" in str(result.error), "the reassignment needs the state, too"
+    assert cluster.controller.is_active
