@@ -6,9 +6,9 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, TypeVar
 
 from paceline.log.record_batch import MAX_INT32
 from paceline.model.errors import (
@@ -35,6 +35,7 @@ from paceline_client.records import ConsumerRecord, FetchedBatches
 from paceline_client.subscription import Assignment, OffsetReset
 
 DEFAULT_MAX_POLL_RECORDS: Final = 10_000
+T = TypeVar("T")
 _names = itertools.count(1)
 
 
@@ -365,23 +366,24 @@ class Consumer(GroupPartitions):
             InvalidRequestError: another thread is in `poll`.
             PacelineError: a leader returned an error that a retry does not resolve.
         """
+        limit = self._max_poll_records if max_records is None else max_records
+        return self._poll(timeout_ms, lambda deadline: self._poller.poll(limit, deadline))
+
+    def _poll(self, timeout_ms: int, take: Callable[[float], T | None]) -> T:
+        """Alternate between group work and ``take``, which returns None when there is group work."""
         if not self._polling.acquire(blocking=False):
             raise InvalidRequestError("another thread is in poll; a consumer is not thread-safe")
         try:
-            return self._poll(timeout_ms, max_records)
+            self._raise_if_closed()
+            deadline = time.monotonic() + timeout_ms / 1000
+            while True:
+                if self._group is not None:
+                    self._group.poll(deadline)
+                found = take(deadline)
+                if found is not None:
+                    return found
         finally:
             self._polling.release()
-
-    def _poll(self, timeout_ms: int, max_records: int | None) -> dict[TopicPartition, list[ConsumerRecord]]:
-        self._raise_if_closed()
-        limit = self._max_poll_records if max_records is None else max_records
-        deadline = time.monotonic() + timeout_ms / 1000
-        while True:
-            if self._group is not None:
-                self._group.poll(deadline)
-            found = self._poller.poll(limit, deadline)
-            if found is not None:
-                return found
 
     def poll_batches(self, timeout_ms: int = 1_000, max_bytes: int | None = None) -> list[FetchedBatches]:
         """Return raw batches as soon as there are any: the fast path for applications that decode in bulk.
@@ -393,8 +395,7 @@ class Consumer(GroupPartitions):
         Raises:
             PacelineError: as `poll`, except errors that only decoding detects.
         """
-        self._raise_if_closed()
-        return self._poller.poll_batches(time.monotonic() + timeout_ms / 1000, max_bytes)
+        return self._poll(timeout_ms, lambda deadline: self._poller.poll_batches(deadline, max_bytes))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Yield records endlessly; leave the loop with break.

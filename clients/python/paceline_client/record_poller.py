@@ -74,15 +74,13 @@ class RecordPoller:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return {}
-                if self._group is not None and self._group.wants_poll:
-                    return None
-                self._fetcher.go_on()
-                self._news.wait(left if self._group is None else min(left, _GROUP_LOOK_S))
-                if self._group is not None and self._group.wants_poll:
+                if self._wait(left):
                     return None
 
-    def poll_batches(self, deadline: float, max_bytes: int | None) -> list[FetchedBatches]:
-        """Return raw batches, an empty list at the deadline; stop adding at ``max_bytes``.
+    def poll_batches(self, deadline: float, max_bytes: int | None) -> list[FetchedBatches] | None:
+        """Return raw batches, an empty list at the deadline, or None when group work must be done first.
+
+        Stops adding batches at ``max_bytes``.
 
         Raises:
             PacelineError: see `Consumer.poll_batches`.
@@ -105,8 +103,17 @@ class RecordPoller:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return []
-                self._fetcher.go_on()
-                self._news.wait(left)
+                if self._wait(left):
+                    return None
+
+    def _wait(self, left_s: float) -> bool:
+        """Wait for news unless there is group work; return whether there is group work."""
+        group = self._group
+        if group is not None and group.wants_poll:
+            return True
+        self._fetcher.go_on()
+        self._news.wait(left_s if group is None else min(left_s, _GROUP_LOOK_S))
+        return group is not None and group.wants_poll
 
     def _hand_out(
         self, state: PartitionState, room: int, found: dict[TopicPartition, list[ConsumerRecord]]
