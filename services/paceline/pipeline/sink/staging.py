@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from paceline.model.errors import TopicAlreadyExistsError
+from paceline.model.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
-from paceline.pipeline.cluster import Cluster
+from paceline.pipeline.cluster import Cluster, TopicView
 from paceline.pipeline.sink.options import WriteOptions
+from paceline.rpc.retry import RetryPolicy, call_with_retry
 
 
 class StagedBatch(NamedTuple):
@@ -57,8 +58,17 @@ def ensure_staging_topic(cluster: Cluster, options: WriteOptions) -> int:
                 admin.create_topics([new])
             except TopicAlreadyExistsError:
                 pass
-        topic = cluster.describe_topics([options.staging_topic])[options.staging_topic]
+        topic = call_with_retry(
+            RetryPolicy(deadline_ms=options.delivery_timeout_ms), lambda _: _described(cluster, options.staging_topic)
+        )
     return len(topic.leaders)
+
+
+def _described(cluster: Cluster, name: str) -> TopicView:
+    topic = cluster.describe_topics([name]).get(name)
+    if topic is None:
+        raise UnknownTopicOrPartitionError(f"topic {name} was created, but no broker knows it yet")
+    return topic
 
 
 def staging_partition(name: str, count: int) -> int:

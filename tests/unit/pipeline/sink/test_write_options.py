@@ -1,6 +1,6 @@
 """Each option of the sink has the effect that docs/spark.md promises; those of the guarantees are in test_write.py."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +10,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import paceline_client
 from paceline.log.record_batch import parse_header
-from paceline.model.errors import ErrorCode, PacelineError
-from paceline.pipeline.cluster import Cluster, close_channels
+from paceline.model.errors import ErrorCode, PacelineError, TopicAlreadyExistsError
+from paceline.pipeline.cluster import Cluster, TopicView, close_channels
 from paceline.pipeline.sink.columns import check_columns
 from paceline.pipeline.sink.options import parse_write_options
 from paceline.pipeline.sink.staging import ensure_staging_topic
@@ -134,6 +134,33 @@ def test_the_staging_topic_is_created_with_its_partitions_and_retention(
     assert ensure_staging_topic(Cluster(options), options) == 5
     (topic,) = created
     assert (topic.partitions, topic.replication_factor, topic.configs["retention.ms"]) == (5, 3, "7200000")
+
+
+def test_a_task_waits_until_brokers_know_the_staging_topic_that_another_task_has_created(
+    served: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Admin:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+        def __enter__(self) -> "Admin":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def describe_cluster(self) -> Any:
+            return SimpleNamespace(brokers=[1])
+
+        def create_topics(self, topics: list[Any]) -> None:
+            raise TopicAlreadyExistsError(topics[0].name)
+
+    class SlowCluster(Cluster):
+        descriptions = 0
+
+        def describe_topics(self, names: Sequence[str] = ()) -> dict[str, TopicView]:
+            self.descriptions += 1
+            return {} if self.descriptions < 4 else {names[0]: TopicView(names[0], "id", {0: 1, 1: 1})}
+
+    monkeypatch.setattr(paceline_client, "Admin", Admin)
+    options = parse_write_options({"paceline.bootstrap.servers": served.bootstrap})
+    assert ensure_staging_topic(SlowCluster(options), options) == 2
 
 
 def test_the_compression_type_is_that_of_the_record_batches(served: ServedCluster) -> None:
