@@ -182,9 +182,14 @@ class _Ingest:
         self, planned: Sequence[PlannedRange], reports: Sequence[TaskReport], seen: Snapshot, dead_seen: Snapshot
     ) -> None:
         progress = {each.source: each.end for each in planned}
+        # A shortened log gets other records at offsets whose dead letters are committed.
+        shortened = {each.source for each in planned if each.start < seen.progress.get(each.source, 0)}
         dead_files: list[WrittenFile] = [file for report in reports for file in report.dead_letter_files]
-        if dead_files:
-            ahead = {source: max(end, dead_seen.progress.get(source, 0)) for source, end in progress.items()}
+        if dead_files or shortened & dead_seen.progress.keys():
+            ahead = {
+                source: end if source in shortened else max(end, dead_seen.progress.get(source, 0))
+                for source, end in progress.items()
+            }
             self._dead.commit(dead_seen, dead_files, ahead)
             self._listener.step("dead-letters-committed", {"files": len(dead_files)})
         self._table.commit(seen, [file for report in reports for file in report.files], progress)

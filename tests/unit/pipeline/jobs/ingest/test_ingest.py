@@ -302,6 +302,20 @@ def test_the_progress_of_a_shortened_log_is_stored_so_that_its_next_records_are_
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_dead_letters_written_after_the_log_was_shortened_are_kept(tmp_path: Path, table_format: str) -> None:
+    def bad(count: int) -> ServedPartition:
+        return ServedPartition(encode([Expected(None, b"\xff", at, 1_000, 0, ()) for at in range(count)]))
+
+    with ServedCluster({("t", 0): bad(10)}) as served:
+        settings = config(served, tmp_path, "t", value_format="text", table_format=table_format, allow_data_loss=True)
+        assert ingest(settings).summary["dead_letters"] == 10
+        served.partitions["t", 0] = bad(5)
+        assert ingest(settings).summary["dead_letters"] == 0
+        served.partitions["t", 0] = bad(8)
+        assert ingest(settings).summary["dead_letters"] == 3
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
 def test_records_written_after_the_log_was_shortened_are_copied(tmp_path: Path, table_format: str) -> None:
     with ServedCluster({("t", 0): ServedPartition(log(100))}) as served:
         settings = config(served, tmp_path, "t", allow_data_loss=True, table_format=table_format)
