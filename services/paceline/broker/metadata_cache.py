@@ -79,7 +79,7 @@ class MetadataCache:
         return is_same_term and max(0, self._sequence - LATEST_ARRIVAL) < request.sequence < self._sequence
 
     def update(self, request: UpdateMetadataRequest) -> tuple[TopicPartition, ...]:
-        """Apply a request that passed the epoch checks; return the removed partitions."""
+        """Apply a request that passed the epoch checks; return the deleted partitions, including re-created ones."""
         old = self._snapshot
         self._sequence = request.sequence
         topics: dict[str, Partitions] = dict(old.topics)
@@ -102,7 +102,10 @@ class MetadataCache:
                 if topic not in changed and state != known:
                     changed[topic] = None
                 partitions[index] = state
-                if known is None or not _same_topic(state, known):
+                is_replaced = known is not None and not _same_topic(state, known)
+                if is_replaced:
+                    removed.append(state.topic_partition)
+                if known is None or is_replaced:
                     named[topic] = state
         for topic, state in named.items():
             removed += _drop_namesakes(touched[topic], state)

@@ -85,6 +85,13 @@ def test_a_re_created_topic_starts_with_its_own_epochs() -> None:
     assert cache.snapshot.topic_id("a") == "new"
 
 
+def test_a_partition_whose_topic_was_re_created_counts_as_deleted() -> None:
+    cache = MetadataCache()
+    cache.update(request(state(A0, topic_id="old"), state(B0)))
+    assert cache.update(request(state(A0, topic_id="new"), state(B0))) == (A0,)
+    assert cache.update(request(state(A0, epoch=9, topic_id="new"))) == ()
+
+
 def test_a_late_deletion_does_not_remove_a_re_created_topic() -> None:
     cache = MetadataCache()
     cache.update(request(state(A0, topic_id="new")))
@@ -95,7 +102,7 @@ def test_a_late_deletion_does_not_remove_a_re_created_topic() -> None:
 def test_a_topic_re_created_with_fewer_partitions_has_no_partition_of_the_deleted_topic() -> None:
     cache = MetadataCache()
     cache.update(request(state(A0, topic_id="old"), state(A1, topic_id="old"), state(B0)))
-    assert cache.update(request(state(A0, topic_id="new"))) == (A1,)
+    assert cache.update(request(state(A0, topic_id="new"))) == (A0, A1)
     assert list(cache.snapshot.topics["a"]) == [0] and cache.snapshot.partition(B0) is not None
     cache.update(request(state(A1, topic_id="newest")))
     assert list(cache.snapshot.topics["a"]) == [1] and cache.snapshot.topic_id("a") == "newest"

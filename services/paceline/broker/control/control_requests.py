@@ -48,7 +48,7 @@ class ControlRequests:
             on_accepted: called with the stamp of each request that passed the fence, before the request is applied.
             on_refused: gets a sentence about each refused request, controller epoch or leader epoch.
             on_leadership_change: called at the end of each LeaderAndIsr and StopReplica.
-            on_partitions_deleted: gets the partitions that an UpdateMetadata marks as deleted.
+            on_partitions_deleted: gets the partitions that an UpdateMetadata shows to be deleted.
         """
         self._manager = manager
         self._zookeeper = zookeeper
