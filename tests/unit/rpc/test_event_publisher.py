@@ -190,3 +190,28 @@ async def test_without_a_known_broker_the_publisher_waits_and_delays_nothing() -
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_a_failed_call_is_repeated_on_a_new_channel_with_the_certificates_of_that_time() -> None:
+    hub = WatchHub("x")
+    say(hub, "a")
+    broker = Broker("b", leader="b", is_dead=True)
+    certificates = ["expired"]
+    opened: list[str] = []
+
+    def open_channel(_address: str) -> Channel:
+        opened.append(certificates[0])
+        broker.is_dead = certificates[0] == "expired"
+        certificates[0] = "renewed"
+        return Channel(broker)
+
+    publisher = EventPublisher(hub, lambda: ["b:9092"], open_channel, 1)
+    running = asyncio.create_task(publisher.run())
+    try:
+        async with asyncio.timeout(60):
+            while not publisher.published and not running.done():
+                await asyncio.sleep(0.001)
+    finally:
+        hub.close()
+        await running
+    assert publisher.published == 1 and opened == ["expired", "renewed"]

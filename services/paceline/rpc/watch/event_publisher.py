@@ -100,14 +100,18 @@ class EventPublisher:
                 self.published += len(found.events)
                 await asyncio.sleep(0)
         finally:
-            for channel in self._channels.values():
-                await channel.close()
+            await self._close_channels()
 
     async def _until_published(self, events: Sequence[StateChange], first_position: int) -> None:
         records = [self._record(event, first_position + number) for number, event in enumerate(events)]
 
         async def attempt(_: float | None) -> None:
-            await self._publish(records)
+            try:
+                await self._publish(records)
+            except grpc.RpcError:
+                # A channel keeps the certificates it was opened with: they may have expired since.
+                await self._close_channels()
+                raise
 
         def forget(error: BaseException, _pause_s: float) -> None:
             LOG.debug("events not published yet: count=%d error=%s", len(records), error)
@@ -203,6 +207,11 @@ class EventPublisher:
                 error = error_for(result.error.code, result.error.message)
                 if not isinstance(error, TopicAlreadyExistsError):
                     raise error
+
+    async def _close_channels(self) -> None:
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
 
     def _channel(self, address: str) -> Any:
         if address not in self._channels:
