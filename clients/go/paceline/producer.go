@@ -320,6 +320,13 @@ func (q *queue) deliver(batch []*item) (int64, error) {
 	for _, one := range batch {
 		list.Records = append(list.Records, one.record)
 	}
+	operation := fmt.Sprintf("producing to %s/%d", q.topic, q.partition)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		failure := newError(operation, pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT,
+			"the delivery timeout has passed while earlier records were sent; this record was not sent")
+		failure.Definite = true
+		return 0, failure
+	}
 	unknown := false
 	var base int64
 	var last error
@@ -360,7 +367,7 @@ func (q *queue) deliver(batch []*item) (int64, error) {
 	}
 	var failure *Error
 	if errors.As(err, &failure) {
-		failure.Definite = failure.Definite && !unknown
+		failure.Definite = !unknown // Whatever else has failed: no attempt to append may have succeeded.
 	}
 	return 0, err
 }

@@ -2,7 +2,10 @@ package paceline
 
 import (
 	"context"
+	"errors"
+	"net"
 	"testing"
+	"time"
 
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
@@ -21,5 +24,29 @@ func TestARecordWithTextThatIsNotUTF8IsRefused(t *testing.T) {
 		if len(producer.queues) != 0 || len(producer.pending) != 0 {
 			t.Errorf("%q was queued", record.Topic)
 		}
+	}
+}
+
+func TestARecordThatWasNeverSentIsSurelyNotInTheLog(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for name, wait := range map[string]time.Duration{"deadline passed in the queue": -time.Second, "no leader found": time.Second} {
+		client, err := NewClient(Config{Bootstrap: []string{silent.Addr().String()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wait < 0 {
+			client.topics["t"] = &topicState{id: "id", count: 1, leaders: map[int32]leaderState{0: {silent.Addr().String(), 1}}}
+		}
+		queue := &queue{producer: client.NewProducer(ProducerConfig{}), topic: "t", topicID: "id", producerID: 5}
+		_, err = queue.deliver([]*item{{record: &pacelinev1.Record{}, deadline: time.Now().Add(wait)}})
+		var failure *Error
+		if !errors.As(err, &failure) || !failure.Definite || queue.producerID != 5 {
+			t.Errorf("%s: %v, producer id %d", name, err, queue.producerID)
+		}
+		client.Close()
 	}
 }
