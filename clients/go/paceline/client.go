@@ -27,6 +27,7 @@ const (
 	longestPause   = time.Second
 	askTimeout     = 2 * time.Second
 	leastAttempt   = 200 * time.Millisecond
+	metadataMaxAge = 5 * time.Minute
 	largestMessage = 64 << 20
 )
 
@@ -58,8 +59,10 @@ type Client struct {
 }
 
 type topicState struct {
-	id      string
-	count   int
+	id    string
+	count int
+	// asked is when a broker was last asked for the topic.
+	asked   time.Time
 	leaders map[int32]leaderState
 }
 
@@ -286,7 +289,9 @@ func (c *Client) refresh(ctx context.Context, topic string) (*topicState, error)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	state := &topicState{id: description.GetTopicId(), count: len(description.GetPartitions()), leaders: map[int32]leaderState{}}
+	state := &topicState{
+		id: description.GetTopicId(), count: len(description.GetPartitions()), asked: time.Now(), leaders: map[int32]leaderState{},
+	}
 	for _, partition := range description.GetPartitions() {
 		if address, known := c.brokers[partition.GetLeader()]; partition.Leader != nil && known {
 			state.leaders[partition.GetPartition()] = leaderState{address, partition.GetLeaderEpoch()}
@@ -320,11 +325,22 @@ func (c *Client) describeTopicAt(ctx context.Context, connection *grpc.ClientCon
 	return found, topicError(operation, found.GetError())
 }
 
-// partitionCount returns the number of partitions of a topic.
+// partitionCount returns the number of partitions of a topic, from memory for metadataMaxAge: a topic can get more.
 func (c *Client) partitionCount(ctx context.Context, topic string) (int, error) {
 	c.mu.Lock()
 	state := c.topics[topic]
+	isOld := state != nil && time.Since(state.asked) > metadataMaxAge
+	if isOld {
+		state.asked = time.Now() // One caller asks; the others use the known number meanwhile.
+	}
 	c.mu.Unlock()
+	if isOld {
+		call, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		if now, err := c.refresh(call, topic); err == nil {
+			state = now
+		}
+	}
 	if state == nil {
 		err := c.retry(ctx, func(ctx context.Context) error {
 			var err error

@@ -50,3 +50,28 @@ func TestARecordThatWasNeverSentIsSurelyNotInTheLog(t *testing.T) {
 		client.Close()
 	}
 }
+
+func TestPartitionsThatWereAddedAreFoundWhenTheMetadataIsOld(t *testing.T) {
+	_, client := startFake(t)
+	for _, test := range []struct {
+		age    time.Duration
+		wanted int
+	}{{time.Minute, 1}, {time.Hour, 2}} {
+		client.topics["t"] = &topicState{count: 1, asked: time.Now().Add(-test.age), leaders: map[int32]leaderState{}}
+		if count, err := client.partitionCount(context.Background(), "t"); err != nil || count != test.wanted {
+			t.Errorf("after %v: %d partitions, %v", test.age, count, err)
+		}
+	}
+}
+
+func TestTheKnownNumberOfPartitionsIsUsedWhileNoBrokerAnswers(t *testing.T) {
+	client, err := NewClient(Config{Bootstrap: []string{"127.0.0.1:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	client.topics["t"] = &topicState{count: 3, leaders: map[int32]leaderState{}}
+	if count, err := client.partitionCount(context.Background(), "t"); err != nil || count != 3 {
+		t.Fatalf("%d partitions, %v", count, err)
+	}
+}
