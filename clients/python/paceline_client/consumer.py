@@ -281,6 +281,7 @@ class Consumer(GroupPartitions):
         with self._lock:
             self._raise_if_closed()
             self._assignment.state(topic_partition).seek(offset)
+            self._unread.pop(topic_partition, None)  # A loop that ends would seek back to them.
         self._fetcher.interrupt()
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
@@ -467,6 +468,7 @@ class Consumer(GroupPartitions):
             wanted = self.assignment() if partitions is None else list(partitions)
             for state in [self._assignment.state(tp) for tp in wanted]:
                 state.seek_to(reset)
+                self._unread.pop(state.topic_partition, None)
         self._fetcher.interrupt()
 
     def _set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
