@@ -6,6 +6,7 @@ KafkaController.process.
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from paceline.controller import events as ev
 from paceline.controller.admin import admin_requests as requests
@@ -351,16 +352,27 @@ class ControllerEventHandler:
         yield from self._read_controller_node()
         if not self.is_active or components.context.epoch != active_epoch:
             return  # A new term has just read all nodes.
-        yield from on_broker_change(components)
-        yield from on_topic_change(components)
-        yield from on_partition_modifications(components, list(components.context.topics))
-        yield from components.deletion.on_markers(lambda: on_topic_change(components))
-        yield from on_isr_change_notification(components)
-        yield from on_log_dir_event(components)
-        yield from on_config_change(components)
-        yield from on_preferred_election_node(components)
-        yield from on_reassignment_node(components, only_new=True)
-        yield from complete_finished_reassignments(components, list(components.context.being_reassigned))
+        context = components.context
+        steps: list[Callable[[], Flow[Any]]] = [
+            lambda: on_broker_change(components),
+            lambda: on_topic_change(components),
+            lambda: on_partition_modifications(components, list(context.topics)),
+            lambda: components.deletion.on_markers(lambda: on_topic_change(components)),
+            lambda: on_isr_change_notification(components),
+            lambda: on_log_dir_event(components),
+            lambda: on_config_change(components),
+            lambda: on_preferred_election_node(components),
+            lambda: on_reassignment_node(components, only_new=True),
+            lambda: complete_finished_reassignments(components, list(context.being_reassigned)),
+        ]
+        for step in steps:
+            try:
+                yield from step()
+            except (ControllerMovedError, IllegalStateError, SessionLostError):
+                raise
+            except Exception:
+                # The later steps must set their watches: no other event would.
+                LOG.exception("a step of Rewatch failed")
 
     def _auto_rebalance(self) -> Flow[None]:
         try:

@@ -1,0 +1,26 @@
+"""After a reconnect all watches are lost: each is set again even if ZooKeeper refuses the work of another."""
+
+from paceline.controller.topics.topic_validation import NewTopic
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+
+
+def test_a_notification_that_cannot_be_deleted_does_not_hide_later_requests() -> None:
+    cluster = Cluster()
+    cluster.start_broker(1, 2)
+    node = cluster.start_controller()
+    cluster.create(NewTopic("a", assignments=((1, 2),)))
+    notification = f"{znodes.ISR_CHANGE_PREFIX}0000000000"
+    cluster.server.tree.read_only.add(notification)
+    cluster.change_isr("a-0", [1])
+    cluster.settle()
+    assert cluster.exists(notification)
+    cluster.controller_clients[CONTROLLER_ID].disconnect()
+    cluster.settle()
+    cluster.time.run_until(lambda: cluster.controller_clients[CONTROLLER_ID].connected, max_ms=1_000)
+    cluster.settle()
+    assert node.is_active and node.controller_epoch == 1, "the same term after the reconnect"
+    cluster.zk(Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({tp("a-0"): (1,)})))
+    cluster.settle()
+    assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [1]}
