@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition
-from paceline.cli.failures import NEGATIVE_VERDICT, reported
+from paceline.cli.failures import NEGATIVE_VERDICT, check_partition, reported
 from paceline.cli.numbers import MAX_INT64, parse_number
 from paceline.cli.output import output_option, show
 
@@ -180,6 +180,7 @@ def reset(name: str, which: tuple[str, ...], target: str, dry_run: bool, output:
             for text in which:
                 topic, index = parse_partition(text)
                 (found,) = admin.describe_topics([topic])
+                check_partition(topic, [one.partition for one in found.partitions], index)
                 partitions += [
                     TopicPartition(topic, one.partition) for one in found.partitions if index in (None, one.partition)
                 ]
