@@ -43,6 +43,13 @@ class CompactionChecks:
             for one in decode_records(data):
                 yield one._replace(offset=base + one.offset - first)
 
+    def are_superseded(self, record: PartitionRecord, first: int, end: int) -> bool:
+        """Whether no committed record from ``first`` to ``end`` of a compacted topic is the last of its key."""
+        if record.topic_partition.topic != OFFSETS_TOPIC:
+            return False
+        last = {one.key: one.offset for one in self.originals(record) if one.offset < record.thw}
+        return not any(first <= offset < end for offset in last.values())
+
     def replaces(self, life: "BrokerLife", log: ObservedLog, cleaned: CleanedSegment) -> None:
         """A compacted segment is about to take the place of others."""
         record = self._records.of_log(log)
@@ -66,6 +73,8 @@ class CompactionChecks:
         # A replica that lost power may not lead until it is whole; a compacted log may lack records in the middle.
         if life.broker_id in record.flipped or life.broker_id in record.incomplete or log.directory.is_offline:
             return
+        if record.topic_partition in life.logs.unexplained_gaps:
+            return  # The replica counts as damaged: it is rebuilt before it joins the ISR.
         committed = [one for one in self.originals(record) if one.offset < record.thw]
         # A follower copies a log that its leader has compacted with records that the follower does not have yet.
         last = {one.key: one.offset for one in committed}

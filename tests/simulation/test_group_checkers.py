@@ -220,7 +220,7 @@ def test_a_compacted_log_has_the_last_record_of_each_key(
         mirror.add(position, position + 1, 0, parse_header(data).crc)
     record.thw = len(WRITTEN)
     log: Any = FakeLog(kept, len(WRITTEN), mirror)
-    life: Any = SimpleNamespace(broker_id=1, name="broker-1")
+    life: Any = SimpleNamespace(broker_id=1, name="broker-1", logs=SimpleNamespace(unexplained_gaps={}))
     checks.contents(life, record, log)
     assert cluster.checks.verdicts.violated == expected
 
@@ -234,7 +234,7 @@ def test_follower_may_lack_a_record_that_a_later_one_beyond_its_end_replaces(clu
             mirror.add(position, position + 1, 0, parse_header(data).crc)
     record.thw = len(WRITTEN)
     log: Any = FakeLog(WRITTEN[1:2], 2, mirror)
-    life: Any = SimpleNamespace(broker_id=1, name="broker-1")
+    life: Any = SimpleNamespace(broker_id=1, name="broker-1", logs=SimpleNamespace(unexplained_gaps={}))
     cluster.checks.compaction.contents(life, record, log)
     assert cluster.checks.verdicts.violated == ()
     record.thw = 2
@@ -242,9 +242,39 @@ def test_follower_may_lack_a_record_that_a_later_one_beyond_its_end_replaces(clu
     assert cluster.checks.verdicts.violated == ("R22",)
 
 
+@pytest.mark.parametrize(
+    ("first", "end", "expected"), [(0, 2, True), (2, 4, False), (0, 3, False)], ids=["superseded", "last ones", "both"]
+)
+def test_only_superseded_records_of_a_compacted_log_may_be_cut(
+    cluster: SimulatedCluster, first: int, end: int, expected: bool
+) -> None:
+    record = record_of(cluster)
+    for position, data in enumerate(WRITTEN):
+        cluster.checks.compaction.written(data)
+        record.committed.add(position, position + 1, 0, parse_header(data).crc)
+    record.thw = len(WRITTEN)
+    assert cluster.checks.compaction.are_superseded(record, first, end) is expected
+
+
+def test_a_reported_gap_excuses_the_records_that_a_compacted_log_lacks(cluster: SimulatedCluster) -> None:
+    record, mirror = record_of(cluster), Mirror()
+    for position, data in enumerate(WRITTEN):
+        cluster.checks.compaction.written(data)
+        record.committed.add(position, position + 1, 0, parse_header(data).crc)
+        mirror.add(position, position + 1, 0, parse_header(data).crc)
+    record.thw = len(WRITTEN)
+    log: Any = FakeLog(WRITTEN[3:], len(WRITTEN), mirror)
+    life: Any = SimpleNamespace(broker_id=1, name="broker-1", logs=SimpleNamespace(unexplained_gaps={OFFSETS: "a gap"}))
+    cluster.checks.compaction.contents(life, record, log)
+    assert cluster.checks.verdicts.violated == ()
+    life.logs.unexplained_gaps.clear()
+    cluster.checks.compaction.contents(life, record, log)
+    assert cluster.checks.verdicts.violated == ("R22",)
+
+
 def test_compaction_above_the_high_watermark_or_of_another_topic_is_reported(cluster: SimulatedCluster) -> None:
     record = record_of(cluster)
-    life: Any = SimpleNamespace(broker_id=1, name="broker-1")
+    life: Any = SimpleNamespace(broker_id=1, name="broker-1", logs=SimpleNamespace(unexplained_gaps={}))
     cleaned: Any = SimpleNamespace(sources=[SimpleNamespace(end_offset=lambda: 5)])
     log: Any = SimpleNamespace(topic_id=TOPIC_ID, topic_partition=OFFSETS, high_watermark=5)
     cluster.checks.compaction.replaces(life, log, cleaned)
