@@ -646,6 +646,15 @@ def test_the_topic_id_of_a_log_that_was_stopped_empty_is_synced_with_its_first_r
     assert any(op == "sync" and path.endswith("partition.metadata") for op, path in files.operations)
 
 
+def replace_epoch_file(files: MemoryFiles, content: bytes | None) -> None:
+    """Write other content to the only epoch file, or remove it."""
+    (path,) = [name for name in files.contents if name.endswith("leader-epoch-checkpoint")]
+    if content is None:
+        del files.contents[path]
+    else:
+        files.contents[path] = bytearray(content)
+
+
 @pytest.mark.parametrize("damage", [b"", None])
 def test_epochs_are_rebuilt_when_their_file_is_empty_or_missing(damage: bytes | None) -> None:
     """Recovery alone reads only the batches after the recovery point."""
@@ -658,18 +667,33 @@ def test_epochs_are_rebuilt_when_their_file_is_empty_or_missing(damage: bytes | 
     log.append_as_leader(batch(b"later"), 1, NOW_MS)
     known = log.epochs.entries
     crash(files)
-    (path,) = [name for name in files.contents if name.endswith("leader-epoch-checkpoint")]
-    if damage is None:
-        del files.contents[path]
-    else:
-        files.contents[path] = bytearray(damage)
+    replace_epoch_file(files, damage)
     again, _ = manager(files, SMALL)
     loaded = again.get(TP)
     assert loaded is not None and loaded.epochs.entries == known and known[0].start_offset == 0
 
 
-@pytest.mark.parametrize("damage", [b"not an epoch file", b"", None], ids=["damaged", "empty", "missing"])
-@pytest.mark.parametrize("is_flushed", [True, False], ids=["below the recovery point", "above the recovery point"])
+@pytest.mark.parametrize(
+    ("damage", "is_flushed"),
+    [
+        (b"not an epoch file", True),
+        (b"not an epoch file", False),
+        (b"", True),
+        (b"", False),
+        (None, True),
+        (None, False),
+        (b"0\n1\n3 0\n", False),
+    ],
+    ids=[
+        "damaged",
+        "damaged, recovered",
+        "empty",
+        "empty, recovered",
+        "missing",
+        "missing, recovered",
+        "latest missing",
+    ],
+)
 def test_rebuilt_epochs_begin_where_compaction_may_have_removed_their_first_batches(
     damage: bytes | None, is_flushed: bool
 ) -> None:
@@ -684,11 +708,7 @@ def test_rebuilt_epochs_begin_where_compaction_may_have_removed_their_first_batc
     if is_flushed:
         found.checkpoint_recovery_points()
     crash(files)
-    (path,) = [name for name in files.contents if name.endswith("leader-epoch-checkpoint")]
-    if damage is None:
-        del files.contents[path]
-    else:
-        files.contents[path] = bytearray(damage)
+    replace_epoch_file(files, damage)
     again, _ = manager(files, SMALL)
     loaded = again.get(TP)
     assert loaded is not None and loaded.epochs.entries == [(3, 0), (6, 4)]

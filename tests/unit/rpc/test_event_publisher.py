@@ -1,7 +1,7 @@
 """Events reach the topic as soon as the cluster accepts them; until then they delay nothing and memory is bounded."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc.aio
@@ -153,11 +153,11 @@ class Channel:
         pass
 
 
-async def publish_an_event(brokers: dict[str, Broker], *asked: str) -> None:
-    """Publish an event to the cluster of ``brokers`` by address, of which the process knows the addresses ``asked``."""
+async def publish_an_event(open_channel: Callable[[str], Channel], *asked: str) -> None:
+    """Publish an event to a cluster of which the process knows the addresses ``asked``."""
     hub = WatchHub("x")
     say(hub, "a")
-    publisher = EventPublisher(hub, lambda: asked, lambda address: Channel(brokers[address]), 1)
+    publisher = EventPublisher(hub, lambda: asked, open_channel, 1)
     running = asyncio.create_task(publisher.run())
     try:
         async with asyncio.timeout(60):
@@ -166,17 +166,20 @@ async def publish_an_event(brokers: dict[str, Broker], *asked: str) -> None:
     finally:
         hub.close()
         await running
+    assert publisher.published == 1
 
 
 async def test_another_broker_is_asked_for_the_leader_while_the_first_broker_returns_a_dead_leader() -> None:
     dead, stale, fresh = Broker("dead", is_dead=True), Broker("a", leader="dead"), Broker("b", leader="b")
-    await publish_an_event({"dead:9092": dead, "a:9092": stale, "b:9092": fresh}, "a:9092", "b:9092")
+    brokers = {"dead:9092": dead, "a:9092": stale, "b:9092": fresh}
+    await publish_an_event(lambda address: Channel(brokers[address]), "a:9092", "b:9092")
     assert dead.called == ["Produce"] and fresh.called == ["DescribeCluster", "DescribeTopics", "Produce"]
 
 
 async def test_controller_and_leader_are_reached_at_ipv6_addresses() -> None:
     broker = Broker("::1")
-    await publish_an_event({"[::1]:9092": broker}, "[::1]:9092")
+    brokers = {"[::1]:9092": broker}
+    await publish_an_event(lambda address: Channel(brokers[address]), "[::1]:9092")
     assert broker.called[2:] == ["CreateTopics", "DescribeCluster", "DescribeTopics", "Produce"]
 
 
@@ -193,8 +196,6 @@ async def test_without_a_known_broker_the_publisher_waits_and_delays_nothing() -
 
 
 async def test_a_failed_call_is_repeated_on_a_new_channel_with_the_certificates_of_that_time() -> None:
-    hub = WatchHub("x")
-    say(hub, "a")
     broker = Broker("b", leader="b", is_dead=True)
     certificates = ["expired"]
     opened: list[str] = []
@@ -205,13 +206,5 @@ async def test_a_failed_call_is_repeated_on_a_new_channel_with_the_certificates_
         certificates[0] = "renewed"
         return Channel(broker)
 
-    publisher = EventPublisher(hub, lambda: ["b:9092"], open_channel, 1)
-    running = asyncio.create_task(publisher.run())
-    try:
-        async with asyncio.timeout(60):
-            while not publisher.published and not running.done():
-                await asyncio.sleep(0.001)
-    finally:
-        hub.close()
-        await running
-    assert publisher.published == 1 and opened == ["expired", "renewed"]
+    await publish_an_event(open_channel, "b:9092")
+    assert opened == ["expired", "renewed"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pytest
@@ -108,17 +108,23 @@ def test_exactly_once_rows_wait_in_the_named_staging_topic(served: ServedCluster
     assert counts(served) == [0, 0, 0] and counts(served, "mine") == [300]
 
 
+class AnyAdmin:
+    """Takes the arguments of the client's Admin and connects to no cluster."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 def test_the_staging_topic_is_created_with_its_partitions_and_retention(
     served: ServedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     created: list[Any] = []
 
-    class Admin:
-        def __init__(self, *_: Any, **__: Any) -> None: ...
-        def __enter__(self) -> "Admin":
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
+    class Admin(AnyAdmin):
         def describe_cluster(self) -> Any:
             return SimpleNamespace(brokers=[1, 2, 3, 4])
 
@@ -139,12 +145,7 @@ def test_the_staging_topic_is_created_with_its_partitions_and_retention(
 def test_a_task_waits_until_brokers_know_the_staging_topic_that_another_task_has_created(
     served: ServedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Admin:
-        def __init__(self, *_: Any, **__: Any) -> None: ...
-        def __enter__(self) -> "Admin":
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
+    class Admin(AnyAdmin):
         def describe_cluster(self) -> Any:
             return SimpleNamespace(brokers=[1])
 
