@@ -77,6 +77,7 @@ from paceline.v1 import log_service_pb2 as log_pb
 from paceline.v1 import log_service_pb2_grpc, metadata_service_pb2_grpc, record_pb2
 from paceline.v1 import metadata_service_pb2 as metadata_pb
 from paceline_client import Admin
+from tests.support.flood import _DATA, _END_STREAM, _Call, _frame, _message
 from tests.support.reverse_conversions import leader_address_from_proto
 
 TP = TopicPartition("t", 0)
@@ -804,6 +805,31 @@ async def test_clients_reach_a_broker_with_ipv6_listeners_at_the_address_it_retu
     finally:
         for channel in made.channels:
             await channel.close()
+        await servers.stop(0.1)
+
+
+@pytest.mark.parametrize("buffer_bytes", [65_536, 262_144])
+async def test_the_receive_buffer_limits_the_bytes_that_a_client_sends_before_its_request_is_read(
+    buffer_bytes: int,
+) -> None:
+    flags = ["--zookeeper-connect=none", "--log-dirs=/none", LISTENERS]
+    if buffer_bytes != 65_536:  # the default
+        flags.append(f"--socket-receive-buffer-bytes={buffer_bytes}")
+    servers = BrokerServers(
+        load_broker(flags, {}), NodeHandle(), AsyncioScheduler(asyncio.get_running_loop()), Metrics(), lambda: 1
+    )
+    await servers.start()
+    try:
+        port = next(endpoint.port for endpoint in servers.advertised if endpoint.listener == "CLIENT")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        call = _Call(reader, writer)
+        await call.begin("/paceline.v1.LogService/Produce")
+        writer.write(_frame(_DATA, _END_STREAM, 1, _message(b"")))
+        async with asyncio.timeout(60):
+            await call.outcome()  # the SETTINGS frame comes before the response
+        assert call.initial_window == buffer_bytes
+        writer.transport.abort()
+    finally:
         await servers.stop(0.1)
 
 

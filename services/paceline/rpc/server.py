@@ -29,7 +29,8 @@ from paceline.rpc.streams.stream_server import MAX_STREAMS
 DEFAULT_MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 16 * 1024
-LOOKAHEAD_BYTES: Final = 256 * 1024
+RECEIVE_BUFFER_BYTES: Final = 64 * 1024
+"""Bytes of a request that a client may send before the server reads it; HTTP/2 lets each connection send as much."""
 MIN_PING_INTERVAL_MS: Final = 10_000
 MAX_CONNECTIONS: Final = 4_096
 """Most connections of one listener; a further connection is accepted and closed at once."""
@@ -80,7 +81,9 @@ def unary(handle: Callable[[M, Any], Awaitable[Message]], request: type[M], max_
 
 
 def server_options(
-    max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES, max_connections: int = MAX_CONNECTIONS
+    max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES,
+    max_connections: int = MAX_CONNECTIONS,
+    receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
 ) -> list[tuple[str, int]]:
     """Return the options of a server.
 
@@ -97,10 +100,10 @@ def server_options(
         ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_PENDING_CALLS),
         ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
-        # Limit the bytes that a connection may send before its request is read. By default gRPC lets them grow to
-        # megabytes on each of hundreds of connections.
+        # Limit the bytes that a call may send before its request is read. By default gRPC lets them grow to megabytes
+        # on each of thousands of connections.
         ("grpc.http2.bdp_probe", 0),
-        ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
+        ("grpc.http2.lookahead_bytes", receive_buffer_bytes),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
@@ -148,6 +151,7 @@ class AioRpcServer(_BoundServer):
         max_calls: int = MAX_CALLS,
         max_streams: int = MAX_STREAMS,
         max_connections: int = MAX_CONNECTIONS,
+        receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
         guard: Guard | None = None,
         credentials: Any = None,
         limiter: ReceiveLimiter | None = None,
@@ -163,6 +167,7 @@ class AioRpcServer(_BoundServer):
             max_calls: most concurrent calls; further calls are throttled, except health checks.
             max_streams: most open request streams; further clients use unary calls.
             max_connections: most open connections; further connections are closed.
+            receive_buffer_bytes: bytes of a request that a client may send before the server reads it.
             guard: authorizes callers.
             credentials: credentials of an SSL listener; None for PLAINTEXT.
             limiter: limits the requests that are being received; servers may share a limiter.
@@ -170,7 +175,7 @@ class AioRpcServer(_BoundServer):
         self._interceptor = AioErrorInterceptor(observe, max_streams, max_calls, guard, limiter)
         server = grpc.aio.server(
             interceptors=[self._interceptor],
-            options=server_options(max_request_bytes, max_connections),
+            options=server_options(max_request_bytes, max_connections, receive_buffer_bytes),
             maximum_concurrent_rpcs=max_calls + max_streams + ROOM_FOR_HEALTH,
         )
         super().__init__(listener, services, server, credentials)

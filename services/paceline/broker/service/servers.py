@@ -67,6 +67,7 @@ class BrokerServers(NodeServers):
             with_reflection=keys.reflection_enable and not replication,
             max_streams=_FETCHER_STREAMS if replication else MAX_STREAMS,
             max_connections=self._max_connections,
+            receive_buffer_bytes=keys.socket_receive_buffer_bytes,
             guard=self._security.guard(name),
             credentials=self._security.server_credentials(name),
             limiter=None if replication else self._limiter,

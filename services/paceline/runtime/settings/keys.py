@@ -102,6 +102,9 @@ class BrokerKeys(CommonKeys):
         "org.apache.kafka.common.replica.LeaderSelector",
         "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     ] = key("leader", "", "rack-aware: consumers with a rack read from a follower in that rack")
+    socket_receive_buffer_bytes: int = key(
+        65_536, "bytes", "of a request that a client may send before it is read", ge=65_536, le=16 << 20
+    )
     queued_max_request_bytes: int = key(64 << 20, "bytes", "produce requests in flight; then THROTTLED", ge=1 << 20)
     queued_max_response_bytes: int = key(
         64 << 20, "bytes", "fetch responses that clients have not read yet; then THROTTLED", ge=1 << 20
