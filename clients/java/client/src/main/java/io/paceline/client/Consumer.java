@@ -211,14 +211,16 @@ public final class Consumer {
             buffered.addAll(at.accept(finished.join()));
             at.pauseMs = Retry.FIRST_PAUSE_MS;
             return null;
-        } catch (CompletionException | TruncatedException error) {
-            RuntimeException failure = error.getCause() instanceof RuntimeException cause ? cause : error;
+        } catch (CompletionException | TruncatedException | PacelineException error) {
+            boolean isFetch = error instanceof CompletionException;
+            RuntimeException failure = isFetch && error.getCause() instanceof RuntimeException cause ? cause : error;
             if (!(failure instanceof PacelineException known)) {
                 return failure;
             }
             if (known.code() == ErrorCode.ERROR_CODE_OFFSET_OUT_OF_RANGE && config.reset() != ResetPolicy.ERROR) {
                 at.start = config.reset() == ResetPolicy.LATEST ? OffsetSpec.latest() : OffsetSpec.earliest();
                 at.epoch = null;
+                at.topicId = "";
                 return null;
             }
             if (!known.retriable()) {
@@ -235,7 +237,7 @@ public final class Consumer {
             OptionalLong offset = admin.listOffset(topic, partition, start, deadline);
             return new Position.Fetched(offset.isPresent()
                     ? offset.getAsLong()
-                    : admin.listOffset(topic, partition, OffsetSpec.latest(), deadline).orElseThrow(), null, 0);
+                    : admin.listOffset(topic, partition, OffsetSpec.latest(), deadline).orElseThrow(), null, 0, "");
         };
     }
 
@@ -264,7 +266,7 @@ public final class Consumer {
                 if (result.hasError()) {
                     Failures.throwPartition(operation, result.getError());
                 }
-                return new Position.Fetched(0, result, route.leader().epoch());
+                return new Position.Fetched(0, result, route.leader().epoch(), route.topicId());
             });
         };
     }

@@ -6,7 +6,7 @@ import java.util.Objects;
 /**
  * Tuning of a consumer. Immutable; each {@code with} method returns a changed copy.
  *
- * @param reset what happens when a position is out of range
+ * @param reset what happens when a position is out of range, also because its topic was deleted and created again
  * @param maxWait how long a broker may hold a fetch without records
  * @param maxBytes bound of the answer of one fetch
  */

@@ -1,6 +1,7 @@
 package io.paceline.client;
 
 import com.google.protobuf.ByteString;
+import io.paceline.v1.ErrorCode;
 import io.paceline.v1.FetchPartitionResult;
 import io.paceline.v1.Record;
 import java.time.Duration;
@@ -21,6 +22,8 @@ final class Position {
     OffsetSpec start;
     /** Leader epoch under which records were last read; null before the first. */
     Integer epoch;
+    /** Id of the topic that the offsets belong to; empty until a fetch has confirmed it. */
+    String topicId = "";
     /** The fetch under way; null while there is none. */
     CompletableFuture<Fetched> fetch;
     long pausedUntilNanos = System.nanoTime();
@@ -52,16 +55,22 @@ final class Position {
      * @param offset the place that was looked up, when there is no result
      * @param result the answer for the partition, without an error; or null
      * @param leaderEpoch epoch of the leader that answered
+     * @param topicId id of the topic that was read
      */
-    record Fetched(long offset, FetchPartitionResult result, int leaderEpoch) {}
+    record Fetched(long offset, FetchPartitionResult result, int leaderEpoch, String topicId) {}
 
-    /** Returns the records of a fetch and moves behind them. */
+    /** Returns the records of a fetch and moves behind them; an offset of a deleted topic is out of range in the next one. */
     List<ConsumerRecord> accept(Fetched fetched) {
         FetchPartitionResult result = fetched.result;
         if (result == null) {
             moveTo(fetched.offset);
             return List.of();
         }
+        if (!topicId.isEmpty() && !topicId.equals(fetched.topicId)) {
+            throw Failures.of("reading " + topic + "/" + partition + " from offset " + next,
+                    ErrorCode.ERROR_CODE_OFFSET_OUT_OF_RANGE, "the topic was deleted and created again");
+        }
+        topicId = fetched.topicId;
         if (result.hasDivergingEpoch()) {
             long before = next;
             moveTo(Math.min(next, result.getDivergingEpoch().getEndOffset()));

@@ -1,6 +1,7 @@
 package io.paceline.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 
 import io.paceline.v1.FetchPartitionResult;
@@ -10,6 +11,7 @@ import io.paceline.v1.Record;
 import io.paceline.v1.RecordList;
 import java.io.IOException;
 import java.time.Duration;
+import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
@@ -47,6 +49,27 @@ class ConsumerTest {
             }
         } finally {
             released.countDown();
+        }
+    }
+
+    @Test
+    void aTopicThatWasCreatedAgainIsReadFromItsBeginning() throws IOException {
+        try (FakeBroker broker = new FakeBroker(); PacelineClient client = PacelineClient.connect(broker.address())) {
+            broker.topics.put("t", 1);
+            Consumer consumer = client.consumer();
+            Consumer strict = client.consumer(ConsumerConfig.defaults().withReset(ResetPolicy.ERROR));
+            for (Consumer one : List.of(consumer, strict)) {
+                one.assign("t", 0, 4L);
+                assertEquals(6, one.poll(Duration.ofSeconds(20)).size());
+            }
+            broker.ids.put("t", "another");
+            assertEquals(0, consumer.poll(Duration.ofSeconds(20)).get(0).offset());
+            assertEquals(10, consumer.position("t", 0).orElseThrow());
+            PacelineException failure =
+                    assertThrows(PacelineException.class, () -> strict.poll(Duration.ofSeconds(20)));
+            assertEquals("OFFSET_OUT_OF_RANGE", failure.codeName());
+            strict.assign("t", 0, 9L);
+            assertEquals(9, strict.poll(Duration.ofSeconds(20)).get(0).offset());
         }
     }
 

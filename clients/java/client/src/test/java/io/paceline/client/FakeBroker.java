@@ -25,6 +25,7 @@ import io.paceline.v1.ListOffsetsResponse;
 import io.paceline.v1.LogServiceGrpc;
 import io.paceline.v1.MetadataServiceGrpc;
 import io.paceline.v1.PartitionDescription;
+import io.paceline.v1.PartitionError;
 import io.paceline.v1.Record;
 import io.paceline.v1.RecordList;
 import io.paceline.v1.TopicDescription;
@@ -45,6 +46,8 @@ final class FakeBroker implements AutoCloseable {
 
     /** Numbers of partitions by topic. */
     final Map<String, Integer> topics = new ConcurrentHashMap<>();
+    /** Ids of topics that were created again. */
+    final Map<String, String> ids = new ConcurrentHashMap<>();
     /** Every request, in the order of arrival. */
     final List<Message> requests = new CopyOnWriteArrayList<>();
 
@@ -117,12 +120,20 @@ final class FakeBroker implements AutoCloseable {
             return topic.setError(TopicError.newBuilder()
                     .setCode(ErrorCode.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION).setMessage("no such topic")).build();
         }
-        return topic.setTopicId("id-of-" + name).addAllPartitions(IntStream.range(0, topics.get(name))
+        return topic.setTopicId(idOf(name)).addAllPartitions(IntStream.range(0, topics.get(name))
                 .mapToObj(number -> PartitionDescription.newBuilder().setPartition(number).setLeader(1).setLeaderEpoch(5)
                         .addReplicas(1).addIsr(1).build()).toList()).build();
     }
 
-    private static FetchResponse fetch(FetchPartition asked) {
+    private String idOf(String topic) {
+        return ids.getOrDefault(topic, "id-of-" + topic);
+    }
+
+    private FetchResponse fetch(FetchPartition asked) {
+        if (!asked.getTopicId().equals(idOf(asked.getTopic()))) {
+            return FetchResponse.newBuilder().addPartitions(FetchPartitionResult.newBuilder().setError(PartitionError
+                    .newBuilder().setCode(ErrorCode.ERROR_CODE_INCONSISTENT_TOPIC_ID).setMessage("on purpose"))).build();
+        }
         if (asked.getFetchOffset() >= END) {
             try {
                 Thread.sleep(20);
