@@ -237,7 +237,9 @@ final class Cluster implements AutoCloseable {
     /** Follows the hint of a failure, or forgets the leader that failed, so that the next attempt asks again. */
     private synchronized void learnFrom(PacelineException failure, String name, int partition) {
         Topic topic = topics.get(name);
-        if (!failure.details().refreshMetadata() || topic == null) {
+        // A topic that was created again begins with lower epochs; calls without a topic id learn of it only by this code.
+        boolean isOtherEpoch = failure.code() == ErrorCode.ERROR_CODE_UNKNOWN_LEADER_EPOCH;
+        if (topic == null || !failure.details().refreshMetadata() && !isOtherEpoch) {
             return;
         }
         Leader known = topic.leaders.remove(partition);

@@ -20,6 +20,7 @@ import io.paceline.v1.ErrorCode;
 import io.paceline.v1.FetchPartition;
 import io.paceline.v1.FetchPartitionResult;
 import io.paceline.v1.FetchResponse;
+import io.paceline.v1.ListOffsetsPartition;
 import io.paceline.v1.ListOffsetsPartitionResult;
 import io.paceline.v1.ListOffsetsResponse;
 import io.paceline.v1.LogServiceGrpc;
@@ -48,6 +49,7 @@ final class FakeBroker implements AutoCloseable {
     final Map<String, Integer> topics = new ConcurrentHashMap<>();
     /** Ids of topics that were created again. */
     final Map<String, String> ids = new ConcurrentHashMap<>();
+    volatile int leaderEpoch = 5;
     /** Every request, in the order of arrival. */
     final List<Message> requests = new CopyOnWriteArrayList<>();
 
@@ -67,9 +69,7 @@ final class FakeBroker implements AutoCloseable {
                 .addBrokers(BrokerInfo.newBuilder().setId(1).setHost("127.0.0.1").setPort(port())).build());
         on(MetadataServiceGrpc.getDescribeTopicsMethod(), request -> DescribeTopicsResponse.newBuilder()
                 .addAllTopics(request.getTopicsList().stream().map(this::describe).toList()).build());
-        on(LogServiceGrpc.getListOffsetsMethod(), request -> ListOffsetsResponse.newBuilder()
-                .addPartitions(ListOffsetsPartitionResult.newBuilder().setOffset(
-                        request.getPartitions(0).getSpec() == io.paceline.v1.OffsetSpec.OFFSET_SPEC_LATEST ? END : 0)).build());
+        on(LogServiceGrpc.getListOffsetsMethod(), request -> listOffset(request.getPartitions(0)));
         on(LogServiceGrpc.getFetchMethod(), request -> fetch(request.getPartitions(0)));
     }
 
@@ -121,8 +121,18 @@ final class FakeBroker implements AutoCloseable {
                     .setCode(ErrorCode.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION).setMessage("no such topic")).build();
         }
         return topic.setTopicId(idOf(name)).addAllPartitions(IntStream.range(0, topics.get(name))
-                .mapToObj(number -> PartitionDescription.newBuilder().setPartition(number).setLeader(1).setLeaderEpoch(5)
+                .mapToObj(number -> PartitionDescription.newBuilder().setPartition(number).setLeader(1).setLeaderEpoch(leaderEpoch)
                         .addReplicas(1).addIsr(1).build()).toList()).build();
+    }
+
+    private ListOffsetsResponse listOffset(ListOffsetsPartition asked) {
+        var found = ListOffsetsPartitionResult.newBuilder();
+        if (asked.getCurrentLeaderEpoch() > leaderEpoch) {
+            found.getErrorBuilder().setCode(ErrorCode.ERROR_CODE_UNKNOWN_LEADER_EPOCH).setMessage("on purpose");
+        } else {
+            found.setOffset(asked.getSpec() == io.paceline.v1.OffsetSpec.OFFSET_SPEC_LATEST ? END : 0);
+        }
+        return ListOffsetsResponse.newBuilder().addPartitions(found).build();
     }
 
     private String idOf(String topic) {
