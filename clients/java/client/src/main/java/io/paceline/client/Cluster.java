@@ -32,9 +32,11 @@ import java.util.function.Supplier;
 /** Knows brokers, controller and leaders, and runs calls at the right process. */
 final class Cluster implements AutoCloseable {
     private static final Duration ASK_TIMEOUT = Duration.ofSeconds(2);
+    private static final Duration METADATA_MAX_AGE = Duration.ofMinutes(5);
 
     private final List<String> bootstrap;
     private final Duration requestTimeout;
+    private final Duration metadataMaxAge;
     private final Connections connections;
     private final Map<Integer, String> brokers = new HashMap<>();
     private final Map<String, Topic> topics = new HashMap<>();
@@ -48,9 +50,19 @@ final class Cluster implements AutoCloseable {
 
     private record Answer(MetadataServiceBlockingStub from, DescribeClusterResponse cluster) {}
 
-    private record Topic(String id, int partitionCount, Map<Integer, Leader> leaders) {}
+    private record Topic(String id, int partitionCount, Map<Integer, Leader> leaders, long askedNanos) {
+        Topic askedNow() {
+            return new Topic(id, partitionCount, leaders, System.nanoTime());
+        }
+    }
 
     Cluster(ClientConfig config) {
+        this(config, METADATA_MAX_AGE);
+    }
+
+    /** Counts the partitions of a topic again after {@code metadataMaxAge}. */
+    Cluster(ClientConfig config, Duration metadataMaxAge) {
+        this.metadataMaxAge = metadataMaxAge;
         bootstrap = config.bootstrap();
         requestTimeout = config.requestTimeout();
         connections = new Connections(config.tls());
@@ -188,19 +200,31 @@ final class Cluster implements AutoCloseable {
                     leaders.put(partition.getPartition(), new Leader(address, partition.getLeaderEpoch()));
                 }
             }
-            Topic topic = new Topic(description.getTopicId(), description.getPartitionsCount(), leaders);
+            Topic topic = new Topic(description.getTopicId(), description.getPartitionsCount(), leaders, System.nanoTime());
             topics.put(name, topic);
             return topic;
         }
     }
 
-    /** Returns the number of partitions, from memory where it is known. */
+    /** Returns the number of partitions, from memory while it is young: a topic can get more. */
     int partitionCount(Deadline deadline, String name) {
         Topic known;
+        boolean isOld;
         synchronized (this) {
             known = topics.get(name);
+            isOld = known != null && System.nanoTime() - known.askedNanos >= metadataMaxAge.toNanos();
+            if (isOld) {
+                topics.put(name, known.askedNow()); // One caller asks; the others use the known number meanwhile.
+            }
         }
-        return (known != null ? known : retry(deadline, one -> refresh(one, name))).partitionCount();
+        if (isOld) {
+            try {
+                return refresh(deadline.minimum(Retry.after(ASK_TIMEOUT)), name).partitionCount;
+            } catch (PacelineException failure) {
+                return known.partitionCount;
+            }
+        }
+        return (known != null ? known : retry(deadline, one -> refresh(one, name))).partitionCount;
     }
 
     /** Runs one attempt of a call at the leader of a partition and learns from its failure. */

@@ -54,7 +54,7 @@ public final class Consumer {
         put(new Position(topic, partition, offset, null));
     }
 
-    /** Reads every partition of a topic from its beginning, its end, or a time. */
+    /** Reads every partition that a topic has now from its beginning, its end, or a time. */
     public void assignAll(String topic, OffsetSpec start) {
         admin.describeTopic(topic).getPartitionsList().forEach(one -> assign(topic, one.getPartition(), start));
     }

@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 
 import java.io.IOException;
 import java.time.Duration;
+import java.util.List;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -31,6 +32,29 @@ class ClusterTest {
             broker.leaderEpoch = 0;
             assertEquals(FakeBroker.END,
                     client.admin().listOffset("t", 0, OffsetSpec.latest(), Duration.ofSeconds(20)).orElseThrow());
+        }
+    }
+
+    @Test
+    void partitionsThatWereAddedAreFoundWhenTheMetadataIsOld() {
+        try (Cluster young = new Cluster(ClientConfig.of(broker.address()));
+                Cluster old = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO)) {
+            for (Cluster cluster : List.of(young, old)) {
+                assertEquals(1, cluster.partitionCount(Retry.after(Duration.ofSeconds(20)), "t"));
+            }
+            broker.topics.put("t", 2);
+            assertEquals(1, young.partitionCount(Retry.after(Duration.ofSeconds(20)), "t"));
+            assertEquals(2, old.partitionCount(Retry.after(Duration.ofSeconds(20)), "t"));
+        }
+    }
+
+    @Test
+    void theKnownNumberOfPartitionsIsUsedWhileNoBrokerAnswers() {
+        try (Cluster cluster = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO)) {
+            broker.topics.put("t", 3);
+            assertEquals(3, cluster.partitionCount(Retry.after(Duration.ofSeconds(20)), "t"));
+            broker.close();
+            assertEquals(3, cluster.partitionCount(Retry.after(Duration.ofSeconds(20)), "t"));
         }
     }
 }
