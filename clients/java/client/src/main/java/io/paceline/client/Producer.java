@@ -69,7 +69,8 @@ public final class Producer implements AutoCloseable {
                 queueOf(record.topic(), partition).put(item);
             }
         } catch (PacelineException failure) {
-            outcome.completeExceptionally(failure);
+            // Nothing was queued.
+            outcome.completeExceptionally(failure.with(failure.retriable(), true));
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
             outcome.completeExceptionally(error);

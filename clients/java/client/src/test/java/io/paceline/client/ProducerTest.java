@@ -69,6 +69,16 @@ class ProducerTest {
     }
 
     @Test
+    void aRecordWhoseTopicWasNotFoundIsSurelyNotInTheLog() {
+        try (Producer producer = client.producer(ProducerConfig.defaults().withDeliveryTimeout(Duration.ofSeconds(1)))) {
+            PacelineException failure = (PacelineException) assertThrows(CompletionException.class,
+                    () -> producer.send(new ProducerRecord("absent", "key", "value")).join()).getCause();
+            assertEquals("UNKNOWN_TOPIC_OR_PARTITION", failure.codeName());
+            assertTrue(failure.definite());
+        }
+    }
+
+    @Test
     void aRecordAboveTheLimitOfARequestIsRefusedBeforeItIsSent() {
         try (Producer producer = client.producer()) {
             PacelineException failure = (PacelineException) assertThrows(
