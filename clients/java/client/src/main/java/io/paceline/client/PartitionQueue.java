@@ -159,6 +159,8 @@ final class PartitionQueue {
     private static final class Delivery {
         private final List<Record> records = new ArrayList<>();
         private boolean unknown;
+        /** End of the time for which metadata with another topic id may be out of date; null while the id is the same. */
+        private Deadline doubtUntil;
     }
 
     /**
@@ -227,8 +229,14 @@ final class PartitionQueue {
     private long append(Delivery delivery, Cluster.Route route, Deadline deadline) {
         String operation = "producing to " + topic + "/" + partition;
         if (!topicId.equals(route.topicId())) {
-            throw Failures.of(operation, ErrorCode.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION, "the topic was created again");
+            // The broker that described the topic may be behind. When others agree, the outcome can never be learned.
+            delivery.doubtUntil =
+                    delivery.doubtUntil == null ? Retry.after(cluster.requestTimeout()) : delivery.doubtUntil;
+            throw Failures.of(operation, ErrorCode.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
+                    "the topic was deleted and created again; the deleted topic may have had the record")
+                    .with(!delivery.doubtUntil.isExpired(), false);
         }
+        delivery.doubtUntil = null;
         RecordList list = RecordList.newBuilder().addAllRecords(delivery.records)
                 .setProducerId(producerId).setProducerEpoch(producerEpoch).setBaseSequence(nextSequence).build();
         ProduceRequest request = ProduceRequest.newBuilder()

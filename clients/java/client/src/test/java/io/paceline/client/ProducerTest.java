@@ -1,9 +1,11 @@
 package io.paceline.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.grpc.Status;
 import io.paceline.v1.InitProducerIdResponse;
 import io.paceline.v1.LogServiceGrpc;
 import io.paceline.v1.ProducePartitionResult;
@@ -15,6 +17,8 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -76,6 +80,31 @@ class ProducerTest {
             assertEquals("UNKNOWN_TOPIC_OR_PARTITION", failure.codeName());
             assertTrue(failure.definite());
         }
+    }
+
+    @Test
+    void aTopicThatWasCreatedAgainTakesRecordsSoonAfterAnAttemptWithoutAnAnswer() throws Exception {
+        var answer = ProduceResponse.newBuilder().addPartitions(ProducePartitionResult.newBuilder().setTopic("t")).build();
+        broker.on(LogServiceGrpc.getProduceMethod(), request -> {
+            if (broker.ids.put("t", "another") == null) {
+                throw Status.UNAVAILABLE.withDescription("the connection broke").asRuntimeException();
+            }
+            return answer;
+        });
+        ClientConfig config = ClientConfig.of(broker.address()).withRequestTimeout(Duration.ofSeconds(2));
+        try (PacelineClient impatient = new PacelineClient(config)) {
+            Producer producer = impatient.producer();
+            CompletableFuture<RecordMetadata> unknown = producer.send(record(1));
+            // The delivery time-out is two minutes.
+            PacelineException failure = (PacelineException) assertThrows(
+                    ExecutionException.class, () -> unknown.get(20, TimeUnit.SECONDS)).getCause();
+            assertEquals("UNKNOWN_TOPIC_OR_PARTITION", failure.codeName());
+            assertFalse(failure.definite());
+            assertEquals(0, producer.send(record(2)).get(20, TimeUnit.SECONDS).offset());
+        }
+        List<ProduceRequest> requests = broker.requests(ProduceRequest.class);
+        assertEquals(List.of("id-of-t", "another"),
+                requests.stream().map(one -> one.getPartitions(0).getTopicId()).distinct().toList());
     }
 
     @Test
