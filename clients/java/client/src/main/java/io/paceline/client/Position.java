@@ -73,9 +73,14 @@ final class Position {
         topicId = fetched.topicId;
         if (result.hasDivergingEpoch()) {
             long before = next;
-            moveTo(Math.min(next, result.getDivergingEpoch().getEndOffset()));
+            long end = result.getDivergingEpoch().getEndOffset();
             epoch = result.getDivergingEpoch().getEpoch();
-            throw new TruncatedException(topic, partition, before, next);
+            if (end >= before) {
+                // Nothing that was read is missing; the next fetch names the epoch that the leader knows.
+                return List.of();
+            }
+            moveTo(end);
+            throw new TruncatedException(topic, partition, before, end);
         }
         List<ConsumerRecord> records = new ArrayList<>();
         for (Record record : result.getRecords().getRecordsList()) {

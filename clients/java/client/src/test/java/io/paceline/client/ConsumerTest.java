@@ -4,7 +4,10 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 
+import io.paceline.v1.EpochEndOffset;
+import io.paceline.v1.FetchPartition;
 import io.paceline.v1.FetchPartitionResult;
+import io.paceline.v1.FetchRequest;
 import io.paceline.v1.FetchResponse;
 import io.paceline.v1.LogServiceGrpc;
 import io.paceline.v1.Record;
@@ -70,6 +73,29 @@ class ConsumerTest {
             assertEquals("OFFSET_OUT_OF_RANGE", failure.codeName());
             strict.assign("t", 0, 9L);
             assertEquals(9, strict.poll(Duration.ofSeconds(20)).get(0).offset());
+        }
+    }
+
+    @Test
+    void aLeaderWithoutTheLastEpochIsNoTruncationWhileItHasEveryRecord() throws IOException {
+        try (FakeBroker broker = new FakeBroker(); PacelineClient client = PacelineClient.connect(broker.address())) {
+            broker.topics.put("t", 1);
+            broker.on(LogServiceGrpc.getFetchMethod(), request -> {
+                FetchPartition asked = request.getPartitions(0);
+                var result = FetchPartitionResult.newBuilder().setTopic("t");
+                // The leader of epoch 5 died before it wrote a record.
+                if (asked.hasLastFetchedEpoch() && asked.getLastFetchedEpoch() == 5 && asked.getFetchOffset() == 1) {
+                    result.setDivergingEpoch(EpochEndOffset.newBuilder().setEpoch(3).setEndOffset(1));
+                } else {
+                    result.setRecords(RecordList.newBuilder().addRecords(Record.newBuilder().setOffset(asked.getFetchOffset())));
+                }
+                return FetchResponse.newBuilder().addPartitions(result).build();
+            });
+            Consumer consumer = client.consumer();
+            consumer.assign("t", 0, 0L);
+            assertEquals(0, consumer.poll(Duration.ofSeconds(20)).get(0).offset());
+            assertEquals(1, consumer.poll(Duration.ofSeconds(20)).get(0).offset());
+            assertEquals(3, broker.requests(FetchRequest.class).get(2).getPartitions(0).getLastFetchedEpoch());
         }
     }
 
