@@ -120,14 +120,17 @@ final class Failures {
         String sentence = status.getDescription() == null ? status.getCode().name() : status.getDescription();
         ErrorCode code = ErrorCode.ERROR_CODE_UNKNOWN_SERVER_ERROR;
         boolean retriable = false;
+        boolean refusedByServer = false;
         switch (status.getCode()) {
             case DEADLINE_EXCEEDED -> {
                 code = ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT;
                 retriable = true;
             }
             case RESOURCE_EXHAUSTED -> {
-                // A message over the size limit does not get smaller.
-                boolean size = sentence.contains("exceeds maximum") || sentence.contains("larger than max");
+                // A message over the size limit does not get smaller. Brokers say "larger than max" before they read the
+                // request; gRPC in this process says "exceeds maximum" of an answer.
+                refusedByServer = sentence.contains("larger than max");
+                boolean size = refusedByServer || sentence.contains("exceeds maximum");
                 code = size ? ErrorCode.ERROR_CODE_MESSAGE_TOO_LARGE : ErrorCode.ERROR_CODE_BROKER_NOT_AVAILABLE;
                 retriable = !size;
             }
@@ -142,7 +145,7 @@ final class Failures {
             sentence += ": " + status.getCause().getMessage();
         }
         var details = new PacelineException.Details(operation, sentence, true, false, Duration.ZERO, null, Map.of());
-        return new PacelineException(code, retriable, neverSent(status), details, error);
+        return new PacelineException(code, retriable, refusedByServer || neverSent(status), details, error);
     }
 
     /** Says whether the call ended before there was a connection that could carry the request. */

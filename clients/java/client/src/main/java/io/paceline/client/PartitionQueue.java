@@ -113,12 +113,28 @@ final class PartitionQueue {
                 continue;
             }
             producer.unstick(topic, partition);
-            try {
-                finish(batch, deliver(batch), null);
-            } catch (RuntimeException failure) {
+            send(batch);
+        }
+    }
+
+    /** Delivers a batch; one that the broker or the topic's max.message.bytes refuses is sent again in halves. */
+    private void send(List<Item> batch) {
+        try {
+            finish(batch, deliver(batch), null);
+        } catch (RuntimeException failure) {
+            if (batch.size() > 1 && failure instanceof PacelineException known && isTooLarge(known)) {
+                send(batch.subList(0, batch.size() / 2));
+                send(batch.subList(batch.size() / 2, batch.size()));
+            } else {
                 finish(batch, 0, failure);
             }
         }
+    }
+
+    /** Says whether a batch was refused for its size, and is surely not in the log. */
+    private static boolean isTooLarge(PacelineException failure) {
+        return failure.definite() && (failure.code() == ErrorCode.ERROR_CODE_MESSAGE_TOO_LARGE
+                || failure.code() == ErrorCode.ERROR_CODE_RECORD_LIST_TOO_LARGE);
     }
 
     private synchronized void linger() {

@@ -6,11 +6,13 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.grpc.Status;
+import io.paceline.v1.ErrorCode;
 import io.paceline.v1.InitProducerIdResponse;
 import io.paceline.v1.LogServiceGrpc;
 import io.paceline.v1.ProducePartitionResult;
 import io.paceline.v1.ProduceRequest;
 import io.paceline.v1.ProduceResponse;
+import io.paceline.v1.RecordList;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -70,6 +72,52 @@ class ProducerTest {
         List<ProduceRequest> requests = broker.requests(ProduceRequest.class);
         requests.forEach(request -> assertTrue(request.getSerializedSize() <= LIMIT));
         assertTrue(requests.stream().anyMatch(request -> request.getPartitions(0).getRecords().getRecordsCount() > 1));
+    }
+
+    @Test
+    void aBatchThatIsTooLargeForItsTopicIsSplit() {
+        AtomicLong end = new AtomicLong();
+        broker.on(LogServiceGrpc.getProduceMethod(), request -> {
+            RecordList list = request.getPartitions(0).getRecords();
+            var result = ProducePartitionResult.newBuilder().setTopic("t");
+            if (list.getRecordsList().stream().mapToInt(one -> one.getValue().size()).sum() > 200) {
+                result.getErrorBuilder().setCode(ErrorCode.ERROR_CODE_MESSAGE_TOO_LARGE).setMessage("on purpose");
+            } else if (list.getBaseSequence() != end.get()) {
+                result.getErrorBuilder().setCode(ErrorCode.ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER).setMessage("on purpose");
+            } else {
+                result.setBaseOffset(end.getAndAdd(list.getRecordsCount()));
+            }
+            return ProduceResponse.newBuilder().addPartitions(result).build();
+        });
+        List<CompletableFuture<RecordMetadata>> sent = new ArrayList<>();
+        try (Producer producer = client.producer(ProducerConfig.defaults().withLinger(Duration.ofMillis(50)))) {
+            for (int i = 0; i < 9; i++) {
+                sent.add(producer.send(record(i == 4 ? 300 : 90)));
+            }
+        }
+        for (int i = 0; i < 9; i++) {
+            if (i != 4) {
+                assertEquals(i < 4 ? i : i - 1, sent.get(i).join().offset());
+            }
+        }
+        PacelineException failure =
+                (PacelineException) assertThrows(CompletionException.class, sent.get(4)::join).getCause();
+        assertEquals("MESSAGE_TOO_LARGE", failure.codeName());
+        assertTrue(failure.definite());
+    }
+
+    @Test
+    void aRequestThatTheServerRefusesForItsSizeIsSurelyNotInTheLog() {
+        broker.on(LogServiceGrpc.getProduceMethod(), request -> {
+            throw Status.RESOURCE_EXHAUSTED.withDescription("SERVER: Received message larger than max (9 vs. 8)")
+                    .asRuntimeException();
+        });
+        try (Producer producer = client.producer()) {
+            PacelineException failure = (PacelineException) assertThrows(
+                    CompletionException.class, () -> producer.send(record(9)).join()).getCause();
+            assertEquals("MESSAGE_TOO_LARGE", failure.codeName());
+            assertTrue(failure.definite());
+        }
     }
 
     @Test
