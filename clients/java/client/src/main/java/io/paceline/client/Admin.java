@@ -182,7 +182,12 @@ public final class Admin {
         // One attempt may last until the end, because a repetition is allowed only for calls that surely did nothing.
         return Retry.until(Retry.after(timeout), timeout, cluster::closed, deadline -> {
             if (address.get().isEmpty()) {
-                address.set(cluster.controllerOnce(operation, deadline));
+                try {
+                    address.set(cluster.controllerOnce(operation, deadline));
+                } catch (PacelineException failure) {
+                    // The change itself was not sent.
+                    throw failure.with(failure.retriable(), true);
+                }
             }
             AdminServiceBlockingStub admin =
                     AdminServiceGrpc.newBlockingStub(cluster.channel(address.get())).withDeadline(deadline);

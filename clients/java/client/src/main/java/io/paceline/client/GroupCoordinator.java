@@ -31,7 +31,13 @@ final class GroupCoordinator {
 
     /** Calls the coordinator, found first where it is not known, and learns from its failure. */
     <T> T callOnce(String operation, Deadline deadline, Function<GroupServiceBlockingStub, T> call) {
-        String known = addressOrFind(deadline);
+        String known;
+        try {
+            known = addressOrFind(deadline);
+        } catch (PacelineException failure) {
+            // The call itself was not sent.
+            throw failure.with(failure.retriable(), true);
+        }
         try {
             return Cluster.call(operation, () -> call.apply(
                     GroupServiceGrpc.newBlockingStub(cluster.channel(known)).withDeadline(deadline)));

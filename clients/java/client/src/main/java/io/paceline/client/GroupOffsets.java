@@ -116,7 +116,9 @@ final class GroupOffsets {
                 // The next heartbeat would say the same.
                 member.refused(request.getGenerationId(), failure);
             }
-            throw isLost ? Failures.commitFailed(operation(), failure.getMessage(), failure) : failure;
+            throw isLost
+                    ? Failures.commitFailed(operation(), failure.getMessage(), failure).with(false, failure.definite())
+                    : failure;
         }
     }
 

@@ -18,11 +18,13 @@ final class Retry {
 
     /**
      * Calls attempt until it succeeds, fails for good, or the deadline passes; then it throws the last failure. A local
-     * time-out does not hide the last reason that a server gave. Each attempt gets a deadline of its own.
+     * time-out does not hide the last reason that a server gave, and no later refusal hides that an attempt may have had an
+     * effect. Each attempt gets a deadline of its own.
      */
     static <T> T until(Deadline deadline, Duration requestTimeout, BooleanSupplier closed, Function<Deadline, T> attempt) {
         long pauseMs = FIRST_PAUSE_MS;
         PacelineException lastAnswer = null;
+        boolean definite = true;
         while (true) {
             PacelineException failure;
             try {
@@ -31,15 +33,16 @@ final class Retry {
                 failure = error;
             }
             lastAnswer = failure.details().answered() || lastAnswer == null ? failure : lastAnswer;
+            definite &= failure.definite();
             if (!failure.retriable()) {
-                throw failure;
+                throw failure.with(false, definite);
             }
             long chosenMs = pauseMs / 2 + ThreadLocalRandom.current().nextLong(pauseMs / 2 + 1);
             long askedMs = failure.details().retryAfter().toMillis();
             long allowedMs = leftMs(deadline) - SHORTEST_ATTEMPT_MS;
             if (closed.getAsBoolean() || allowedMs <= askedMs
                     || !sleep(deadline, Math.min(Math.max(chosenMs, askedMs), allowedMs))) {
-                throw lastAnswer.with(lastAnswer.retriable(), lastAnswer.definite() && failure.definite());
+                throw lastAnswer.with(lastAnswer.retriable(), definite);
             }
             pauseMs = Math.min(pauseMs * 3 / 2, LONGEST_PAUSE_MS);
         }

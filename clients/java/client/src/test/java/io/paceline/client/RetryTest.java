@@ -1,12 +1,14 @@
 package io.paceline.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.grpc.Deadline;
 import io.paceline.v1.ErrorCode;
 import java.time.Duration;
+import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 
@@ -33,6 +35,20 @@ class RetryTest {
         assertEquals(1, attempts.get());
         assertEquals("MESSAGE_TOO_LARGE", failure.codeName());
         assertTrue(failure.definite());
+    }
+
+    @Test
+    void aRefusalAfterAnAttemptWithoutAnAnswerIsNotDefinite() {
+        for (ErrorCode last : List.of(ErrorCode.ERROR_CODE_ILLEGAL_GENERATION, ErrorCode.ERROR_CODE_NOT_ENOUGH_REPLICAS)) {
+            AtomicInteger attempts = new AtomicInteger();
+            PacelineException failure = assertThrows(PacelineException.class, () ->
+                    Retry.until(Retry.after(REQUEST), REQUEST, () -> attempts.get() == 2, one -> {
+                        boolean isFirst = attempts.getAndIncrement() == 0;
+                        throw Failures.of("writing", isFirst ? ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT : last, "on purpose");
+                    }));
+            assertEquals(last, failure.code());
+            assertFalse(failure.definite(), last.name());
+        }
     }
 
     @Test
