@@ -71,8 +71,9 @@ final class GroupOffsets {
         } catch (PacelineException failure) {
             return CompletableFuture.failedFuture(failure);
         }
-        newest = newest.handle((nothing, failure) -> null)
-                .thenRunAsync(() -> send(request, Retry.after(ASYNC_TIMEOUT)), threads);
+        // From now on, so that commits do not pile up while the coordinator does not answer.
+        Deadline deadline = Retry.after(ASYNC_TIMEOUT);
+        newest = newest.handle((nothing, failure) -> null).thenRunAsync(() -> send(request, deadline), threads);
         return newest;
     }
 
@@ -101,6 +102,10 @@ final class GroupOffsets {
     }
 
     private void send(CommitOffsetsRequest request, Deadline total) {
+        if (total.isExpired()) {
+            throw Failures.of(operation(), ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT,
+                    "the time was over before earlier commits had ended; this commit was not sent").with(true, true);
+        }
         try {
             coordinator.call(operation(), total, stub -> {
                 CommitOffsetsResponse answer = stub.commitOffsets(request);

@@ -36,6 +36,9 @@ final class FakeGroup {
     /** Errors of the next commits, in the answer. */
     final Queue<ErrorCode> commitErrors = new ConcurrentLinkedQueue<>();
 
+    /** Runs before each commit is answered. */
+    volatile Runnable beforeCommit = () -> { };
+
     private final AtomicInteger memberIds = new AtomicInteger();
 
     FakeGroup(FakeBroker broker) {
@@ -83,6 +86,7 @@ final class FakeGroup {
     }
 
     private CommitOffsetsResponse commit(CommitOffsetsRequest request) {
+        beforeCommit.run();
         refuse(callRefusals);
         ErrorCode code = commitErrors.poll();
         var answer = CommitOffsetsResponse.newBuilder();

@@ -17,6 +17,10 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -189,6 +193,35 @@ class GroupConsumerTest {
         pollUntil(() -> events.size() == 5);
         assertEquals("revoked [t/0, t/1]", events.get(3));
         assertEquals(0, count(HeartbeatRequest.class));
+    }
+
+    @Test
+    void commitsDoNotPileUpWhileTheCoordinatorDoesNotAnswer() {
+        CountDownLatch answering = new CountDownLatch(1);
+        group.beforeCommit = () -> awaitQuietly(answering);
+        try {
+            consumer = client.groupConsumer(config());
+            List<CompletableFuture<Void>> commits = new ArrayList<>();
+            for (long offset = 1; offset <= 50; offset++) {
+                commits.add(consumer.commitAsync(Map.of(FIRST, new OffsetAndMetadata(offset))));
+            }
+            for (CompletableFuture<Void> commit : commits) {
+                // Each commit has five seconds from its call on, not after the one before.
+                var failure = assertThrows(ExecutionException.class, () -> commit.get(20, TimeUnit.SECONDS));
+                assertEquals("REQUEST_TIMED_OUT", ((PacelineException) failure.getCause()).codeName());
+            }
+        } finally {
+            answering.countDown();
+        }
+        assertTrue(count(CommitOffsetsRequest.class) < 50, "most were not sent");
+    }
+
+    private static void awaitQuietly(CountDownLatch latch) {
+        try {
+            latch.await(50, TimeUnit.SECONDS);
+        } catch (InterruptedException ended) {
+            Thread.currentThread().interrupt();
+        }
     }
 
     @Test
