@@ -239,19 +239,24 @@ public final class GroupConsumer implements AutoCloseable {
         return member.identity().generation();
     }
 
-    /** Commits if commits are automatic, leaves the group, and ends the consumer, within the time-out of the configuration. */
+    /** Waits for commits, leaves the group, and ends the consumer, within the time-out of the configuration. */
     @Override
     public void close() {
         close(config.apiTimeout());
     }
 
-    /** Commits if commits are automatic, leaves the group, and ends the consumer. A static member does not leave. */
+    /**
+     * Waits for earlier commits, commits if commits are automatic, leaves the group, and ends the consumer. A static member
+     * does not leave.
+     */
     public void close(Duration timeout) {
         if (closed) {
             return;
         }
         try {
-            if (!member.topics().isEmpty()) {
+            if (member.topics().isEmpty()) {
+                endCommits(timeout);
+            } else {
                 membership.leave(timeout);
             }
         } finally {
@@ -259,6 +264,20 @@ public final class GroupConsumer implements AutoCloseable {
             if (heartbeats != null) {
                 heartbeats.close();
             }
+        }
+    }
+
+    /** Waits for earlier commits, then commits if commits are automatic. It does not throw. */
+    private void endCommits(Duration timeout) {
+        Deadline deadline = Retry.after(timeout);
+        try {
+            offsets.awaitEarlier(deadline);
+            Map<TopicPartition, OffsetAndMetadata> consumed = reader.consumed();
+            if (config.autoCommit() && !consumed.isEmpty() && generation() >= 0) {
+                offsets.commit(consumed, deadline);
+            }
+        } catch (PacelineException failure) {
+            warnings.log(failure);
         }
     }
 
@@ -285,15 +304,7 @@ public final class GroupConsumer implements AutoCloseable {
 
         @Override
         public void commitBeforeRevocation(Duration timeout) {
-            Map<TopicPartition, OffsetAndMetadata> consumed = reader.consumed();
-            if (!config.autoCommit() || consumed.isEmpty() || generation() < 0) {
-                return;
-            }
-            try {
-                offsets.commit(consumed, Retry.after(timeout));
-            } catch (PacelineException failure) {
-                warnings.log(failure);
-            }
+            endCommits(timeout);
         }
     }
 }

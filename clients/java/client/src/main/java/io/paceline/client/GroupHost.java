@@ -11,6 +11,6 @@ interface GroupHost {
     /** Reads exactly these partitions. */
     void take(Set<TopicPartition> partitions);
 
-    /** Commits before partitions are given up, if commits are automatic. It does not throw. */
+    /** Before partitions are given up, waits for earlier commits and commits if commits are automatic. It does not throw. */
     void commitBeforeRevocation(Duration timeout);
 }

@@ -44,6 +44,16 @@ final class GroupOffsets {
     /** Commits after everything that was committed before, and waits. */
     void commit(Map<TopicPartition, OffsetAndMetadata> offsets, Deadline deadline) {
         CommitOffsetsRequest request = request(offsets);
+        awaitEarlier(deadline);
+        send(request, deadline);
+    }
+
+    /**
+     * Waits until every earlier commit has ended, with success or not.
+     *
+     * @throws PacelineException REQUEST_TIMED_OUT when the time is over first
+     */
+    void awaitEarlier(Deadline deadline) {
         CompletableFuture<Void> before;
         synchronized (this) {
             before = newest;
@@ -60,7 +70,6 @@ final class GroupOffsets {
         } catch (ExecutionException impossible) {
             throw new IllegalStateException(impossible);
         }
-        send(request, deadline);
     }
 
     /** Commits without waiting, for the member and the generation of this moment. */

@@ -198,7 +198,7 @@ class GroupConsumerTest {
     @Test
     void commitsDoNotPileUpWhileTheCoordinatorDoesNotAnswer() {
         CountDownLatch answering = new CountDownLatch(1);
-        group.beforeCommit = () -> awaitQuietly(answering);
+        group.beforeCommit = () -> awaitQuietly(answering, 50_000);
         try {
             consumer = client.groupConsumer(config());
             List<CompletableFuture<Void>> commits = new ArrayList<>();
@@ -216,12 +216,34 @@ class GroupConsumerTest {
         assertTrue(count(CommitOffsetsRequest.class) < 50, "most were not sent");
     }
 
-    private static void awaitQuietly(CountDownLatch latch) {
+    private static void awaitQuietly(CountDownLatch latch, long limitMs) {
         try {
-            latch.await(50, TimeUnit.SECONDS);
+            latch.await(limitMs, TimeUnit.MILLISECONDS);
         } catch (InterruptedException ended) {
             Thread.currentThread().interrupt();
         }
+    }
+
+    @Test
+    void partitionsAreGivenUpAfterTheCommitsThatWereCalledBefore() {
+        CountDownLatch impossible = new CountDownLatch(1);
+        group.beforeCommit = () -> awaitQuietly(impossible, 300);
+        open(config());
+        pollUntil(() -> read.size() == 20);
+        consumer.commitAsync(Map.of(FIRST, new OffsetAndMetadata(3)));
+        int joins = count(JoinGroupRequest.class);
+        group.heartbeatRefusals.add(ErrorCode.ERROR_CODE_REBALANCE_IN_PROGRESS);
+        pollUntil(() -> count(JoinGroupRequest.class) > joins);
+        assertEquals(Map.of(FIRST, 3L), group.committed);
+        pollUntil(() -> consumer.generation() == 2 && events.size() == 3);
+        CompletableFuture<Void> last = consumer.commitAsync(Map.of(FIRST, new OffsetAndMetadata(4)));
+        consumer.close();
+        assertTrue(last.isDone() && !last.isCompletedExceptionally());
+        assertEquals(Map.of(FIRST, 4L), group.committed);
+        consumer = client.groupConsumer(config());
+        consumer.commitAsync(Map.of(FIRST, new OffsetAndMetadata(5)));
+        consumer.close();
+        assertEquals(Map.of(FIRST, 5L), group.committed);
     }
 
     @Test
