@@ -132,6 +132,8 @@ public final class Admin {
     /**
      * Gives every event of the cluster from now on to {@code handle}, until it returns false, the thread is interrupted, or
      * the client is closed. After the death of a process it connects to another and resumes behind the last event.
+     *
+     * @throws PacelineException when the controller refuses for good, or no controller was found for 30 s
      */
     public void watchEvents(Predicate<ClusterEvent> handle) {
         String cursor = "";
@@ -144,6 +146,10 @@ public final class Admin {
                     return;
                 }
             } catch (StatusRuntimeException broken) {
+                PacelineException failure = Failures.ofCall("watching events", broken);
+                if (!failure.retriable()) {
+                    throw failure;
+                }
                 // The stream is opened again at the controller that is active by then.
             }
             cursor = next.get();

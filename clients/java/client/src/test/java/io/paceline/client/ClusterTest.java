@@ -1,10 +1,15 @@
 package io.paceline.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 
+import io.paceline.v1.ErrorCode;
+import io.paceline.v1.MetadataServiceGrpc;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.List;
+import java.util.Map;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -32,6 +37,18 @@ class ClusterTest {
             broker.leaderEpoch = 0;
             assertEquals(FakeBroker.END,
                     client.admin().listOffset("t", 0, OffsetSpec.latest(), Duration.ofSeconds(20)).orElseThrow());
+        }
+    }
+
+    @Test
+    void aRefusalForGoodEndsTheWatchOfEvents() {
+        broker.on(MetadataServiceGrpc.getWatchEventsMethod(), request -> {
+            throw FakeBroker.refusal(ErrorCode.ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED, Map.of());
+        });
+        try (PacelineClient client = PacelineClient.connect(broker.address())) {
+            PacelineException failure = assertTimeoutPreemptively(Duration.ofSeconds(20), () ->
+                    assertThrows(PacelineException.class, () -> client.admin().watchEvents(event -> true)));
+            assertEquals("CLUSTER_AUTHORIZATION_FAILED", failure.codeName());
         }
     }
 
