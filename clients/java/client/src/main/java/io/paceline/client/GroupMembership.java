@@ -44,6 +44,8 @@ final class GroupMembership {
     private ListenableFuture<JoinGroupResponse> join;
     private ListenableFuture<SyncGroupResponse> sync;
     private boolean prepared;
+    /** The listener runs, or has thrown. */
+    private boolean inListener;
     private Set<String> joinedTopics = Set.of();
     private long quietUntilNanos = System.nanoTime();
 
@@ -66,10 +68,11 @@ final class GroupMembership {
     /**
      * Takes part in a rebalance, if there is one; returns whether the member has its partitions before the deadline.
      *
-     * @throws PacelineException when the coordinator refuses this member for good
+     * @throws PacelineException when the coordinator refuses this member for good, and whatever the listener throws
      */
     boolean poll(Deadline deadline) {
         state.polled();
+        inListener = false;
         while (state.needsJoin()) {
             try {
                 if (!step(deadline)) {
@@ -77,6 +80,9 @@ final class GroupMembership {
                 }
                 warnings.clear();
             } catch (PacelineException failure) {
+                if (inListener) {
+                    throw failure; // It says nothing about this membership.
+                }
                 noteFailure(failure);
                 if (deadline.isExpired()) {
                     return false;
@@ -171,7 +177,7 @@ final class GroupMembership {
         }
         Consumer<Set<TopicPartition>> notify = wasLost ? listener::onPartitionsLost : listener::onPartitionsRevoked;
         try {
-            notify.accept(owned);
+            callListener(notify, owned);
         } finally {
             host.take(Set.of());
         }
@@ -226,7 +232,13 @@ final class GroupMembership {
         state.assigned(joinedTopics);
         prepared = false;
         host.take(assigned);
-        listener.onPartitionsAssigned(assigned);
+        callListener(listener::onPartitionsAssigned, assigned);
+    }
+
+    private void callListener(Consumer<Set<TopicPartition>> notify, Set<TopicPartition> partitions) {
+        inListener = true;
+        notify.accept(partitions);
+        inListener = false;
     }
 
     // Leaving

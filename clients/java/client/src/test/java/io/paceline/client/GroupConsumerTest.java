@@ -271,6 +271,22 @@ class GroupConsumerTest {
     }
 
     @Test
+    void pollThrowsWhatTheListenerThrowsAndTheMemberKeepsItsPlace() {
+        consumer = client.groupConsumer(config());
+        consumer.subscribe(List.of("t"), new ConsumerRebalanceListener() {
+            @Override
+            public void onPartitionsAssigned(Set<TopicPartition> partitions) {
+                // For example a commit of another consumer.
+                throw Failures.of("committing", ErrorCode.ERROR_CODE_ILLEGAL_GENERATION, "on purpose");
+            }
+        });
+        assertThrows(CommitFailedException.class, () -> pollUntil(() -> !consumer.assignment().isEmpty()));
+        pollUntil(() -> read.size() == 20);
+        assertEquals(1, consumer.generation());
+        consumer.commitSync();
+    }
+
+    @Test
     void aMemberThatDoesNotPollLeavesAndItsNextPollJoinsAgain() throws InterruptedException {
         open(config().withMaxPollInterval(Duration.ofSeconds(1)));
         pollUntil(() -> read.size() == 20);
