@@ -234,10 +234,11 @@ public final class Consumer {
     private Supplier<Position.Fetched> lookUp(String topic, int partition, OffsetSpec start) {
         return () -> {
             Deadline deadline = Retry.after(cluster.requestTimeout());
+            // The end comes first: a record that is written between the calls is not skipped.
+            boolean isTime = start.spec == io.paceline.v1.OffsetSpec.OFFSET_SPEC_TIMESTAMP;
+            long end = isTime ? admin.listOffset(topic, partition, OffsetSpec.latest(), deadline).orElseThrow() : 0;
             OptionalLong offset = admin.listOffset(topic, partition, start, deadline);
-            return new Position.Fetched(offset.isPresent()
-                    ? offset.getAsLong()
-                    : admin.listOffset(topic, partition, OffsetSpec.latest(), deadline).orElseThrow(), null, 0, "");
+            return new Position.Fetched(offset.orElse(end), null, 0, "");
         };
     }
 

@@ -9,14 +9,18 @@ import io.paceline.v1.FetchPartition;
 import io.paceline.v1.FetchPartitionResult;
 import io.paceline.v1.FetchRequest;
 import io.paceline.v1.FetchResponse;
+import io.paceline.v1.ListOffsetsPartitionResult;
+import io.paceline.v1.ListOffsetsResponse;
 import io.paceline.v1.LogServiceGrpc;
 import io.paceline.v1.Record;
 import io.paceline.v1.RecordList;
 import java.io.IOException;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
 import org.junit.jupiter.api.Test;
 
 class ConsumerTest {
@@ -96,6 +100,26 @@ class ConsumerTest {
             assertEquals(0, consumer.poll(Duration.ofSeconds(20)).get(0).offset());
             assertEquals(1, consumer.poll(Duration.ofSeconds(20)).get(0).offset());
             assertEquals(3, broker.requests(FetchRequest.class).get(2).getPartitions(0).getLastFetchedEpoch());
+        }
+    }
+
+    @Test
+    void aRecordThatIsWrittenWhileATimeIsLookedUpIsNotSkipped() throws IOException {
+        try (FakeBroker broker = new FakeBroker(); PacelineClient client = PacelineClient.connect(broker.address())) {
+            broker.topics.put("t", 1);
+            AtomicLong end = new AtomicLong(7);
+            broker.on(LogServiceGrpc.getListOffsetsMethod(), request -> {
+                var found = ListOffsetsPartitionResult.newBuilder();
+                if (request.getPartitions(0).getSpec() == io.paceline.v1.OffsetSpec.OFFSET_SPEC_TIMESTAMP) {
+                    end.incrementAndGet(); // The first record of that time is written after the answer.
+                } else {
+                    found.setOffset(end.get());
+                }
+                return ListOffsetsResponse.newBuilder().addPartitions(found).build();
+            });
+            Consumer consumer = client.consumer();
+            consumer.assign("t", 0, OffsetSpec.at(Instant.now()));
+            assertEquals(7, consumer.poll(Duration.ofSeconds(20)).get(0).offset());
         }
     }
 
