@@ -189,14 +189,19 @@ final class Cluster implements AutoCloseable {
         return answer.getTopics(0);
     }
 
-    /** Learns the leaders of a topic again. */
+    /** Learns the leaders of a topic again; a broker that is behind cannot replace a leader by one of an older epoch. */
     private Topic refresh(Deadline deadline, String name) {
         TopicDescription description = describeTopicOnce(deadline, name);
         synchronized (this) {
+            Topic before = topics.get(name);
+            boolean isSame = before != null && before.id.equals(description.getTopicId());
             Map<Integer, Leader> leaders = new HashMap<>();
             for (PartitionDescription partition : description.getPartitionsList()) {
                 String address = brokers.get(partition.getLeader());
-                if (partition.hasLeader() && address != null) {
+                Leader known = isSame ? before.leaders.get(partition.getPartition()) : null;
+                if (known != null && known.epoch > partition.getLeaderEpoch()) {
+                    leaders.put(partition.getPartition(), known);
+                } else if (partition.hasLeader() && address != null) {
                     leaders.put(partition.getPartition(), new Leader(address, partition.getLeaderEpoch()));
                 }
             }
@@ -206,33 +211,34 @@ final class Cluster implements AutoCloseable {
         }
     }
 
-    /** Returns the number of partitions, from memory while it is young: a topic can get more. */
-    int partitionCount(Deadline deadline, String name) {
+    /** Returns what is known of a topic, or null; when it is old, one caller asks again. */
+    private Topic known(Deadline deadline, String name) {
         Topic known;
-        boolean isOld;
         synchronized (this) {
             known = topics.get(name);
-            isOld = known != null && System.nanoTime() - known.askedNanos >= metadataMaxAge.toNanos();
-            if (isOld) {
-                topics.put(name, known.askedNow()); // One caller asks; the others use the known number meanwhile.
+            if (known == null || System.nanoTime() - known.askedNanos < metadataMaxAge.toNanos()) {
+                return known;
             }
+            topics.put(name, known.askedNow());
         }
-        if (isOld) {
-            try {
-                return refresh(deadline.minimum(Retry.after(ASK_TIMEOUT)), name).partitionCount;
-            } catch (PacelineException failure) {
-                return known.partitionCount;
-            }
+        try {
+            return refresh(deadline.minimum(Retry.after(ASK_TIMEOUT)), name);
+        } catch (PacelineException failure) {
+            return known;
         }
+    }
+
+    /** Returns the number of partitions, from memory while it is young: a topic can get more. */
+    int partitionCount(Deadline deadline, String name) {
+        Topic known = known(deadline, name);
         return (known != null ? known : retry(deadline, one -> refresh(one, name))).partitionCount;
     }
 
     /** Runs one attempt of a call at the leader of a partition and learns from its failure. */
     <T> T onLeader(Deadline deadline, String topic, int partition, Function<Route, T> call) {
-        Topic known;
+        Topic known = known(deadline, topic);
         Leader leader;
         synchronized (this) {
-            known = topics.get(topic);
             leader = known == null ? null : known.leaders.get(partition);
         }
         if (leader == null) {

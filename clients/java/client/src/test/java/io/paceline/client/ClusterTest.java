@@ -66,6 +66,25 @@ class ClusterTest {
     }
 
     @Test
+    void leadersAreAskedForAgainWhenTheMetadataIsOld() {
+        try (Cluster young = new Cluster(ClientConfig.of(broker.address()));
+                Cluster old = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO)) {
+            assertEquals(List.of(5, 5), List.of(leaderEpoch(young), leaderEpoch(old)));
+            broker.leaderEpoch = 6;
+            assertEquals(List.of(5, 6), List.of(leaderEpoch(young), leaderEpoch(old)));
+            // A broker that is behind.
+            broker.leaderEpoch = 4;
+            assertEquals(6, leaderEpoch(old));
+            broker.ids.put("t", "another");
+            assertEquals(4, leaderEpoch(old));
+        }
+    }
+
+    private static int leaderEpoch(Cluster cluster) {
+        return cluster.onLeader(Retry.after(Duration.ofSeconds(20)), "t", 0, route -> route.leader().epoch());
+    }
+
+    @Test
     void theKnownNumberOfPartitionsIsUsedWhileNoBrokerAnswers() {
         try (Cluster cluster = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO)) {
             broker.topics.put("t", 3);
