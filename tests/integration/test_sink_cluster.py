@@ -1,5 +1,6 @@
 """The sink against a real cluster: staging, commits, and leaders and controllers killed between the steps."""
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 
 PARTITIONS = 3
 ROWS = 6_000
+FULL_ROUND_BYTES = appender_module.ROUND_BYTES
 STEPS = ["list", "decide", "read decision", "append", "append 1", "append 3", "done"]
 
 
@@ -186,3 +188,27 @@ def test_tasks_at_least_once_survive_a_dead_leader(cluster: LocalCluster, topic:
         assert found == of_partitions(ROWS)
     finally:
         cluster.restart(victim)
+
+
+def test_large_batches_for_many_partitions_of_a_leader_do_not_exceed_the_request_limit(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appender_module, "ROUND_BYTES", FULL_ROUND_BYTES)
+    count, value_bytes = 12, 900_000
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("one-leader", assignments=[[1]] * count, configs={"min.insync.replicas": "1"})])
+    chosen = parse_write_options(
+        {
+            "paceline.bootstrap.servers": cluster.bootstrap,
+            "topic": "one-leader",
+            "paceline.batch.size": "1000000",
+            "paceline.delivery.timeout.ms": "15000",
+        }
+    )
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "value": pa.array([os.urandom(value_bytes) for _ in range(count)], pa.binary()),
+            "partition": pa.array(range(count), pa.int32()),
+        }
+    )
+    assert write_task(chosen, ("value", "partition"), iter([rows]), "").records == count

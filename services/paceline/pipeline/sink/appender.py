@@ -22,7 +22,8 @@ from paceline.v1 import log_service_pb2
 
 ROUND_BYTES: Final = 4 * 1024 * 1024
 """Size at which the queued batches go to the sending thread; `append` then waits for the previous round."""
-MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
+MAX_REQUEST_BYTES: Final = 3 * 1024 * 1024
+"""Maximum size of the batches in a request; brokers refuse requests above 4 MiB (``socket.request.max.bytes``)."""
 
 T = TypeVar("T")
 
