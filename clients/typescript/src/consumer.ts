@@ -50,7 +50,7 @@ interface Position {
   start: Place | undefined;
   /** Leader epoch under which records were last read; undefined before the first. */
   epoch: number | undefined;
-  /** Id of the topic that records were read from; undefined before the first fetch. */
+  /** Id of the topic that the position belongs to, confirmed by an answer; undefined before the first. */
   topicId: string | undefined;
   fetching: Promise<void> | undefined;
   outcome: Outcome | undefined;
@@ -282,10 +282,6 @@ export class Consumer {
     }
     const operation = `reading ${topic}/${partition} from offset ${position.next}`;
     return this.client.onLeader(topic, partition, limit, async (connection, leader, topicId) => {
-      position.topicId ??= topicId;
-      if (position.topicId !== topicId) {
-        throw new PacelineError(operation, "OFFSET_OUT_OF_RANGE", "the topic was created again: the position is of the old one");
-      }
       const answer = await connection.unary(
         operation,
         LogService.method.fetch,
@@ -311,6 +307,11 @@ export class Consumer {
       const [result] = answer.partitions;
       if (result === undefined) throw new PacelineError(operation, "UNKNOWN_SERVER_ERROR", "the answer has no partition");
       throwPartitionError(operation, result.error);
+      // Only an answer proves that the topic has this id now: metadata may still be those of a deleted topic.
+      position.topicId ??= topicId;
+      if (position.topicId !== topicId) {
+        throw new PacelineError(operation, "OFFSET_OUT_OF_RANGE", "the topic was created again: the position is of the old one");
+      }
       return { result, leaderEpoch: leader.epoch };
     });
   }

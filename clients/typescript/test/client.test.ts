@@ -204,6 +204,31 @@ test("a divergence behind the position removes nothing and is not reported", asy
   assert.equal(broker.divergingOnce, undefined);
 });
 
+test("metadata of a deleted topic do not reset a position in the new one", async () => {
+  broker.values[0]!.push(..."abcde");
+  broker.oldTopicIds.push("deleted", "deleted");
+  using consumer = client.consumer();
+  consumer.assign("t", 0, 3n);
+  assert.deepEqual((await consumer.poll({ timeoutMs: 10_000 })).map(({ offset }) => offset), [3n, 4n]);
+  assert.deepEqual(new Set(broker.fetches.map((request) => request.partitions[0]!.topicId)), new Set(["deleted", "topic-id"]));
+});
+
+test("a topic that was created again is read from its beginning", async () => {
+  broker.values[0]!.push(..."abc");
+  using consumer = client.consumer();
+  consumer.assign("t", 0);
+  assert.equal((await consumer.poll({ timeoutMs: 10_000 })).length, 3);
+  broker.topicId = "new";
+  broker.values[0]!.splice(0, 3, ..."vwxyz");
+  broker.divergingOnce = { epoch: 0, endOffset: 5n };
+  const values: string[] = [];
+  const end = performance.now() + 20_000;
+  while (values.length < 5 && performance.now() < end) {
+    for (const { value } of await consumer.poll()) values.push(Buffer.from(value!).toString());
+  }
+  assert.deepEqual(values, [..."vwxyz"]);
+});
+
 test("an address where no process listens is a definite failure", async () => {
   const away = new Client({ bootstrap: "127.0.0.1:1", onRetry: () => undefined });
   const failure = await away.admin.createTopic({ name: "x" }, { timeoutMs: 300 }).catch((error: unknown) => error);

@@ -36,6 +36,10 @@ export class FakeBroker {
   readonly obstacles: Obstacle[] = [];
   readonly fetches: FetchRequest[] = [];
   divergingOnce: { epoch: number; endOffset: bigint } | undefined;
+  /** Id of the topic; a fetch with another id is refused. */
+  topicId = "topic-id";
+  /** Ids that the next descriptions of the topic have instead: metadata that are behind. */
+  readonly oldTopicIds: string[] = [];
   private readonly server = new Server();
   private readonly known = new Map<string, bigint>();
   private nextProducerId = 100n;
@@ -56,7 +60,7 @@ export class FakeBroker {
         name === this.topic && this.values.length > 0
           ? {
               name,
-              topicId: "topic-id",
+              topicId: this.oldTopicIds.shift() ?? this.topicId,
               partitions: this.values.map((_, partition) => ({ partition, leader: 1, leaderEpoch: 5, replicas: [1], isr: [1] })),
             }
           : { name, error: { code: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message: "no such topic" } },
@@ -99,6 +103,9 @@ export class FakeBroker {
     this.fetches.push(request);
     const asked = request.partitions[0]!;
     const place = { topic: asked.topic, partition: asked.partition };
+    if (asked.topicId !== this.topicId) {
+      return { partitions: [{ ...place, error: { code: ErrorCode.INCONSISTENT_TOPIC_ID, message: "another topic" } }] };
+    }
     const divergingEpoch = this.divergingOnce;
     if (divergingEpoch !== undefined && asked.lastFetchedEpoch !== undefined) {
       this.divergingOnce = undefined;
