@@ -212,12 +212,11 @@ export class Consumer {
     }
   }
 
-  /** Move the records of finished fetches to the buffer. Throw a failure only when there are no records. */
+  /** Move the records of finished fetches to the buffer, or throw a failure and leave them to the next poll. */
   private collect(): void {
     const finished = [...this.positions.values()].filter((position) => position.outcome !== undefined);
-    for (const position of finished.filter(({ outcome }) => outcome?.result !== undefined)) this.accept(position);
-    if (this.buffer.length > 0) return;
-    for (const position of finished.filter(({ outcome }) => outcome !== undefined)) {
+    // Failures come first: behind partitions that always have records they would wait for ever.
+    for (const position of finished.filter(({ outcome }) => outcome?.result === undefined)) {
       const error = position.outcome?.error;
       position.outcome = undefined;
       if (error instanceof PacelineError && error.code === "OFFSET_OUT_OF_RANGE" && this.config.reset !== "error") {
@@ -228,6 +227,7 @@ export class Consumer {
         throw error;
       }
     }
+    for (const position of finished.filter(({ outcome }) => outcome !== undefined)) this.accept(position);
   }
 
   /** Move the position behind the records of an answer. */

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
 import { Client, configFromEnvironment, PacelineError, TruncatedError } from "paceline";
 import { ErrorCode } from "../src/gen/paceline/v1/errors_pb.js";
 import type { RecordList } from "../src/gen/paceline/v1/record_pb.js";
@@ -227,6 +228,27 @@ test("a topic that was created again is read from its beginning", async () => {
     for (const { value } of await consumer.poll()) values.push(Buffer.from(value!).toString());
   }
   assert.deepEqual(values, [..."vwxyz"]);
+});
+
+test("a partition that failed is reported and read on beside partitions that always have records", async () => {
+  broker.values[1]!.push("a");
+  broker.fetchErrors.set(1, ErrorCode.CORRUPT_MESSAGE);
+  using consumer = client.consumer();
+  consumer.assign("t", 0);
+  await consumer.poll({ timeoutMs: 0 });
+  const seen: (number | string)[] = [];
+  for (let round = 0; round < 20 && !seen.includes(1); round++) {
+    broker.values[0]!.push("always");
+    broker.values[2]!.push("always");
+    await pause(30); // One of the busy partitions has been fetched when a poll begins, the other when it has ended.
+    if (round === 1) for (const partition of [1, 2]) consumer.assign("t", partition);
+    const records = await consumer.poll({ timeoutMs: 10_000 }).catch((error: unknown) => {
+      seen.push((error as PacelineError).code);
+      return [];
+    });
+    seen.push(...records.map(({ partition }) => partition));
+  }
+  assert.deepEqual(seen.filter((one) => one !== 0 && one !== 2), ["CORRUPT_MESSAGE", 1]);
 });
 
 test("an address where no process listens is a definite failure", async () => {

@@ -35,6 +35,8 @@ export class FakeBroker {
   readonly values: string[][];
   readonly obstacles: Obstacle[] = [];
   readonly fetches: FetchRequest[] = [];
+  /** Error of a partition's next fetch, by partition. */
+  readonly fetchErrors = new Map<number, ErrorCode>();
   divergingOnce: { epoch: number; endOffset: bigint } | undefined;
   /** Id of the topic; a fetch with another id is refused. */
   topicId = "topic-id";
@@ -105,6 +107,11 @@ export class FakeBroker {
     const place = { topic: asked.topic, partition: asked.partition };
     if (asked.topicId !== this.topicId) {
       return { partitions: [{ ...place, error: { code: ErrorCode.INCONSISTENT_TOPIC_ID, message: "another topic" } }] };
+    }
+    const code = this.fetchErrors.get(asked.partition);
+    if (code !== undefined) {
+      this.fetchErrors.delete(asked.partition);
+      return { partitions: [{ ...place, error: { code, message: "on purpose" } }] };
     }
     const divergingEpoch = this.divergingOnce;
     if (divergingEpoch !== undefined && asked.lastFetchedEpoch !== undefined) {
