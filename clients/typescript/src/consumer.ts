@@ -219,13 +219,7 @@ export class Consumer {
     for (const position of finished.filter(({ outcome }) => outcome?.result === undefined)) {
       const error = position.outcome?.error;
       position.outcome = undefined;
-      if (error instanceof PacelineError && error.code === "OFFSET_OUT_OF_RANGE" && this.config.reset !== "error") {
-        position.start = this.config.reset;
-        position.epoch = undefined;
-        position.topicId = undefined;
-      } else if (error !== undefined && !(error instanceof PacelineError && isRepeatable(error))) {
-        throw error;
-      }
+      if (error !== undefined && !(error instanceof PacelineError && isRepeatable(error))) throw error;
     }
     for (const position of finished.filter(({ outcome }) => outcome !== undefined)) this.accept(position);
   }
@@ -266,7 +260,15 @@ export class Consumer {
     try {
       position.outcome = await this.client.retry(limit, (within) => this.fetchOnce(position, within));
     } catch (error) {
-      position.outcome = { error };
+      if (error instanceof PacelineError && error.code === "OFFSET_OUT_OF_RANGE" && this.config.reset !== "error") {
+        // At once: until the next poll a group could commit the old offset, for a topic that was created again.
+        position.start = this.config.reset;
+        position.epoch = undefined;
+        position.topicId = undefined;
+        position.outcome = {};
+      } else {
+        position.outcome = { error };
+      }
     } finally {
       position.fetching = undefined;
     }

@@ -251,6 +251,19 @@ test("a partition that failed is reported and read on beside partitions that alw
   assert.deepEqual(seen.filter((one) => one !== 0 && one !== 2), ["CORRUPT_MESSAGE", 1]);
 });
 
+test("a position that is out of range is forgotten before the next poll", async () => {
+  using consumer = client.consumer();
+  consumer.assign("t", 0, 3n);
+  broker.fetchErrors.set(0, ErrorCode.OFFSET_OUT_OF_RANGE);
+  await consumer.poll({ timeoutMs: 0 }); // Begins the fetch, and does not wait for its answer.
+  const end = performance.now() + 20_000;
+  while (consumer.position("t", 0) !== undefined && performance.now() < end) await pause(5);
+  assert.equal(consumer.position("t", 0), undefined);
+  assert.deepEqual(consumer.consumed(), []);
+  broker.values[0]!.push("a");
+  assert.deepEqual((await consumer.poll({ timeoutMs: 10_000 })).map(({ offset }) => offset), [0n]);
+});
+
 test("an address where no process listens is a definite failure", async () => {
   const away = new Client({ bootstrap: "127.0.0.1:1", onRetry: () => undefined });
   const failure = await away.admin.createTopic({ name: "x" }, { timeoutMs: 300 }).catch((error: unknown) => error);
