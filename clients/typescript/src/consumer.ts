@@ -2,7 +2,7 @@ import type { Place } from "./admin.js";
 import { isRepeatable, type Client } from "./client.js";
 import { PacelineError, throwPartitionError, TruncatedError } from "./errors.js";
 import { FetchFormat, LogService, type FetchPartitionResult } from "./gen/paceline/v1/log_service_pb.js";
-import { Limit, type CallOptions } from "./limit.js";
+import { Limit, turn, type CallOptions } from "./limit.js";
 
 /** What happens when a position is out of range: continue at an end of the log, or throw OFFSET_OUT_OF_RANGE. */
 export type ResetPolicy = "earliest" | "latest" | "error";
@@ -200,6 +200,7 @@ export class Consumer {
       for (const position of this.positions.values()) {
         if (position.outcome === undefined) position.fetching ??= this.fetch(position);
       }
+      if (limit.leftMs === 0) await turn(); // A program may poll in a loop that does not wait.
       this.collect();
       if (this.buffer.length > 0 || limit.leftMs === 0 || this.isWoken) {
         this.isWoken = false;

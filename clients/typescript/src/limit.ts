@@ -6,6 +6,11 @@ export interface CallOptions {
   timeoutMs?: number | undefined;
 }
 
+/** Let the event loop take a turn, without which no answer arrives. */
+export function turn(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
+}
+
 /** How long an operation may take, and the signal that ends it early. */
 export class Limit {
   private constructor(

@@ -264,6 +264,18 @@ test("a position that is out of range is forgotten before the next poll", async 
   assert.deepEqual((await consumer.poll({ timeoutMs: 10_000 })).map(({ offset }) => offset), [0n]);
 });
 
+test("a loop of polls that do not wait reads records", async () => {
+  broker.values[0]!.push("a");
+  using consumer = client.consumer();
+  consumer.assign("t", 0);
+  const offsets: bigint[] = [];
+  const end = performance.now() + 20_000;
+  while (offsets.length === 0 && performance.now() < end) {
+    for (const { offset } of await consumer.poll({ timeoutMs: 0 })) offsets.push(offset);
+  }
+  assert.deepEqual(offsets, [0n]);
+});
+
 test("an address where no process listens is a definite failure", async () => {
   const away = new Client({ bootstrap: "127.0.0.1:1", onRetry: () => undefined });
   const failure = await away.admin.createTopic({ name: "x" }, { timeoutMs: 300 }).catch((error: unknown) => error);

@@ -85,6 +85,15 @@ test("a rebalance commits, revokes and assigns again, and no record is read twic
   assert.deepEqual([member.memberId, member.generation, offsets.length], ["member-1", 2, 20]);
 });
 
+test("a member that polls in a loop without waiting joins and reads", async () => {
+  const member = open();
+  const end = performance.now() + 20_000;
+  while (offsets.length < 20 && performance.now() < end) {
+    for (const { offset } of await member.poll({ timeoutMs: 0 })) offsets.push(offset);
+  }
+  assert.equal(offsets.length, 20);
+});
+
 test("a membership that the coordinator forgot is lost, and nothing is committed", async () => {
   const member = open({ autoCommit: true, autoCommitIntervalMs: 3_600_000 });
   await pollUntil(() => offsets.length === 20);

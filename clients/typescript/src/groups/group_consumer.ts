@@ -1,7 +1,7 @@
 import type { Client } from "../client.js";
 import { Consumer, type ConsumerRecord, type PollOptions } from "../consumer.js";
 import { PacelineError } from "../errors.js";
-import { Limit, type CallOptions } from "../limit.js";
+import { Limit, turn, type CallOptions } from "../limit.js";
 import { bytewise, type TopicPartition } from "./assignors.js";
 import { groupSettings, type GroupConfig, type GroupSettings, type RebalanceListener } from "./config.js";
 import { GroupCoordinator } from "./coordinator.js";
@@ -122,7 +122,7 @@ export class GroupConsumer {
         await this.reader.ready(limit.within(Math.min(1_000, this.settings.maxPollIntervalMs / 2)));
         if (this.reader.hasRecords && !this.membership.needsPoll) return;
       }
-      if (limit.leftMs === 0) return;
+      if (limit.leftMs === 0) return turn(); // A program may poll in a loop that does not wait.
     }
   }
 
