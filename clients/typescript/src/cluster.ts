@@ -173,7 +173,9 @@ export class Cluster {
   /** Follow the hint of a failure, or forget the address of the leader that failed, so that the next attempt asks again. */
   learnFrom(error: PacelineError, topic: string, partition: number, used: Leader): void {
     const state = this.topics.get(topic);
-    if (!error.refresh || state === undefined || state.leaders.get(partition) !== used) return;
+    // Epochs begin again when a topic is created again: an epoch that is too new may be that of the deleted topic.
+    const isOld = error.refresh || error.code === "UNKNOWN_LEADER_EPOCH";
+    if (!isOld || state === undefined || state.leaders.get(partition) !== used) return;
     const hint = error.leader;
     const address = hintAddress(hint);
     const isForTopic = hint !== undefined && (hint.topicId === "" || hint.topicId === state.id);

@@ -276,6 +276,13 @@ test("a loop of polls that do not wait reads records", async () => {
   assert.deepEqual(offsets, [0n]);
 });
 
+test("an offset of a topic that was created again is found although its leader epochs began again", async () => {
+  assert.equal(await client.admin.listOffset("t", 0, "earliest"), 0n);
+  broker.topicId = "new";
+  broker.leaderEpoch = 0;
+  assert.equal(await client.admin.listOffset("t", 0, "earliest", { timeoutMs: 20_000 }), 0n);
+});
+
 test("an address where no process listens is a definite failure", async () => {
   const away = new Client({ bootstrap: "127.0.0.1:1", onRetry: () => undefined });
   const failure = await away.admin.createTopic({ name: "x" }, { timeoutMs: 300 }).catch((error: unknown) => error);

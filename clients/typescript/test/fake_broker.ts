@@ -42,6 +42,7 @@ export class FakeBroker {
   topicId = "topic-id";
   /** Ids that the next descriptions of the topic have instead: metadata that are behind. */
   readonly oldTopicIds: string[] = [];
+  leaderEpoch = 5;
   private readonly server = new Server();
   private readonly known = new Map<string, bigint>();
   private nextProducerId = 100n;
@@ -63,14 +64,20 @@ export class FakeBroker {
           ? {
               name,
               topicId: this.oldTopicIds.shift() ?? this.topicId,
-              partitions: this.values.map((_, partition) => ({ partition, leader: 1, leaderEpoch: 5, replicas: [1], isr: [1] })),
+              partitions: this.values.map((_, partition) => ({ partition, leader: 1, leaderEpoch: this.leaderEpoch, replicas: [1], isr: [1] })),
             }
           : { name, error: { code: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message: "no such topic" } },
       ),
     }));
     this.serve(LogService.method.initProducerId, () => ({ producerId: this.nextProducerId++, producerEpoch: 0 }));
     this.serve(LogService.method.produce, (request) => this.produce(request.partitions[0]!));
-    this.serve(LogService.method.listOffsets, (request) => ({ partitions: request.partitions.map(() => ({ offset: 0n })) }));
+    this.serve(LogService.method.listOffsets, ({ partitions }) => ({
+      partitions: partitions.map(({ currentLeaderEpoch = 0 }) =>
+        currentLeaderEpoch > this.leaderEpoch
+          ? { error: { code: ErrorCode.UNKNOWN_LEADER_EPOCH, message: "the epoch is newer" } }
+          : { offset: 0n },
+      ),
+    }));
     this.serve(LogService.method.fetch, (request) => this.fetch(request));
   }
 
