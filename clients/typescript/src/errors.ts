@@ -159,15 +159,19 @@ export function callError(operation: string, ended: ServiceError): PacelineError
   let code: ErrorName | undefined;
   const facts: Facts = { cause: ended };
   const packed = ended.metadata?.get("grpc-status-details-bin")[0];
-  const details = packed instanceof Buffer ? fromBinary(StatusSchema, packed).details : [];
-  for (const detail of details) {
-    const info = anyUnpack(detail, ErrorInfoSchema);
-    if (info?.domain === ERROR_DOMAIN) {
-      code = info.reason in ErrorCode ? (info.reason as ErrorName) : "UNKNOWN_SERVER_ERROR";
-      facts.metadata = info.metadata;
+  try {
+    const details = packed instanceof Buffer ? fromBinary(StatusSchema, packed).details : [];
+    for (const detail of details) {
+      const info = anyUnpack(detail, ErrorInfoSchema);
+      if (info?.domain === ERROR_DOMAIN) {
+        code = info.reason in ErrorCode ? (info.reason as ErrorName) : "UNKNOWN_SERVER_ERROR";
+        facts.metadata = info.metadata;
+      }
+      const delay = anyUnpack(detail, RetryInfoSchema)?.retryDelay;
+      if (delay !== undefined) facts.retryAfterMs = Number(delay.seconds) * 1000 + delay.nanos / 1e6;
     }
-    const delay = anyUnpack(detail, RetryInfoSchema)?.retryDelay;
-    if (delay !== undefined) facts.retryAfterMs = Number(delay.seconds) * 1000 + delay.nanos / 1e6;
+  } catch {
+    // Details that cannot be read come from a proxy, not from a server of ours; the status says enough.
   }
   if (code !== undefined) return failure(operation, code, ended.details, facts);
   return withoutAnswer(operation, ended);

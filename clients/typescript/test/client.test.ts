@@ -4,7 +4,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import { Client, configFromEnvironment, PacelineError, TruncatedError } from "paceline";
 import { ErrorCode } from "../src/gen/paceline/v1/errors_pb.js";
 import type { RecordList } from "../src/gen/paceline/v1/record_pb.js";
-import { FakeBroker } from "./fake_broker.js";
+import { FakeBroker, Refusal } from "./fake_broker.js";
 
 let broker: FakeBroker;
 let client: Client;
@@ -281,6 +281,13 @@ test("an offset of a topic that was created again is found although its leader e
   broker.topicId = "new";
   broker.leaderEpoch = 0;
   assert.equal(await client.admin.listOffset("t", 0, "earliest", { timeoutMs: 20_000 }), 0n);
+});
+
+test("details of a status that cannot be read do not end the process", async () => {
+  broker.obstacles.push(new Refusal("INVALID_REQUEST", {}, Buffer.from([0xff, 0xff])));
+  const failure = await client.producer().send({ topic: "t", partition: 0, value: "a" }).catch((error: unknown) => error);
+  assert.ok(failure instanceof PacelineError);
+  assert.deepEqual([failure.code, failure.definite, failure.detail], ["UNKNOWN_SERVER_ERROR", false, "on purpose"]);
 });
 
 test("an address where no process listens is a definite failure", async () => {

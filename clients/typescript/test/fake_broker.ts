@@ -9,13 +9,15 @@ import { MetadataService } from "../src/gen/paceline/v1/metadata_service_pb.js";
 import type { RecordList as Records } from "../src/gen/paceline/v1/record_pb.js";
 
 /** What happens to one Produce call: it is refused, or its records are appended and the answer is lost. */
-export type Obstacle = { code: ErrorCode } | "lose answer";
+export type Obstacle = { code: ErrorCode } | Refusal | "lose answer";
 
 /** A call as a whole is refused with a code. */
 export class Refusal extends Error {
   constructor(
     private readonly code: keyof typeof ErrorCode,
     private readonly facts: Record<string, string> = {},
+    /** The encoded details instead of those with the code. */
+    private readonly garbled?: Buffer,
   ) {
     super(code);
   }
@@ -24,7 +26,7 @@ export class Refusal extends Error {
     const info = create(ErrorInfoSchema, { domain: "paceline", reason: this.code, metadata: this.facts });
     const packed = create(StatusSchema, { code: status.FAILED_PRECONDITION, message: "on purpose", details: [anyPack(ErrorInfoSchema, info)] });
     const metadata = new Metadata();
-    metadata.set("grpc-status-details-bin", Buffer.from(toBinary(StatusSchema, packed)));
+    metadata.set("grpc-status-details-bin", this.garbled ?? Buffer.from(toBinary(StatusSchema, packed)));
     return { code: status.FAILED_PRECONDITION, details: "on purpose", metadata };
   }
 }
@@ -96,6 +98,7 @@ export class FakeBroker {
     this.calls.push(partition);
     const obstacle = this.obstacles.shift();
     const place = { topic: partition.topic, partition: partition.partition };
+    if (obstacle instanceof Refusal) throw obstacle;
     if (typeof obstacle === "object") return { partitions: [{ ...place, error: { code: obstacle.code, message: "refused" } }] };
     const list = partition.data.value as Records;
     const number = `${partition.partition} ${list.producerId} ${list.baseSequence}`;
