@@ -49,6 +49,7 @@ export class Limit {
 
   /** Wait for a promise. Return undefined when the limit ends first; throw the reason of the signal when it fires. */
   async race<T>(promise: Promise<T> | undefined, atMostMs: number = this.leftMs): Promise<T | undefined> {
+    promise?.catch(() => undefined); // A failure after the race, or after a signal that has fired already, concerns no caller.
     this.signal?.throwIfAborted();
     let timer: NodeJS.Timeout | undefined;
     let onAbort: (() => void) | undefined;

@@ -305,6 +305,24 @@ test("an aborted call rejects with the reason of the signal", async () => {
   away.close();
 });
 
+test("a call with a signal that has fired leaves no unhandled rejection", async () => {
+  const unhandled: unknown[] = [];
+  const note = (reason: unknown) => void unhandled.push(reason);
+  process.on("unhandledRejection", note);
+  const away = new Client({ bootstrap: "127.0.0.1:1", onRetry: () => undefined });
+  try {
+    const signal = AbortSignal.abort(new Error("enough"));
+    await assert.rejects(away.admin.listOffset("t", 0, "latest", { signal }), /enough/);
+    const { refreshes } = away.cluster as unknown as { refreshes: Map<string, unknown> };
+    while (refreshes.size > 0) await pause(5);
+    await pause(5);
+    assert.deepEqual(unhandled, []);
+  } finally {
+    away.close();
+    process.off("unhandledRejection", note);
+  }
+});
+
 test("bad settings are refused with the value", () => {
   assert.throws(() => new Client({ bootstrap: "" }), /names no address/);
   assert.throws(() => new Client({ bootstrap: "localhost" }), /"localhost" is not host:port/);

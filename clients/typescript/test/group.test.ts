@@ -257,6 +257,24 @@ test("close ends a member that is about to join, and a callback of close may com
   await assert.rejects(member.commit([{ topic: "t", partition: 1, offset: 8n }]), /closed/);
 });
 
+test("an automatic commit after the client was closed leaves no unhandled rejection", async () => {
+  const unhandled: unknown[] = [];
+  const note = (reason: unknown) => void unhandled.push(reason);
+  process.on("unhandledRejection", note);
+  try {
+    const member = open({ autoCommit: true, autoCommitIntervalMs: 1 });
+    await pollUntil(() => offsets.length === 20);
+    client.close();
+    await pause(5);
+    await assert.rejects(pollUntil(() => false), /the client is closed/);
+    await pause(5);
+    await assert.rejects(member.close(), /the client is closed/);
+    assert.deepEqual(unhandled, []);
+  } finally {
+    process.off("unhandledRejection", note);
+  }
+});
+
 test("settings of a group that cannot work are refused", async () => {
   assert.throws(() => client.groupConsumer({ groupId: "" }), /groupId is empty/);
   assert.throws(() => client.groupConsumer({ groupId: "g", sessionTimeoutMs: 0 }), /sessionTimeoutMs is a whole number/);

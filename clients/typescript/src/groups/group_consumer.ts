@@ -167,8 +167,12 @@ export class GroupConsumer {
     try {
       await this.offsets.commit(consumed, this.identity(), Limit.in(timeoutMs));
     } catch (error) {
-      if (!(error instanceof PacelineError)) throw error;
-      this.client.onRetry(error, error.retriable ? 0 : timeoutMs);
+      // No caller waits for the promise: its rejection, for example because the client was closed first, would end the process.
+      const failure =
+        error instanceof PacelineError
+          ? error
+          : new PacelineError(`committing offsets of group ${this.settings.groupId}`, "BROKER_NOT_AVAILABLE", String(error), { cause: error });
+      this.client.onRetry(failure, failure.retriable ? 0 : timeoutMs);
     }
   }
 
