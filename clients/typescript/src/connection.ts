@@ -65,14 +65,15 @@ export class Connection {
     limit: Limit,
   ): Promise<MessageShape<O>> {
     limit.signal?.throwIfAborted();
+    const bytes = encoded(operation, method.input, request);
     let onAbort: (() => void) | undefined;
     try {
       return await new Promise<MessageShape<O>>((resolve, reject) => {
         const call = this.grpc.makeUnaryRequest(
           path(method),
-          (message: MessageShape<I>) => Buffer.from(toBinary(method.input, message)),
-          (bytes: Buffer) => fromBinary(method.output, bytes),
-          create(method.input, request),
+          (message: Buffer) => message,
+          (answer: Buffer) => fromBinary(method.output, answer),
+          bytes,
           new Metadata(),
           { deadline: Date.now() + limit.leftMs },
           (failure, answer) => {
@@ -102,9 +103,9 @@ export class Connection {
     signal?.throwIfAborted();
     const call = this.grpc.makeServerStreamRequest(
       path(method),
-      (message: MessageShape<I>) => Buffer.from(toBinary(method.input, message)),
-      (bytes: Buffer) => fromBinary(method.output, bytes),
-      create(method.input, request),
+      (message: Buffer) => message,
+      (answer: Buffer) => fromBinary(method.output, answer),
+      encoded(operation, method.input, request),
     );
     const onAbort = () => call.cancel();
     signal?.addEventListener("abort", onAbort, { once: true });
@@ -118,6 +119,16 @@ export class Connection {
       call.cancel();
     }
     signal?.throwIfAborted();
+  }
+}
+
+/** Encode a request. Throw INVALID_REQUEST when a value does not fit: gRPC would report it as a call that failed. */
+function encoded<I extends DescMessage>(operation: string, schema: I, request: MessageInitShape<I>): Buffer {
+  try {
+    return Buffer.from(toBinary(schema, create(schema, request)));
+  } catch (error) {
+    const detail = error instanceof Error ? error.message : String(error);
+    throw new PacelineError(operation, "INVALID_REQUEST", detail, { hasAnswer: false, cause: error });
   }
 }
 

@@ -43,6 +43,8 @@ export interface ProducerConfig {
   maxRequestBytes?: number | undefined;
 }
 
+const LARGEST_PARTITION = 0x7fffffff;
+
 /** Room in a request for everything but the records. */
 const OVERHEAD_BYTES = 1024;
 
@@ -89,8 +91,8 @@ export class Producer {
     return new Promise((resolve, reject) => {
       if (this.isClosed) throw new Error("the producer is closed");
       const { partition } = record;
-      if (partition !== undefined && !(Number.isInteger(partition) && partition >= 0)) {
-        throw new RangeError(`partition ${partition} is not a number from 0 on`);
+      if (partition !== undefined && !(Number.isInteger(partition) && partition >= 0 && partition <= LARGEST_PARTITION)) {
+        throw new RangeError(`partition ${partition} is not a number from 0 to ${LARGEST_PARTITION}`);
       }
       const encoded = encode(record);
       const room = this.config.maxRequestBytes - OVERHEAD_BYTES;
@@ -226,18 +228,23 @@ export class Producer {
   }
 }
 
+/** Encode a record. Throw a TypeError or RangeError for one that could not be sent: it would fail its whole batch. */
 function encode(record: ProducerRecord): Pick<Item, "record" | "sizeBytes"> {
-  const key = bytes(record.key);
-  const value = bytes(record.value);
+  requireText("the topic", record.topic);
+  const key = bytes("the key", record.key);
+  const value = bytes("the value", record.value);
+  const timestampMs = BigInt(record.timestampMs ?? Date.now());
+  if (BigInt.asIntN(64, timestampMs) !== timestampMs) throw new RangeError(`timestampMs ${timestampMs} has more than 64 bits`);
   const headers = (record.headers ?? []).map(([name, content]) => {
-    const packed = bytes(content);
+    requireText("the name of a header", name);
+    const packed = bytes("the value of a header", content);
     return packed === undefined ? { key: name } : { key: name, value: packed };
   });
   const sizeBytes = headers.reduce((sum, header) => sum + 4 * header.key.length + (header.value?.length ?? 0) + 8, 0);
   return {
     record: {
       headers,
-      timestampMs: BigInt(record.timestampMs ?? Date.now()),
+      timestampMs,
       ...(key === undefined ? {} : { key }),
       ...(value === undefined ? {} : { value }),
     },
@@ -245,7 +252,15 @@ function encode(record: ProducerRecord): Pick<Item, "record" | "sizeBytes"> {
   };
 }
 
-function bytes(content: Bytes | null | undefined): Uint8Array<ArrayBuffer> | undefined {
+function bytes(what: string, content: Bytes | null | undefined): Uint8Array<ArrayBuffer> | undefined {
   if (content === null || content === undefined) return undefined;
-  return typeof content === "string" ? Buffer.from(content) : (content as Uint8Array<ArrayBuffer>);
+  if (content instanceof Uint8Array) return content as Uint8Array<ArrayBuffer>;
+  if (typeof content !== "string") throw new TypeError(`${what} is neither bytes nor a text`);
+  requireText(what, content);
+  return Buffer.from(content);
+}
+
+/** Throw a TypeError for a text that is not UTF-8: half of a character would be sent as another one, U+FFFD. */
+function requireText(what: string, text: string): void {
+  if (typeof text !== "string" || !text.isWellFormed()) throw new TypeError(`${what} is no text in Unicode`);
 }

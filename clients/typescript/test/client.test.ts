@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
-import { Client, configFromEnvironment, PacelineError, TruncatedError } from "paceline";
+import { Client, configFromEnvironment, PacelineError, TruncatedError, type ProducerRecord } from "paceline";
 import { ErrorCode } from "../src/gen/paceline/v1/errors_pb.js";
 import type { RecordList } from "../src/gen/paceline/v1/record_pb.js";
 import { FakeBroker, Refusal } from "./fake_broker.js";
@@ -288,6 +288,35 @@ test("details of a status that cannot be read do not end the process", async () 
   const failure = await client.producer().send({ topic: "t", partition: 0, value: "a" }).catch((error: unknown) => error);
   assert.ok(failure instanceof PacelineError);
   assert.deepEqual([failure.code, failure.definite, failure.detail], ["UNKNOWN_SERVER_ERROR", false, "on purpose"]);
+});
+
+test("a request that cannot be encoded is refused and not repeated", async () => {
+  using consumer = client.consumer();
+  consumer.assign("t", 0, 2n ** 63n);
+  const failure = await consumer.poll({ timeoutMs: 5_000 }).catch((error: unknown) => error);
+  assert.ok(failure instanceof PacelineError);
+  assert.deepEqual([failure.code, failure.definite, retries], ["INVALID_REQUEST", true, []]);
+});
+
+test("a record that cannot be sent as it is is refused alone", async () => {
+  const producer = client.producer({ lingerMs: 5 });
+  const good = producer.send({ topic: "t", partition: 0, value: "good" });
+  const record = { topic: "t", partition: 0 };
+  const half = "\ud83d"; // The first half of a character: UTF-8 has no bytes for it.
+  for (const [bad, message] of [
+    [{ ...record, key: half }, /the key is no text/],
+    [{ ...record, value: half }, /the value is no text/],
+    [{ ...record, headers: [[half, null]] }, /the name of a header is no text/],
+    [{ ...record, headers: [["a", half]] }, /the value of a header is no text/],
+    [{ ...record, topic: half }, /the topic is no text/],
+    [{ ...record, value: 7 as unknown as string }, /the value is neither bytes nor a text/],
+    [{ ...record, timestampMs: 2n ** 63n }, /timestampMs 9223372036854775808/],
+    [{ ...record, partition: 2 ** 31 }, /partition 2147483648/],
+  ] as const) {
+    await assert.rejects(producer.send(bad as ProducerRecord), message);
+  }
+  assert.equal((await good).offset, 0n);
+  await producer.close();
 });
 
 test("an address where no process listens is a definite failure", async () => {
