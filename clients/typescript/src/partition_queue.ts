@@ -9,6 +9,13 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 
 const SEQUENCE_NUMBERS = 2 ** 31;
 
+/** Return the error of records that were not sent because their producer or client was closed. */
+export function unsent(operation: string, reason: unknown): PacelineError {
+  const detail = reason instanceof Error ? reason.message : String(reason);
+  const facts = { retriable: false, refresh: false, definite: true, hasAnswer: false, cause: reason };
+  return new PacelineError(operation, "REQUEST_TIMED_OUT", detail, facts);
+}
+
 /** A record that waits for its outcome. */
 export interface Item {
   record: MessageInitShape<typeof RecordSchema>;
@@ -89,12 +96,15 @@ export class PartitionQueue {
     this.onFull = undefined;
   }
 
-  /** Take the next batch. Records whose delivery time is over fail with the reason that kept the queue waiting. */
+  /**
+   * Take the next batch. Records whose delivery time is over fail with the reason that kept the queue waiting; all of them
+   * fail when the producer ends.
+   */
   private take(): Item[] {
-    while (this.items[0] !== undefined && this.items[0].deadline <= performance.now()) {
+    while (this.items[0] !== undefined && (this.closing.aborted || this.items[0].deadline <= performance.now())) {
       const item = this.items.shift()!;
       this.sizeBytes -= item.sizeBytes;
-      item.fail(this.lastFailure ?? this.expired());
+      item.fail(this.closing.aborted ? unsent(this.operation, this.closing.reason) : (this.lastFailure ?? this.expired()));
     }
     let count = 0;
     let sizeBytes = 0;
@@ -107,10 +117,13 @@ export class PartitionQueue {
     return this.items.splice(0, count);
   }
 
+  private get operation(): string {
+    return `producing to ${this.topic}/${this.partition}`;
+  }
+
   private expired(): PacelineError {
-    const operation = `producing to ${this.topic}/${this.partition}`;
     const facts = { definite: true, hasAnswer: false };
-    return new PacelineError(operation, "REQUEST_TIMED_OUT", "the delivery time ended before the record was sent", facts);
+    return new PacelineError(this.operation, "REQUEST_TIMED_OUT", "the delivery time ended before the record was sent", facts);
   }
 
   /**
@@ -141,7 +154,8 @@ export class PartitionQueue {
         (error.code === "OUT_OF_ORDER_SEQUENCE_NUMBER" || error.code === "INVALID_PRODUCER_EPOCH");
       // After an unknown outcome the sequence numbers of the batch are used up or not: a new producer id starts over.
       if (isUnknown || needsNewId) this.producer = undefined;
-      throw error instanceof PacelineError ? error.with({ definite: !isUnknown }) : error;
+      const failure = error instanceof PacelineError ? error : unsent(this.operation, error);
+      throw failure.with({ definite: !isUnknown });
     }
   }
 
@@ -152,9 +166,8 @@ export class PartitionQueue {
   private async identify(connection: Connection, limit: Limit, topicId: string, isUnknown: boolean): Promise<void> {
     if (this.topicId !== topicId) {
       if (isUnknown) {
-        const operation = `producing to ${this.topic}/${this.partition}`;
         const facts = { retriable: false, refresh: false, definite: false };
-        throw new PacelineError(operation, "UNKNOWN_TOPIC_OR_PARTITION", "the topic was created again", facts);
+        throw new PacelineError(this.operation, "UNKNOWN_TOPIC_OR_PARTITION", "the topic was created again", facts);
       }
       this.topicId = topicId;
       this.producer = undefined;
@@ -172,7 +185,7 @@ export class PartitionQueue {
     topicId: string,
     records: Item["record"][],
   ): Promise<bigint> {
-    const operation = `producing to ${this.topic}/${this.partition}`;
+    const { operation } = this;
     const { id, epoch, nextSequence } = this.producer!;
     const answer = await connection.unary(
       operation,

@@ -1,5 +1,5 @@
 import type { Client } from "./client.js";
-import { PartitionQueue, type Item } from "./partition_queue.js";
+import { PartitionQueue, unsent, type Item } from "./partition_queue.js";
 import { Limit, type CallOptions } from "./limit.js";
 import { partitionForKey } from "./partitioner.js";
 import { PacelineError } from "./errors.js";
@@ -167,7 +167,7 @@ export class Producer {
       for (const { record, item } of waiting.sends) this.put(record, item, partitionCount);
     } catch (error) {
       this.unrouted.delete(topic);
-      const failure = error instanceof PacelineError ? error.with({ definite: true }) : error;
+      const failure = error instanceof PacelineError ? error.with({ definite: true }) : unsent(`producing to ${topic}`, error);
       for (const { item } of waiting.sends) item.fail(failure);
     }
   }

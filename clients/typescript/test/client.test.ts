@@ -123,10 +123,22 @@ test("a closed producer refuses records, and records without an outcome fail", a
   broker.obstacles.push(...Array.from({ length: 50 }, () => ({ code: ErrorCode.NOT_ENOUGH_REPLICAS })));
   const producer = client.producer();
   const sent = producer.send({ topic: "t", partition: 0, value: "a" });
-  const outcome = assert.rejects(sent, /producer was closed/);
+  const outcome = assert.rejects(sent, { name: "PacelineError", message: /producer was closed/, retriable: false, definite: true });
   await assert.rejects(producer.close({ timeoutMs: 100 }), { code: "REQUEST_TIMED_OUT" });
   await outcome;
   await assert.rejects(producer.send({ topic: "t", value: "b" }), /closed/);
+});
+
+test("a record that may be in the log when its producer is closed has an unknown outcome, and later ones have none", async () => {
+  broker.obstacles.push(...Array.from({ length: 50 }, () => "lose answer" as const));
+  const producer = client.producer();
+  const first = producer.send({ topic: "t", partition: 0, value: "a" }).catch((error: unknown) => error);
+  while (broker.calls.length === 0) await pause(5);
+  const later = producer.send({ topic: "t", partition: 0, value: "b" }).catch((error: unknown) => error);
+  const elsewhere = producer.send({ topic: "missing", value: "c" }).catch((error: unknown) => error);
+  await assert.rejects(producer.close({ timeoutMs: 100 }), { code: "REQUEST_TIMED_OUT" });
+  const errors = (await Promise.all([first, later, elsewhere])) as PacelineError[];
+  assert.deepEqual(errors.map(({ name, definite }) => [name, definite]), [["PacelineError", false], ["PacelineError", true], ["PacelineError", true]]);
 });
 
 test("a batch above the limit of a request is split", async () => {
