@@ -159,6 +159,15 @@ test("commits reach the group in the order of the calls", async () => {
   assert.equal(group.committed.get("t/0"), 3n);
 });
 
+test("commits that have ended are not kept in memory", async () => {
+  const member = open();
+  await pollUntil(() => offsets.length === 20);
+  await member.commit();
+  await member.commit();
+  const { newest } = (member as unknown as { offsets: { newest: Promise<unknown> } }).offsets;
+  assert.equal(await newest, undefined);
+});
+
 test("a coordinator that is not found ends a commit with that cause", async () => {
   const alone = client.groupConsumer({ groupId: "g" });
   assert.deepEqual(await alone.committed([]), []);
