@@ -9,6 +9,12 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 
 const SEQUENCE_NUMBERS = 2 ** 31;
 
+/** Whether a broker has surely refused a batch because of its size. */
+function isTooLarge(error: unknown): boolean {
+  if (!(error instanceof PacelineError && error.definite)) return false;
+  return error.code === "MESSAGE_TOO_LARGE" || error.code === "RECORD_LIST_TOO_LARGE";
+}
+
 /** Return the error of records that were not sent because their producer or client was closed. */
 export function unsent(operation: string, reason: unknown): PacelineError {
   const detail = reason instanceof Error ? reason.message : String(reason);
@@ -38,6 +44,7 @@ export interface QueueConfig {
 export class PartitionQueue {
   private items: Item[] = [];
   private sizeBytes = 0;
+  private batchBytes: number;
   private isRunning = false;
   private onFull: (() => void) | undefined;
   private producer: { id: bigint; epoch: number; nextSequence: number } | undefined;
@@ -51,12 +58,14 @@ export class PartitionQueue {
     private readonly config: QueueConfig,
     private readonly closing: AbortSignal,
     private readonly onTake: () => void,
-  ) {}
+  ) {
+    this.batchBytes = config.batchBytes;
+  }
 
   put(item: Item): void {
     this.items.push(item);
     this.sizeBytes += item.sizeBytes;
-    if (this.sizeBytes >= this.config.batchBytes) this.onFull?.();
+    if (this.sizeBytes >= this.batchBytes) this.onFull?.();
     if (!this.isRunning) {
       this.isRunning = true;
       void this.run();
@@ -74,10 +83,14 @@ export class PartitionQueue {
         this.lastFailure = undefined;
         batch.forEach((item, index) => item.deliver(this.partition, base + BigInt(index)));
       } catch (error) {
-        if (error instanceof PacelineError) this.lastFailure = error.with({ definite: true });
-        for (const item of batch) item.fail(error);
+        if (batch.length > 1 && isTooLarge(error)) {
+          this.putBack(batch);
+        } else {
+          if (error instanceof PacelineError) this.lastFailure = error.with({ definite: true });
+          for (const item of batch) item.fail(error);
+        }
       }
-      if (this.sizeBytes < this.config.batchBytes && this.items.length > 0) await this.linger();
+      if (this.sizeBytes < this.batchBytes && this.items.length > 0) await this.linger();
     }
     this.isRunning = false;
   }
@@ -85,7 +98,7 @@ export class PartitionQueue {
   /** Let further records join the batch: for the linger time, and at least until the caller's present turn is over. */
   private async linger(): Promise<void> {
     if (this.config.lingerMs === 0) return new Promise((resolve) => setImmediate(resolve));
-    if (this.sizeBytes >= this.config.batchBytes) return;
+    if (this.sizeBytes >= this.batchBytes) return;
     await new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, this.config.lingerMs);
       this.onFull = () => {
@@ -109,12 +122,20 @@ export class PartitionQueue {
     let count = 0;
     let sizeBytes = 0;
     for (const item of this.items) {
-      if (count > 0 && sizeBytes + item.sizeBytes > this.config.batchBytes) break;
+      if (count > 0 && sizeBytes + item.sizeBytes > this.batchBytes) break;
       sizeBytes += item.sizeBytes;
       count++;
     }
     this.sizeBytes -= sizeBytes;
     return this.items.splice(0, count);
+  }
+
+  /** Send a batch that is too large for its topic in smaller parts, and no larger batch from now on. */
+  private putBack(batch: Item[]): void {
+    const sizeBytes = batch.reduce((sum, item) => sum + item.sizeBytes, 0);
+    this.batchBytes = Math.floor(sizeBytes / 2);
+    this.sizeBytes += sizeBytes;
+    this.items = [...batch, ...this.items];
   }
 
   private get operation(): string {

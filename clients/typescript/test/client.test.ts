@@ -151,6 +151,16 @@ test("a batch above the limit of a request is split", async () => {
   assert.ok(counts.every((count) => count <= 3) && counts.includes(3), String(counts));
 });
 
+test("a batch above the limit of its topic is sent in parts, in order", async () => {
+  broker.obstacles.push({ code: ErrorCode.MESSAGE_TOO_LARGE }, { code: ErrorCode.MESSAGE_TOO_LARGE });
+  const producer = client.producer();
+  const places = await Promise.all([..."abcdefgh"].map((value) => producer.send({ topic: "t", partition: 0, value })));
+  assert.deepEqual(broker.values[0], [..."abcdefgh"]);
+  assert.deepEqual(places.map(({ offset }) => Number(offset)), [...places.keys()]);
+  const lists = broker.calls.map(({ data }) => data.value as RecordList);
+  assert.deepEqual(lists.map(({ records, baseSequence }) => [records.length, baseSequence]), [[8, 0], [4, 0], [2, 0], [2, 2], [2, 4], [2, 6]]);
+});
+
 test("a record above the limit of a request is refused before it is sent", async () => {
   const producer = client.producer();
   const sent = producer.send({ topic: "t", partition: 0, value: new Uint8Array(4 << 20) });
