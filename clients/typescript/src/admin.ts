@@ -105,31 +105,37 @@ export class Admin {
   }
 
   /**
-   * Yield every event of the cluster from now on, until the signal fires or the caller stops. A stream that breaks is
-   * opened again, after the last event, at the controller that is active by then; after two minutes without a stream the
-   * last failure is thrown.
+   * Yield every event of the active controller from now on, until the signal fires or the caller stops. A stream that breaks
+   * or whose controller resigns is opened again, after the last event, at the controller that is active by then; after two
+   * minutes without a stream the last failure is thrown.
    */
   async *watchEvents(options: { signal?: AbortSignal } = {}): AsyncGenerator<ClusterEvent, void> {
     const operation = "watching events";
     let cursor = "";
+    /** Time of the last event, at which another controller, which does not know the cursor, begins. */
+    let sinceMs = BigInt(Date.now());
     for (;;) {
       const limit = Limit.in(WATCH_PATIENCE_MS, options.signal);
       const { stream, first } = await this.client.retry(limit, async (within) => {
         const connection = await this.controller(operation, within);
-        const stream = connection.serverStream(operation, MetadataService.method.watchEvents, { cursor }, options.signal);
+        const request = { cursor, activeControllerOnly: true, ...(cursor === "" ? {} : { sinceMs }) };
+        const stream = connection.serverStream(operation, MetadataService.method.watchEvents, request, options.signal);
         return { stream, first: await stream.next() };
       });
       try {
         for (let next = first; next.done !== true; next = await stream.next()) {
           cursor = next.value.batch?.cursor ?? cursor;
-          yield* next.value.batch?.events ?? [];
+          for (const event of next.value.batch?.events ?? []) {
+            if (event.timeMs > sinceMs) sinceMs = event.timeMs;
+            yield event;
+          }
         }
       } catch (error) {
         if (!(error instanceof PacelineError)) throw error;
       } finally {
         await stream.return();
       }
-      await limit.sleep(100);
+      await Limit.in(100, options.signal).sleep(100);
     }
   }
 

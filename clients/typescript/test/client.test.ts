@@ -3,6 +3,7 @@ import { afterEach, beforeEach, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { Client, configFromEnvironment, PacelineError, TruncatedError, type ProducerRecord } from "paceline";
 import { ErrorCode } from "../src/gen/paceline/v1/errors_pb.js";
+import type { WatchEventsRequest } from "../src/gen/paceline/v1/metadata_service_pb.js";
 import type { RecordList } from "../src/gen/paceline/v1/record_pb.js";
 import { FakeBroker, Refusal } from "./fake_broker.js";
 
@@ -339,6 +340,31 @@ test("a record that cannot be sent as it is is refused alone", async () => {
   }
   assert.equal((await good).offset, 0n);
   await producer.close();
+});
+
+test("a watch leaves a controller that resigns and continues after the last event", async () => {
+  const asked: WatchEventsRequest[] = [];
+  const other = new FakeBroker("t", 1);
+  const timeMs = 4_000_000_000_000n;
+  other.serveEvents((request) => {
+    asked.push(request);
+    return [{ cursor: `c${asked.length}`, events: [{ source: `${asked.length}`, timeMs }] }];
+  });
+  using watching = new Client({ bootstrap: await other.start(), onRetry: () => undefined });
+  try {
+    const sources: string[] = [];
+    for await (const { source } of watching.admin.watchEvents()) {
+      sources.push(source);
+      if (sources.length === 2) break;
+    }
+    assert.deepEqual(sources, ["1", "2"]);
+    assert.deepEqual(
+      asked.slice(0, 2).map(({ activeControllerOnly, cursor, sinceMs }) => [activeControllerOnly, cursor, sinceMs]),
+      [[true, "", undefined], [true, "c1", timeMs]],
+    );
+  } finally {
+    other.stop();
+  }
 });
 
 test("an address where no process listens is a definite failure", async () => {

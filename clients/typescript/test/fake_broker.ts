@@ -1,11 +1,19 @@
 import { create, fromBinary, toBinary, type DescMethodUnary, type MessageInitShape, type MessageShape } from "@bufbuild/protobuf";
 import { anyPack } from "@bufbuild/protobuf/wkt";
-import { Metadata, Server, ServerCredentials, status, type ServiceDefinition, type UntypedServiceImplementation } from "@grpc/grpc-js";
+import {
+  Metadata,
+  Server,
+  ServerCredentials,
+  status,
+  type ServerWritableStream,
+  type ServiceDefinition,
+  type UntypedServiceImplementation,
+} from "@grpc/grpc-js";
 import { ErrorInfoSchema } from "../src/gen/google/rpc/error_details_pb.js";
 import { StatusSchema } from "../src/gen/google/rpc/status_pb.js";
 import { ErrorCode } from "../src/gen/paceline/v1/errors_pb.js";
 import { LogService, type FetchRequest, type ProducePartition } from "../src/gen/paceline/v1/log_service_pb.js";
-import { MetadataService } from "../src/gen/paceline/v1/metadata_service_pb.js";
+import { MetadataService, type EventBatchSchema, type WatchEventsRequest } from "../src/gen/paceline/v1/metadata_service_pb.js";
 import type { RecordList as Records } from "../src/gen/paceline/v1/record_pb.js";
 
 /** What happens to one Produce call: it is refused, or its records are appended and the answer is lost. */
@@ -131,6 +139,29 @@ export class FakeBroker {
     const from = Number(asked.fetchOffset);
     const records = this.values[asked.partition]!.slice(from).map((value, index) => ({ value: Buffer.from(value), offset: BigInt(from + index) }));
     return { partitions: [{ ...place, data: { case: "records", value: { records } } }] };
+  }
+
+  /** Answer each call of WatchEvents with its batches, and then with NOT_CONTROLLER; before the start. */
+  serveEvents(answer: (request: WatchEventsRequest) => MessageInitShape<typeof EventBatchSchema>[]): void {
+    const { watchEvents: method } = MetadataService.method;
+    const definition: ServiceDefinition = {
+      watchEvents: {
+        path: `/${method.parent.typeName}/${method.name}`,
+        requestStream: false,
+        responseStream: true,
+        requestSerialize: (message: WatchEventsRequest) => Buffer.from(toBinary(method.input, message)),
+        requestDeserialize: (bytes: Buffer) => fromBinary(method.input, bytes),
+        responseSerialize: (message: MessageShape<typeof method.output>) => Buffer.from(toBinary(method.output, message)),
+        responseDeserialize: (bytes: Buffer) => fromBinary(method.output, bytes),
+      },
+    };
+    const implementation: UntypedServiceImplementation = {
+      watchEvents: (call: ServerWritableStream<WatchEventsRequest, unknown>) => {
+        for (const batch of answer(call.request)) call.write(create(method.output, { batch }));
+        call.emit("error", new Refusal("NOT_CONTROLLER").status());
+      },
+    };
+    this.server.addService(definition, implementation);
   }
 
   /** Answer a method; before the start. The function may throw a refusal. */
