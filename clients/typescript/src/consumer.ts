@@ -1,3 +1,4 @@
+import { setMaxListeners } from "node:events";
 import type { Place } from "./admin.js";
 import { isRepeatable, type Client } from "./client.js";
 import { PacelineError, throwPartitionError, TruncatedError } from "./errors.js";
@@ -75,6 +76,8 @@ export class Consumer {
     private readonly client: Client,
     config: ConsumerConfig,
   ) {
+    // Every partition listens: more than ten listeners are no leak of memory, as Node would warn.
+    setMaxListeners(0, this.closing.signal);
     this.config = { reset: config.reset ?? "earliest", maxWaitMs: config.maxWaitMs ?? 500, maxBytes: config.maxBytes ?? 1 << 20 };
   }
 

@@ -1,3 +1,4 @@
+import { setMaxListeners } from "node:events";
 import type { Client } from "./client.js";
 import { PartitionQueue, unsent, type Item } from "./partition_queue.js";
 import { Limit, type CallOptions } from "./limit.js";
@@ -75,6 +76,8 @@ export class Producer {
     const { deliveryTimeoutMs = 120_000, lingerMs = 0, maxPending = 50_000, maxRequestBytes = 4 * 1024 * 1024 } = config;
     if (!(maxRequestBytes >= 2 * OVERHEAD_BYTES)) throw new RangeError(`maxRequestBytes is at least 2048, not ${maxRequestBytes}`);
     const batchBytes = Math.min(config.batchBytes ?? 256 * 1024, maxRequestBytes - OVERHEAD_BYTES);
+    // Every partition listens: more than ten listeners are no leak of memory, as Node would warn.
+    setMaxListeners(0, this.closing.signal);
     this.config = { deliveryTimeoutMs, lingerMs, batchBytes, maxPending, maxRequestBytes };
   }
 

@@ -287,6 +287,26 @@ test("a position that is out of range is forgotten before the next poll", async 
   assert.deepEqual((await consumer.poll({ timeoutMs: 10_000 })).map(({ offset }) => offset), [0n]);
 });
 
+test("many partitions cause no warning of listeners", async () => {
+  const warnings: string[] = [];
+  const note = ({ name }: Error) => void warnings.push(name);
+  process.on("warning", note);
+  const many = new FakeBroker("many", 30);
+  try {
+    using writing = new Client({ bootstrap: await many.start() });
+    const producer = writing.producer();
+    await Promise.all(many.values.map((_, partition) => producer.send({ topic: "many", partition, value: "a" })));
+    using consumer = writing.consumer();
+    await consumer.assignTopic("many");
+    for (let count = 0; count < 30; ) count += (await consumer.poll({ timeoutMs: 10_000 })).length;
+    await pause(5);
+    assert.deepEqual(warnings, []);
+  } finally {
+    many.stop();
+    process.off("warning", note);
+  }
+});
+
 test("a loop of polls that do not wait reads records", async () => {
   broker.values[0]!.push("a");
   using consumer = client.consumer();
