@@ -25,6 +25,13 @@ export interface NewTopic {
 /** A place in a partition: an end of the log, or the first record at or after a time. */
 export type Place = "earliest" | "latest" | { timestampMs: bigint | number };
 
+/** Throw a TypeError for a value that is no place. Without types, as in JavaScript, it would mean the end of the log. */
+export function requirePlace(place: Place): void {
+  if (place === "earliest" || place === "latest") return;
+  if (typeof place === "object" && place !== null && "timestampMs" in place) return;
+  throw new TypeError(`${String(place)} is no place: give an offset as 42n, "earliest", "latest" or { timestampMs }`);
+}
+
 /** Topics, offsets, the cluster and its events. Calls take 30 seconds at most unless `timeoutMs` says otherwise. */
 export class Admin {
   /** @internal */
@@ -85,6 +92,7 @@ export class Admin {
 
   /** Return an offset; undefined when no record is that young. */
   async listOffset(topic: string, partition: number, place: Place, options: CallOptions = {}): Promise<bigint | undefined> {
+    requirePlace(place);
     return this.client.retry(Limit.of(options, TIMEOUT_MS), (limit) => this.listOffsetOnce(topic, partition, place, limit));
   }
 

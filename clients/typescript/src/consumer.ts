@@ -1,5 +1,5 @@
 import { setMaxListeners } from "node:events";
-import type { Place } from "./admin.js";
+import { requirePlace, type Place } from "./admin.js";
 import { isRepeatable, type Client } from "./client.js";
 import { PacelineError, throwPartitionError, TruncatedError } from "./errors.js";
 import { FetchFormat, LogService, type FetchPartitionResult } from "./gen/paceline/v1/log_service_pb.js";
@@ -76,9 +76,11 @@ export class Consumer {
     private readonly client: Client,
     config: ConsumerConfig,
   ) {
+    const { reset = "earliest" } = config;
+    if (reset !== "error") requirePlace(reset);
     // Every partition listens: more than ten listeners are no leak of memory, as Node would warn.
     setMaxListeners(0, this.closing.signal);
-    this.config = { reset: config.reset ?? "earliest", maxWaitMs: config.maxWaitMs ?? 500, maxBytes: config.maxBytes ?? 1 << 20 };
+    this.config = { reset, maxWaitMs: config.maxWaitMs ?? 500, maxBytes: config.maxBytes ?? 1 << 20 };
   }
 
   /**
@@ -87,6 +89,7 @@ export class Consumer {
    */
   assign(topic: string, partition: number, from: bigint | Place = "earliest", leaderEpoch?: number): void {
     const isOffset = typeof from === "bigint";
+    if (!isOffset) requirePlace(from);
     this.unassign(topic, partition);
     this.positions.set(`${topic}/${partition}`, {
       topic,

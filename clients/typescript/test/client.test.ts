@@ -427,6 +427,15 @@ test("bad settings are refused with the value", () => {
   assert.throws(() => new Client({ bootstrap: "h:1", tls: { caFile: "x", certFile: "y" } }), /given together/);
 });
 
+test("a place that is no place is refused, and does not mean the end of the log", async () => {
+  using consumer = client.consumer();
+  for (const wrong of [42, "erliest", null]) {
+    assert.throws(() => consumer.assign("t", 0, wrong as unknown as bigint), /is no place: give an offset as 42n/);
+    await assert.rejects(client.admin.listOffset("t", 0, wrong as unknown as "latest"), /is no place/);
+  }
+  assert.throws(() => client.consumer({ reset: "none" as "error" }), /none is no place/);
+});
+
 test("the environment names the cluster and the files of TLS", () => {
   assert.deepEqual(configFromEnvironment({}), { bootstrap: "127.0.0.1:9092", tls: undefined });
   const { bootstrap, tls } = configFromEnvironment({ PACELINE_BOOTSTRAP_SERVERS: "a:1,b:2", PACELINE_SSL_CA_FILE: "ca" });
