@@ -1,3 +1,5 @@
+const LONGEST_SERVER_WAIT_MS = 600_000;
+
 /** Options of every call that waits. */
 export interface CallOptions {
   /** Ends the call early: it rejects with the reason of the signal. */
@@ -35,9 +37,9 @@ export class Limit {
     return Math.max(0, this.deadline - performance.now());
   }
 
-  /** Return how long a server may wait so that its answer arrives in time. */
+  /** Return how long a server may wait so that its answer arrives in time; ten minutes at most, as servers do. */
   get serverWaitMs(): number {
-    return Math.max(1, Math.floor(this.leftMs * 0.8));
+    return Math.max(1, Math.floor(Math.min(this.leftMs * 0.8, LONGEST_SERVER_WAIT_MS)));
   }
 
   /** Pause. Return false when the limit ends first; throw the reason of the signal when it fires. */

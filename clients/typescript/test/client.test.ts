@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { Client, configFromEnvironment, PacelineError, TruncatedError, type ProducerRecord } from "paceline";
+import { AdminService } from "../src/gen/paceline/v1/admin_service_pb.js";
 import { ErrorCode } from "../src/gen/paceline/v1/errors_pb.js";
 import type { WatchEventsRequest } from "../src/gen/paceline/v1/metadata_service_pb.js";
 import type { RecordList } from "../src/gen/paceline/v1/record_pb.js";
@@ -384,6 +385,22 @@ test("a watch leaves a controller that resigns and continues after the last even
     );
   } finally {
     other.stop();
+  }
+});
+
+test("a call may last for ever", async () => {
+  const controller = new FakeBroker("t", 1);
+  let askedMs = 0;
+  controller.serve(AdminService.method.createTopics, ({ timeoutMs, topics }) => {
+    askedMs = timeoutMs;
+    return { topics: topics.map(({ name }) => ({ name, topicId: "id" })) };
+  });
+  using patient = new Client({ bootstrap: await controller.start() });
+  try {
+    assert.equal(await patient.admin.createTopic({ name: "new" }, { timeoutMs: Infinity }), "id");
+    assert.equal(askedMs, 600_000);
+  } finally {
+    controller.stop();
   }
 });
 
