@@ -279,6 +279,25 @@ def test_old_notifications_are_deleted() -> None:
     assert notices(cluster)[-1] == "topics/a"
 
 
+def test_a_change_is_handled_although_an_old_notification_cannot_be_deleted() -> None:
+    cluster = started()
+    for _ in range(NOTICES_KEPT + 5):
+        cluster.zk(Create(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change("topics/x"), sequential=True))
+    cluster.server.tree.read_only.add(f"{znodes.CONFIG_CHANGE_PREFIX}{0:010d}")
+    cluster.time.run_for(NOTICE_KEPT_MS)
+    cluster.kill_broker(2)
+    cluster.settle()
+    cluster.kill_broker(1)
+    cluster.settle()
+    cluster.start_broker(2)
+    cluster.settle()
+    assert cluster.state("a-0").startswith("-1/"), "the remaining ISR member is dead"
+    alter(cluster, ("a", (change("unclean.leader.election.enable", "true"),)))
+    cluster.settle()
+    assert cluster.state("a-0").startswith("2/")
+    assert len(cluster.children(znodes.CONFIG_CHANGES)) == NOTICES_KEPT + 1, "the other old ones were deleted"
+
+
 def test_recent_notifications_are_kept_for_brokers_to_read() -> None:
     """One request may change thousands of resources, as the throttle of a large reassignment does."""
     cluster = started()

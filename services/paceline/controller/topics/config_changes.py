@@ -40,13 +40,19 @@ def on_config_change(components: ControllerComponents) -> Flow[None]:
     seen = components.context.config_changes_seen
     new = [name for name in ordered if name not in seen]
     first_seen_ms = {name: seen.get(name, now_ms) for name in ordered}
+    entities = yield from _read(components, new)
+    _report(components, entities)
+    yield from _elect(components, entities)
     seen.clear()
     seen.update(first_seen_ms)
-    entities = yield from _read(components, new)
+    # Last, because ZooKeeper may refuse it.
     old = [name for name in ordered[:-NOTICES_KEPT] if now_ms - first_seen_ms[name] >= NOTICE_KEPT_MS]
     unwanted = dict.fromkeys([*ordered[:-NOTICES_AT_MOST], *old])
     yield from components.storage.delete_fenced(f"{znodes.CONFIG_CHANGES}/{name}" for name in unwanted)
-    _report(components, entities)
+
+
+def _elect(components: ControllerComponents, entities: Sequence[str]) -> Flow[None]:
+    """Elect leaders of the topics whose changed configuration allows an unclean election."""
     if ALL_BROKERS in entities:
         yield from components.partitions.trigger_online()
         return
