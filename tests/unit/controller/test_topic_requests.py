@@ -110,6 +110,24 @@ def test_the_number_of_partitions_in_a_request_is_limited() -> None:
     assert [type(result.error).__name__ for result in results] == ["NoneType", "InvalidPartitionsError", "NoneType"]
 
 
+def test_the_names_of_a_large_request_are_not_all_compared_with_each_other() -> None:
+    compared = 0
+
+    class Name(str):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    cluster = started()
+    topics = [NewTopic(Name(f"t{number}"), assignments=((1,),)) for number in range(500)]
+    results = cluster.create(*topics, NewTopic("t7"), validate_only=True)
+    assert [result.name for result in results if result.error is not None] == ["t7", "t7"]
+    assert compared < 10_000
+
+
 def test_validate_only_returns_the_placement_and_changes_nothing() -> None:
     cluster = started()
     writes = len(cluster.writes)

@@ -5,6 +5,7 @@ AdminZkClient.validateTopicCreate.
 """
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -74,12 +75,12 @@ class TopicValidator:
 
         ``unheard`` are topics that were written and are not in the controller's state yet.
         """
-        names = [topic.name for topic in topics]
+        times = Counter(topic.name for topic in topics)
         taken = {collision_key(name): name for name in (*unheard, *self._context.topics)}
         placed: dict[str, dict[int, ReplicaAssignment] | PacelineError] = {}
         budget = self._config.max_partitions_per_request
         for topic in topics:
-            if names.count(topic.name) > 1:
+            if times[topic.name] > 1:
                 placed[topic.name] = InvalidRequestError(f"topic {topic.name!r} is listed more than once")
                 continue
             try:
