@@ -12,7 +12,7 @@ from typing import TypeVar
 from paceline.controller.brokers.lease_changes import relieve_silent_leaders
 from paceline.controller.components import ControllerComponents
 from paceline.controller.context import ReplicaState
-from paceline.controller.errors import ControllerMovedError, IllegalStateError
+from paceline.controller.errors import ControllerMovedError, IllegalStateError, UnexpectedResponseError
 from paceline.controller.reassignment.reassignment import complete_finished_reassignments
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
@@ -70,18 +70,25 @@ def on_log_dir_event(components: ControllerComponents) -> Flow[None]:
 def take_all_notifications(components: ControllerComponents) -> Flow[list[TopicPartition]]:
     """Delete all notifications at failover and return the partitions whose ISR changed, which are read next.
 
+    A notification that ZooKeeper refuses to delete stays; each later controller reads its partitions again.
+
     The partitions are written to the journal before the notifications are deleted: this controller reads their states
     in any case, but a standby that takes over next knows only from the journal that its copy is out of date.
     """
     names = yield from components.storage.children(znodes.LOG_DIR_EVENT_NOTIFICATION, watch=True)
-    yield from components.storage.delete_fenced(
-        [f"{znodes.LOG_DIR_EVENT_NOTIFICATION}/{name}" for name in sorted(names)]
-    )
+    yield from _delete(components, [f"{znodes.LOG_DIR_EVENT_NOTIFICATION}/{name}" for name in sorted(names)])
     paths, notices = yield from _read(components, znodes.ISR_CHANGE_NOTIFICATION, znodes.decode_partition_set)
     noticed = sorted({topic_partition for notice in notices for topic_partition in notice})
     yield from components.committer.touch(noticed)
-    yield from components.storage.delete_fenced(paths)
+    yield from _delete(components, paths)
     return noticed
+
+
+def _delete(components: ControllerComponents, paths: Sequence[str]) -> Flow[None]:
+    try:
+        yield from components.storage.delete_fenced(paths)
+    except UnexpectedResponseError as error:
+        LOG.error("notification not deleted, ZooKeeper refused: error=%s", error)
 
 
 def _read(

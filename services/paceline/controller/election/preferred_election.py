@@ -72,6 +72,7 @@ def on_preferred_election_node(components: ControllerComponents) -> Flow[None]:
     except Exception:
         LOG.exception("requested preferred leader election failed")
     yield from components.storage.delete_fenced([znodes.PREFERRED_REPLICA_ELECTION])
+    # Read the node in addition to watching it: an operator may have re-created it in between.
     components.enqueue(PreferredReplicaElectionFromNode())
 
 

@@ -5,12 +5,13 @@ Source: docs/protocol/controller.md#failover; Kafka 2.8 KafkaController.onContro
 
 import logging
 from collections.abc import Collection, Iterable
+from typing import TypeVar
 
 from paceline.controller.brokers.isr_notifications import take_all_notifications
 from paceline.controller.components import ControllerComponents
-from paceline.controller.election.preferred_election import elect_preferred_leaders, wanted_preferred_elections
+from paceline.controller.election.preferred_election import on_preferred_election_node
 from paceline.controller.election.unclean_restart import distrust_unclean_brokers
-from paceline.controller.events import PreferredReplicaElectionFromNode
+from paceline.controller.errors import IllegalStateError, UnexpectedResponseError
 from paceline.controller.reassignment.reassignment import on_reassignment_node, resume_reassignments
 from paceline.controller.reassignment.remove_unassigned_isr import take_out_unassigned_members
 from paceline.controller.standby.standby import StateMirror
@@ -23,6 +24,7 @@ from paceline.coordination.znodes.journal import JournalEntry
 from paceline.model.identifiers import TopicPartition
 
 LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def on_failover(components: ControllerComponents, mirror: StateMirror | None = None) -> Flow[StatesLoaded]:
@@ -39,18 +41,18 @@ def on_failover(components: ControllerComponents, mirror: StateMirror | None = N
     loaded = yield from _load(components, mirror, journal, noticed, marked)
     for broker_id in context.registered_broker_ids():
         components.channels.add_broker(context.brokers[broker_id])
-    yield from components.deletion.start(sorted(marked), _halted_topics(components, marked))
-    yield from take_out_unassigned_members(components)
-    yield from distrust_unclean_brokers(components, context.registered_broker_ids())
+    yield from _if_not_refused(components.deletion.start(sorted(marked), _halted_topics(components, marked)))
+    yield from _if_not_refused(take_out_unassigned_members(components))
+    yield from _distrust_unclean_brokers(components)
     # A broker follows only a leader that is in its metadata, so the list of brokers is sent first:
     # docs/protocol/controller.md#metadata-before-leadership.
     components.send_update_metadata(context.brokers, ())
     yield from components.replicas.start()
     yield from components.partitions.start()
-    moved = yield from on_reassignment_node(components)
+    moved = (yield from _if_not_refused(on_reassignment_node(components))) or set()
     yield from resume_reassignments(components, lambda topic_partition, _: topic_partition not in moved)
     yield from components.deletion.resume()
-    yield from _pending_preferred_elections(components)
+    yield from _if_not_refused(on_preferred_election_node(components))
     LOG.info(
         "cluster state loaded: epoch=%d brokers=%d topics=%d partitions=%d",
         context.epoch, len(context.brokers), len(context.topics), len(context.leadership),
@@ -93,12 +95,26 @@ def _halted_topics(components: ControllerComponents, marked: Collection[str]) ->
     ]
 
 
-def _pending_preferred_elections(components: ControllerComponents) -> Flow[None]:
-    exists = yield from components.storage.exists(znodes.PREFERRED_REPLICA_ELECTION)
-    if not exists:
-        return
-    wanted = yield from wanted_preferred_elections(components)
-    yield from elect_preferred_leaders(components, wanted)
-    yield from components.storage.delete_fenced([znodes.PREFERRED_REPLICA_ELECTION])
-    # Read the node in addition to watching it: an operator may have re-created it in between.
-    components.enqueue(PreferredReplicaElectionFromNode())
+def _if_not_refused(step: Flow[T]) -> Flow[T | None]:
+    """Run a step that the next controller can repeat; log it and return None when ZooKeeper refuses one of its writes.
+
+    Otherwise every failover would end at the same node, and the cluster would have no controller.
+    """
+    try:
+        return (yield from step)
+    except UnexpectedResponseError as error:
+        LOG.error("failover continues without a step that ZooKeeper refused: error=%s", error)
+        return None
+
+
+def _distrust_unclean_brokers(components: ControllerComponents) -> Flow[None]:
+    """Stop relying on brokers after an unclean restart; treat them as dead when that cannot be written."""
+    context = components.context
+    try:
+        yield from distrust_unclean_brokers(components, context.registered_broker_ids())
+    except IllegalStateError as error:
+        unclean = [broker.broker_id for broker in context.brokers.values() if broker.unclean_restart]
+        LOG.error("brokers treated as dead until the next change of brokers: brokers=%s error=%s", unclean, error)
+        for broker_id in unclean:
+            components.channels.remove_broker(broker_id)
+            context.remove_broker(broker_id)

@@ -7,6 +7,7 @@ from paceline.controller.components import ControllerComponents
 from paceline.controller.errors import UnexpectedResponseError
 from paceline.controller.state.state_writer import StateWrite
 from paceline.coordination.flow import Flow
+from paceline.coordination.interface import ZkCode
 from paceline.model.identifiers import TopicPartition
 
 LOG = logging.getLogger(__name__)
@@ -23,10 +24,11 @@ def rewrite_states(
 
     Raises:
         ControllerMovedError: the fence failed.
-        UnexpectedResponseError: ZooKeeper refused to write a state; other states may have been written.
+        UnexpectedResponseError: ZooKeeper refused to write a state; all other states were written.
     """
     context = components.context
     written: list[TopicPartition] = []
+    refused: dict[TopicPartition, ZkCode] = {}
     remaining = list(topic_partitions)
     limit = components.committer.chunk_limit
     while remaining:
@@ -37,8 +39,7 @@ def rewrite_states(
         for topic_partition, state in outcome.written.items():
             context.remember(topic_partition, state)
             written.append(topic_partition)
-        for topic_partition, code in outcome.refused.items():
-            raise UnexpectedResponseError(code, f"write the state of {topic_partition}")
+        refused.update(outcome.refused)
         remaining = []
         for topic_partition, found in outcome.conflicted.items():
             if found is None:
@@ -47,6 +48,8 @@ def rewrite_states(
                 context.remember(topic_partition, found)
                 remaining.append(topic_partition)
         limit = max(1, limit // 2)
+    for topic_partition, code in refused.items():
+        raise UnexpectedResponseError(code, f"write the state of {topic_partition}")
     return written
 
 
