@@ -48,7 +48,7 @@ from paceline.controller.topics.create_partitions import create_partitions
 from paceline.controller.topics.topic_changes import on_partition_modifications, on_topic_change
 from paceline.controller.topics.topic_configs import TopicConfigAdmin
 from paceline.coordination import znodes
-from paceline.coordination.errors import MalformedZnodeError, SessionLostError
+from paceline.coordination.errors import MalformedZnodeError, SessionLostError, ZooKeeperRequestError
 from paceline.coordination.flow import Flow, Sleep
 from paceline.coordination.recipes import ensure_paths, get_or_create_cluster_id
 from paceline.model.backoff import Backoff
@@ -61,6 +61,9 @@ LOG = logging.getLogger(__name__)
 
 FAILED_FAILOVER_PAUSE_MS = 1_000
 """Pause after a failed failover, to let another controller try first."""
+
+REFUSED_ADDRESS_PAUSE_MS = 10_000
+"""Pause before the address is published again that ZooKeeper refused."""
 
 ELECTION_BACKOFF = Backoff(initial_backoff_ms=1_000, max_backoff_ms=60_000)
 """Pauses between attempts when no controller can be elected; each attempt logs the reason."""
@@ -86,6 +89,7 @@ class ControllerEventHandler:
         self._rebalance: Cancellable | None = None
         self._next_election: Cancellable | None = None
         self._failed_elections = 0
+        self._next_address: Cancellable | None = None
         self.is_active = False
         self.cluster_id = ""
         self.active_controller: ActiveController | None = None
@@ -203,14 +207,14 @@ class ControllerEventHandler:
         )  # fmt: skip
         yield from self._become_active(term)
 
-    def _elect_later(self, reason: str) -> None:
-        """Log that the cluster has no controller, and try again later; a watch may fire earlier."""
+    def _elect_later(self, reason: str, attempt: ev.Event | None = None) -> None:
+        """Log that this process cannot be elected, and try again later; a watch may fire earlier."""
         self._failed_elections += 1
         pause_ms = ELECTION_BACKOFF.backoff_ms(self._failed_elections)
         LOG.error("no controller can be elected: reason=%s retry_s=%g", reason, pause_ms / 1_000)
         self.active_controller = None
         self._next_election = self._components.scheduler.call_later(
-            pause_ms, lambda: self._components.enqueue(ev.Reelect())
+            pause_ms, lambda: self._components.enqueue(attempt or ev.Reelect())
         )
 
     def _cancel_next_election(self) -> None:
@@ -272,7 +276,7 @@ class ControllerEventHandler:
                 yield from self._maybe_resign()
                 yield from self._elect()
             case ev.AddressChange():
-                yield from self._election.publish_address()
+                yield from self._publish_address()
                 yield from self._read_controller_node()
             case ev.ActiveControllerDead():
                 yield from self._replace_dead(event)
@@ -332,14 +336,32 @@ class ControllerEventHandler:
                 raise AssertionError(f"no handler for {event.name}")
 
     def _startup(self) -> Flow[None]:
-        yield from ensure_paths(znodes.PERSISTENT_NODES)
+        self._cancel_next_election()
         try:
-            self.cluster_id = yield from get_or_create_cluster_id(self._components.rng)
-        except MalformedZnodeError as error:
-            LOG.error("cluster id unreadable, continuing as controller: error=%s", error)
-        yield from self._election.publish_address()
+            yield from ensure_paths(znodes.PERSISTENT_NODES)
+            try:
+                self.cluster_id = yield from get_or_create_cluster_id(self._components.rng)
+            except MalformedZnodeError as error:
+                LOG.error("cluster id unreadable, continuing as controller: error=%s", error)
+            yield from self._election.publish_address()
+        except (UnexpectedResponseError, ZooKeeperRequestError) as error:
+            self._elect_later(str(error), ev.Startup())
+            return
         yield from self._maybe_resign()
         yield from self._elect()
+
+    def _publish_address(self) -> Flow[None]:
+        """Publish the address; try again later when ZooKeeper refuses."""
+        if self._next_address is not None:
+            self._next_address.cancel()
+            self._next_address = None
+        try:
+            yield from self._election.publish_address()
+        except UnexpectedResponseError as error:
+            LOG.error("address not published: error=%s retry_s=%g", error, REFUSED_ADDRESS_PAUSE_MS / 1_000)
+            self._next_address = self._components.scheduler.call_later(
+                REFUSED_ADDRESS_PAUSE_MS, lambda: self._components.enqueue(ev.AddressChange())
+            )
 
     def _rewatch(self) -> Flow[None]:
         """Read everything that is watched after a reconnect, which has removed all watches.
@@ -347,7 +369,7 @@ class ControllerEventHandler:
         Each read sets its watch again.
         """
         components = self._components
-        yield from self._election.publish_address()
+        yield from self._publish_address()
         active_epoch = components.context.epoch
         yield from self._read_controller_node()
         if not self.is_active or components.context.epoch != active_epoch:

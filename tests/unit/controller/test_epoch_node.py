@@ -85,6 +85,18 @@ def test_the_first_epoch_of_a_cluster_is_1() -> None:
     assert cluster.start_controller().controller_epoch == 1
 
 
+@pytest.mark.parametrize("path", [znodes.CONFIG_CHANGES, znodes.CLUSTER_ID, znodes.controller_path(CONTROLLER_ID)])
+def test_a_start_that_zookeeper_refuses_is_reported_and_repeated(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster()
+    cluster.server.tree.read_only.add(path)
+    node = cluster.start_controller()
+    assert not node.is_active and len(complaints(caplog)) == 1 and path in complaints(caplog)[0]
+    cluster.server.tree.read_only.clear()
+    cluster.time.run_for(60_000)
+    assert node.controller_epoch == 1, "elected within the same session"
+    assert cluster.exists(znodes.controller_path(CONTROLLER_ID))
+
+
 def test_an_election_that_zookeeper_refuses_is_reported_and_repeated(caplog: pytest.LogCaptureFixture) -> None:
     cluster = started()
     cluster.controllers.popitem()[1].stop()
