@@ -177,13 +177,21 @@ class Storage:
         return response.ok
 
     def brokers(self) -> Flow[dict[int, LiveBroker]]:
-        """Read all registrations, with watches on children and data; omits a node that is deleted during the read."""
+        """Read all registrations, with watches on children and data; omits a node that is deleted during the read.
+
+        A broker whose node exists and cannot be read keeps its known registration: it is not dead.
+        """
         names = yield from self.children(znodes.BROKER_IDS, watch=True)
         broker_ids = sorted(broker_id for name in names if (broker_id := znodes.parse_id(name)) is not None)
         responses = yield from self.read_all([znodes.broker_path(broker_id) for broker_id in broker_ids], watch=True)
         found = {}
         for broker_id, response in zip(broker_ids, responses, strict=True):
+            if response.code is ZkCode.NO_NODE:
+                continue
             if not response.ok or response.stat is None:
+                LOG.error("registration not read, ZooKeeper refused: broker=%d error=%s", broker_id, response.code.name)
+                if broker_id in self._context.brokers:
+                    found[broker_id] = self._context.brokers[broker_id]
                 continue
             try:
                 registration = znodes.decode_broker(znodes.broker_path(broker_id), response.data, broker_id)
@@ -220,14 +228,22 @@ class Storage:
         return found
 
     def partition_states(
-        self, topic_partitions: Sequence[TopicPartition], watch: bool = False
+        self, topic_partitions: Sequence[TopicPartition], watch: bool = False, unread: set[TopicPartition] | None = None
     ) -> Flow[dict[TopicPartition, LeaderAndIsr]]:
-        """Read state nodes; omits missing nodes."""
+        """Read state nodes; omits missing nodes, and nodes that ZooKeeper refuses to read, which are in ``unread``."""
         paths = [znodes.partition_state_path(topic_partition) for topic_partition in topic_partitions]
         responses = yield from self.read_all(paths, watch)
         found = {}
         for topic_partition, path, response in zip(topic_partitions, paths, responses, strict=True):
+            if response.code is ZkCode.NO_NODE:
+                continue
             if not response.ok or response.stat is None:
+                LOG.error(
+                    "partition state not read, ZooKeeper refused: partition=%s error=%s",
+                    topic_partition, response.code.name,
+                )  # fmt: skip
+                if unread is not None:
+                    unread.add(topic_partition)
                 continue
             try:
                 state = znodes.decode_partition_state(path, response.data, response.stat.version)

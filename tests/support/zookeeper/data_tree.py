@@ -85,6 +85,8 @@ class DataTree:
         self._changes: list[Change] = []
         self.read_only: set[str] = set()
         """Paths of nodes whose writes are refused, as by an access list."""
+        self.unreadable: set[str] = set()
+        """Paths of nodes whose data cannot be read."""
 
     def get(self, path: str) -> Node | None:
         """Return a node to read from."""

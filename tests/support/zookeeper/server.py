@@ -294,6 +294,8 @@ class MemoryZooKeeperServer:
         node = self.tree.get(request.path)
         if node is None:
             return Response(ZkCode.NO_NODE)
+        if request.path in self.tree.unreadable:
+            return Response(ZkCode.OTHER)
         if request.watch:
             self._watches.watch_data(request.path, connection)
         return Response(ZkCode.OK, data=node.data, stat=node.stat())

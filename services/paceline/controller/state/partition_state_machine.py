@@ -355,11 +355,12 @@ class PartitionStateMachine:
     def _refresh(self, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
         if not topic_partitions:
             return
-        found = yield from self._storage.partition_states(topic_partitions)
+        unread: set[TopicPartition] = set()
+        found = yield from self._storage.partition_states(topic_partitions, unread=unread)
         for topic_partition in topic_partitions:
             if topic_partition in found:
                 self._context.remember(topic_partition, found[topic_partition])
-            else:
+            elif topic_partition not in unread:
                 self._context.forget_leadership(topic_partition)
 
     def _strategy(

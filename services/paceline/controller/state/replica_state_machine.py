@@ -322,18 +322,22 @@ class ReplicaStateMachine:
         return failed and broker_id in self._context.isr_history(topic_partition).former
 
     def _refresh(self, topic_partitions: Iterable[TopicPartition]) -> Flow[None]:
-        """Read the partitions' states, except those that the running event has read."""
+        """Read the partitions' states, except those that the running event has read.
+
+        A state that ZooKeeper refuses to read stays as it is cached; the version of the next write verifies it.
+        """
         context = self._context
         doubtful = [
             topic_partition for topic_partition in topic_partitions if topic_partition not in context.seen_in_event
         ]
         if not doubtful:
             return
-        found = yield from self._storage.partition_states(doubtful)
+        unread: set[TopicPartition] = set()
+        found = yield from self._storage.partition_states(doubtful, unread=unread)
         for topic_partition in doubtful:
             if topic_partition in found:
                 context.remember(topic_partition, found[topic_partition])
-            else:
+            elif topic_partition not in unread:
                 context.forget_leadership(topic_partition)
 
     def _report_failure(self, broker_id: int, topic_partition: TopicPartition, known: LeaderAndIsr | None) -> None:
