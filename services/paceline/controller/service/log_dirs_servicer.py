@@ -48,7 +48,7 @@ async def describe_log_dirs(
     """Return a page and the token of the next page: an entry per broker, every live broker when the list is empty.
 
     The entry of a broker that is not live, or does not answer in time, has an error. Stops calling brokers when the
-    page is full.
+    page is full, or when half of ``timeout_s`` has passed: the brokers of the next page then have its whole time.
 
     Raises:
         InvalidRequestError: the page size or the token is not valid.
@@ -64,8 +64,13 @@ async def describe_log_dirs(
                 raise InvalidRequestError("the page token belongs to another request")
             start, after = bisect_right(order, after[0]), ()
     page: list[pb.BrokerLogDirs] = []
+    now_s = asyncio.get_running_loop().time
+    deadline_s = now_s() + timeout_s
     for first in range(start, len(order), BROKERS_AT_ONCE):
-        for answer in await _described(brokers, order[first : first + BROKERS_AT_ONCE], partitions, timeout_s, asking):
+        left_s = deadline_s - now_s()
+        if page and left_s < timeout_s / 2:
+            return page, encode_token(order[first], "", "", 0)
+        for answer in await _described(brokers, order[first : first + BROKERS_AT_ONCE], partitions, left_s, asking):
             position = after[1:] if after and answer.broker_id == after[0] else ()
             entry, reached = _part(answer, position, limit)
             page.append(entry)
@@ -128,6 +133,8 @@ async def alter_replica_log_dirs(
     asking: AskingController,
 ) -> list[pb.AlterReplicaLogDirResult]:
     """Return one result per replica, in the order of the request."""
+    now_s = asyncio.get_running_loop().time
+    deadline_s = now_s() + timeout_s
     by_broker: dict[int, list[int]] = {}
     for index, replica in enumerate(requested):
         by_broker.setdefault(replica.broker_id, []).append(index)
@@ -138,7 +145,7 @@ async def alter_replica_log_dirs(
         answer = await _asked(
             brokers.get(broker_id),
             broker_id,
-            lambda stub: stub.AlterReplicaLogDirs(request, timeout=timeout_s),
+            lambda stub: stub.AlterReplicaLogDirs(request, timeout=max(0.0, deadline_s - now_s())),
             asking.tls,
         )
         if isinstance(answer, PacelineError):
