@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from paceline.controller.node import ControllerNode
 from paceline.controller.service.admin_servicer import AdminServicer
-from paceline.controller.service.metadata_servicer import MetadataServicer, NodeHandle
+from paceline.controller.service.metadata_servicer import MAX_WAITING_CALLS, MetadataServicer, NodeHandle
 from paceline.controller.service.servers import ControllerServers
 from paceline.controller.service.transport import GrpcControlTransport
 from paceline.coordination import znodes
@@ -26,6 +26,7 @@ from paceline.internal.v1 import controller_service_pb2, controller_service_pb2_
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replica_manager_service_pb2_grpc as control_grpc
 from paceline.model.control import (
+    ControlledShutdownResponse,
     ControllerStamp,
     ControlResponse,
     Endpoint,
@@ -42,6 +43,7 @@ from paceline.model.errors import (
     NotLeaderOrFollowerError,
     RequestTimedOutError,
     ShuttingDownError,
+    ThrottledError,
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.errors import from_rpc_error
@@ -354,6 +356,28 @@ async def test_a_broker_asks_for_its_shutdown_on_the_control_listener(world: Wor
     )
     assert isinstance(error, NotControllerError)
     assert error.metadata["address"] == active.control, "a broker is sent to the listener it asked on"
+
+
+async def test_waiting_shutdowns_of_many_brokers_do_not_delay_heartbeats(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    active = await world.start_controller(1_000_001)
+    held: list[Any] = []
+    monkeypatch.setattr(active.node, "ask", held.append)
+    stub: Any = controller_service_pb2_grpc.ControllerServiceStub(active.channel(active.control))
+    shutdown = controller_service_pb2.ControlledShutdownRequest(broker_id=1, broker_epoch=1)
+    waiting = [stub.ControlledShutdown(shutdown, timeout=DEADLINE_S) for _ in range(MAX_WAITING_CALLS)]
+    await world.until(lambda: len(held) == MAX_WAITING_CALLS)
+    surplus = await failure_of(stub.ControlledShutdown(shutdown, timeout=DEADLINE_S))
+    assert isinstance(surplus, ThrottledError)
+    heartbeat = controller_service_pb2.BrokerHeartbeatRequest(broker_id=1, broker_epoch=1)
+    answer = await stub.BrokerHeartbeat(heartbeat, timeout=DEADLINE_S)
+    assert answer.error == ErrorCode.BROKER_NOT_AVAILABLE
+    assert not any(call.done() for call in waiting)
+    for request in held:
+        request.reply(ControlledShutdownResponse(ErrorCode.NONE, ()))
+    for call in waiting:
+        assert not (await call).HasField("error")
 
 
 async def test_requests_are_repeated_until_a_broker_listens(world: World) -> None:

@@ -4,6 +4,7 @@ A servicer makes no decisions: it checks and converts requests, calls the node o
 """
 
 import concurrent.futures
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -22,6 +23,7 @@ from paceline.model.errors import (
     PacelineError,
     RequestTimedOutError,
     ShuttingDownError,
+    ThrottledError,
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.model.metadata_revisions import MetadataRevisions
@@ -39,6 +41,9 @@ MAX_TOPICS: Final = 10_000
 CONTROLLED_SHUTDOWN_TIMEOUT_S: Final = 30.0
 INTERNAL_TOPIC_WAIT_MS: Final = 1_000
 """Longest wait for leaders of an internal topic; after it the topic exists anyway."""
+MAX_WAITING_CALLS: Final = 64
+"""Most calls of brokers that wait for the event queue, besides heartbeats; a broker makes one at a time, and repeats a
+refused call."""
 HEARTBEAT_TIMEOUT_S: Final = 3.0
 """Longest wait for the event loop; after it the broker has already sent the next heartbeat."""
 
@@ -198,6 +203,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     def __init__(self, handle: NodeHandle, post: Callable[[Callable[[], None]], None]) -> None:
         self._handle = handle
         self._post = post
+        self._may_wait = threading.BoundedSemaphore(MAX_WAITING_CALLS)
 
     def ControlledShutdown(  # noqa: N802
         self, request: controller_pb.ControlledShutdownRequest, context: Any
@@ -218,11 +224,15 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     def _ask(self, request: Callable[..., Request[T]]) -> T:
         node = self._handle.get()
         future: concurrent.futures.Future[T | Exception] = concurrent.futures.Future()
-        self._post(lambda: node.ask(request(reply=future.set_result)))
+        if not self._may_wait.acquire(blocking=False):
+            raise ThrottledError(f"{MAX_WAITING_CALLS} calls of brokers wait already; try again")
         try:
+            self._post(lambda: node.ask(request(reply=future.set_result)))
             answer = future.result(CONTROLLED_SHUTDOWN_TIMEOUT_S)
         except concurrent.futures.TimeoutError:
             raise RequestTimedOutError("the controller did not answer in time") from None
+        finally:
+            self._may_wait.release()
         if isinstance(answer, NotControllerError):
             raise not_controller(node, "CONTROL")
         if isinstance(answer, Exception):

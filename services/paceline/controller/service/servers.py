@@ -4,7 +4,12 @@ import secrets
 from typing import Final
 
 from paceline.controller.service.admin_servicer import AdminServicer
-from paceline.controller.service.metadata_servicer import ControllerServicer, MetadataServicer, NodeHandle
+from paceline.controller.service.metadata_servicer import (
+    MAX_WAITING_CALLS,
+    ControllerServicer,
+    MetadataServicer,
+    NodeHandle,
+)
 from paceline.controller.standby.state_publisher import MAX_FOLLOWERS
 from paceline.internal.v1 import controller_service_pb2_grpc
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
@@ -16,8 +21,8 @@ from paceline.runtime.node_servers import NodeServers
 from paceline.runtime.settings import ControllerSettings
 from paceline.v1 import admin_service_pb2_grpc, metadata_service_pb2_grpc
 
-CONTROL_THREADS: Final = 4 + MAX_FOLLOWERS
-"""Maximum standby streams; each occupies a thread."""
+CONTROL_THREADS: Final = 4 + MAX_FOLLOWERS + MAX_WAITING_CALLS
+"""Each standby stream and each waiting call occupies a thread; four are left for heartbeats."""
 
 
 class ControllerServers(NodeServers):
