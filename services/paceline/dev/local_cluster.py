@@ -136,11 +136,12 @@ class LocalCluster:
                 heap_mib=self.heap_mib,
                 detached=self.detached,
                 user=self._zookeeper_user(),
+                on_launch=self._write_state,
             )
+            self._plan_nodes(plan)
             self.zookeeper.start()
             if self.secure:
                 self._make_certificates(plan)
-            self._plan_nodes(plan)
             say(f"starting {self.controllers} controllers and {self.brokers} brokers")
             for node in self.nodes.values():
                 self._spawn(node)
@@ -149,7 +150,6 @@ class LocalCluster:
             for node in self.nodes.values():
                 if node.kind == "broker" and self.controllers:
                     self._wait_told(node, deadline - time.monotonic())
-            self._write_state()
             save_plan(self.directory, plan)
         except BaseException:
             self.stop(force=True)
@@ -251,7 +251,6 @@ class LocalCluster:
         """Start a stopped process again, with the same ports and data."""
         assert not node.running
         self._spawn(node)
-        self._write_state()
         if wait:
             self.wait_ready(node, timeout_s)
 
@@ -414,8 +413,10 @@ class LocalCluster:
         node.starts += 1
         node.paused = False
         node.process = _SPAWNER.submit(launch, self.command_of(node), node.log_path).result()
+        self._write_state()
 
     def _write_state(self) -> None:
+        """Write the state file, after the start of each process: `stop_detached` finds it even if this process ends."""
         assert self.zookeeper is not None
         state = {
             "bootstrap": self.bootstrap,

@@ -76,6 +76,7 @@ class EmbeddedZooKeeper:
         host: address to listen on.
         detached: the server outlives this process; otherwise it ends with it.
         user: name and password; the server then accepts only clients that authenticate as this user with SASL.
+        on_launch: called when the process exists, before it answers.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class EmbeddedZooKeeper:
         host: str = "127.0.0.1",
         detached: bool = False,
         user: tuple[str, str] | None = None,
+        on_launch: Callable[[], None] = lambda: None,
     ) -> None:
         self.data_dir = Path(data_dir)
         self.host = host
@@ -97,6 +99,7 @@ class EmbeddedZooKeeper:
         self._heap_mib = heap_mib
         self._detached = detached
         self._user = user
+        self._on_launch = on_launch
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -224,6 +227,7 @@ class EmbeddedZooKeeper:
             )
         if not self._detached:
             atexit.register(self.stop)
+        self._on_launch()
         self._await_answer(self._process)
 
     def _login_options(self) -> list[str]:

@@ -1,9 +1,15 @@
-"""Refusals of a local cluster before it starts a process."""
+"""A local cluster before its processes serve: refusals, and the state file."""
 
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from paceline.dev import local_cluster
+from paceline.dev.detached_cluster import alive, read_state, stop_detached
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError
 
 
@@ -12,3 +18,50 @@ def test_a_directory_with_a_comma_is_refused_and_not_created(tmp_path: Path) -> 
     with pytest.raises(LocalClusterError, match="a comma, which separates log directories"):
         LocalCluster(directory, CONFIG_FILE).start(timeout_s=0.001)
     assert not directory.exists()
+
+
+class KilledError(BaseException):
+    """Stands for SIGKILL: the process that starts the cluster does nothing more."""
+
+
+@pytest.mark.parametrize("answers", [False, True], ids=["ZooKeeper does not answer yet", "a node does not serve yet"])
+def test_processes_of_a_start_that_was_killed_are_found_and_stopped(
+    answers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def launch(argv: list[str], _log: Path) -> "subprocess.Popen[bytes]":
+        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", *argv]))
+        return started[-1]
+
+    class FakeZooKeeper:
+        def __init__(self, directory: Path, on_launch: Callable[[], None] = lambda: None, **_: Any) -> None:
+            self.pid: int | None = None
+            self._directory = directory
+            self._on_launch = on_launch
+
+        def start(self) -> None:
+            self.pid = launch([str(self._directory)], self._directory).pid
+            self._on_launch()
+            if not answers:
+                raise KilledError
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    monkeypatch.setattr(local_cluster, "EmbeddedZooKeeper", FakeZooKeeper)
+    monkeypatch.setattr(local_cluster, "launch", launch)
+    monkeypatch.setattr(LocalCluster, "wait_ready", killed)
+    monkeypatch.setattr(LocalCluster, "stop", lambda *_args, **_kwargs: None)  # SIGKILL leaves no time for it
+    try:
+        with pytest.raises(KilledError):
+            LocalCluster(tmp_path, CONFIG_FILE, brokers=1, controllers=1, detached=True).start()
+        nodes = ["broker-1", "controller-1000000"] if answers else []
+        assert stop_detached(tmp_path) == [*nodes, "zookeeper"]
+        assert len(started) == len(nodes) + 1
+        assert not any(alive(process.pid, tmp_path) for process in started)
+        assert read_state(tmp_path) is None
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
