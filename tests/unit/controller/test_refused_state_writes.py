@@ -38,6 +38,23 @@ def test_a_state_that_zookeeper_refuses_to_write_does_not_stop_the_controller(li
     assert cluster.state("a-7").startswith("2/1 isr [2]"), "the next event tries the election again"
 
 
+def test_a_state_that_zookeeper_refuses_to_create_does_not_delay_other_partitions() -> None:
+    """The node of a topic that another tool has created may allow only this tool to create nodes below it."""
+    cluster = cluster_of(CONFIG)
+    cluster.server.tree.read_only = {znodes.topic_partitions_path("foreign")}
+    cluster.create_topic_node("foreign", [(1, 2), (2, 1)])
+    cluster.create_topic_node("own", [(1, 2)])
+    cluster.settle()
+    assert cluster.state("own-0").startswith("1/0 isr [1, 2]")
+    cluster.kill_broker(1)
+    cluster.settle()
+    assert {cluster.state(f"a-{partition}").partition(" ce")[0] for partition in range(PARTITIONS)} == {"2/1 isr [2]"}
+    cluster.server.tree.read_only.clear()
+    cluster.start_broker(1)
+    cluster.settle()
+    assert cluster.state("foreign-0").startswith("1/0 isr [1, 2]"), "the next event tries again"
+
+
 def test_an_isr_that_zookeeper_refuses_to_write_does_not_stop_the_controller() -> None:
     cluster = cluster_of(CONFIG)
     cluster.kill_broker(2)

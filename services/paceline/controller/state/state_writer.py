@@ -211,7 +211,13 @@ class StateWriter:
             elif first_failure(response)[1] is ZkCode.NO_NODE:
                 outcome.conflicted.update((write.topic_partition, None) for write, _ in chunk)
             else:
-                raise UnexpectedResponseError(first_failure(response)[1], "create partition state")
+                # The other partitions do not wait: the parent may be the node of another tool, with an access list.
+                for write, _ in chunk:
+                    code = outcome.refused[write.topic_partition] = first_failure(response)[1]
+                    LOG.error(
+                        "partition state not created, ZooKeeper refused: partition=%s error=%s",
+                        write.topic_partition, code.name,
+                    )  # fmt: skip
         if failed and retry:
             exact = yield from self._exact_creates(failed, outcome)
             yield from self._create_groups(exact, outcome, retry=False)
