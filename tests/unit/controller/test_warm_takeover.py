@@ -398,6 +398,16 @@ def test_a_broken_stream_is_opened_again_and_the_copy_is_kept() -> None:
     assert cluster.streams.opened == [STANDBY, STANDBY]
 
 
+def test_many_standbys_keep_their_streams() -> None:
+    cluster = Cluster()
+    standbys = [STANDBY + number for number in range(8)]
+    for controller_id in (CONTROLLER_ID, *standbys):
+        cluster.start_controller(controller_id)
+    cluster.time.run_for(60_000)
+    assert sorted(cluster.streams.opened) == standbys, "no standby ends the stream of another"
+    assert all(cluster.controllers[controller_id].is_warm for controller_id in standbys)
+
+
 def test_a_copy_from_a_broken_stream_is_used_when_its_sequence_is_current() -> None:
     cluster, _ = pair()
     cluster.streams.cut = True

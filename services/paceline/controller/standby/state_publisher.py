@@ -23,7 +23,8 @@ HEARTBEAT_MS = 1_000
 """Longest time between two messages to a standby."""
 PARTITIONS_PER_UPDATE = 10_000
 """About 300 KB on the wire."""
-MAX_FOLLOWERS = 4
+MAX_FOLLOWERS = 16
+"""With more standbys than this, each new stream would end another, and each stream begins with a snapshot."""
 
 
 class StateSink(Protocol):
