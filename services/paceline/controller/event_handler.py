@@ -314,6 +314,8 @@ class ControllerEventHandler:
                 yield from components.topic_requests.delete(event)
             case ev.AlterPartitionReassignments():
                 event.reply((yield from alter_reassignments(components, event.requested, event.validate_only)))
+            case ev.ReassignmentNodeChanged():
+                yield from components.storage.exists(znodes.REASSIGN_PARTITIONS)
             case ev.PartitionReassignmentFromNode():
                 yield from on_reassignment_node(components, only_new=True)
             case ev.PartitionReassignmentIsrChange():

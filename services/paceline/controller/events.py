@@ -289,6 +289,13 @@ class PartitionReassignmentFromNode(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ReassignmentNodeChanged(Event):
+    """The data of ``/admin/reassign_partitions`` changed: watch it again; as in Kafka, this starts no reassignment."""
+
+    state = ControllerState.PARTITION_REASSIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionReassignmentResult:
     """Result of submitting a reassignment."""
 

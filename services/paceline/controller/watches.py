@@ -35,8 +35,9 @@ def event_for(watch: WatchEvent) -> ev.Event | None:
     if watch.path == znodes.CONTROLLER_EPOCH:
         return ev.Reelect()
     if watch.path == znodes.REASSIGN_PARTITIONS:
-        # A manual deletion consumed the watch; without a new watch the next reassignment would go unnoticed.
-        return None if watch.type is WatchType.DATA_CHANGED else ev.PartitionReassignmentFromNode()
+        # Each of these consumed the watch; without a new watch the next reassignment would go unnoticed.
+        is_change = watch.type is WatchType.DATA_CHANGED
+        return ev.ReassignmentNodeChanged() if is_change else ev.PartitionReassignmentFromNode()
     parent, _, name = watch.path.rpartition("/")
     if parent == znodes.CONTROLLER_IDS:
         return ev.AddressChange()

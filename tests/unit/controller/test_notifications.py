@@ -9,7 +9,7 @@ from paceline.controller.topics.topic_validation import NewTopic
 from paceline.controller.zk_store import Storage
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
-from paceline.coordination.interface import Create
+from paceline.coordination.interface import Create, Delete, SetData
 from tests.unit.controller.cluster import Cluster, tp
 
 
@@ -163,6 +163,25 @@ def test_s4_15_rewriting_the_admin_node_starts_no_reassignment(cluster: Cluster)
         znodes.REASSIGN_PARTITIONS, znodes.encode_json(cluster.data(znodes.REASSIGN_PARTITIONS))
     ) == {tp("a-1"): (2, 3)}
     assert cluster.state("a-1") == before
+
+
+@pytest.mark.parametrize("writer", ["the controller", "a tool"])
+def test_a_reassignment_is_started_after_the_earlier_admin_node_was_changed_and_deleted(
+    cluster: Cluster, writer: str
+) -> None:
+    targets = {tp("a-0"): (3, 2), tp("a-1"): (2, 3)}
+    cluster.zk(Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment(targets)))
+    cluster.settle()
+    if writer == "the controller":
+        cluster.change_isr("a-0", [1, 2, 3], notify=False)
+    else:
+        cluster.zk(SetData(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({tp("a-1"): (2, 3)})))
+    cluster.settle()
+    cluster.zk(Delete(znodes.REASSIGN_PARTITIONS))
+    cluster.settle()
+    cluster.zk(Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({tp("a-1"): (2, 1)})))
+    cluster.settle()
+    assert cluster.data(znodes.topic_path("a"))["partitions"]["1"] == [2, 1], "the move to broker 3 was replaced"
 
 
 def test_a_preferred_election_requested_while_a_new_controller_removes_another_is_executed(
