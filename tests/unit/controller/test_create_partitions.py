@@ -7,6 +7,7 @@ import pytest
 
 from paceline.controller.admin.admin_requests import CreatePartitions, DescribeConfigs, ListPartitionReassignments
 from paceline.controller.admin.admin_values import NewPartitions
+from paceline.controller.topics import create_partitions
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Delete, Multi, SetData
@@ -145,6 +146,16 @@ def test_a_lost_zookeeper_reply_is_still_a_success() -> None:
     link.lose_next_reply(lambda r: isinstance(r, Multi) and any(o.path == path for o in r.operations))
     assert kinds(grow(cluster, NewPartitions("a", 2))) == [None]
     assert len(cluster.data(path)["partitions"]) == 2
+
+
+def test_a_reply_lost_in_the_last_attempt_has_an_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(create_partitions, "ATTEMPTS", 1)
+    cluster = started()
+    link = cluster.controller_clients[CONTROLLER_ID].link
+    path = znodes.topic_path("a")
+    link.lose_next_reply(lambda r: isinstance(r, Multi) and any(o.path == path for o in r.operations))
+    assert kinds(grow(cluster, NewPartitions("a", 2))) == [RequestTimedOutError]
+    assert len(cluster.data(path)["partitions"]) == 2, "it was applied"
 
 
 def test_partitions_that_another_tool_adds_meanwhile_are_kept() -> None:

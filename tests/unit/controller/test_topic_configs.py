@@ -13,6 +13,7 @@ from paceline.controller.admin.admin_values import (
     ConfigSource,
     ResourceType,
 )
+from paceline.controller.topics import topic_configs
 from paceline.controller.topics.config_changes import NOTICE_KEPT_MS, NOTICES_KEPT
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
@@ -22,6 +23,7 @@ from paceline.model.errors import (
     InvalidConfigError,
     InvalidRequestError,
     NotControllerError,
+    RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
 from paceline.model.settings import ControllerConfig
@@ -231,6 +233,16 @@ def test_a_change_whose_reply_was_lost_succeeds_and_is_written_once() -> None:
     link.lose_next_reply(lambda r: isinstance(r, Multi) and any(o.path == path for o in r.operations))
     assert kinds(alter(cluster, ("a", (change("retention.ms", "5"),)))) == [None]
     assert notices(cluster) == ["topics/a"]
+
+
+def test_a_reply_lost_in_the_last_attempt_has_an_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_configs, "ATTEMPTS", 1)
+    cluster = started()
+    link = cluster.controller_clients[CONTROLLER_ID].link
+    path = znodes.topic_config_path("a")
+    link.lose_next_reply(lambda r: isinstance(r, Multi) and any(o.path == path for o in r.operations))
+    assert kinds(alter(cluster, ("a", (change("retention.ms", "5"),)))) == [RequestTimedOutError]
+    assert stored(cluster) == {"retention.ms": "5"}, "it was applied"
 
 
 def test_a_topic_that_is_being_deleted_is_unknown() -> None:

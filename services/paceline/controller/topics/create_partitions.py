@@ -30,6 +30,7 @@ from paceline.model.errors import (
     InvalidUpdateVersionError,
     PacelineError,
     ReassignmentInProgressError,
+    RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
@@ -114,7 +115,9 @@ def _write_all(
                 raise UnexpectedResponseError(code, f"grow topic {name}")
             budget += len(tried[name][1])
             remaining.append(name)
-            outcomes[name] = InvalidUpdateVersionError(f"the node of topic {name!r} keeps changing")
+            # After the last attempt it is not read back which write was applied.
+            kind = RequestTimedOutError if response.in_doubt_before else InvalidUpdateVersionError
+            outcomes[name] = kind(f"the node of topic {name!r} keeps changing")
 
 
 def _node(components: ControllerComponents, name: str, response: Response) -> tuple[znodes.TopicAssignment, int]:

@@ -42,6 +42,7 @@ from paceline.model.errors import (
     InvalidRequestError,
     InvalidUpdateVersionError,
     PacelineError,
+    RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
 
@@ -170,7 +171,9 @@ class TopicConfigAdmin:
                 if code not in (ZkCode.BAD_VERSION, ZkCode.NO_NODE, ZkCode.NODE_EXISTS):
                     raise UnexpectedResponseError(code, f"change the configuration of {_said(resource)}")
                 remaining.append(resource)
-                errors[resource] = InvalidUpdateVersionError(f"the configuration of {_said(resource)} keeps changing")
+                # After the last attempt it is not read back which write was applied.
+                kind = RequestTimedOutError if answer.in_doubt_before else InvalidUpdateVersionError
+                errors[resource] = kind(f"the configuration of {_said(resource)} keeps changing")
             if not remaining:
                 return
 
