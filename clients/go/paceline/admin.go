@@ -103,7 +103,13 @@ func (c *Client) ListOffset(ctx context.Context, topic string, partition int32, 
 			}
 			result := answer.GetPartitions()[0]
 			offset, ok = result.GetOffset(), result.Offset != nil
-			return partitionError(operation, result.GetError())
+			err = partitionError(operation, result.GetError())
+			var failure *Error
+			if errors.As(err, &failure) && failure.Code == pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_LEADER_EPOCH {
+				// The request names no topic id: the epoch may be that of a deleted topic of the same name.
+				failure.refresh = true
+			}
+			return err
 		})
 	})
 	return offset, ok, err

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -19,6 +20,7 @@ import (
 type fakeCluster struct {
 	pacelinev1.UnimplementedMetadataServiceServer
 	pacelinev1.UnimplementedGroupServiceServer
+	pacelinev1.UnimplementedLogServiceServer
 	host string
 	port int32
 
@@ -27,10 +29,18 @@ type fakeCluster struct {
 	sync      func(*pacelinev1.SyncGroupRequest) (*pacelinev1.SyncGroupResponse, error)
 	heartbeat func(*pacelinev1.HeartbeatRequest) error
 	commit    func(*pacelinev1.CommitOffsetsRequest) error
+	leave     func(context.Context)
+	committed func(*pacelinev1.CommittedOffset)
 
-	mu      sync.Mutex
-	left    []string
-	commits []*pacelinev1.CommitOffsetsRequest
+	describe    func(topic string) *pacelinev1.TopicDescription
+	listOffsets func(*pacelinev1.ListOffsetsPartition) *pacelinev1.ListOffsetsPartitionResult
+	fetch       func(*pacelinev1.FetchPartition) *pacelinev1.FetchPartitionResult
+	produce     func(*pacelinev1.ProducePartition) *pacelinev1.ProducePartitionResult
+
+	mu          sync.Mutex
+	left        []string
+	commits     []*pacelinev1.CommitOffsetsRequest
+	producerIDs int64
 }
 
 func startFake(t *testing.T) (*fakeCluster, *Client) {
@@ -45,6 +55,7 @@ func startFake(t *testing.T) (*fakeCluster, *Client) {
 	server := grpc.NewServer()
 	pacelinev1.RegisterMetadataServiceServer(server, fake)
 	pacelinev1.RegisterGroupServiceServer(server, fake)
+	pacelinev1.RegisterLogServiceServer(server, fake)
 	go func() { _ = server.Serve(listener) }()
 	client, err := NewClient(Config{Bootstrap: []string{listener.Addr().String()}})
 	if err != nil {
@@ -74,6 +85,10 @@ func (f *fakeCluster) DescribeCluster(context.Context, *pacelinev1.DescribeClust
 func (f *fakeCluster) DescribeTopics(_ context.Context, request *pacelinev1.DescribeTopicsRequest) (*pacelinev1.DescribeTopicsResponse, error) {
 	answer := &pacelinev1.DescribeTopicsResponse{}
 	for _, name := range request.GetTopics() {
+		if f.describe != nil {
+			answer.Topics = append(answer.Topics, f.describe(name))
+			continue
+		}
 		answer.Topics = append(answer.Topics, &pacelinev1.TopicDescription{
 			Name: name, Partitions: []*pacelinev1.PartitionDescription{{Partition: 0}, {Partition: 1}}})
 	}
@@ -108,7 +123,10 @@ func (f *fakeCluster) Heartbeat(_ context.Context, request *pacelinev1.Heartbeat
 	return &pacelinev1.HeartbeatResponse{}, nil
 }
 
-func (f *fakeCluster) LeaveGroup(_ context.Context, request *pacelinev1.LeaveGroupRequest) (*pacelinev1.LeaveGroupResponse, error) {
+func (f *fakeCluster) LeaveGroup(ctx context.Context, request *pacelinev1.LeaveGroupRequest) (*pacelinev1.LeaveGroupResponse, error) {
+	if f.leave != nil {
+		f.leave(ctx)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, one := range request.GetMembers() {
@@ -134,9 +152,62 @@ func (f *fakeCluster) FetchOffsets(_ context.Context, request *pacelinev1.FetchO
 	for _, topic := range request.GetPartitions() {
 		for _, partition := range topic.GetPartitions() {
 			offset := int64(7)
-			answer.Partitions = append(answer.Partitions, &pacelinev1.CommittedOffset{
-				Topic: topic.GetTopic(), Partition: partition, Offset: &offset})
+			one := &pacelinev1.CommittedOffset{Topic: topic.GetTopic(), Partition: partition, Offset: &offset}
+			if f.committed != nil {
+				f.committed(one)
+			}
+			answer.Partitions = append(answer.Partitions, one)
 		}
+	}
+	return answer, nil
+}
+
+// described is a topic whose partitions broker 1 leads.
+func described(name, id string, partitions int, epoch int32) *pacelinev1.TopicDescription {
+	topic := &pacelinev1.TopicDescription{Name: name, TopicId: id}
+	leader := int32(1)
+	for partition := range int32(partitions) {
+		topic.Partitions = append(topic.Partitions, &pacelinev1.PartitionDescription{
+			Partition: partition, Leader: &leader, LeaderEpoch: epoch})
+	}
+	return topic
+}
+
+// partitionRefused is the error of one partition.
+func partitionRefused(code pacelinev1.ErrorCode) *pacelinev1.PartitionError {
+	return &pacelinev1.PartitionError{Code: code, Message: "on purpose"}
+}
+
+func (f *fakeCluster) ListOffsets(_ context.Context, request *pacelinev1.ListOffsetsRequest) (*pacelinev1.ListOffsetsResponse, error) {
+	answer := &pacelinev1.ListOffsetsResponse{}
+	for _, one := range request.GetPartitions() {
+		answer.Partitions = append(answer.Partitions, f.listOffsets(one))
+	}
+	return answer, nil
+}
+
+func (f *fakeCluster) Fetch(_ context.Context, request *pacelinev1.FetchRequest) (*pacelinev1.FetchResponse, error) {
+	answer := &pacelinev1.FetchResponse{}
+	for _, one := range request.GetPartitions() {
+		answer.Partitions = append(answer.Partitions, f.fetch(one))
+	}
+	time.Sleep(time.Millisecond) // An answer without records comes at once: spare the machine.
+	return answer, nil
+}
+
+func (f *fakeCluster) InitProducerId(context.Context, *pacelinev1.InitProducerIdRequest) (*pacelinev1.InitProducerIdResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.producerIDs++
+	return &pacelinev1.InitProducerIdResponse{ProducerId: f.producerIDs}, nil
+}
+
+func (f *fakeCluster) Produce(_ context.Context, request *pacelinev1.ProduceRequest) (*pacelinev1.ProduceResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	answer := &pacelinev1.ProduceResponse{}
+	for _, one := range request.GetPartitions() {
+		answer.Partitions = append(answer.Partitions, f.produce(one))
 	}
 	return answer, nil
 }

@@ -288,6 +288,9 @@ func (g *GroupConsumer) Committed(ctx context.Context, partitions ...TopicPartit
 
 // consumed returns the positions after the records that Poll has returned.
 func (g *GroupConsumer) consumed() map[TopicPartition]CommittedOffset {
+	// A position that an answer has just shown to be out of range, or of a deleted topic, is not committed. An error that
+	// matters comes again.
+	_ = g.reader.collect()
 	offsets := map[TopicPartition]CommittedOffset{}
 	for partition, at := range g.reader.positions {
 		if at.cursor.start == nil {

@@ -47,6 +47,8 @@ type cursor struct {
 	start *Offset
 	// epoch is the leader epoch under which records were last read; nil before the first.
 	epoch *int32
+	// topicID is the id of the topic that the position belongs to, as a leader has confirmed it; empty before.
+	topicID string
 }
 
 // fetched is the outcome of one fetch.
@@ -60,14 +62,23 @@ type fetched struct {
 // fetch reads from the leader of a partition once, and returns where the next fetch begins.
 func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedRecord, error) {
 	if at.start != nil {
-		offset, ok, err := k.client.ListOffset(ctx, at.Topic, at.Partition, *at.start)
-		if err == nil && !ok {
-			offset, _, err = k.client.ListOffset(ctx, at.Topic, at.Partition, Latest())
+		// Where no record is that young, reading begins with the next one. The end is asked for first, so that none that is
+		// written between the two calls is skipped.
+		var end int64
+		if at.start.spec == pacelinev1.OffsetSpec_OFFSET_SPEC_TIMESTAMP {
+			var err error
+			if end, _, err = k.client.ListOffset(ctx, at.Topic, at.Partition, Latest()); err != nil {
+				return at, nil, err
+			}
 		}
+		offset, ok, err := k.client.ListOffset(ctx, at.Topic, at.Partition, *at.start)
 		if err != nil {
 			return at, nil, err
 		}
-		at.next, at.start = offset, nil
+		if !ok {
+			offset = end
+		}
+		at.next, at.start, at.topicID = offset, nil, ""
 	}
 	operation := fmt.Sprintf("reading %s from offset %d", at.TopicPartition, at.next)
 	var records []ConsumedRecord
@@ -90,7 +101,15 @@ func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedReco
 		if len(answer.GetPartitions()) != 1 {
 			return newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer has not one partition")
 		}
-		records, err = at.accept(operation, answer.GetPartitions()[0], leader.epoch)
+		result := answer.GetPartitions()[0]
+		if result.GetError() == nil && topicID != "" {
+			if at.topicID != "" && at.topicID != topicID {
+				return newError(operation, pacelinev1.ErrorCode_ERROR_CODE_OFFSET_OUT_OF_RANGE,
+					"the topic was deleted and created again: the position belongs to the deleted topic")
+			}
+			at.topicID = topicID
+		}
+		records, err = at.accept(operation, result, leader.epoch)
 		return err
 	})
 	if CodeOf(err) == pacelinev1.ErrorCode_ERROR_CODE_OFFSET_OUT_OF_RANGE && k.config.Reset != ResetError {
