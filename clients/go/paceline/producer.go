@@ -14,6 +14,9 @@ import (
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
+// otherTopicLimit is how often brokers have to name another topic id before a batch of unknown outcome is given up.
+const otherTopicLimit = 5
+
 // AnyPartition lets the producer choose the partition: by the key, or one partition per batch without a key.
 const AnyPartition int32 = -1
 
@@ -252,8 +255,7 @@ func (q *queue) run() {
 		q.linger()
 		for batch := q.take(q.producer.config.BatchBytes); len(batch) > 0; batch = q.take(q.producer.config.BatchBytes) {
 			q.unstick()
-			base, err := q.deliver(batch)
-			q.finish(batch, base, err)
+			q.deliverInParts(batch)
 		}
 	}
 }
@@ -311,6 +313,19 @@ func (q *queue) finish(batch []*item, base int64, err error) {
 	}
 }
 
+// deliverInParts delivers a batch, in halves where a topic takes only smaller batches than this producer makes.
+func (q *queue) deliverInParts(batch []*item) {
+	base, err := q.deliver(batch)
+	var failure *Error
+	isTooLarge := errors.As(err, &failure) && failure.Code == pacelinev1.ErrorCode_ERROR_CODE_MESSAGE_TOO_LARGE
+	if half := len(batch) / 2; half > 0 && isTooLarge && failure.Definite {
+		q.deliverInParts(batch[:half])
+		q.deliverInParts(batch[half:])
+		return
+	}
+	q.finish(batch, base, err)
+}
+
 // deliver appends one batch and returns its first offset. It repeats the same records under the same sequence number
 // until the oldest record's delivery timeout; the broker recognises a repeat of what it has appended.
 func (q *queue) deliver(batch []*item) (int64, error) {
@@ -327,14 +342,22 @@ func (q *queue) deliver(batch []*item) (int64, error) {
 		failure.Definite = true
 		return 0, failure
 	}
-	unknown := false
+	unknown, otherTopic := false, 0
 	var base int64
 	var last error
 	err := q.producer.client.retry(ctx, func(ctx context.Context) error {
 		err := q.producer.client.onLeader(ctx, q.topic, q.partition, func(
 			ctx context.Context, log pacelinev1.LogServiceClient, leader leaderState, topicID string,
 		) error {
-			if err := q.identify(ctx, log, list, topicID, unknown); err != nil {
+			if unknown && q.topicID != topicID {
+				// The batch may be in the log of the deleted topic. A broker that is cut off names that topic, too, so
+				// others are asked before the batch is given up.
+				otherTopic++
+				failure := newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION, "the topic was created again")
+				failure.Retriable = otherTopic < otherTopicLimit
+				return failure
+			}
+			if err := q.identify(ctx, log, list, topicID); err != nil {
 				return err
 			}
 			var err error
@@ -373,11 +396,11 @@ func (q *queue) deliver(batch []*item) (int64, error) {
 }
 
 // identify stamps the batch with producer id, epoch and sequence, and takes a new id where there is none. A topic
-// created again under the same name starts with a new id, unless the outcome of an attempt is unknown.
+// created again under the same name starts with a new id.
 func (q *queue) identify(
-	ctx context.Context, log pacelinev1.LogServiceClient, list *pacelinev1.RecordList, topicID string, unknown bool,
+	ctx context.Context, log pacelinev1.LogServiceClient, list *pacelinev1.RecordList, topicID string,
 ) error {
-	if q.topicID != topicID && !unknown {
+	if q.topicID != topicID {
 		q.topicID, q.producerID = topicID, -1
 	}
 	if q.producerID < 0 {
@@ -401,9 +424,6 @@ func (q *queue) append(
 	ctx context.Context, log pacelinev1.LogServiceClient, leader leaderState, topicID string, list *pacelinev1.RecordList,
 ) (int64, error) {
 	operation := fmt.Sprintf("producing to %s/%d", q.topic, q.partition)
-	if q.topicID != "" && q.topicID != topicID {
-		return 0, newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION, "the topic was created again")
-	}
 	answer, err := log.Produce(ctx, &pacelinev1.ProduceRequest{
 		Acks: pacelinev1.Acks_ACKS_ALL, TimeoutMs: serverWait(ctx),
 		Partitions: []*pacelinev1.ProducePartition{{
