@@ -125,7 +125,7 @@ func (c *Client) onController(
 		if address == "" {
 			var err error
 			if address, err = c.controllerAddress(ctx, operation); err != nil {
-				return err
+				return notSent(err)
 			}
 		}
 		connection, err := c.dial(address)

@@ -6,15 +6,18 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
@@ -27,8 +30,11 @@ const (
 	longestPause   = time.Second
 	askTimeout     = 2 * time.Second
 	leastAttempt   = 200 * time.Millisecond
+	connectTimeout = 5 * time.Second
 	metadataMaxAge = 5 * time.Minute
 	largestMessage = 64 << 20
+	// connectionMaxAge is longer than any call takes.
+	connectionMaxAge = time.Hour
 )
 
 // Config says how to reach a cluster.
@@ -51,7 +57,7 @@ type Client struct {
 
 	mu          sync.Mutex
 	bootstrap   []string
-	connections map[string]*grpc.ClientConn
+	connections map[string]*connection
 	brokers     map[int32]string
 	topics      map[string]*topicState
 	controller  string
@@ -64,6 +70,12 @@ type topicState struct {
 	// asked is when a broker was last asked for the topic.
 	asked   time.Time
 	leaders map[int32]leaderState
+}
+
+// connection is to one address. used is when a call last asked for it.
+type connection struct {
+	*grpc.ClientConn
+	used time.Time
 }
 
 type leaderState struct {
@@ -85,6 +97,11 @@ func NewClient(config Config) (*Client, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(largestMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithDisableRetry(),
+		// gRPC's own pauses grow to two minutes: a broker that returns would stay out of reach for as long.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: firstPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longestPause},
+			MinConnectTimeout: connectTimeout,
+		}),
 	}, config.DialOptions...)
 	timeout := config.RequestTimeout
 	if timeout == 0 {
@@ -92,7 +109,7 @@ func NewClient(config Config) (*Client, error) {
 	}
 	return &Client{
 		requestTimeout: timeout, dialOptions: options, bootstrap: config.Bootstrap,
-		connections: map[string]*grpc.ClientConn{}, brokers: map[int32]string{}, topics: map[string]*topicState{},
+		connections: map[string]*connection{}, brokers: map[int32]string{}, topics: map[string]*topicState{},
 	}, nil
 }
 
@@ -131,7 +148,7 @@ func (c *Client) Close() {
 	for _, connection := range c.connections {
 		_ = connection.Close()
 	}
-	c.connections = map[string]*grpc.ClientConn{}
+	c.connections = map[string]*connection{}
 }
 
 func (c *Client) dial(address string) (*grpc.ClientConn, error) {
@@ -140,15 +157,28 @@ func (c *Client) dial(address string) (*grpc.ClientConn, error) {
 	if c.closed {
 		return nil, errors.New("paceline: the client is closed")
 	}
-	if connection, ok := c.connections[address]; ok {
-		return connection, nil
+	if known, ok := c.connections[address]; ok {
+		known.used = time.Now()
+		return known.ClientConn, nil
 	}
-	connection, err := grpc.NewClient(address, c.dialOptions...)
+	made, err := grpc.NewClient(address, c.dialOptions...)
 	if err != nil {
 		return nil, fmt.Errorf("paceline: address %q: %w", address, err)
 	}
-	c.connections[address] = connection
-	return connection, nil
+	c.connections[address] = &connection{made, time.Now()}
+	return made, nil
+}
+
+// leaveAddresses closes the connections to addresses that belong to no process any more and were not used for long. The
+// caller holds mu.
+func (c *Client) leaveAddresses() {
+	known := slices.Concat(c.bootstrap, slices.Collect(maps.Values(c.brokers)), []string{c.controller})
+	for address, old := range c.connections {
+		if !slices.Contains(known, address) && time.Since(old.used) > connectionMaxAge {
+			delete(c.connections, address)
+			_ = old.Close()
+		}
+	}
 }
 
 // retry calls attempt until it succeeds, fails for good, or ctx ends; the last failure is part of the error.
@@ -173,6 +203,11 @@ func (c *Client) retry(ctx context.Context, attempt func(ctx context.Context) er
 		}
 		pause = min(pause*3/2, longestPause)
 	}
+}
+
+// joinAddress returns host:port, with one pair of brackets around an IPv6 host, which a server may send with or without them.
+func joinAddress(host string, port int32) string {
+	return net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(int(port)))
 }
 
 // sleep returns false when ctx ends first.
@@ -253,7 +288,7 @@ func (c *Client) describeFrom(ctx context.Context) (*pacelinev1.DescribeClusterR
 	}
 	controller := ""
 	if found.GetControllerHost() != "" {
-		controller = net.JoinHostPort(found.GetControllerHost(), strconv.Itoa(int(found.GetControllerPort())))
+		controller = joinAddress(found.GetControllerHost(), found.GetControllerPort())
 	}
 	if len(found.GetBrokers()) == 0 {
 		// A standby controller names the active one only.
@@ -271,9 +306,10 @@ func (c *Client) describeFrom(ctx context.Context) (*pacelinev1.DescribeClusterR
 	if len(found.GetBrokers()) > 0 {
 		c.brokers = map[int32]string{}
 		for _, broker := range found.GetBrokers() {
-			c.brokers[broker.GetId()] = net.JoinHostPort(broker.GetHost(), strconv.Itoa(int(broker.GetPort())))
+			c.brokers[broker.GetId()] = joinAddress(broker.GetHost(), broker.GetPort())
 		}
 	}
+	c.leaveAddresses()
 	return found, from, nil
 }
 
@@ -298,7 +334,8 @@ func (c *Client) refresh(ctx context.Context, topic string) (*topicState, error)
 		}
 	}
 	if before := c.topics[topic]; before != nil && before.id == state.id {
-		// A broker that is behind names an earlier leader.
+		// A broker that is behind knows fewer partitions, and names an earlier leader. A topic never gets fewer partitions.
+		state.count = max(state.count, before.count)
 		for partition, leader := range before.leaders {
 			if now, known := state.leaders[partition]; known && now.epoch < leader.epoch {
 				state.leaders[partition] = leader
@@ -325,26 +362,35 @@ func (c *Client) describeTopicAt(ctx context.Context, connection *grpc.ClientCon
 	return found, topicError(operation, found.GetError())
 }
 
-// partitionCount returns the number of partitions of a topic, from memory for metadataMaxAge: a topic can get more.
-func (c *Client) partitionCount(ctx context.Context, topic string) (int, error) {
+// refreshWhenOld asks again for a topic that was not asked for during metadataMaxAge.
+func (c *Client) refreshWhenOld(ctx context.Context, topic string) {
 	c.mu.Lock()
 	state := c.topics[topic]
 	isOld := state != nil && time.Since(state.asked) > metadataMaxAge
 	if isOld {
-		state.asked = time.Now() // One caller asks; the others use the known number meanwhile.
+		state.asked = time.Now() // One caller asks; the others use what is known meanwhile.
 	}
 	c.mu.Unlock()
 	if isOld {
 		call, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
-		if now, err := c.refresh(call, topic); err == nil {
-			state = now
-		}
+		_, _ = c.refresh(call, topic) // What is known is used while no broker answers.
 	}
-	if state == nil {
+}
+
+// partitionCount returns the number of partitions of a topic, from memory for metadataMaxAge: a topic can get more.
+func (c *Client) partitionCount(ctx context.Context, topic string) (int, error) {
+	c.refreshWhenOld(ctx, topic)
+	c.mu.Lock()
+	state := c.topics[topic]
+	c.mu.Unlock()
+	if state == nil || state.count == 0 {
 		err := c.retry(ctx, func(ctx context.Context) error {
 			var err error
-			state, err = c.refresh(ctx, topic)
+			if state, err = c.refresh(ctx, topic); err == nil && state.count == 0 {
+				err = newError("describing topic "+topic, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
+					"the topic has no partitions")
+			}
 			return err
 		})
 		if err != nil {

@@ -2,6 +2,7 @@ package paceline
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -56,6 +57,7 @@ func (m *membership) commit(ctx context.Context, offsets map[TopicPartition]Comm
 		return &CommitFailedError{GroupID: m.config.GroupID, Cause: m.failure()}
 	}
 	request.MemberId, request.GenerationId = memberID, &generation
+	unknown := false
 	err := m.client.retry(ctx, func(ctx context.Context) error {
 		operation := "committing offsets of group " + m.config.GroupID
 		var answer *pacelinev1.CommitOffsetsResponse
@@ -68,6 +70,12 @@ func (m *membership) commit(ctx context.Context, offsets map[TopicPartition]Comm
 			if err == nil {
 				err = partitionError(fmt.Sprintf("%s in %s/%d", operation, one.GetTopic(), one.GetPartition()), one.GetError())
 			}
+		}
+		var failure *Error
+		if errors.As(err, &failure) {
+			// An earlier attempt without an answer may have committed the offsets.
+			unknown = unknown || !failure.Definite
+			failure.Definite = !unknown
 		}
 		return err
 	})

@@ -3,8 +3,6 @@ package paceline
 import (
 	"context"
 	"errors"
-	"net"
-	"strconv"
 	"sync"
 
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
@@ -28,7 +26,7 @@ type groupCall func(ctx context.Context, group pacelinev1.GroupServiceClient) er
 func (c *coordinator) once(ctx context.Context, operation string, call groupCall) error {
 	address, err := c.find(ctx)
 	if err != nil {
-		return err
+		return notSent(err)
 	}
 	connection, err := c.client.dial(address)
 	if err != nil {
@@ -86,7 +84,7 @@ func (c *coordinator) find(ctx context.Context) (string, error) {
 			one, &pacelinev1.FindCoordinatorRequest{GroupId: c.groupID})
 		cancel()
 		if err == nil {
-			address := net.JoinHostPort(answer.GetHost(), strconv.Itoa(int(answer.GetPort())))
+			address := joinAddress(answer.GetHost(), answer.GetPort())
 			c.mu.Lock()
 			c.address, c.stale = address, false
 			c.mu.Unlock()

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"strconv"
 	"strings"
 	"time"
 
@@ -153,6 +151,15 @@ func callError(ctx context.Context, operation string, err error) error {
 	return failure
 }
 
+// notSent marks a failure of looking up the process to call: nothing was sent to it.
+func notSent(err error) error {
+	var failure *Error
+	if errors.As(err, &failure) {
+		failure.Definite = true
+	}
+	return err
+}
+
 // withoutAnswer is the failure of a call that no server of ours answered. Its outcome is unknown unless no connection was made.
 func withoutAnswer(operation string, state *status.Status) *Error {
 	switch {
@@ -195,5 +202,5 @@ func hintAddress(hint *pacelinev1.LeaderHint) string {
 	if hint.GetHost() == "" || hint.GetPort() == 0 {
 		return ""
 	}
-	return net.JoinHostPort(hint.GetHost(), strconv.Itoa(int(hint.GetPort())))
+	return joinAddress(hint.GetHost(), hint.GetPort())
 }

@@ -81,6 +81,8 @@ func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedReco
 		at.next, at.start, at.topicID = offset, nil, ""
 	}
 	operation := fmt.Sprintf("reading %s from offset %d", at.TopicPartition, at.next)
+	// A leader that does not know that it was replaced may refuse nothing.
+	k.client.refreshWhenOld(ctx, at.Topic)
 	var records []ConsumedRecord
 	err := k.client.onLeader(ctx, at.Topic, at.Partition, func(
 		ctx context.Context, log pacelinev1.LogServiceClient, leader leaderState, topicID string,

@@ -1,0 +1,65 @@
+package paceline
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+func TestConnectionsToAddressesThatWereLeftAreClosed(t *testing.T) {
+	_, client := startFake(t)
+	for address, age := range map[string]time.Duration{"127.0.0.1:1": 2 * time.Hour, "127.0.0.1:2": time.Minute} {
+		if _, err := client.dial(address); err != nil {
+			t.Fatal(err)
+		}
+		client.connections[address].used = time.Now().Add(-age)
+	}
+	bootstrap := client.bootstrap[0]
+	if _, err := client.dial(bootstrap); err != nil {
+		t.Fatal(err)
+	}
+	client.connections[bootstrap].used = time.Now().Add(-2 * time.Hour)
+	client.mu.Lock()
+	client.leaveAddresses()
+	client.mu.Unlock()
+	if client.connections["127.0.0.1:1"] != nil || client.connections["127.0.0.1:2"] == nil || client.connections[bootstrap] == nil {
+		t.Fatalf("%v", client.connections)
+	}
+}
+
+func TestAnAddressThatRefusesConnectionsIsTriedAgainSoon(t *testing.T) {
+	// gRPC's own pauses allow eight attempts in 40 s, these in 4 s.
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	var dialed atomic.Int32
+	refuse := func(context.Context, string) (net.Conn, error) {
+		if dialed.Add(1) == 8 {
+			cancel()
+		}
+		return nil, errors.New("refused on purpose")
+	}
+	client, err := NewClient(Config{
+		Bootstrap: []string{"127.0.0.1:1"}, DialOptions: []grpc.DialOption{grpc.WithContextDialer(refuse)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if _, err := client.DescribeCluster(ctx); err == nil || dialed.Load() < 8 {
+		t.Fatalf("%d attempts to connect, %v", dialed.Load(), err)
+	}
+}
+
+func TestAnIPv6HostHasOnePairOfBrackets(t *testing.T) {
+	for host, expected := range map[string]string{
+		"::1": "[::1]:9092", "[::1]": "[::1]:9092", "broker-1": "broker-1:9092", "127.0.0.1": "127.0.0.1:9092",
+	} {
+		if found := joinAddress(host, 9092); found != expected {
+			t.Errorf("%q: %q", host, found)
+		}
+	}
+}

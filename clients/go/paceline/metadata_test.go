@@ -1,0 +1,82 @@
+package paceline
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
+)
+
+func TestABrokerThatIsBehindTakesNoPartitionsAway(t *testing.T) {
+	fake, client := startFake(t)
+	for _, partitions := range []int{3, 2} {
+		fake.describe = func(topic string) *pacelinev1.TopicDescription { return described(topic, "id", partitions, 0) }
+		if state, err := client.refresh(context.Background(), "t"); err != nil || state.count != 3 {
+			t.Fatalf("%+v, %v", state, err)
+		}
+	}
+	fake.describe = func(topic string) *pacelinev1.TopicDescription { return described(topic, "another", 1, 0) }
+	if state, err := client.refresh(context.Background(), "t"); err != nil || state.count != 1 {
+		t.Fatalf("the topic that was created again: %+v, %v", state, err)
+	}
+}
+
+func TestATopicWithoutPartitionsIsAskedForAgain(t *testing.T) {
+	fake, client := startFake(t)
+	var asked atomic.Int32
+	fake.describe = func(topic string) *pacelinev1.TopicDescription {
+		return described(topic, "id", int(asked.Add(1)-1), 0)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for range 2 {
+		if count, err := client.partitionCount(ctx, "t"); err != nil || count != 1 {
+			t.Fatalf("%d partitions, %v", count, err)
+		}
+	}
+}
+
+func TestAConsumerLearnsOfANewLeaderThoughTheOldOneRefusesNothing(t *testing.T) {
+	fake, client := startFake(t)
+	fake.describe = func(topic string) *pacelinev1.TopicDescription { return described(topic, "id", 1, 4) }
+	for _, test := range []struct {
+		age   time.Duration
+		epoch int32
+	}{{time.Minute, 3}, {time.Hour, 4}} {
+		client.topics["t"] = &topicState{id: "id", count: 1, asked: time.Now().Add(-test.age),
+			leaders: map[int32]leaderState{0: {client.bootstrap[0], 3}}}
+		var epoch atomic.Int32
+		fake.fetch = func(asked *pacelinev1.FetchPartition) *pacelinev1.FetchPartitionResult {
+			epoch.Store(asked.GetCurrentLeaderEpoch())
+			return &pacelinev1.FetchPartitionResult{Topic: asked.GetTopic()}
+		}
+		consumer := client.NewConsumer(ConsumerConfig{})
+		at := cursor{TopicPartition: TopicPartition{"t", 0}}
+		if _, _, err := consumer.fetch(context.Background(), at); err != nil || epoch.Load() != test.epoch {
+			t.Errorf("after %v: epoch %d, %v", test.age, epoch.Load(), err)
+		}
+	}
+}
+
+func TestAChangeWithoutAControllerWasSurelyNotMade(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	client, err := NewClient(Config{Bootstrap: []string{silent.Addr().String()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+	defer cancel()
+	var failure *Error
+	if err := client.DeleteTopic(ctx, "t"); !errors.As(err, &failure) || !failure.Definite {
+		t.Fatal(err)
+	}
+}
