@@ -153,7 +153,7 @@ func (k *Consumer) poll(ctx context.Context, limit int, other <-chan struct{}) (
 
 // give hands out records of the buffer and moves the positions that a caller sees.
 func (k *Consumer) give(limit int) []ConsumedRecord {
-	count := min(limit, len(k.buffered))
+	count := min(max(limit, 1), len(k.buffered))
 	given := k.buffered[:count:count]
 	k.buffered = k.buffered[count:]
 	for _, record := range given {
@@ -207,7 +207,14 @@ func (k *Consumer) collect() error {
 			continue // The partition was given up, or assigned again, meanwhile.
 		}
 		at.fetching = false
+		wasLookedUp := at.cursor.start != nil && one.after.start == nil
 		at.cursor = one.after
+		if wasLookedUp {
+			at.showCursor()
+			if len(one.records) > 0 {
+				at.returned, at.returnedEpoch = one.records[0].Offset, nil
+			}
+		}
 		var truncated *TruncatedError
 		var failure *Error
 		switch {

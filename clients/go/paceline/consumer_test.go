@@ -3,7 +3,11 @@ package paceline
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
 // arrive notes the outcome of a fetch as fetchInBackground does.
@@ -89,5 +93,47 @@ func TestAPositionAfterAResetHasNoEpochOfTheEarlierPosition(t *testing.T) {
 		if of.returned != 5000 || of.returnedEpoch != nil {
 			t.Errorf("after %v the position is %d with epoch %v", failure, of.returned, of.returnedEpoch)
 		}
+	}
+}
+
+func TestAPositionThatWasLookedUpIsKnownBeforeItsRecordsAreReturned(t *testing.T) {
+	consumer := (&Client{}).NewConsumer(ConsumerConfig{})
+	consumer.Assign("t", 0, 0)
+	consumer.AssignFrom("t", 1, Latest())
+	arrive(consumer, 0, nil, ConsumedRecord{Record: Record{Topic: "t", Partition: 0}, Offset: 0})
+	of := consumer.positions[TopicPartition{"t", 1}]
+	after := cursor{TopicPartition: TopicPartition{"t", 1}, next: 1001}
+	record := ConsumedRecord{Record: Record{Topic: "t", Partition: 1}, Offset: 1000}
+	consumer.arrived = append(consumer.arrived, fetched{of, after, []ConsumedRecord{record}, nil})
+	// A limit below 1 means 1.
+	if found, err := consumer.PollUpTo(context.Background(), 0); err != nil || len(found) != 1 || found[0].Partition != 0 {
+		t.Fatalf("%v, %v", found, err)
+	}
+	if offset, known := consumer.Position("t", 1); !known || offset != 1000 {
+		t.Fatalf("position %d, known: %v", offset, known)
+	}
+}
+
+func TestARecordThatIsWrittenWhileATimeIsLookedUpIsNotSkipped(t *testing.T) {
+	fake, client := startFake(t)
+	fake.describe = func(topic string) *pacelinev1.TopicDescription { return described(topic, "id", 1, 0) }
+	var end atomic.Int64
+	end.Store(3)
+	fake.listOffsets = func(asked *pacelinev1.ListOffsetsPartition) *pacelinev1.ListOffsetsPartitionResult {
+		result := &pacelinev1.ListOffsetsPartitionResult{Topic: asked.GetTopic()}
+		if now := end.Load(); asked.GetSpec() == pacelinev1.OffsetSpec_OFFSET_SPEC_LATEST {
+			result.Offset = &now
+		}
+		end.Add(1) // A record is written.
+		return result
+	}
+	fake.fetch = func(asked *pacelinev1.FetchPartition) *pacelinev1.FetchPartitionResult {
+		return &pacelinev1.FetchPartitionResult{Topic: asked.GetTopic()}
+	}
+	start := AtTime(time.Now())
+	after, _, err := client.NewConsumer(ConsumerConfig{}).fetch(
+		context.Background(), cursor{TopicPartition: TopicPartition{"t", 0}, start: &start})
+	if err != nil || after.next != 3 {
+		t.Fatalf("reading begins at %d, %v", after.next, err)
 	}
 }

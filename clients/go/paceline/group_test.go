@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
@@ -248,5 +251,81 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 		if _, err := client.NewGroupConsumer(config); CodeOf(err) != pacelinev1.ErrorCode_ERROR_CODE_INVALID_REQUEST {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestAPartitionOfADeletedTopicDoesNotKeepTheOthersWaiting(t *testing.T) {
+	fake, client := startFake(t)
+	var generations atomic.Int32
+	fake.join = joinAlone(&generations)
+	fake.describe = func(topic string) *pacelinev1.TopicDescription { return described(topic, "id", 2, 0) }
+	fake.committed = func(one *pacelinev1.CommittedOffset) {
+		if one.GetPartition() == 1 {
+			one.Offset = nil
+		}
+	}
+	fake.listOffsets = func(asked *pacelinev1.ListOffsetsPartition) *pacelinev1.ListOffsetsPartitionResult {
+		return &pacelinev1.ListOffsetsPartitionResult{Topic: asked.GetTopic(), Partition: asked.GetPartition(),
+			Error: partitionRefused(pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION)}
+	}
+	fake.fetch = func(asked *pacelinev1.FetchPartition) *pacelinev1.FetchPartitionResult {
+		list := &pacelinev1.RecordList{Records: []*pacelinev1.Record{{Offset: asked.GetFetchOffset()}}}
+		return &pacelinev1.FetchPartitionResult{Topic: asked.GetTopic(), Partition: asked.GetPartition(),
+			Data: &pacelinev1.FetchPartitionResult_Records{Records: list}}
+	}
+	member := memberOf(t, fake, client, GroupConfig{})
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	found, err := member.Poll(ctx)
+	if err != nil || len(found) == 0 || found[0].Offset != 7 || len(member.Assignment()) != 2 {
+		t.Fatalf("%v of %v, %v", found, member.Assignment(), err)
+	}
+	if offset, known := member.Position("t", 1); known {
+		t.Fatalf("the deleted topic has the position %d", offset)
+	}
+}
+
+func TestACoordinatorThatDoesNotAnswerDoesNotKeepAMemberThatIsClosed(t *testing.T) {
+	fake, client := startFake(t)
+	var generations atomic.Int32
+	fake.join = joinAlone(&generations)
+	fake.leave = func(ctx context.Context) { <-ctx.Done() }
+	client.requestTimeout = 500 * time.Millisecond
+	member := memberOf(t, fake, client, GroupConfig{ManualCommit: true})
+	pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
+	ended := make(chan error, 1)
+	go func() { ended <- member.Close(context.Background()) }()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Fatal("no error although the coordinator was not told")
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("Close waits for ever")
+	}
+}
+
+func TestARefusalAfterACommitWithoutAnAnswerIsNotDefinite(t *testing.T) {
+	for first, definite := range map[error]bool{
+		status.Error(codes.Unavailable, "the connection broke"):                    false,
+		refused(pacelinev1.ErrorCode_ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS, nil): true,
+	} {
+		fake, client := startFake(t)
+		var generations atomic.Int32
+		fake.join = joinAlone(&generations)
+		answers := []error{first, refused(pacelinev1.ErrorCode_ERROR_CODE_ILLEGAL_GENERATION, nil)}
+		fake.commit = func(*pacelinev1.CommitOffsetsRequest) error {
+			answer := answers[0]
+			answers = answers[1:]
+			return answer
+		}
+		member := memberOf(t, fake, client, GroupConfig{ManualCommit: true})
+		pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		var failure *Error
+		if err := member.Commit(ctx); !errors.As(err, &failure) || failure.Definite != definite || len(answers) != 0 {
+			t.Errorf("after %v: %v", first, err)
+		}
+		cancel()
 	}
 }

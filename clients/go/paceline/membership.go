@@ -307,16 +307,13 @@ func (m *membership) begins(ctx context.Context, partitions []TopicPartition) (m
 			begins[partition] = cursor{TopicPartition: partition, next: kept.Offset, epoch: kept.LeaderEpoch}
 			continue
 		}
-		operation := "finding where to begin in " + partition.String()
 		if m.config.Reset == ResetError {
-			return nil, newError(operation, pacelinev1.ErrorCode_ERROR_CODE_OFFSET_OUT_OF_RANGE,
+			return nil, newError("finding where to begin in "+partition.String(), pacelinev1.ErrorCode_ERROR_CODE_OFFSET_OUT_OF_RANGE,
 				"the group has committed no offset and the reset policy is ResetError")
 		}
-		offset, _, err := m.client.ListOffset(ctx, partition.Topic, partition.Partition, m.config.Reset.start())
-		if err != nil {
-			return nil, err
-		}
-		begins[partition] = cursor{TopicPartition: partition, next: offset}
+		// The consumer asks the leader: a partition without one, as of a deleted topic, must not keep the others waiting.
+		start := m.config.Reset.start()
+		begins[partition] = cursor{TopicPartition: partition, start: &start}
 	}
 	return begins, nil
 }
@@ -329,7 +326,10 @@ func (m *membership) leave(ctx context.Context) error {
 	m.memberID, m.generation, m.needsJoin = "", noGeneration, true
 	m.endGeneration()
 	m.mu.Unlock()
-	return m.leaveAs(ctx, memberID)
+	// A coordinator that does not answer must not keep the application: the session time-out ends the membership, too.
+	bounded, cancel := context.WithTimeout(ctx, min(m.client.requestTimeout, m.config.SessionTimeout/2))
+	defer cancel()
+	return m.leaveAs(bounded, memberID)
 }
 
 func (m *membership) leaveAs(ctx context.Context, memberID string) error {
