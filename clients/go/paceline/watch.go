@@ -10,6 +10,9 @@ import (
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
+// watchSilence is how long a stream may be silent: a server sends a sign of life every ten seconds.
+var watchSilence = 25 * time.Second
+
 // WatchEvents calls handle with the events of the active controller from now on, wherever it moves, until ctx ends, handle
 // returns an error, or the watch is refused for good. A batch with a Gap says that events before it are missing: this
 // watcher was too slow, or another controller continues with what it has seen since the last event.
@@ -55,8 +58,8 @@ type eventWatch struct {
 // follow reads one stream to its end. It returns whether the stream had any message.
 func (w *eventWatch) follow(ctx context.Context) (heard bool, err error) {
 	const operation = "watching events"
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	address, err := w.client.controllerAddress(ctx, operation)
 	if err != nil {
 		return false, err
@@ -67,9 +70,13 @@ func (w *eventWatch) follow(ctx context.Context) (heard bool, err error) {
 	}
 	stream, err := pacelinev1.NewMetadataServiceClient(connection).WatchEvents(ctx, &pacelinev1.WatchEventsRequest{
 		Cursor: w.cursor, SinceMs: w.since(), ActiveControllerOnly: true})
+	silent := newError(operation, pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT, fmt.Sprintf("no sign of life within %v", watchSilence))
 	for err == nil {
 		var answer *pacelinev1.WatchEventsResponse
-		if answer, err = stream.Recv(); err != nil {
+		patience := time.AfterFunc(watchSilence, func() { cancel(silent) })
+		answer, err = stream.Recv()
+		patience.Stop()
+		if err != nil {
 			break
 		}
 		heard = true
@@ -86,6 +93,9 @@ func (w *eventWatch) follow(ctx context.Context) (heard bool, err error) {
 	}
 	if errors.Is(err, io.EOF) {
 		return heard, err
+	}
+	if context.Cause(ctx) == error(silent) {
+		return heard, silent
 	}
 	return heard, callError(ctx, operation, err)
 }

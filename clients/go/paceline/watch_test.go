@@ -82,3 +82,22 @@ func TestAWatchThatEndsNamesTheLastFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestAWatchLeavesAControllerThatIsSilent(t *testing.T) {
+	fake, client := startFake(t)
+	usual := watchSilence
+	watchSilence = 200 * time.Millisecond
+	t.Cleanup(func() { watchSilence = usual })
+	calls := 0
+	fake.watch = func(_ *pacelinev1.WatchEventsRequest, stream eventStream) error {
+		if calls++; calls == 1 {
+			<-stream.Context().Done()
+			return nil
+		}
+		return stream.Send(&pacelinev1.WatchEventsResponse{Batch: &pacelinev1.EventBatch{Events: []*pacelinev1.ClusterEvent{{}}}})
+	}
+	err := client.WatchEvents(watching(t), func(*pacelinev1.EventBatch) error { return errEnough })
+	if err != errEnough {
+		t.Fatal(err)
+	}
+}
