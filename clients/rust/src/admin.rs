@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::connections::{LARGEST_MESSAGE, answer, request, server_wait_ms};
 use crate::error::{Error, Result};
 use crate::v1::admin_service_client::AdminServiceClient;
-use crate::v1::{self, OffsetSpec};
+use crate::v1::{self, ErrorCode, OffsetSpec};
 
 /// A topic to create.
 ///
@@ -149,7 +149,7 @@ impl Client {
                     .partitions
                     .pop()
                     .ok_or_else(|| Error::bad_answer(&operation, "the answer has no partition"))?;
-                result.error.map_or(Ok(result.offset), |error| Err(Error::of_partition(&operation, error)))
+                result.error.map_or(Ok(result.offset), |error| Err(of_list_offsets(&operation, error)))
             });
         result.inspect_err(|failure| self.learn_from(failure, &leader.address, topic, partition))
     }
@@ -197,6 +197,30 @@ impl Client {
                 }
             };
             retry.after(failure).await?;
+        }
+    }
+}
+
+/// Returns the error of a partition. The request names no topic id: an epoch that its leader does not know may be that of a
+/// deleted topic of the same name, so metadata is asked for again.
+fn of_list_offsets(operation: &str, detail: v1::PartitionError) -> Error {
+    let mut error = Error::of_partition(operation, detail);
+    if let Some(call) = error.call_mut() {
+        call.refresh |= call.code == ErrorCode::UnknownLeaderEpoch;
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_that_a_leader_does_not_know_makes_list_offsets_ask_for_the_leader_again() {
+        for (code, refresh) in [(ErrorCode::UnknownLeaderEpoch, true), (ErrorCode::OffsetNotAvailable, false)] {
+            let error = of_list_offsets("x", v1::PartitionError { code: code.into(), ..Default::default() });
+            assert!(error.is_retriable() && error.is_definite());
+            assert_eq!(error.call().unwrap().refresh, refresh, "{}", code.name());
         }
     }
 }

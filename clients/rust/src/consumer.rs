@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::panic::resume_unwind;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until};
 
 use crate::admin::At;
@@ -151,8 +151,10 @@ impl Consumer {
         self.failures.push_back(failure);
     }
 
-    /// Returns the positions after the records that polls have returned, where they are known.
-    pub(crate) fn consumed(&self) -> impl Iterator<Item = (TopicPartition, CommittedOffset)> {
+    /// Returns the positions after the records that polls have returned, where they are known. A position that an answer has
+    /// just shown to be out of range, or of a deleted topic, is not.
+    pub(crate) fn consumed(&mut self) -> impl Iterator<Item = (TopicPartition, CommittedOffset)> {
+        self.accept_ended_tasks();
         self.positions.iter().filter_map(|(at, position)| {
             let offset = position.returned()?;
             let committed = CommittedOffset { offset, metadata: String::new(), leader_epoch: position.epoch() };
@@ -186,23 +188,25 @@ impl Consumer {
         }
         let deadline = Instant::now() + limit.min(LONGEST_POLL);
         loop {
+            self.accept_ended_tasks();
+            // Before the records of other partitions, which may never have an end.
+            if let Some(failure) = self.failures.pop_front() {
+                return Err(failure);
+            }
             if !self.buffered.is_empty() {
                 let records = self.give(max_records);
                 self.start_tasks();
                 return Ok(records);
             }
-            if let Some(failure) = self.failures.pop_front() {
-                return Err(failure);
-            }
+            // Polls without time begin to read, too: a later one returns the records.
+            let wake = self.start_tasks().map_or(deadline, |resume| resume.min(deadline));
             if Instant::now() >= deadline {
+                // The tasks may have the thread of this poll alone.
+                yield_now().await;
                 return Ok(Vec::new());
             }
-            let wake = self.start_tasks().map_or(deadline, |resume| resume.min(deadline));
             tokio::select! {
-                Some(done) = self.tasks.join_next() => match done {
-                    Ok(done) => self.accept(done),
-                    Err(failure) => resume_unwind(failure.into_panic()),
-                },
+                Some(done) = self.tasks.join_next() => self.accept_joined(done),
                 () = sleep_until(wake) => {}
             }
         }
@@ -265,6 +269,19 @@ impl Consumer {
         resume
     }
 
+    fn accept_ended_tasks(&mut self) {
+        while let Some(done) = self.tasks.try_join_next() {
+            self.accept_joined(done);
+        }
+    }
+
+    fn accept_joined(&mut self, done: std::result::Result<Done, JoinError>) {
+        match done {
+            Ok(done) => self.accept(done),
+            Err(failure) => resume_unwind(failure.into_panic()),
+        }
+    }
+
     fn accept(&mut self, done: Done) {
         match done {
             Done::FoundLeader(at, number, outcome) => {
@@ -282,6 +299,13 @@ impl Consumer {
             Done::Fetched(answers) => {
                 for Fetched { asked, outcome } in answers {
                     let Some(position) = self.finished(&asked.at, asked.assignment) else { continue };
+                    if outcome.is_ok() && !position.belongs_to(&asked.topic_id) {
+                        let message =
+                            "the topic was deleted and created again: the position belongs to the deleted topic";
+                        let failure = Error::new(&asked.operation(), ErrorCode::OffsetOutOfRange, message);
+                        self.fail(&asked.at, failure);
+                        continue;
+                    }
                     match outcome.map(|result| position.accept(&asked.at, asked.leader_epoch, result)) {
                         Ok(Accepted::Records(records)) => self.buffered.extend(records),
                         Ok(Accepted::Truncated(truncated)) => self.failures.push_back(Error::Truncated(truncated)),
@@ -320,10 +344,107 @@ async fn find_leader(client: Client, at: TopicPartition, assignment: u64) -> Don
 
 async fn find_start(client: Client, at: TopicPartition, assignment: u64, start: At) -> Done {
     let limit = client.request_timeout();
-    let found = match client.list_offset_once(&at.0, at.1, start, limit).await {
-        // No record is that young: begin with the next one.
-        Ok(None) => client.list_offset_once(&at.0, at.1, At::Latest, limit).await,
-        found => found,
-    };
-    Done::FoundStart(at, assignment, found.map(|offset| offset.unwrap_or(0)))
+    let found: Result<i64> = async {
+        // Where no record is that young, reading begins with the next one. The end is asked for first, so that none that is
+        // written between the two calls is skipped.
+        let end = match start {
+            At::TimestampMs(_) => client.list_offset_once(&at.0, at.1, At::Latest, limit).await?,
+            At::Earliest | At::Latest => None,
+        };
+        Ok(client.list_offset_once(&at.0, at.1, start, limit).await?.or(end).unwrap_or(0))
+    }
+    .await;
+    Done::FoundStart(at, assignment, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ClientConfig;
+    use crate::metadata::Leader;
+    use crate::v1::fetch_partition_result::Data;
+    use crate::v1::{self, FetchPartitionResult};
+
+    fn consumer(reset: Reset) -> Consumer {
+        let client = Client::new(ClientConfig::new(["127.0.0.1:1"])).unwrap();
+        let mut consumer = client.consumer(ConsumerConfig { reset, ..ConsumerConfig::default() });
+        consumer.assign("t", 0, 3);
+        consumer
+    }
+
+    /// The answer of a leader, as a task of the consumer hands it in.
+    fn fetched(consumer: &mut Consumer, topic_id: &str, offsets: &[i64]) -> Done {
+        let at = ("t".to_owned(), 0);
+        let leader = Leader { address: "h:1".to_owned(), epoch: 0, topic_id: topic_id.to_owned() };
+        let position = consumer.positions.get_mut(&at).unwrap();
+        position.begin();
+        let asked = Asked::new(at, position, leader);
+        let records = offsets.iter().map(|offset| v1::Record { offset: *offset, ..Default::default() }).collect();
+        let data = Some(Data::Records(v1::RecordList { records, ..Default::default() }));
+        Done::Fetched(vec![Fetched { asked, outcome: Ok(FetchPartitionResult { data, ..Default::default() }) }])
+    }
+
+    fn accept(consumer: &mut Consumer, topic_id: &str, offsets: &[i64]) {
+        let done = fetched(consumer, topic_id, offsets);
+        consumer.accept(done);
+    }
+
+    #[tokio::test]
+    async fn a_topic_that_was_created_again_is_read_where_the_reset_policy_says() {
+        for (reset, start) in [(Reset::Earliest, At::Earliest), (Reset::Latest, At::Latest)] {
+            let mut consumer = consumer(reset);
+            accept(&mut consumer, "old", &[3]);
+            assert_eq!(consumer.give(10).len(), 1);
+            accept(&mut consumer, "new", &[4, 5]);
+            assert!(consumer.buffered.is_empty() && consumer.failures.is_empty());
+            assert_eq!(consumer.positions[&("t".to_owned(), 0)].start(), Some(start));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_topic_that_was_created_again_is_an_error_without_a_reset_policy() {
+        let mut consumer = consumer(Reset::Error);
+        accept(&mut consumer, "old", &[]);
+        accept(&mut consumer, "new", &[4, 5]);
+        let failure = consumer.poll(Duration::ZERO).await.unwrap_err();
+        assert_eq!(failure.code(), Some(ErrorCode::OffsetOutOfRange));
+        assert!(consumer.buffered.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_reported_before_records_that_other_partitions_have() {
+        let mut consumer = consumer(Reset::Error);
+        consumer.assign("other", 0, 0);
+        consumer.buffered.push_back(ConsumedRecord::of("other", 0, v1::Record::default()));
+        consumer.fail(&("t".to_owned(), 0), Error::new("x", ErrorCode::OffsetOutOfRange, "no"));
+        let failure = consumer.poll(Duration::ZERO).await.unwrap_err();
+        assert_eq!(failure.code(), Some(ErrorCode::OffsetOutOfRange));
+        assert_eq!(consumer.poll(Duration::ZERO).await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_position_that_an_answer_has_ended_is_not_committed() {
+        let mut consumer = consumer(Reset::Earliest);
+        accept(&mut consumer, "old", &[]);
+        assert_eq!(consumer.consumed().count(), 1);
+        let done = fetched(&mut consumer, "new", &[]);
+        consumer.tasks.spawn(async { done });
+        tokio::task::yield_now().await;
+        assert_eq!(consumer.consumed().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn polls_without_time_read() {
+        let mut reading = consumer(Reset::Earliest);
+        assert!(reading.poll(Duration::ZERO).await.unwrap().is_empty());
+        assert_eq!(reading.tasks.len(), 1, "no task looks for the leader");
+        let mut read = consumer(Reset::Earliest);
+        let done = fetched(&mut read, "id", &[3]);
+        read.tasks.spawn(async { done });
+        let mut records = Vec::new();
+        for _ in 0..10 {
+            records.extend(read.poll(Duration::ZERO).await.unwrap());
+        }
+        assert_eq!(records.iter().map(|record| record.offset).collect::<Vec<_>>(), [3]);
+    }
 }

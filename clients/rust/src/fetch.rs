@@ -14,7 +14,7 @@ pub(crate) struct Asked {
     pub(crate) at: TopicPartition,
     pub(crate) assignment: u64,
     pub(crate) leader_epoch: i32,
-    topic_id: String,
+    pub(crate) topic_id: String,
     offset: i64,
     last_epoch: Option<i32>,
 }
@@ -38,7 +38,7 @@ impl Asked {
         }
     }
 
-    fn operation(&self) -> String {
+    pub(crate) fn operation(&self) -> String {
         format!("reading {}/{} from offset {}", self.at.0, self.at.1, self.offset)
     }
 

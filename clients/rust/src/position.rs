@@ -21,6 +21,8 @@ pub(crate) struct Position {
     returned: i64,
     /// Leader epoch under which records were last read.
     epoch: Option<i32>,
+    /// Id of the topic that the position belongs to, as a leader has confirmed it; empty before.
+    topic_id: String,
     /// Whether a task works for this partition.
     busy: bool,
     failing: Option<Failing>,
@@ -47,7 +49,16 @@ impl Position {
             Start::Offset(offset) => (None, offset),
             Start::At(at) => (Some(at), 0),
         };
-        Position { assignment, start, next, returned: next, epoch: None, busy: false, failing: None }
+        Position {
+            assignment,
+            start,
+            next,
+            returned: next,
+            epoch: None,
+            topic_id: String::new(),
+            busy: false,
+            failing: None,
+        }
     }
 
     pub(crate) fn assignment(&self) -> u64 {
@@ -113,6 +124,16 @@ impl Position {
     /// Applies a reset policy: the next offset is looked up.
     pub(crate) fn look_up(&mut self, at: At) {
         (self.start, self.epoch) = (Some(at), None);
+        self.topic_id.clear();
+    }
+
+    /// Takes note that a leader has answered for the topic with this id. Returns whether the position belongs to it, and not
+    /// to a deleted topic of the same name.
+    pub(crate) fn belongs_to(&mut self, topic_id: &str) -> bool {
+        if self.topic_id.is_empty() {
+            topic_id.clone_into(&mut self.topic_id);
+        }
+        topic_id.is_empty() || self.topic_id == topic_id
     }
 
     pub(crate) fn give(&mut self, offset: i64) {
@@ -226,6 +247,16 @@ mod tests {
         assert_eq!(position.returned(), Some(40));
         position.look_up(At::Earliest);
         assert_eq!((position.returned(), position.start()), (None, Some(At::Earliest)));
+    }
+
+    #[test]
+    fn a_position_belongs_to_one_topic_until_it_is_looked_up_again() {
+        let mut position = Position::new(1, Start::Offset(10));
+        assert!(position.belongs_to("") && position.belongs_to("old") && position.belongs_to("old"));
+        assert!(!position.belongs_to("new") && position.belongs_to(""));
+        position.look_up(At::Earliest);
+        position.seek(0);
+        assert!(position.belongs_to("new") && !position.belongs_to("old"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -319,7 +319,7 @@ impl GroupConsumer {
         Ok(GroupEvent::Assigned(partitions))
     }
 
-    fn consumed(&self) -> Offsets {
+    fn consumed(&mut self) -> Offsets {
         self.records.consumed().collect()
     }
 
