@@ -104,7 +104,7 @@ impl Client {
             .max_encoding_message_size(LARGEST_MESSAGE))
     }
 
-    fn metadata<T>(&self, with: impl FnOnce(&mut Metadata) -> T) -> T {
+    pub(crate) fn metadata<T>(&self, with: impl FnOnce(&mut Metadata) -> T) -> T {
         with(&mut self.shared.metadata.lock().unwrap())
     }
 
@@ -195,17 +195,41 @@ impl Client {
             describe_topic_at(channel, topic, limit).await
         };
         let description = self.ask_any(limit, ask).await?;
-        self.metadata(|metadata| metadata.set_topic(&description));
+        self.metadata(|metadata| metadata.set_topic(&description, Instant::now()));
         Ok(description)
     }
 
     /// Returns the number of partitions of a topic, from memory where it is known.
     pub(crate) async fn partition_count(&self, topic: &str) -> Result<i32> {
-        if let Some(count) = self.metadata(|metadata| metadata.partition_count(topic)) {
+        if self.metadata(|metadata| metadata.is_due(topic, Instant::now())) {
+            // The known number is used while no broker answers.
+            let _ = self.refresh(topic, ASK_TIMEOUT.min(self.timeout)).await;
+        }
+        let known = || self.metadata(|metadata| metadata.partition_count(topic));
+        if let Some(count) = known() {
             return Ok(count);
         }
-        let description = self.describe_topic(topic).await?;
-        Ok(i32::try_from(description.partitions.len()).unwrap_or(i32::MAX))
+        let mut retry = self.retry();
+        loop {
+            let failure = match (self.refresh(topic, retry.attempt_limit()).await, known()) {
+                (Ok(_), Some(count)) => return Ok(count),
+                (Ok(_), None) => {
+                    let operation = format!("describing topic {topic}");
+                    Error::new(&operation, ErrorCode::UnknownTopicOrPartition, "the topic has no partitions")
+                }
+                (Err(failure), _) => failure,
+            };
+            retry.after(failure).await?;
+        }
+    }
+
+    /// Asks for the leaders of a topic in the background when that was not done for some minutes: a leader that does not know
+    /// that it was replaced may refuse nothing.
+    pub(crate) fn refresh_when_old(&self, topic: &str) {
+        if self.metadata(|metadata| metadata.is_due(topic, Instant::now())) {
+            let (client, topic) = (self.clone(), topic.to_owned());
+            tokio::spawn(async move { client.refresh(&topic, ASK_TIMEOUT).await });
+        }
     }
 
     pub(crate) fn known_leader(&self, topic: &str, partition: i32) -> Option<Leader> {

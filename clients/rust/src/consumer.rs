@@ -256,6 +256,7 @@ impl Consumer {
             if let Some(start) = position.start() {
                 self.tasks.spawn(find_start(self.client.clone(), at, number, start));
             } else if let Some(leader) = self.client.known_leader(&at.0, at.1) {
+                self.client.refresh_when_old(&at.0);
                 let address = leader.address.clone();
                 by_leader.entry(address).or_default().push(Asked::new(at, position, leader));
             } else {

@@ -1,6 +1,9 @@
-//! What the client knows of brokers, the controller, topics and leaders. Pure: no calls, no clock.
+//! What the client knows of brokers, the controller, topics and leaders. Pure: no calls, and the time is handed in.
 
 use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::connections::join_address;
 use crate::error::CallError;
@@ -15,10 +18,15 @@ pub(crate) struct Leader {
     pub(crate) topic_id: String,
 }
 
-#[derive(Debug, Default)]
+/// How long the number of partitions of a topic is used before a broker is asked again: a topic can get more.
+const MAX_AGE: Duration = Duration::from_secs(300);
+
+#[derive(Debug)]
 struct Topic {
     id: String,
     partition_count: i32,
+    /// When a broker was last asked for the topic.
+    asked: Instant,
     leaders: HashMap<i32, Leader>,
 }
 
@@ -60,10 +68,11 @@ impl Metadata {
         self.brokers.values()
     }
 
-    pub(crate) fn set_topic(&mut self, description: &v1::TopicDescription) {
+    pub(crate) fn set_topic(&mut self, description: &v1::TopicDescription, now: Instant) {
         let mut topic = Topic {
             id: description.topic_id.clone(),
             partition_count: i32::try_from(description.partitions.len()).unwrap_or(i32::MAX),
+            asked: now,
             leaders: HashMap::new(),
         };
         for partition in &description.partitions {
@@ -74,7 +83,9 @@ impl Metadata {
             }
         }
         if let Some(before) = self.topics.remove(&description.name).filter(|before| before.id == topic.id) {
-            // The answering process may be behind: an earlier leader does not replace a later one.
+            // The answering process may be behind: it takes no partitions away, and an earlier leader does not replace a later
+            // one. A topic never gets fewer partitions.
+            topic.partition_count = topic.partition_count.max(before.partition_count);
             for (partition, leader) in before.leaders {
                 if topic.leaders.get(&partition).is_some_and(|now| now.epoch < leader.epoch) {
                     topic.leaders.insert(partition, leader);
@@ -84,8 +95,20 @@ impl Metadata {
         self.topics.insert(description.name.clone(), topic);
     }
 
+    /// Returns the number of partitions of a topic, nothing while it has none.
     pub(crate) fn partition_count(&self, topic: &str) -> Option<i32> {
-        self.topics.get(topic).map(|topic| topic.partition_count)
+        self.topics.get(topic).map(|topic| topic.partition_count).filter(|count| *count > 0)
+    }
+
+    /// Returns whether it is time to ask for the partitions of a topic again: true for one caller, the others use the known
+    /// number meanwhile.
+    pub(crate) fn is_due(&mut self, topic: &str, now: Instant) -> bool {
+        let Some(topic) = self.topics.get_mut(topic) else { return false };
+        let is_due = now.saturating_duration_since(topic.asked) > MAX_AGE;
+        if is_due {
+            topic.asked = now;
+        }
+        is_due
     }
 
     pub(crate) fn leader(&self, topic: &str, partition: i32) -> Lookup {
@@ -164,18 +187,48 @@ mod tests {
     #[test]
     fn an_answer_with_a_lower_epoch_does_not_replace_the_leader() {
         let mut metadata = metadata();
-        metadata.set_topic(&described("id", Some(1), 5));
-        metadata.set_topic(&described("id", Some(2), 4));
+        metadata.set_topic(&described("id", Some(1), 5), Instant::now());
+        metadata.set_topic(&described("id", Some(2), 4), Instant::now());
         assert_eq!(metadata.leader("t", 0), known("h:9001", 5));
-        metadata.set_topic(&described("id", Some(2), 6));
+        metadata.set_topic(&described("id", Some(2), 6), Instant::now());
         assert_eq!(metadata.leader("t", 0), known("h:9002", 6));
+    }
+
+    #[test]
+    fn an_answer_with_fewer_partitions_takes_none_away() {
+        let mut metadata = metadata();
+        let mut later = described("id", Some(1), 5);
+        later.partitions.push(v1::PartitionDescription { partition: 1, ..Default::default() });
+        metadata.set_topic(&later, Instant::now());
+        metadata.set_topic(&described("id", Some(1), 5), Instant::now());
+        assert_eq!(metadata.partition_count("t"), Some(2));
+        metadata.set_topic(&described("another", Some(1), 0), Instant::now());
+        assert_eq!(metadata.partition_count("t"), Some(1));
+    }
+
+    #[test]
+    fn a_topic_without_partitions_has_no_number_of_them() {
+        let mut metadata = metadata();
+        metadata.set_topic(&v1::TopicDescription { name: "t".to_owned(), ..Default::default() }, Instant::now());
+        assert_eq!(metadata.partition_count("t"), None);
+    }
+
+    #[test]
+    fn the_number_of_partitions_is_asked_for_again_by_one_caller_when_it_is_old() {
+        let mut metadata = metadata();
+        let begin = Instant::now();
+        assert!(!metadata.is_due("t", begin));
+        metadata.set_topic(&described("id", Some(1), 5), begin);
+        let late = begin + MAX_AGE + Duration::from_secs(1);
+        let found = [begin + MAX_AGE, late, late].map(|now| metadata.is_due("t", now));
+        assert_eq!(found, [false, true, false]);
     }
 
     #[test]
     fn another_topic_of_the_same_name_begins_with_its_own_epochs() {
         let mut metadata = metadata();
-        metadata.set_topic(&described("old", Some(1), 50));
-        metadata.set_topic(&described("id", Some(2), 0));
+        metadata.set_topic(&described("old", Some(1), 50), Instant::now());
+        metadata.set_topic(&described("id", Some(2), 0), Instant::now());
         assert_eq!(metadata.leader("t", 0), known("h:9002", 0));
     }
 
@@ -189,7 +242,7 @@ mod tests {
             (None, Lookup::NoLeader),
         ] {
             let mut metadata = metadata();
-            metadata.set_topic(&described("id", Some(1), 5));
+            metadata.set_topic(&described("id", Some(1), 5), Instant::now());
             metadata.learn_from(refused(hint.clone()).call().unwrap(), "t", 0);
             assert_eq!(metadata.leader("t", 0), expected, "{hint:?}");
         }
@@ -199,7 +252,7 @@ mod tests {
     fn partitions_without_a_leader_and_partitions_that_do_not_exist_differ() {
         let mut metadata = metadata();
         assert_eq!(metadata.leader("t", 0), Lookup::UnknownTopic);
-        metadata.set_topic(&described("id", None, 5));
+        metadata.set_topic(&described("id", None, 5), Instant::now());
         assert_eq!(metadata.leader("t", 0), Lookup::NoLeader);
         assert_eq!(metadata.leader("t", 1), Lookup::NoPartition(1));
         assert_eq!(metadata.leader("t", -1), Lookup::NoPartition(1));
