@@ -17,6 +17,9 @@ use crate::retry::Retry;
 use crate::v1::produce_partition::Data;
 use crate::v1::{self, Acks, ErrorCode, RecordList};
 
+/// How often brokers have to name another topic id before a batch of unknown outcome is given up.
+const OTHER_TOPIC_LIMIT: u32 = 5;
+
 /// What a producer asks of a writer.
 #[derive(Debug)]
 pub(crate) enum Command {
@@ -126,6 +129,15 @@ pub(crate) struct PartitionWriter {
     producer: Option<ProducerId>,
 }
 
+/// What one batch has gone through.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Whether the broker may have appended the batch.
+    unknown: bool,
+    /// How often the leader was said to have another topic of the same name since then.
+    other_topic: u32,
+}
+
 /// The identity of the next batch.
 #[derive(Clone, Debug)]
 struct ProducerId {
@@ -159,9 +171,18 @@ impl PartitionWriter {
         while let Some(batch) = self.batches.take().await {
             // Records without a key go to another partition from now on.
             self.sticky.leave(&self.topic, self.partition);
-            let outcome = self.deliver(&batch).await;
-            for (position, item) in batch.into_iter().enumerate() {
-                item.finish(outcome.clone().map(|base| base + position as i64));
+            let mut parts = vec![batch];
+            while let Some(mut batch) = parts.pop() {
+                let outcome = self.deliver(&batch).await;
+                if batch.len() > 1 && outcome.as_ref().is_err_and(is_too_large) {
+                    // The topic takes only smaller batches than this producer makes.
+                    let second = batch.split_off(batch.len() / 2);
+                    parts.extend([second, batch]);
+                    continue;
+                }
+                for (position, item) in batch.into_iter().enumerate() {
+                    item.finish(outcome.clone().map(|base| base + position as i64));
+                }
             }
         }
     }
@@ -172,14 +193,13 @@ impl PartitionWriter {
         let mut retry = Retry::until(batch[0].deadline, self.client.request_timeout());
         let mut list =
             RecordList { records: batch.iter().map(|item| item.record.clone()).collect(), ..Default::default() };
-        // Whether the broker may have appended the batch.
-        let mut unknown = false;
+        let mut progress = Progress::default();
         let mut failure = if retry.remaining().is_zero() {
             let message = "the delivery timeout passed while the record waited for batches before it";
             Error::new(&self.operation(), ErrorCode::RequestTimedOut, message)
         } else {
             loop {
-                let failure = match self.attempt(&mut list, &mut unknown, retry.attempt_limit()).await {
+                let failure = match self.attempt(&mut list, &mut progress, retry.attempt_limit()).await {
                     Ok(base) => {
                         if let Some(producer) = &mut self.producer {
                             producer.next_sequence = sequence_after(producer.next_sequence, batch.len());
@@ -194,41 +214,52 @@ impl PartitionWriter {
             }
         };
         let refused = [ErrorCode::OutOfOrderSequenceNumber, ErrorCode::InvalidProducerEpoch];
-        if unknown || failure.code().is_some_and(|code| refused.contains(&code)) {
+        if progress.unknown || failure.code().is_some_and(|code| refused.contains(&code)) {
             // Whether the sequence numbers are used up is unknown, or the broker takes no more: start over with a new id.
             self.producer = None;
         }
         if let Some(call) = failure.call_mut() {
-            call.definite = !unknown;
+            call.definite = !progress.unknown;
         }
         Err(failure)
     }
 
-    async fn attempt(&mut self, list: &mut RecordList, unknown: &mut bool, limit: Duration) -> Result<i64> {
+    async fn attempt(&mut self, list: &mut RecordList, progress: &mut Progress, limit: Duration) -> Result<i64> {
         let begin = Instant::now();
         let leader = self.client.leader_of(&self.topic, self.partition, limit).await?;
-        let producer = self.identify(&leader, *unknown, limit.saturating_sub(begin.elapsed())).await?;
+        if progress.unknown && self.producer.as_ref().is_some_and(|producer| producer.topic_id != leader.topic_id) {
+            let failure = self.other_topic(progress);
+            self.client.learn_from(&failure, &leader.address, &self.topic, self.partition);
+            return Err(failure);
+        }
+        let producer = self.identify(&leader, limit.saturating_sub(begin.elapsed())).await?;
         list.producer_id = Some(producer.id);
         list.producer_epoch = Some(producer.epoch);
         list.base_sequence = Some(producer.next_sequence);
         let outcome = self.append(list.clone(), &leader, limit.saturating_sub(begin.elapsed())).await;
         outcome.inspect_err(|failure| {
-            *unknown |= !failure.is_definite();
+            progress.unknown |= !failure.is_definite();
             self.client.learn_from(failure, &leader.address, &self.topic, self.partition);
         })
     }
 
+    /// Returns the failure of a batch that may be in the log of a deleted topic. A broker that is cut off names that topic,
+    /// too, so others are asked before the batch is given up.
+    fn other_topic(&self, progress: &mut Progress) -> Error {
+        progress.other_topic += 1;
+        let code = ErrorCode::UnknownTopicOrPartition;
+        let mut failure = Error::new(&self.operation(), code, "the topic was created again");
+        if let Some(call) = failure.call_mut() {
+            call.retriable = progress.other_topic < OTHER_TOPIC_LIMIT;
+        }
+        failure
+    }
+
     /// Returns the producer id, epoch and sequence of the batch; takes a new id where there is none, and for a topic that
     /// was created again under the same name.
-    async fn identify(&mut self, leader: &Leader, unknown: bool, limit: Duration) -> Result<ProducerId> {
-        let operation = self.operation();
-        match &self.producer {
-            Some(producer) if producer.topic_id == leader.topic_id => return Ok(producer.clone()),
-            // The topic that may have the batch was deleted.
-            Some(_) if unknown => {
-                return Err(Error::new(&operation, ErrorCode::UnknownTopicOrPartition, "the topic was created again"));
-            }
-            _ => {}
+    async fn identify(&mut self, leader: &Leader, limit: Duration) -> Result<ProducerId> {
+        if let Some(producer) = self.producer.as_ref().filter(|producer| producer.topic_id == leader.topic_id) {
+            return Ok(producer.clone());
         }
         let mut log = self.client.log_service(&leader.address)?;
         let call = log.init_producer_id(request(v1::InitProducerIdRequest {}, limit));
@@ -271,6 +302,11 @@ impl PartitionWriter {
     }
 }
 
+/// Returns whether a batch was surely not appended because it is too large.
+fn is_too_large(failure: &Error) -> bool {
+    failure.code() == Some(ErrorCode::MessageTooLarge) && failure.is_definite()
+}
+
 /// Returns the sequence number after `count` records; 0 follows the largest.
 fn sequence_after(sequence: i32, count: usize) -> i32 {
     ((sequence as i64 + count as i64) % (i64::from(i32::MAX) + 1)) as i32
@@ -279,6 +315,7 @@ fn sequence_after(sequence: i32, count: usize) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ClientConfig;
     use tokio::sync::Semaphore;
 
     struct Queue {
@@ -377,6 +414,40 @@ mod tests {
         drop(queue);
         assert_eq!(take(&mut batches).await, 1);
         assert!(batches.take().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_may_be_in_a_deleted_topic_is_given_up_when_brokers_agree_on_the_new_one() {
+        let client = Client::new(ClientConfig::new(["127.0.0.1:1"])).unwrap();
+        let partition = v1::PartitionDescription { leader: Some(1), ..Default::default() };
+        let (name, topic_id) = ("t".to_owned(), "new".to_owned());
+        let topic = v1::TopicDescription { name, topic_id, partitions: vec![partition], ..Default::default() };
+        let broker = v1::BrokerInfo { id: 1, host: "127.0.0.1".to_owned(), port: 1, ..Default::default() };
+        let cluster = v1::DescribeClusterResponse { brokers: vec![broker], ..Default::default() };
+        let config = ProducerConfig::default();
+        let (_commands, receiver) = mpsc::unbounded_channel();
+        let mut writer = PartitionWriter::new(&client, &config, Arc::default(), "t", 0, receiver);
+        writer.producer = Some(ProducerId { id: 7, epoch: 0, next_sequence: 3, topic_id: "old".to_owned() });
+        let mut progress = Progress { unknown: true, ..Progress::default() };
+        for left in (0..OTHER_TOPIC_LIMIT).rev() {
+            client.metadata(|metadata| {
+                metadata.set_cluster(&cluster);
+                metadata.set_topic(&topic, Instant::now());
+            });
+            let mut list = RecordList::default();
+            let failure = writer.attempt(&mut list, &mut progress, Duration::from_secs(1)).await.unwrap_err();
+            assert!(failure.to_string().contains("created again"), "{failure}");
+            assert_eq!(failure.is_retriable(), left > 0);
+            assert_eq!(client.known_leader("t", 0), None, "the next attempt asks again");
+        }
+    }
+
+    #[test]
+    fn a_batch_is_divided_only_when_it_was_surely_refused_for_its_size() {
+        let mut failure = Error::new("x", ErrorCode::MessageTooLarge, "no");
+        assert!(is_too_large(&failure) && !is_too_large(&Error::new("x", ErrorCode::InvalidRecord, "no")));
+        failure.call_mut().unwrap().definite = false;
+        assert!(!is_too_large(&failure));
     }
 
     #[test]
