@@ -9,7 +9,6 @@ use crate::connections::{answer, request};
 use crate::error::Result;
 use crate::groups::coordinator::Stub;
 use crate::groups::join::Group;
-use crate::groups::member::Member;
 use crate::v1;
 
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -24,9 +23,9 @@ pub(crate) async fn beat(group: Arc<Group>) {
         sleep(pause).await;
         pause = config.heartbeat_interval;
         let Some(generation) = group.member(|member| member.beating()) else { continue };
-        let idle = group.member(|member| member.idle(Instant::now()));
-        if idle > config.max_poll_interval {
-            leave_idle(&group, idle).await;
+        if let Some(member_id) = group.member(|member| member.leave_when_idle(Instant::now(), config.max_poll_interval))
+        {
+            leave_idle(&group, member_id).await;
             continue;
         }
         if let Err(failure) = heartbeat(&group, generation).await {
@@ -40,16 +39,14 @@ pub(crate) async fn beat(group: Arc<Group>) {
     }
 }
 
-async fn leave_idle(group: &Group, idle: Duration) {
+async fn leave_idle(group: &Group, member_id: String) {
     tracing::warn!(
         group = group.config.group_id,
-        idle = ?idle,
+        max_poll_interval = ?group.config.max_poll_interval,
         "leaving the group because the program does not poll; poll more often, take fewer records per poll or raise max_poll_interval"
     );
-    let left = group.leave(group.config.session_timeout / 2).await;
-    group.member(Member::lose);
     group.news.notify_one();
-    if let Err(failure) = left {
+    if let Err(failure) = group.leave_as(member_id, group.config.session_timeout / 2).await {
         tracing::info!(error = %failure, "leaving the group failed");
     }
 }

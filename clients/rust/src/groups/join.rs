@@ -71,9 +71,14 @@ impl Group {
         self.counts.lock().unwrap().clone()
     }
 
-    /// Tells the coordinator that a dynamic member leaves. A static member keeps its place until its session timeout.
+    /// Gives up the membership, and tells the coordinator.
     pub(crate) async fn leave(&self, limit: Duration) -> Result<()> {
         let member_id = self.member(Member::leave);
+        self.leave_as(member_id, limit).await
+    }
+
+    /// Tells the coordinator that a dynamic member leaves. A static member keeps its place until its session timeout.
+    pub(crate) async fn leave_as(&self, member_id: String, limit: Duration) -> Result<()> {
         if member_id.is_empty() || self.config.is_static() {
             return Ok(());
         }

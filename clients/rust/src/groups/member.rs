@@ -101,6 +101,16 @@ impl Member {
         std::mem::take(&mut self.id)
     }
 
+    /// Loses the membership when the program has not polled for longer than `limit`, and returns the member id that leaves.
+    /// The next poll joins with another id, also while the coordinator has not answered yet.
+    pub(crate) fn leave_when_idle(&mut self, now: Instant, limit: Duration) -> Option<String> {
+        if self.idle(now) <= limit {
+            return None;
+        }
+        self.lose();
+        Some(self.leave())
+    }
+
     pub(crate) fn join_sent(&mut self) {
         self.is_joining = true;
     }
@@ -299,6 +309,24 @@ mod tests {
         member.lose();
         member.synced();
         assert!(member.needs_join());
+    }
+
+    #[test]
+    fn a_program_that_polls_again_while_its_member_leaves_keeps_the_new_membership() {
+        let begin = Instant::now();
+        let limit = Duration::from_secs(10);
+        let mut member = joined();
+        member.set_polling(false, begin);
+        assert_eq!(member.leave_when_idle(begin + limit, limit), None);
+        assert_eq!(member.generation(), Some(3));
+        // The coordinator has not answered LeaveGroup when the program polls, and joins again.
+        assert_eq!(member.leave_when_idle(begin + limit * 2, limit).as_deref(), Some("m"));
+        assert_eq!((member.id(), member.generation(), member.needs_join()), ("", None, true));
+        assert!(member.take_lost(), "the partitions are lost, not revoked");
+        member.join_sent();
+        member.joined("other", 4);
+        member.synced();
+        assert_eq!((member.id(), member.generation(), member.needs_join()), ("other", Some(4), false));
     }
 
     #[test]
