@@ -38,6 +38,8 @@ pub enum Error {
         group_id: String,
         /// Why this member is not in the present generation.
         cause: String,
+        /// False when an earlier attempt had no answer: it may have committed them.
+        definite: bool,
     },
 }
 
@@ -113,7 +115,8 @@ impl Error {
     pub fn is_definite(&self) -> bool {
         match self {
             Error::Call(call) => call.definite,
-            Error::InvalidArgument(_) | Error::CommitFailed { .. } => true,
+            Error::InvalidArgument(_) => true,
+            Error::CommitFailed { definite, .. } => *definite,
             Error::Truncated(_) | Error::Closed => false,
         }
     }
@@ -257,7 +260,7 @@ impl fmt::Display for Error {
             Error::Call(call) => call.fmt(f),
             Error::Truncated(truncated) => truncated.fmt(f),
             Error::InvalidArgument(message) => f.write_str(message),
-            Error::CommitFailed { group_id, cause } => write!(
+            Error::CommitFailed { group_id, cause, .. } => write!(
                 f,
                 "committing offsets of group {group_id}: the group has rebalanced without this member ({cause}); poll more \
                  often, take fewer records per poll or raise max_poll_interval"

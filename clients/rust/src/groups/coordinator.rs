@@ -43,24 +43,31 @@ impl Coordinator {
         let known = self.address.lock().unwrap().clone();
         let address = match known {
             Some(address) => address,
-            None => self.find(limit.min(self.client.request_timeout())).await?,
+            None => self.find(limit.min(self.client.request_timeout())).await.map_err(not_sent)?,
         };
         let stub = GroupServiceClient::new(self.client.channel(&address)?).max_decoding_message_size(LARGEST_MESSAGE);
         let left = limit.saturating_sub(begin.elapsed());
         call(stub, left).await.inspect_err(|failure| self.note_failure(&address, failure))
     }
 
-    /// Repeats a call until it succeeds, fails for good, or the timeout of the client ends; then the last failure says why.
+    /// Repeats a call until it succeeds, fails for good, or the timeout of the client ends; then the last failure says why. It
+    /// is definite when no attempt may have been carried out.
     pub(crate) async fn repeat<T, F>(&self, call: impl Fn(Stub, Duration) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
     {
         let mut retry = self.client.retry();
+        let mut is_definite = true;
         loop {
-            match self.call(retry.attempt_limit(), &call).await {
+            let mut failure = match self.call(retry.attempt_limit(), &call).await {
                 Ok(found) => return Ok(found),
-                Err(failure) => retry.after(failure).await?,
+                Err(failure) => failure,
+            };
+            if let Some(call) = failure.call_mut() {
+                is_definite &= call.definite;
+                call.definite = is_definite;
             }
+            retry.after(failure).await?;
         }
     }
 
@@ -100,6 +107,14 @@ impl Coordinator {
     }
 }
 
+/// Marks the failure of looking up the coordinator: nothing was sent to it.
+fn not_sent(mut failure: Error) -> Error {
+    if let Some(call) = failure.call_mut() {
+        call.definite = true;
+    }
+    failure
+}
+
 fn is_still_there(code: ErrorCode) -> bool {
     matches!(code, ErrorCode::CoordinatorLoadInProgress | ErrorCode::Throttled)
 }
@@ -132,6 +147,22 @@ mod tests {
             let coordinator = coordinator();
             coordinator.note_failure("127.0.0.1:2", &Error::new("x", code, "no"));
             assert_eq!(coordinator.address.lock().unwrap().is_some(), is_kept, "{}", code.name());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_after_an_attempt_without_an_answer_is_not_definite() {
+        for (first, definite) in [(ErrorCode::RequestTimedOut, false), (ErrorCode::CoordinatorLoadInProgress, true)] {
+            let coordinator = coordinator();
+            let codes = std::sync::Mutex::new(vec![ErrorCode::IllegalGeneration, first]);
+            let failure = coordinator
+                .repeat::<(), _>(|_, _| {
+                    let code = codes.lock().unwrap().pop().unwrap();
+                    async move { Err(Error::new("x", code, "no")) }
+                })
+                .await
+                .unwrap_err();
+            assert_eq!(failure.is_definite(), definite, "{}", first.name());
         }
     }
 

@@ -192,7 +192,7 @@ impl Member {
     /// present owner of a partition has committed.
     pub(crate) fn for_commit(&self, group_id: &str) -> Result<(i32, String)> {
         let cause = if self.id.is_empty() { "it is no member of the group" } else { "it is in no generation" };
-        let none = || Error::CommitFailed { group_id: group_id.to_owned(), cause: cause.to_owned() };
+        let none = || Error::CommitFailed { group_id: group_id.to_owned(), cause: cause.to_owned(), definite: true };
         Ok((self.generation.ok_or_else(none)?, self.id.clone()))
     }
 }

@@ -49,29 +49,40 @@ impl Commits {
     /// Commits after every commit that was sent before. A dropped receiver does not take the commit back.
     pub(crate) fn send(&mut self, group: &Arc<Group>, offsets: Offsets) -> oneshot::Receiver<Result<()>> {
         let (tell, outcome) = oneshot::channel();
+        // The offsets are those of the generation of now: when an earlier commit takes long, the partitions may have other
+        // owners by the time of the call.
+        let message = commit_request(group, &offsets);
         let (previous, group) = (self.last.take(), Arc::clone(group));
         self.last = Some(tokio::spawn(async move {
             if let Some(previous) = previous {
                 let _ = previous.await;
             }
-            let _ = tell.send(commit(&group, &offsets).await);
+            let outcome = match message {
+                Ok(message) => commit(&group, message).await,
+                Err(failure) => Err(failure),
+            };
+            let _ = tell.send(outcome);
         }));
         outcome
     }
 }
 
-/// Commits as the member that there is now.
-async fn commit(group: &Group, offsets: &Offsets) -> Result<()> {
+/// Returns the request of the member that there is now.
+fn commit_request(group: &Group, offsets: &Offsets) -> Result<v1::CommitOffsetsRequest> {
     let group_id = &group.config.group_id;
-    let operation = format!("committing offsets of group {group_id}");
     let (generation, member_id) = group.member(|member| member.for_commit(group_id))?;
-    let message = v1::CommitOffsetsRequest {
+    Ok(v1::CommitOffsetsRequest {
         group_id: group_id.clone(),
         generation_id: Some(generation),
         member_id,
         group_instance_id: group.config.instance_id.clone(),
         offsets: offsets.iter().map(to_commit).collect(),
-    };
+    })
+}
+
+async fn commit(group: &Group, message: v1::CommitOffsetsRequest) -> Result<()> {
+    let group_id = &group.config.group_id;
+    let operation = format!("committing offsets of group {group_id}");
     let call = |mut stub: Stub, limit: Duration| {
         let (operation, message) = (operation.clone(), message.clone());
         async move {
@@ -81,7 +92,8 @@ async fn commit(group: &Group, offsets: &Offsets) -> Result<()> {
     };
     group.coordinator.repeat(call).await.map_err(|failure| match failure.code() {
         Some(ErrorCode::UnknownMemberId | ErrorCode::IllegalGeneration) => {
-            Error::CommitFailed { group_id: group_id.clone(), cause: failure.to_string() }
+            let definite = failure.is_definite();
+            Error::CommitFailed { group_id: group_id.clone(), cause: failure.to_string(), definite }
         }
         _ => failure,
     })
@@ -150,6 +162,20 @@ pub(crate) fn from_v1(topics: Vec<v1::TopicPartitions>) -> Vec<TopicPartition> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Client, ClientConfig, GroupConfig};
+
+    #[tokio::test]
+    async fn a_commit_belongs_to_the_generation_in_which_it_was_called() {
+        let config = ClientConfig::new(["127.0.0.1:1"]).timeout(Duration::from_millis(300));
+        let group = Arc::new(Group::new(Client::new(config).unwrap(), GroupConfig::new("g")));
+        let (release, held) = oneshot::channel::<()>();
+        let mut commits = Commits { last: Some(tokio::spawn(async { drop(held.await) })) };
+        let outcome = commits.send(&group, Offsets::from([(("t".to_owned(), 0), 5.into())]));
+        group.member(|member| member.joined("m", 4));
+        release.send(()).unwrap();
+        let failure = outcome.await.unwrap().unwrap_err();
+        assert!(matches!(failure, Error::CommitFailed { .. }), "it was sent in a later generation: {failure}");
+    }
 
     #[test]
     fn partitions_are_named_by_topic() {
