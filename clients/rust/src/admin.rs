@@ -181,9 +181,11 @@ impl Client {
                     failure
                 }
                 Ok(address) => {
-                    let admin =
-                        AdminServiceClient::new(self.channel(&address)?).max_decoding_message_size(LARGEST_MESSAGE);
-                    match call(admin, limit).await {
+                    let called = match self.channel(&address).map(AdminServiceClient::new) {
+                        Ok(admin) => call(admin.max_decoding_message_size(LARGEST_MESSAGE), limit).await,
+                        Err(failure) => Err(failure),
+                    };
+                    match called {
                         Ok(done) => return Ok(done),
                         Err(mut failure) => {
                             self.note_failure(&address, &failure);

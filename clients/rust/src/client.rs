@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
-use crate::config::ClientConfig;
+use crate::config::{ClientConfig, LONGEST};
 use crate::connections::{Connections, LARGEST_MESSAGE, answer, request};
 use crate::error::{Error, Result};
 use crate::metadata::{Leader, Lookup, Metadata, controller_address};
@@ -47,11 +47,11 @@ impl Client {
     pub fn new(config: ClientConfig) -> Result<Self> {
         config.check()?;
         Ok(Client {
-            timeout: config.timeout,
+            timeout: config.timeout.min(LONGEST),
             shared: Arc::new(Shared {
                 connections: Connections::new(&config),
                 bootstrap: config.bootstrap,
-                request_timeout: config.request_timeout,
+                request_timeout: config.request_timeout.min(LONGEST),
                 metadata: Mutex::default(),
             }),
         })
@@ -60,7 +60,7 @@ impl Client {
     /// Returns the same client with another timeout for its calls.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
-        Client { shared: Arc::clone(&self.shared), timeout }
+        Client { shared: Arc::clone(&self.shared), timeout: timeout.min(LONGEST) }
     }
 
     /// Returns the brokers and the active controller.
@@ -199,7 +199,7 @@ impl Client {
         Ok(description)
     }
 
-    /// Returns the number of partitions of a topic, from memory where it is known.
+    /// Returns the number of partitions of a topic, from memory for some minutes: a topic can get more.
     pub(crate) async fn partition_count(&self, topic: &str) -> Result<i32> {
         if self.metadata(|metadata| metadata.is_due(topic, Instant::now())) {
             // The known number is used while no broker answers.
@@ -337,6 +337,28 @@ mod tests {
         spawnable(producer.send(Record::new("t")));
         spawnable(producer.flush());
         spawnable(producer.close(Duration::ZERO));
+    }
+
+    #[tokio::test]
+    async fn times_without_an_end_can_be_set() {
+        let config = ClientConfig::new(["127.0.0.1:1"]).timeout(Duration::MAX).request_timeout(Duration::MAX);
+        let client = Client::new(config).unwrap().with_timeout(Duration::MAX);
+        let call = tokio::time::timeout(Duration::from_millis(50), client.describe_topic("t")).await;
+        assert!(call.is_err(), "no broker answers, and the call has no end");
+        let (delivery_timeout, linger) = (Duration::MAX, Duration::MAX);
+        let producer = client.producer(ProducerConfig { delivery_timeout, linger, ..Default::default() });
+        let delivery = producer.send(Record::new("t").partition(0)).await.unwrap();
+        producer.close(Duration::from_millis(50)).await;
+        assert!(matches!(delivery.await, Err(Error::Closed)));
+        let reading = ConsumerConfig { max_wait: Duration::MAX, ..Default::default() };
+        let mut consumer = client.consumer(reading.clone());
+        consumer.assign("t", 0, 0);
+        assert!(consumer.poll(Duration::from_millis(50)).await.unwrap().is_empty());
+        let auto_commit = Some(Duration::MAX);
+        let mut member =
+            client.group_consumer(GroupConfig { auto_commit, consumer: reading, ..GroupConfig::new("g") }).unwrap();
+        member.subscribe(["t"]);
+        assert!(member.poll(Duration::from_millis(50)).await.unwrap().is_empty());
     }
 
     #[tokio::test]

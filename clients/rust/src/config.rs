@@ -9,6 +9,9 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use crate::error::{Error, Result};
 
+/// Longer settings count as this one: a moment that far ahead can be computed, and a deadline of a call can be encoded.
+pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
 /// How to reach a cluster.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {

@@ -66,14 +66,18 @@ impl Connections {
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(16 << 20);
         if let Some(files) = &self.tls {
-            endpoint = endpoint.tls_config(files.load()?).map_err(unusable)?;
+            // The files could be read when the client was made: they are being replaced, or will be put right.
+            let unreadable = |error: Error| Error::new("connecting", ErrorCode::BrokerNotAvailable, error.to_string());
+            endpoint = endpoint.tls_config(files.load().map_err(unreadable)?).map_err(unusable)?;
         }
         Ok(endpoint)
     }
 }
 
-/// Returns `host:port`, with brackets around an IPv6 address; nothing while a part is not known.
+/// Returns `host:port`, with brackets around an IPv6 address, which a server may send with or without them; nothing while a
+/// part is not known.
 pub(crate) fn join_address(host: &str, port: i32) -> Option<String> {
+    let host = host.trim_matches(['[', ']']);
     match (host, port) {
         ("", _) | (_, 0) => None,
         _ if host.contains(':') => Some(format!("[{host}]:{port}")),
@@ -114,6 +118,7 @@ mod tests {
     fn addresses_are_joined() {
         assert_eq!(join_address("broker-1", 9092).as_deref(), Some("broker-1:9092"));
         assert_eq!(join_address("::1", 9092).as_deref(), Some("[::1]:9092"));
+        assert_eq!(join_address("[::1]", 9092).as_deref(), Some("[::1]:9092"));
         assert_eq!(join_address("", 9092), None);
         assert_eq!(join_address("broker-1", 0), None);
     }
@@ -132,6 +137,15 @@ mod tests {
         assert_eq!(error.code(), Some(ErrorCode::BrokerNotAvailable));
         assert!(error.is_definite() && error.is_retriable(), "{error}");
         assert!(error.to_string().contains("refused"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn tls_files_that_cannot_be_read_for_a_while_are_a_failure_that_may_pass() {
+        let config = ClientConfig::new(["127.0.0.1:1"]).tls(TlsFiles::new("/nowhere/ca.crt"));
+        let error = Connections::new(&config).channel("127.0.0.1:1").unwrap_err();
+        assert_eq!(error.code(), Some(ErrorCode::BrokerNotAvailable));
+        assert!(error.is_definite() && error.is_retriable(), "{error}");
+        assert!(error.to_string().contains("/nowhere/ca.crt cannot be read"), "{error}");
     }
 
     #[tokio::test]

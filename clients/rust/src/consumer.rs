@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::admin::At;
 use crate::client::Client;
+use crate::config::LONGEST;
 use crate::error::{Error, Result};
 use crate::fetch::{Asked, Fetched, fetch};
 use crate::groups::CommittedOffset;
@@ -95,7 +96,8 @@ enum Done {
 
 impl Client {
     /// Returns a consumer without partitions.
-    pub fn consumer(&self, config: ConsumerConfig) -> Consumer {
+    pub fn consumer(&self, mut config: ConsumerConfig) -> Consumer {
+        config.max_wait = config.max_wait.min(LONGEST);
         Consumer {
             client: self.clone(),
             config,

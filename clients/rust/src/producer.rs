@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::client::Client;
+use crate::config::LONGEST;
 use crate::error::{Error, Result};
 use crate::partition_writer::{Command, Item, PartitionWriter};
 use crate::partitioner::partition_for_key;
@@ -104,7 +105,9 @@ impl Sticky {
 
 impl Client {
     /// Returns a producer.
-    pub fn producer(&self, config: ProducerConfig) -> Producer {
+    pub fn producer(&self, mut config: ProducerConfig) -> Producer {
+        config.delivery_timeout = config.delivery_timeout.min(LONGEST);
+        config.linger = config.linger.min(LONGEST);
         Producer {
             client: self.clone(),
             pending: Arc::new(Semaphore::new(config.max_pending.clamp(1, Semaphore::MAX_PERMITS))),

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::admin::At;
 use crate::client::Client;
+use crate::config::LONGEST;
 use crate::consumer::{Consumer, LONGEST_POLL, Reset, Start, TopicPartition};
 use crate::error::{Error, Result};
 use crate::groups::background::{beat, watch_topics};
@@ -76,8 +77,9 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] when a setting cannot work.
-    pub fn group_consumer(&self, config: GroupConfig) -> Result<GroupConsumer> {
+    pub fn group_consumer(&self, mut config: GroupConfig) -> Result<GroupConsumer> {
         config.check()?;
+        config.auto_commit = config.auto_commit.map(|pause| pause.min(LONGEST));
         Ok(GroupConsumer {
             records: self.consumer(config.consumer.clone()),
             group: Arc::new(Group::new(self.clone(), config)),
