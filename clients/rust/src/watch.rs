@@ -30,6 +30,8 @@ pub enum Watched {
 pub struct EventWatch {
     client: Client,
     cursor: String,
+    /// When the last event happened; another controller begins there.
+    since_ms: Option<i64>,
     stream: Option<Streaming<v1::WatchEventsResponse>>,
     waiting: VecDeque<Watched>,
 }
@@ -37,7 +39,13 @@ pub struct EventWatch {
 impl Client {
     /// Watches the events of the active controller, from the first call of [`EventWatch::next`] on.
     pub fn watch_events(&self) -> EventWatch {
-        EventWatch { client: self.clone(), cursor: String::new(), stream: None, waiting: VecDeque::new() }
+        EventWatch {
+            client: self.clone(),
+            cursor: String::new(),
+            since_ms: None,
+            stream: None,
+            waiting: VecDeque::new(),
+        }
     }
 }
 
@@ -59,6 +67,7 @@ impl EventWatch {
             match self.receive(retry.attempt_limit()).await {
                 Ok(batch) => {
                     retry = self.client.retry();
+                    self.since_ms = self.since_ms.max(batch.events.iter().map(|event| event.time_ms).max());
                     self.cursor = batch.cursor;
                     self.waiting.extend(batch.gap.map(Watched::Gap));
                     self.waiting.extend(batch.events.into_iter().map(|event| Watched::Event(Box::new(event))));
@@ -74,7 +83,7 @@ impl EventWatch {
     async fn receive(&mut self, limit: Duration) -> Result<v1::EventBatch> {
         let stream = match &mut self.stream {
             Some(stream) => stream,
-            none => none.insert(open(&self.client, &self.cursor, limit).await?),
+            none => none.insert(open(&self.client, &self.cursor, self.since_ms, limit).await?),
         };
         let message = tokio::time::timeout(SILENCE, stream.message()).await;
         match message.map_err(|_| Error::timed_out(OPERATION, SILENCE))? {
@@ -85,10 +94,19 @@ impl EventWatch {
     }
 }
 
-async fn open(client: &Client, cursor: &str, limit: Duration) -> Result<Streaming<v1::WatchEventsResponse>> {
+async fn open(
+    client: &Client,
+    cursor: &str,
+    since_ms: Option<i64>,
+    limit: Duration,
+) -> Result<Streaming<v1::WatchEventsResponse>> {
     let address = client.find_controller(OPERATION, limit).await?;
-    let message =
-        v1::WatchEventsRequest { cursor: cursor.to_owned(), active_controller_only: true, ..Default::default() };
+    let message = v1::WatchEventsRequest {
+        cursor: cursor.to_owned(),
+        since_ms,
+        active_controller_only: true,
+        ..Default::default()
+    };
     let mut stub = MetadataServiceClient::new(client.channel(&address)?).max_decoding_message_size(LARGEST_MESSAGE);
     let opened = tokio::time::timeout(limit, stub.watch_events(message)).await;
     match opened.map_err(|_| Error::timed_out(OPERATION, limit))? {
