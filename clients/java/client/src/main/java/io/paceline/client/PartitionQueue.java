@@ -52,6 +52,8 @@ final class PartitionQueue {
         private final int size;
         private final Deadline deadline;
         private final CompletableFuture<RecordMetadata> outcome;
+        /** Completes with the outcome; the caller of send can end the outcome's future earlier. */
+        private final CompletableFuture<Void> ended = new CompletableFuture<>();
 
         Item(ProducerRecord record, Deadline deadline, CompletableFuture<RecordMetadata> outcome) {
             this.encoded = encode(record);
@@ -83,7 +85,7 @@ final class PartitionQueue {
         }
         items.add(item);
         bytes += item.size;
-        newest = item.outcome.handle((where, failure) -> null);
+        newest = item.ended;
         notifyAll();
     }
 
@@ -168,6 +170,7 @@ final class PartitionQueue {
             } else {
                 batch.get(i).outcome.completeExceptionally(failure);
             }
+            batch.get(i).ended.complete(null);
         }
     }
 

@@ -19,6 +19,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
@@ -117,6 +118,30 @@ class ProducerTest {
                     CompletionException.class, () -> producer.send(record(9)).join()).getCause();
             assertEquals("MESSAGE_TOO_LARGE", failure.codeName());
             assertTrue(failure.definite());
+        }
+    }
+
+    @Test
+    void flushWaitsForARecordWhoseFutureTheCallerHasEnded() throws InterruptedException {
+        CountDownLatch answering = new CountDownLatch(1);
+        broker.on(LogServiceGrpc.getProduceMethod(), request -> {
+            try {
+                answering.await(30, TimeUnit.SECONDS);
+            } catch (InterruptedException ended) {
+                Thread.currentThread().interrupt();
+            }
+            return ProduceResponse.newBuilder()
+                    .addPartitions(ProducePartitionResult.newBuilder().setTopic("t").setBaseOffset(7)).build();
+        });
+        try (Producer producer = client.producer()) {
+            CompletableFuture<RecordMetadata> first = producer.send(record(1));
+            producer.send(record(1)).cancel(true);
+            assertFalse(producer.flush(Duration.ofMillis(300)));
+            answering.countDown();
+            assertTrue(producer.flush(Duration.ofSeconds(30)));
+            assertEquals(7, first.getNow(null).offset());
+        } finally {
+            answering.countDown();
         }
     }
 
