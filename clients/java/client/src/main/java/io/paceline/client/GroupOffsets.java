@@ -83,7 +83,8 @@ final class GroupOffsets {
         // From now on, so that commits do not pile up while the coordinator does not answer.
         Deadline deadline = Retry.after(ASYNC_TIMEOUT);
         newest = newest.handle((nothing, failure) -> null).thenRunAsync(() -> send(request, deadline), threads);
-        return newest;
+        // A copy: a caller that ends its future does not end the commit, and the next one has to wait for it.
+        return newest.copy();
     }
 
     private String operation() {

@@ -21,6 +21,8 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.BooleanSupplier;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -214,6 +216,30 @@ class GroupConsumerTest {
             answering.countDown();
         }
         assertTrue(count(CommitOffsetsRequest.class) < 50, "most were not sent");
+    }
+
+    @Test
+    void aCommitWaitsForTheOneBeforeWhoseFutureTheCallerHasEnded() throws Exception {
+        CountDownLatch answering = new CountDownLatch(1);
+        AtomicBoolean isFirst = new AtomicBoolean(true);
+        group.beforeCommit = () -> {
+            if (isFirst.getAndSet(false)) {
+                awaitQuietly(answering, 50_000);
+            }
+        };
+        try {
+            consumer = client.groupConsumer(config());
+            CompletableFuture<Void> first = consumer.commitAsync(Map.of(FIRST, new OffsetAndMetadata(1)));
+            await(() -> count(CommitOffsetsRequest.class) == 1);
+            first.cancel(true);
+            CompletableFuture<Void> second = consumer.commitAsync(Map.of(FIRST, new OffsetAndMetadata(2)));
+            assertThrows(TimeoutException.class, () -> second.get(300, TimeUnit.MILLISECONDS));
+            answering.countDown();
+            second.get(20, TimeUnit.SECONDS);
+            assertEquals(Map.of(FIRST, 2L), group.committed);
+        } finally {
+            answering.countDown();
+        }
     }
 
     private static void awaitQuietly(CountDownLatch latch, long limitMs) {
