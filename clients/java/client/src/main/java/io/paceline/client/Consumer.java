@@ -60,6 +60,10 @@ public final class Consumer {
     }
 
     private void put(Position position) {
+        if (position.partition < 0 || position.next < 0) {
+            throw new IllegalArgumentException("partition and offset have to be 0 or more, not " + position.partition + " and "
+                    + position.next);
+        }
         positions.put(new TopicPartition(position.topic, position.partition), position);
         dropBuffered(new TopicPartition(position.topic, position.partition));
     }

@@ -123,6 +123,16 @@ class ConsumerTest {
         }
     }
 
+    @Test
+    void partitionsAndOffsetsBelowZeroAreRefused() {
+        try (PacelineClient client = PacelineClient.connect("127.0.0.1:1")) {
+            Consumer consumer = client.consumer();
+            assertThrows(IllegalArgumentException.class, () -> consumer.assign("t", -1, OffsetSpec.latest()));
+            assertThrows(IllegalArgumentException.class, () -> consumer.assign("t", 0, -1L));
+            assertThrows(IllegalStateException.class, () -> consumer.poll(Duration.ZERO), "nothing is assigned");
+        }
+    }
+
     private static void awaitQuietly(CountDownLatch latch) {
         try {
             latch.await(30, TimeUnit.SECONDS);
