@@ -87,7 +87,7 @@ def _pace(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not (math.isfinite(seconds) and seconds > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return seconds
 
 
@@ -104,7 +104,7 @@ def clear(directory: Path) -> None:
     if not directory.exists():
         return
     if not directory.is_dir() or (any(directory.iterdir()) and not (directory / _SPARK_LOG).exists()):
-        raise NotARunError(f"{directory} holds files that no run has written; choose another directory")
+        raise NotARunError(f"{directory} has files that are not of an earlier run; choose another directory")
     remove(directory / _CLUSTER)
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -230,9 +230,9 @@ class _Demo:
         self._console.print(written, markup=False)
         everything = totals.records_sent == totals.records_acked == verdict.records_read == FLIGHT_COUNT
         if verdict.clean and everything and not totals.failures:
-            self._console.print(f"[bold green]Nothing lost, nothing doubled[/] in {report['elapsed_s']} s.")
+            self._console.print(f"[bold green]No record lost or duplicated[/] in {report['elapsed_s']} s.")
             return 0
-        self._console.print("[bold red]The stream is not whole.[/]")
+        self._console.print("[bold red]Failed: records were lost, duplicated, reordered or not acknowledged.[/]")
         for failure in totals.failures[:5]:
             self._console.print(f"  {failure}", markup=False)
         return 1

@@ -122,7 +122,7 @@ class SparkReader:
             self._process.communicate(_line({"expected": expected}), timeout=timeout_s)
         except subprocess.TimeoutExpired:
             self.stop()
-            raise SparkFailedError(f"Spark came to no verdict within {timeout_s:g} s\n{self._tail()}") from None
+            raise SparkFailedError(f"Spark did not finish its check within {timeout_s:g} s\n{self._tail()}") from None
         if self._process.returncode != 0:
             raise self._failure()
         answer = json.loads((self._scratch / VERDICT_FILE).read_text(encoding="utf-8"))

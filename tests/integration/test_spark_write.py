@@ -83,7 +83,7 @@ def test_the_default_save_mode_and_overwriting_are_refused(spark: Any, served: S
 def test_wrong_columns_fail_before_a_task_runs(spark: Any, served: ServedCluster) -> None:  # noqa: F811
     from pyspark.errors import PySparkException
 
-    with pytest.raises(PySparkException, match="value attribute unsupported type bigint"):
+    with pytest.raises(PySparkException, match="column value has type bigint"):
         spark.range(1).selectExpr("id AS value").write.format("paceline").options(**write_options(served)).mode(
             "append"
         ).save()

@@ -223,6 +223,6 @@ def _changes(given: Mapping[str, str | None] | Sequence[ConfigChange]) -> Sequen
 
 def _wire_change(change: ConfigChange) -> pb.ConfigChange:
     if change.operation not in _OPERATIONS:
-        raise InvalidRequestError(f"an operation is one of {', '.join(_OPERATIONS)}, not {change.operation!r}")
+        raise InvalidRequestError(f"operation must be one of {', '.join(_OPERATIONS)}, not {change.operation!r}")
     with sendable():
         return pb.ConfigChange(key=change.key, operation=_OPERATIONS[change.operation], value=change.value)

@@ -273,7 +273,7 @@ def _state_number(name: str) -> Any:
     for number in GroupState.values():
         if _state_name(number).lower() == wanted:
             return number
-    raise error_for(ErrorCode.INVALID_REQUEST, f"group state {name!r} is not known")
+    raise error_for(ErrorCode.INVALID_REQUEST, f"unknown group state {name!r}")
 
 
 def _described(wire: DescribedGroup, broker: int) -> GroupDescription:

@@ -250,7 +250,7 @@ class PartitionAdmin(AdminConnection):
             RequestTimedOutError: not acknowledged in time.
         """
         if election not in _ELECTIONS:
-            raise InvalidRequestError(f"an election is preferred or unclean, not {election!r}")
+            raise InvalidRequestError(f"election must be preferred or unclean, not {election!r}")
         named = None if partitions is None else _wire_partitions(partitions)
         if named == []:
             return []

@@ -120,7 +120,7 @@ class Consumer(GroupPartitions):
             self._reset = OffsetReset(auto_offset_reset)
         except ValueError:
             raise InvalidRequestError(
-                f'auto_offset_reset is "earliest", "latest" or "error", not {auto_offset_reset!r}'
+                f'auto_offset_reset must be "earliest", "latest" or "error", not {auto_offset_reset!r}'
             ) from None
         if min(fetch_max_bytes, max_partition_fetch_bytes, max_poll_records, max_buffered_bytes) < 1:
             raise InvalidRequestError("limits must be positive")

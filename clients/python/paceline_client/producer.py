@@ -382,7 +382,7 @@ class Producer:
             left = deadline - time.monotonic()
             if left <= 0 or threading.current_thread() is self._sender.thread:
                 raise BufferExhaustedError(
-                    f"{self._accumulator.buffered_bytes} bytes wait for delivery, buffer_memory is "
+                    f"{self._accumulator.buffered_bytes} bytes are waiting for delivery, buffer_memory is "
                     f"{self._buffer_memory}, and nothing was delivered within {self._max_block_s:.1f} s"
                     f"{self._accumulator.obstacle()}"
                 )
@@ -476,7 +476,7 @@ def _acks_named(acks: str | int | RequiredAcks) -> RequiredAcks:
     try:
         return _ACKS[str(acks).lower()]
     except KeyError:
-        raise InvalidRequestError(f'acks is "all", "leader" or "none", not {acks!r}') from None
+        raise InvalidRequestError(f'acks must be "all", "leader" or "none", not {acks!r}') from None
 
 
 _open_producers: "weakref.WeakSet[Producer]" = weakref.WeakSet()

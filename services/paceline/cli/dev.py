@@ -70,7 +70,7 @@ def up(
         plan = default_plan(controllers, brokers, port_offset)
         if busy := taken(plan.all()):
             ports = ", ".join(map(str, busy))
-            raise click.ClickException(f"--port-offset {port_offset} needs ports that are in use: {ports}")
+            raise click.ClickException(f"ports of --port-offset {port_offset} are in use: {ports}")
     few = settings_of_few(brokers) if config is None else {}
     if few:
         click.echo("fewer than three brokers: " + ", ".join(f"{key}={value}" for key, value in few.items()), err=True)

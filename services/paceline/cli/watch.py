@@ -220,7 +220,7 @@ def _metadata_lines(items: Any, wanted: list[tuple[str, int | None]]) -> Iterato
         for name in gone:
             if any(topic == name for topic, _ in known):
                 known = {at: partition for at, partition in known.items() if at[0] != name}
-                yield {"type": "topic-removed", "topic": name}, f"{_now()}  {name:<20} gone"
+                yield {"type": "topic-removed", "topic": name}, f"{_now()}  {name:<20} deleted"
 
 
 def _is_named(at: tuple[str, int], wanted: list[tuple[str, int | None]]) -> bool:

@@ -115,7 +115,7 @@ class ControllerEventHandler:
                 event.abort()
             yield from self._move(str(error))
         except Exception:
-            LOG.exception("handling %s failed", event.name)
+            LOG.exception("handling an event failed: event=%s", event.name)
             event.abort()
         self._components.publisher.event_ends()
         self._standby.follow(None if self.is_active else self.active_controller)
@@ -396,7 +396,7 @@ class ControllerEventHandler:
                 raise
             except Exception:
                 # The later steps must set their watches: no other event would.
-                LOG.exception("a step of Rewatch failed")
+                LOG.exception("reading ZooKeeper again after a lost watch failed")
 
     def _auto_rebalance(self) -> Flow[None]:
         try:

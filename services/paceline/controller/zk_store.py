@@ -224,7 +224,7 @@ class Storage:
                 LOG.warning("ignoring topic with malformed node: topic=%s error=%s", topic, error)
             except InvalidTopicError as error:
                 # Brokers would refuse a whole request because of one such name, and it would be retried forever.
-                LOG.warning("%s is ignored: %s", znodes.topic_path(topic), error)
+                LOG.warning("ignoring topic with an invalid name: path=%s error=%s", znodes.topic_path(topic), error)
         return found
 
     def partition_states(

@@ -161,8 +161,8 @@ class LocalCluster:
             return
         earlier, this = ("without", "with") if self.secure else ("with", "without")
         raise LocalClusterError(
-            f"{self.directory} has the data of an earlier cluster {earlier} TLS, which cannot start {this} it: "
-            f"choose another directory, or delete this one"
+            f"{self.directory} has the data of a cluster {earlier} TLS, this cluster is {this} TLS: "
+            "choose another directory, or delete this one"
         )
 
     @property

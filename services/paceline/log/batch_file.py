@@ -67,11 +67,13 @@ class BatchFile:
             if offset + HEADER_BYTES > len(chunk):
                 chunk, start, offset = self._files.read_at(self.log_path, position, chunk_bytes), position, 0
                 if len(chunk) < HEADER_BYTES:
-                    raise CorruptMessageError(f"{self.log_path} is cut at {position}")
+                    raise CorruptMessageError(f"{self.log_path} ends within a batch header at {position}")
             header = parse_header(chunk, offset)
             following = position + header.size
             if following > self.size:
-                raise CorruptMessageError(f"the batch at {position} of {self.log_path} goes beyond the end")
+                raise CorruptMessageError(
+                    f"the batch at {position} of {self.log_path} extends beyond the end of the file"
+                )
             yield BatchPosition(position, header)
             position = following
 

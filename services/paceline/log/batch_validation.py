@@ -138,14 +138,16 @@ def check_replicated_batches(data: Buffer, log_end_offset: int, physical_end: in
 
 def _single_batch(data: bytes, max_message_bytes: int) -> BatchHeader:
     if len(data) < HEADER_BYTES:
-        raise CorruptMessageError(f"{len(data)} bytes are less than a batch header")
+        raise CorruptMessageError(f"a batch header has {HEADER_BYTES} bytes, the request has {len(data)}")
     header = parse_header(data)
     _check_size(header.size, max_message_bytes)
     if header.size > len(data):
-        raise CorruptMessageError(f"the batch says {header.size} bytes, {len(data)} came")
+        raise CorruptMessageError(f"the batch header says {header.size} bytes, the request has {len(data)}")
     check_crc(data, 0, header)
     if header.size != len(data):
-        raise InvalidRecordError(f"{len(data) - header.size} bytes follow the one batch that is allowed")
+        raise InvalidRecordError(
+            f"{len(data) - header.size} bytes follow the batch; a partition takes a single batch per request"
+        )
     return header
 
 
@@ -168,20 +170,20 @@ def check_client_header(header: BatchHeader) -> None:
         raise InvalidRecordError(f"the producer set base offset {header.base_offset}; the leader assigns offsets")
     if header.record_count == 0 or header.last_offset_delta != header.record_count - 1:
         raise InvalidRecordError(
-            f"the batch says {header.record_count} records and last offset delta {header.last_offset_delta}"
+            f"the batch header says {header.record_count} records, but last offset delta {header.last_offset_delta}"
         )
     if header.record_count > MAX_BATCH_RECORDS:
         raise MessageTooLargeError(
-            f"the batch says {header.record_count} records, at most {MAX_BATCH_RECORDS} are allowed; send smaller ones"
+            f"the batch has {header.record_count} records, the limit is {MAX_BATCH_RECORDS}; send smaller batches"
         )
     if header.attributes & ~_CLIENT_BITS:
-        raise InvalidRecordError(f"attribute bits {header.attributes & 0xFFFF:#x} are not known")
+        raise InvalidRecordError(f"unknown attribute bits {header.attributes & 0xFFFF:#x}")
     if header.is_control:
         raise InvalidRecordError("producers may not write control batches")
     if header.is_transactional:
         raise InvalidRecordError("transactions are not supported")
     if header.is_log_append_time:
-        raise InvalidTimestampError("the producer may not claim log append time")
+        raise InvalidTimestampError("a producer may not set the timestamp type LogAppendTime")
     codec_of(header.attributes)
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
         raise InvalidRecordError("a producer id needs a producer epoch and a base sequence")
@@ -218,7 +220,9 @@ def check_client_records(
     try:
         for record in DefaultRecordBatch(memoryview(payload)[:size]):
             if record.offset != expected:
-                raise InvalidRecordError(f"record {expected - header.base_offset} has another offset delta")
+                raise InvalidRecordError(
+                    f"record {expected - header.base_offset} of the batch has a wrong offset delta"
+                )
             timestamp = record.timestamp
             if timestamp is not None and timestamp != NO_TIMESTAMP:  # some versions of the codec return None
                 if timestamp > largest:

@@ -45,12 +45,12 @@ def decode_lines(data: bytes, field_count: int) -> list[list[str]]:
     if not lines:
         return []
     if lines[0].strip() != "0":
-        raise DamagedFileError(f"version {lines[0][:20]!r} is not known")
+        raise DamagedFileError(f"unknown version {lines[0][:20]!r}")
     entries = [line.split() for line in lines[2:] if line.strip()]
     if len(lines) < 2 or lines[1].strip() != str(len(entries)):
-        raise DamagedFileError(f"the file has {len(entries)} entries and says another number")
+        raise DamagedFileError(f"the file has {len(entries)} entries, its second line has another number")
     if any(len(entry) != field_count for entry in entries):
-        raise DamagedFileError(f"an entry has other than {field_count} fields")
+        raise DamagedFileError(f"an entry does not have {field_count} fields")
     return entries
 
 
@@ -119,7 +119,7 @@ def decode_partition_metadata(data: bytes) -> str:
     values = {name.strip(): value.strip() for name, _, value in lines}
     topic_id = values.get("topic_id", "")
     if values.get("version") != "0" or len(topic_id) != 22:
-        raise DamagedFileError("partition.metadata has no version 0 or no topic id of 22 characters")
+        raise DamagedFileError("partition.metadata must have version 0 and a topic id of 22 characters")
     return topic_id
 
 

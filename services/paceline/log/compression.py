@@ -128,7 +128,7 @@ def _gunzip(data: bytes | memoryview, limit: int) -> bytes:
         while not decoder.eof:
             window = view[position : position + _GZIP_STEP_BYTES]
             if not window:
-                raise CorruptMessageError("the gzip member is cut")
+                raise CorruptMessageError("the gzip member is incomplete")
             piece = decoder.decompress(window, limit + 1)
             limit -= len(piece)
             if limit < 0:
@@ -155,7 +155,7 @@ def _unsnappy(data: bytes, limit: int) -> bytes:
     pieces = []
     position = len(_XERIAL_HEADER)
     if len(data) < position:
-        raise CorruptMessageError("the xerial header is cut")
+        raise CorruptMessageError("the xerial header is incomplete")
     while position < len(data):
         (length,) = _INT32.unpack_from(data, position)
         position += 4

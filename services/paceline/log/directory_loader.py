@@ -96,9 +96,9 @@ class DirectoryLoader:
         for name, tp in self._partition_names(directory, report):
             if tp in self.logs:
                 raise KafkaStorageError(
-                    f"{tp} lies in {self.logs[tp].directory.path} and in {directory.path}: its replica was created "
-                    "again while one of them was offline. Move the log away that lies in the directory that had "
-                    "failed, and start again"
+                    f"{tp} is in {self.logs[tp].directory.path} and in {directory.path}: its replica was re-created "
+                    "while one of these directories was offline. Remove its log from the directory that was offline, "
+                    "then start the broker again"
                 )
             config = settings(tp.topic)
             log = self._open(directory, name, tp, report, config or self._default_config)
@@ -127,13 +127,15 @@ class DirectoryLoader:
                     write_boot_id(self._files, directory, UNCLEAN_RESTART)
                 report.lost_batches.append(tp)
             elif loaded.lost_batches:
-                self.cut_after_clean_stop[tp] = f"{loaded.truncated_bytes} damaged bytes were cut at {log.path}"
+                self.cut_after_clean_stop[tp] = (
+                    f"recovery removed {loaded.truncated_bytes} damaged bytes from {log.path} after a clean stop"
+                )
             if loaded.unexplained_gap is not None:
                 self.unexplained_gaps[tp] = (
-                    f"{log.path} has a gap at {loaded.unexplained_gap} after a loss of power, maybe not from compaction"
+                    f"{log.path} has a gap at {loaded.unexplained_gap} after a loss of power, maybe not by compaction"
                 )
             if log.topic_id is None and log.size_bytes and (power_lost or log.path in report.damaged):
-                self.without_owner[tp] = f"its topic id is not in {log.path} any more"
+                self.without_owner[tp] = f"the topic id is missing from {log.path}"
             self.logs[tp] = log
         known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys() | first_dirty.keys()
         self.stale_checkpoints[directory.path] = {tp for tp in known if tp not in self.logs}

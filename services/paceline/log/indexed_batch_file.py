@@ -85,7 +85,8 @@ class IndexedBatchFile(BatchFile):
         following = self.next_base_offset(position, b"", header.size)
         if following <= header.last_offset:
             raise CorruptMessageError(
-                f"the batch at {position} of {self.log_path} reaches {header.last_offset}, beyond {following}"
+                f"the batch at {position} of {self.log_path} has last offset {header.last_offset}, "
+                f"which is not below {following}"
             )
 
     def read(

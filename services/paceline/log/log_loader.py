@@ -335,7 +335,9 @@ class _Loader:
         try:
             end = segments[-1].end_offset(check_last=self._clean) if segments else start
             if segments and self._stopped_at is not None and end != self._stopped_at:
-                raise CorruptMessageError(f"{self._log.path} ends at {end}, it was stopped at {self._stopped_at}")
+                raise CorruptMessageError(
+                    f"{self._log.path} ends at {end}, at the last clean stop it ended at {self._stopped_at}"
+                )
         except CorruptMessageError:
             self._recover_from(segments, len(segments) - 1)
             end = segments[-1].end_offset() if segments else start

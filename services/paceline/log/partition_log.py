@@ -526,7 +526,7 @@ class PartitionLog:
     def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
         local = self.local
         return OffsetOutOfRangeError(
-            f"{self.topic_partition} holds {local.start_offset} to {local.end_offset}, not {offset}",
+            f"{self.topic_partition} has offsets {local.start_offset} to {local.end_offset}, not {offset}",
             local.start_offset,
             local.end_offset,
         )

@@ -218,12 +218,12 @@ def decode_snapshot(data: bytes) -> Iterable[ProducerEntry]:
         DamagedFileError: version, checksum or length is wrong.
     """
     if len(data) < _HEAD.size:
-        raise DamagedFileError("the producer snapshot is cut")
+        raise DamagedFileError("the producer snapshot is shorter than its header")
     version, crc, count = _HEAD.unpack_from(data)
     if version != _VERSION or google_crc32c.value(data[_CRC_START:]) != crc:
-        raise DamagedFileError("the producer snapshot has another version or a wrong checksum")
+        raise DamagedFileError("the producer snapshot has an unknown version or a wrong checksum")
     if count < 0 or len(data) != _HEAD.size + count * _ENTRY.size:
-        raise DamagedFileError("the producer snapshot says another number of entries")
+        raise DamagedFileError("the producer snapshot does not have the number of entries in its header")
     entries = []
     for values in _ENTRY.iter_unpack(data[_HEAD.size :]):
         producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, txn_start = values

@@ -148,7 +148,10 @@ class SegmentList:
             if found is not None:
                 end = self.bases[index + 1] if index + 1 < len(self.bases) else log_end_offset
                 if found.header.last_offset >= end:
-                    raise CorruptMessageError(f"the batch at {found.position} of {segment.log_path} ends behind {end}")
+                    raise CorruptMessageError(
+                        f"the batch at {found.position} of {segment.log_path} has last offset "
+                        f"{found.header.last_offset}, but its segment ends at offset {end}"
+                    )
                 break
 
     def find_timestamp(self, timestamp_ms: int, from_offset: int, limit_offset: int) -> TimestampOffset | None:

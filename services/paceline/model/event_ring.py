@@ -30,7 +30,7 @@ class EventRing:
 
     def __init__(self, capacity: int = EVENT_RING_CAPACITY) -> None:
         if capacity < 1:
-            raise ValueError(f"a ring of {capacity} changes")
+            raise ValueError(f"capacity must be at least 1, not {capacity}")
         self._capacity = capacity
         self._changes: list[StateChange] = []
         self._end = 0

@@ -29,7 +29,7 @@ def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     """Return the value of the varint at ``position`` and the position after it.
 
     Raises:
-        IndexError: the varint is cut.
+        IndexError: the varint is incomplete.
         ValueError: the varint has more than ten bytes.
     """
     byte = data[position]
@@ -44,7 +44,7 @@ def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
-    raise ValueError("has a number that does not end")
+    raise ValueError("has a varint of more than ten bytes")
 
 
 def next_field(data: bytes, position: int, end: int) -> tuple[int, int, int]:
@@ -54,7 +54,7 @@ def next_field(data: bytes, position: int, end: int) -> tuple[int, int, int]:
     that the caller keeps it among the other fields.
 
     Raises:
-        ValueError: the field is cut, a group, or without a number; the text follows the name of the message.
+        ValueError: the field is incomplete, a group, or without a number; the text follows the name of the message.
     """
     try:
         tag, start = read_varint(data, position)
@@ -72,9 +72,9 @@ def next_field(data: bytes, position: int, end: int) -> tuple[int, int, int]:
         else:
             raise ValueError(f"has a field of wire type {wire_type}")
     except IndexError:
-        raise ValueError("is cut") from None
+        raise ValueError("is incomplete") from None
     if stop > end:
-        raise ValueError("is cut")
+        raise ValueError("is incomplete")
     if tag < 8:
         raise ValueError("has a field without a number")
     return field, start, stop

@@ -22,7 +22,7 @@ def checked_throttled_replicas(text: str) -> str:
         return ALL_REPLICAS
     for entry in entries:
         if _ENTRY.fullmatch(entry) is None:
-            raise ValueError(f"{entry!r} is not partition:broker; expected a list of these, or * alone")
+            raise ValueError(f"{entry!r} is not partition:broker; expected a list of such entries, or *")
     return ",".join(entries)
 
 

@@ -68,7 +68,7 @@ def divergence(
         end = end_offset_for_epoch(last_fetched_epoch)
         if end is None:
             raise OffsetOutOfRangeError(
-                f"no epoch up to {last_fetched_epoch} is known here", log_start_offset, log_end_offset
+                f"the leader has no epoch up to {last_fetched_epoch}", log_start_offset, log_end_offset
             )
         if fetch_offset < log_start_offset:
             raise _out_of_range(fetch_offset, log_start_offset, log_end_offset)

@@ -312,7 +312,7 @@ def public_error(method: str, failure: Exception) -> PacelineError:
     if isinstance(failure, PacelineError):
         return failure
     failure_id = secrets.token_hex(4)
-    LOG.error("unexpected failure %s in %s", failure_id, method, exc_info=failure)
-    return UnknownServerError(f"internal failure {failure_id}; the server's log has the details").with_metadata(
+    LOG.error("unexpected failure: failure_id=%s method=%s", failure_id, method, exc_info=failure)
+    return UnknownServerError(f"internal failure, see the server's log: failure_id={failure_id}").with_metadata(
         failure_id=failure_id
     )

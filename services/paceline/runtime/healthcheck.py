@@ -74,7 +74,7 @@ def _check_http(url: str, timeout_s: float) -> str:
         raise HealthCheckError(f"{url}: {failure}") from None
     words = head.decode("ascii", "replace").split(maxsplit=2)
     if len(words) < 2 or not words[0].startswith("HTTP/"):
-        raise HealthCheckError(f"{url}: the answer is not HTTP")
+        raise HealthCheckError(f"{url}: the response is not HTTP")
     return "SERVING" if words[1] == "200" else " ".join(words[1:]).strip()
 
 
@@ -85,7 +85,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 def _text(text: str) -> bytes:
     encoded = text.encode("ascii")
     if len(encoded) > 126:  # longer ones need more length bytes
-        raise ValueError(f"{text[:40]}... is too long for this check")
+        raise ValueError(f"{text[:40]}... is too long")
     return bytes([len(encoded)]) + encoded
 
 
@@ -115,7 +115,7 @@ def _answer(connection: socket.socket, deadline: float) -> Iterator[bytes]:
         length = struct.unpack(">I", b"\x00" + head[:3])[0]
         kind, flags, stream = struct.unpack(">BBI", head[3:])
         if length > _MAX_FRAME_BYTES:
-            raise ValueError("the answer is not HTTP/2")
+            raise ValueError("the response is not HTTP/2")
         payload = _read(connection, length, deadline)
         if kind == _GOAWAY:
             return
@@ -136,7 +136,7 @@ def _read(connection: socket.socket, size: int, deadline: float) -> bytes:
         connection.settimeout(remaining)
         piece = connection.recv(size)
         if not piece:
-            raise ConnectionError("the connection was closed before the answer was complete")
+            raise ConnectionError("the connection was closed before the response was complete")
         pieces.append(piece)
         size -= len(piece)
     return b"".join(pieces)

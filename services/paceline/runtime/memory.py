@@ -27,5 +27,5 @@ def keep_large_buffers() -> bool:
     except (OSError, AttributeError, TypeError):
         return False
     kept = bool(mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, KEPT_FREE_BYTES))
-    LOG.debug("large buffers are reused: %s", kept)
+    LOG.debug("allocator configured: keeps_large_buffers=%s", kept)
     return kept

@@ -249,7 +249,7 @@ class Metrics:
         try:
             self._server = MetricsEndpoint(host, port, self.registry, is_serving=lambda: self.is_serving, config=config)
         except OSError as failure:
-            why = "is in use" if failure.errno == errno.EADDRINUSE else f"cannot be had: {failure.strerror}"
+            why = "is in use" if failure.errno == errno.EADDRINUSE else f"cannot be opened: {failure.strerror}"
             raise MetricsError(f"metrics port {port} on {host} {why}") from None
         self._server.start()
         return self._server.server_port

@@ -66,7 +66,10 @@ class MetricsEndpoint(ThreadingMixIn, WSGIServer):
         if path == "/livez" or (path in ("/healthz", "/readyz") and self._is_serving()):
             status, text = "200 OK", b"ok\n"
         elif path in ("/healthz", "/readyz"):
-            status, text = "503 Service Unavailable", b"not serving yet, or no longer\n"
+            status, text = (
+                "503 Service Unavailable",
+                b"not ready: the process is starting or stopping, or has no ZooKeeper or active controller\n",
+            )
         elif path == "/config":
             status, text = "200 OK", f"{self._config()}\n".encode()
         else:
@@ -111,7 +114,7 @@ class MetricsEndpoint(ThreadingMixIn, WSGIServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log an error, unless the client disconnected or was idle for too long."""
         if not isinstance(sys.exception(), OSError):
-            LOG.exception("a scrape by %s failed", client_address)
+            LOG.exception("metrics request failed: client=%s", client_address)
 
 
 class _Handler(WSGIRequestHandler):

@@ -37,7 +37,7 @@ def check_cluster_id(identity: Identity, found: str) -> None:
     wanted = cluster_id_of(identity.cluster)
     if found != wanted:
         raise StartupError(
-            f"ssl.certificate.file is of cluster {wanted}, and ZooKeeper belongs to cluster {found}: make the "
+            f"ssl.certificate.file belongs to cluster {wanted}, but ZooKeeper to cluster {found}: create the "
             f"authority of an existing cluster with paceline certs ca DIRECTORY --cluster-id {found}",
             ExitCode.USAGE,
         )

@@ -67,9 +67,9 @@ class NodeProcess(ABC):
             await self._stop()
             raise
         if isinstance(ended, Exception):
-            self._log.error("%s stops after a fatal error: error=%s", self._role.value, ended, exc_info=ended)
+            self._log.error("stopping after a fatal error: role=%s error=%s", self._role.value, ended, exc_info=ended)
         else:
-            self._log.info("stopping on %s", ended)
+            self._log.info("stopping: signal=%s", ended)
         await self._stop()
         return ExitCode.FATAL if isinstance(ended, Exception) else ExitCode.OK
 
@@ -197,7 +197,7 @@ class NodeProcess(ABC):
 
     def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log an exception of a core callback, which is a bug; the process continues."""
-        self._log.error("unexpected: %s", context.get("message"), exc_info=context.get("exception"))
+        self._log.error("callback failed: message=%s", context.get("message"), exc_info=context.get("exception"))
 
 
 def run_process(

@@ -153,7 +153,9 @@ class CertificateAuthority:
         if not path.exists():
             _write(path, mine, 0o644)
         elif mine.strip() not in path.read_bytes():
-            raise CertificateError(f"{path} trusts another authority: remove it, or add this authority to it")
+            raise CertificateError(
+                f"{path} is of another authority: delete it, or append the certificate of this authority"
+            )
 
 
 def load_certificate(path: Path) -> x509.Certificate:

@@ -134,7 +134,7 @@ class MemoryZooKeeper:
     def start(self, on_session: Callable[[SessionEvent], None], on_watch: Callable[[WatchEvent], None]) -> None:
         """Connect, and keep connecting until closed."""
         if self._started:
-            raise RuntimeError("a client is started once")
+            raise RuntimeError("the client was already started")
         self._started = True
         self._on_session = on_session
         self._on_watch = on_watch

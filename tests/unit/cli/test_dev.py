@@ -43,7 +43,7 @@ def test_a_secure_cluster_does_not_start_on_the_data_of_a_plain_one(tmp_path: Pa
         stop_detached(tmp_path)
     assert refused.exit_code != 0
     assert refused.stderr.count("\n") == 1
-    assert f"{tmp_path} has the data of an earlier cluster without TLS" in refused.stderr
+    assert f"{tmp_path} has the data of a cluster without TLS" in refused.stderr
     assert "choose another directory" in refused.stderr
     assert refused.stdout == "false\n", "eval must fail"
     assert [path.name for path in tmp_path.iterdir()] == ["zookeeper"]
@@ -58,5 +58,5 @@ def test_a_plain_cluster_does_not_start_on_the_data_of_a_secure_one(tmp_path: Pa
     finally:
         stop_detached(tmp_path)
     assert refused.exit_code != 0
-    assert "has the data of an earlier cluster with TLS" in refused.stderr
+    assert "has the data of a cluster with TLS" in refused.stderr
     assert refused.stdout == ""

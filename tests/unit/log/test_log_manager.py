@@ -737,7 +737,7 @@ def test_a_partition_in_two_directories_is_refused() -> None:
     files = MemoryFiles()
     files.make_directory(f"/d1/{TP}")
     files.make_directory(f"/d2/{TP}")
-    with pytest.raises(KafkaStorageError, match=r"lies in /d1 and in /d2: .*[.] Move the log away that lies in"):
+    with pytest.raises(KafkaStorageError, match=r"is in /d1 and in /d2: .*[.] Remove its log from"):
         manager(files, dirs=["/d1", "/d2"])
 
 

@@ -69,5 +69,5 @@ def test_a_time_is_found_among_the_kept_events(wall_ms: int, position: int) -> N
 
 
 def test_a_capacity_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="a ring of 0"):
+    with pytest.raises(ValueError, match="capacity must be at least 1, not 0"):
         EventRing(0)

@@ -33,11 +33,11 @@ def test_a_list_of_servers_with_a_path_is_accepted(connect: str) -> None:
         ("zk-1:2181;zk-2:2181", "'zk-1:2181;zk-2:2181'"),
         ("me:secret@zk:2181", "'me:secret@zk:2181'"),
         ("a zk:2181", "'a zk:2181'"),
-        ("zk-1:2181/kafka,zk-2:2181/kafka", "once, behind all servers"),
-        ("zk:2181/a//b", "'/a//b' is no path"),
-        ("zk:2181/a/../b", "'/a/../b' is no path"),
-        ("zk:2181/./a", "'/./a' is no path"),
-        ("zk:2181/a\tb", "is no path"),
+        ("zk-1:2181/kafka,zk-2:2181/kafka", "once, after the last server"),
+        ("zk:2181/a//b", "'/a//b' is not a ZooKeeper path"),
+        ("zk:2181/a/../b", "'/a/../b' is not a ZooKeeper path"),
+        ("zk:2181/./a", "'/./a' is not a ZooKeeper path"),
+        ("zk:2181/a\tb", "is not a ZooKeeper path"),
     ],
 )
 @pytest.mark.parametrize("role", ["broker", "controller"])

@@ -433,7 +433,7 @@ class GroupMembership:
         try:
             self.coordinator.call("LeaveGroup", request, timeout_ms, sends_again=False)
         except PacelineError as error:
-            LOG.info("leaving group %s: %s", self.settings.group_id, error)
+            LOG.info("leaving the group failed: group=%s error=%s", self.settings.group_id, error)
 
 
 def _to_wire(partitions: Sequence[TopicPartition]) -> list[TopicPartitions]:

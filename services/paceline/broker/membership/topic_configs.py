@@ -201,7 +201,7 @@ class TopicConfigs:
             if topic not in self._unreadable:
                 LOG.warning(
                     "topic settings cannot be parsed, deleting nothing: topic=%s using=%s cause=%s",
-                    topic, "what does parse" if config else "last or default settings", problem,
+                    topic, "the valid keys" if config else "the last known or default settings", problem,
                 )  # fmt: skip
             self._unreadable[topic] = problem
             self._note_unknown(topic)

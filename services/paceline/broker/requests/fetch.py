@@ -298,7 +298,9 @@ class FetchHandler:
         partition.check_topic_id(position.topic_id)
         if reader.rack and not partition.is_leader:
             if not self._partitions.fetchers.reader_seen(position.topic_partition):
-                raise NotLeaderOrFollowerError(f"{position.topic_partition} does not keep up with its leader here")
+                raise NotLeaderOrFollowerError(
+                    f"this follower does not fetch {position.topic_partition} from a reachable leader"
+                )
             look_at_follower(partition, position, read)
             return partition
         if reader.replica_id is None:

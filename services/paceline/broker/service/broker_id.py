@@ -24,7 +24,7 @@ def broker_id_of(configured: int, stored: Mapping[str, MetaProperties | None]) -
     ids = sorted(set(kept.values()))
     if len(ids) > 1:
         listed = ", ".join(f"{directory}: {broker_id}" for directory, broker_id in sorted(kept.items()))
-        raise StartupError(f"the log directories belong to different brokers ({listed})", ExitCode.USAGE)
+        raise StartupError(f"the log directories belong to different brokers: {listed}", ExitCode.USAGE)
     if not ids:
         return configured if configured >= 0 else None
     if configured >= 0 and configured != ids[0]:

@@ -119,7 +119,7 @@ class BrokerProcess(NodeProcess):
             for name in directory.damaged:
                 LOG.warning("ignoring unreadable checkpoint: path=%s", name)
             for name in directory.set_aside:
-                LOG.warning("log was set aside, remove it when it is not needed: path=%s", name)
+                LOG.warning("log was set aside, delete it when it is not needed: path=%s", name)
         if not logs.live_log_dirs:
             causes = "; ".join(f"{directory.path}: {directory.error}" for directory in report.directories)
             raise StartupError(
@@ -182,7 +182,7 @@ class BrokerProcess(NodeProcess):
             "last_stop": _last_stop(report),
             "seconds": round(seconds, 2),
         }
-        LOG.info("broker %d of cluster %s is ready", self._broker_id, node.cluster_id, extra=facts)
+        LOG.info("broker ready: id=%d cluster=%s", self._broker_id, node.cluster_id, extra=facts)
 
     # -- waiting -----------------------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class BrokerProcess(NodeProcess):
     async def _stop(self) -> None:
         timeout_s = self._settings.keys.shutdown_timeout_ms / 1000
         finished = exit_now_after(
-            timeout_s + 5.0, lambda: LOG.error("the stop took longer than %.0f s; exiting anyway", timeout_s)
+            timeout_s + 5.0, lambda: LOG.error("stop timed out, exiting: timeout_s=%.0f", timeout_s)
         )
         for task in self._tasks:
             task.cancel()
@@ -231,7 +231,9 @@ class BrokerProcess(NodeProcess):
             try:
                 await asyncio.wait_for(stopped, timeout_s)
             except TimeoutError:
-                LOG.warning("broker was not stopped cleanly, its logs may need recovery: timeout_s=%.0f", timeout_s)
+                LOG.warning(
+                    "clean stop timed out, the logs may need recovery at the next start: timeout_s=%.0f", timeout_s
+                )
         self._hub.close()
         await self._servers.stop(_STOP_GRACE_S)
         await self._loop.run_in_executor(None, self._transport.close)

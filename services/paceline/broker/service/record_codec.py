@@ -87,7 +87,7 @@ def _new_records(records: record_pb2.RecordList, wall_ms: int) -> Iterator[NewRe
         if one.HasField("timestamp_ms"):
             timestamp = one.timestamp_ms
             if not 0 <= timestamp <= MAX_INT64 // 2:
-                raise InvalidTimestampError(f"the timestamp {timestamp} is not a time in milliseconds since the epoch")
+                raise InvalidTimestampError(f"timestamp {timestamp} is not in the range of milliseconds since 1970")
         yield NewRecord(
             timestamp,
             one.key if one.HasField("key") else None,

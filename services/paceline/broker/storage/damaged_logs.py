@@ -61,7 +61,7 @@ class DamagedLogs:
         self.damaged_reads = 0
         """Number of reads that found damage."""
         for topic_partition, reason in manager.logs.cut_after_clean_stop.items():
-            LOG.error("%s is damaged: %s", topic_partition, reason)
+            LOG.error("log is damaged: partition=%s reason=%s", topic_partition, reason)
             self.damaged[topic_partition] = Damage(reason, NO_EPOCH, is_cut=True)
         for topic_partition, reason in manager.logs.unexplained_gaps.items():
             LOG.error("log may lack records: partition=%s reason=%s", topic_partition, reason)
@@ -82,7 +82,7 @@ class DamagedLogs:
         if damage is None or damage.is_cut:
             epoch = NO_EPOCH if partition is None else partition.leader_epoch
             damage = self.damaged[topic_partition] = Damage(str(error), epoch)
-            LOG.error("%s", error)
+            LOG.error("read found a damaged log: partition=%s error=%s", topic_partition, error)
             if partition is not None:
                 manager.emit(StateChangeKind.LOG_DAMAGED, partition, cause=str(error))
         if partition is None or not self._has_good_peer(partition):
@@ -116,7 +116,7 @@ class DamagedLogs:
         partition = manager.partitions.get(topic_partition)
         if damage is None or damage.is_offline or partition is None or not self._has_good_peer(partition):
             return
-        LOG.warning("replica goes offline to be rebuilt: partition=%s reason=%s", topic_partition, damage.reason)
+        LOG.warning("taking the replica offline to rebuild it: partition=%s reason=%s", topic_partition, damage.reason)
         damage.is_offline = True
         damage.leader_epoch = partition.leader_epoch
         manager.fetchers.stop((topic_partition,))
@@ -158,8 +158,8 @@ class DamagedLogs:
         if topic_partition in self.damaged or log is None or log.latest_epoch is None:
             return
         if log.latest_epoch > state.leader_epoch:
-            reason = f"it has records of leader epoch {log.latest_epoch}, and {state.leader_epoch} is the latest"
-            LOG.error("%s is damaged: %s", topic_partition, reason)
+            reason = f"it has records of leader epoch {log.latest_epoch}, above the latest, {state.leader_epoch}"
+            LOG.error("log is damaged: partition=%s reason=%s", topic_partition, reason)
             self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
 
     def start_rebuild(self, state: LeaderAndIsrPartition) -> bool:

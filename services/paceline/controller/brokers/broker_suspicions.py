@@ -75,7 +75,11 @@ class BrokerSuspicions:
         if evidence.is_conclusive:
             self._suspect(broker_id, evidence.value, evidence is Evidence.NOT_REGISTERED)
         else:
-            LOG.info("evidence waits for a follower: broker=%d evidence=%r", broker_id, evidence.value)
+            LOG.info(
+                "broker may be dead, waiting for the report of a follower: broker=%d evidence=%r",
+                broker_id,
+                evidence.value,
+            )
             self._weak[broker_id] = evidence
             self._combine(broker_id)
 
@@ -135,12 +139,12 @@ class BrokerSuspicions:
             return
         now_ms = self._scheduler.now_ms()
         if not is_certain and now_ms < self._damped_until_ms.get(broker_id, now_ms):
-            LOG.warning("suspicion of a broker ignored, the last one was false: broker=%d", broker_id)
+            LOG.warning("ignoring suspicion, the previous suspicion of this broker was false: broker=%d", broker_id)
             return
         limit = max(1, len(self._context.brokers) // 3)
         if not is_certain and len(self._suspected) >= limit:
             LOG.error(
-                "suspicion of a broker ignored, too many brokers are suspected: broker=%d suspected=%s limit=%d",
+                "ignoring suspicion, too many brokers are suspected: broker=%d suspected=%s limit=%d",
                 broker_id, sorted(self._suspected), limit,
             )  # fmt: skip
             return

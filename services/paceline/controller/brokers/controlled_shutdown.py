@@ -28,8 +28,8 @@ def on_controlled_shutdown(
         return ControlledShutdownResponse(ErrorCode.BROKER_NOT_AVAILABLE)
     if request.broker_epoch < broker.broker_epoch:
         return ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH)
-    LOG.info("broker is shutting down: broker=%d", broker_id)
-    components.log.because(Cause.SHUTDOWN, "the broker asked for it")
+    LOG.info("controlled shutdown of a broker begins: broker=%d", broker_id)
+    components.log.because(Cause.SHUTDOWN, "the broker requested a controlled shutdown")
     context.shutting_down.add(broker_id)
     replicated = [
         topic_partition

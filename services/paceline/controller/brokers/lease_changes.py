@@ -46,8 +46,8 @@ def _lost(components: ControllerComponents, broker_id: int) -> Flow[None]:
     if suspected:
         components.log.because(Cause.SUSPICION, components.suspicions.evidence_against(broker_id))
     else:
-        components.log.because(Cause.LEASE, "no heartbeat for too long")
-    LOG.warning("leaders move away from a broker: broker=%d cause=%r", broker_id, components.log.cause)
+        components.log.because(Cause.LEASE, "its lease expired without a heartbeat")
+    LOG.warning("moving leaders off a broker: broker=%d cause=%r", broker_id, components.log.cause)
     context.without_lease.add(broker_id)
     components.log.note(StateChangeKind.BROKER_SUSPECTED, broker_id, silent_ms=silent_ms)
     led = [

@@ -70,7 +70,7 @@ class RequestBatch:
             resign.
         """
         if self._collected:
-            raise IllegalStateError("the previous batch of control requests was never sent")
+            raise IllegalStateError("the previous batch of control requests has not been sent")
 
     def clear(self) -> None:
         """Discard the open batch: the controller resigned."""

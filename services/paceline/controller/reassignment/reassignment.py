@@ -233,12 +233,12 @@ def _tried(
     except (ControllerMovedError, IllegalStateError):
         raise
     except UnexpectedResponseError as failure:
-        LOG.error("reassigning %s failed: %s", topic_partition, failure)
+        LOG.error("reassignment failed: partition=%s error=%s", topic_partition, failure)
         return UnknownServerError(str(failure))
     except InvalidReplicaAssignmentError as refusal:
         return refusal
     except Exception as failure:
-        LOG.exception("reassigning %s failed", topic_partition)
+        LOG.exception("reassignment failed: partition=%s", topic_partition)
         return UnknownServerError(str(failure))
     return None
 

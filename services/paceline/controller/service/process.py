@@ -111,7 +111,9 @@ class ControllerProcess(NodeProcess):
             await self._servers.set_serving(ready)
 
     async def _stop(self) -> None:
-        finished = exit_now_after(_STOP_LIMIT_S, lambda: LOG.error("the stop took too long; exiting anyway"))
+        finished = exit_now_after(
+            _STOP_LIMIT_S, lambda: LOG.error("stop timed out, exiting: timeout_s=%.0f", _STOP_LIMIT_S)
+        )
         for task in self._tasks:
             task.cancel()
         await self._servers.set_serving(False)

@@ -118,15 +118,15 @@ def load_states(
 
 def _judge(mirror: StateMirror | None, journal: JournalEntry | None) -> tuple[TakeoverKind, str]:
     if mirror is None or mirror.sequence is None:
-        return TakeoverKind.COLD, "this process followed no controller"
+        return TakeoverKind.COLD, "this process has no copy of the state of an active controller"
     if journal is None:
         return TakeoverKind.COLD, "there is no journal to verify the copy"
     if mirror.sequence == journal.sequence:
         return TakeoverKind.WARM, ""
-    behind = f"the copy has sequence {mirror.sequence}, the journal {journal.sequence}"
+    behind = f"the copy has sequence {mirror.sequence}, the journal has {journal.sequence}"
     if journal.since <= mirror.sequence < journal.sequence:
         return TakeoverKind.BEHIND, behind
-    return TakeoverKind.COLD, f"{behind} and lists only changes after {journal.since}"
+    return TakeoverKind.COLD, f"{behind} and only the changes after {journal.since}"
 
 
 def take_from_mirror(

@@ -144,7 +144,7 @@ class ReplicaStateMachine:
             known = self._context.leadership.get(replica.topic_partition)
             if known is not None and known.leader == replica.broker_id:
                 LOG.error(
-                    "leader cannot become NewReplica: replica=%d partition=%s",
+                    "invalid state change, a leader cannot become NewReplica: replica=%d partition=%s",
                     replica.broker_id,
                     replica.topic_partition,
                 )

@@ -172,7 +172,7 @@ class KazooZooKeeper:
             RuntimeError: the client was already started.
         """
         if self._started:
-            raise RuntimeError("a client is started once")
+            raise RuntimeError("the client was already started")
         self._started = True
         self._on_session = on_session
         self._on_watch = on_watch
@@ -279,8 +279,8 @@ class KazooZooKeeper:
             self._timeout_s = timeout_ms / 1000
             self._contact.allow(self._timeout_s)
         LOG.warning(
-            "ZooKeeper keeps a session for %d ms, %d were asked for (zookeeper.session.timeout.ms): "
-            "its tickTime, minSessionTimeout and maxSessionTimeout bound it",
+            "ZooKeeper changed the session timeout to fit its minSessionTimeout and maxSessionTimeout: "
+            "granted_ms=%d zookeeper.session.timeout.ms=%d",
             timeout_ms,
             self._asked_ms,
         )

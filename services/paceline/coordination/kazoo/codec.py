@@ -155,7 +155,7 @@ def code_of(exception: Exception) -> ZkCode:
     for exception_type, code in _CODES:
         if isinstance(exception, exception_type):
             return code
-    LOG.warning("unexpected ZooKeeper error %r", exception)
+    LOG.warning("unexpected ZooKeeper error: error=%r", exception)
     return ZkCode.OTHER
 
 

@@ -85,7 +85,7 @@ class BufferedSocket:
                 return bytes(self._sock.recv(_CHUNK_BYTES))
             except ssl.SSLWantReadError:  # received only a TLS control record or an incomplete record
                 if not wait([self], [], self._contact.give_up_s):
-                    raise OSError("ZooKeeper sends no data") from None
+                    raise OSError("timed out reading from ZooKeeper") from None
 
     def send(self, data: Any) -> int:
         """Buffer data, which is sent before the next wait, or at once when the buffer is full."""
@@ -106,7 +106,7 @@ class BufferedSocket:
                 count = self._sock.send(self._outgoing)
             except (BlockingIOError, ssl.SSLWantWriteError):
                 if not wait([], [self], self._contact.give_up_s):
-                    raise OSError("ZooKeeper takes no data") from None
+                    raise OSError("timed out writing to ZooKeeper") from None
                 continue
             del self._outgoing[:count]
 

@@ -60,12 +60,12 @@ def rewrite_batch(
             length = (raw_length >> 1) ^ -(raw_length & 1)  # zigzag
             end = body + length
             if length < 0 or end > size:
-                raise CorruptMessageError(f"a record at offset {header.base_offset} reaches beyond its batch")
+                raise CorruptMessageError(f"a record at offset {header.base_offset} extends beyond its batch")
             if keep:
                 pieces.append(view[position:end] if horizon_ms is None else _shifted(view[body:end], shift))
             position = end
     except (IndexError, ValueError) as error:
-        raise CorruptMessageError(f"the records at offset {header.base_offset} are cut") from error
+        raise CorruptMessageError(f"the records of the batch at offset {header.base_offset} are incomplete") from error
     if position != size:
         raise CorruptMessageError(f"the batch at offset {header.base_offset} has more bytes than records")
     attributes, base_timestamp = header.attributes, header.base_timestamp

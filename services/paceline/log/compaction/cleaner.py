@@ -289,10 +289,12 @@ def batches_of(files: Files, segment: Segment, end_offset: int) -> Iterator[tupl
         if at + HEADER_BYTES > len(chunk):
             chunk, start, at = files.read_at(segment.log_path, position, READ_BYTES), position, 0
             if len(chunk) < HEADER_BYTES:
-                raise CorruptMessageError(f"{segment.log_path} is cut at {position}")
+                raise CorruptMessageError(f"{segment.log_path} ends within a batch header at {position}")
         header = parse_header(chunk, at)
         if position + header.size > segment.size:
-            raise CorruptMessageError(f"the batch at {position} of {segment.log_path} goes beyond the end")
+            raise CorruptMessageError(
+                f"the batch at {position} of {segment.log_path} extends beyond the end of the file"
+            )
         if at + header.size > len(chunk):
             wanted = max(READ_BYTES, header.size)
             chunk, start, at = files.read_at(segment.log_path, position, wanted), position, 0

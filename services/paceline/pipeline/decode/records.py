@@ -181,7 +181,7 @@ def _data_arrays(payload: bytes | bytearray, fields: _Fields, columns: Sequence[
     if (header_count < 0).any() or (headers_from > fields.end).any():
         raise CorruptMessageError("a header count does not fit its record")
     if ((headers_from != fields.end) & (header_count == 0)).any():
-        raise CorruptMessageError("a record has bytes behind its last field")
+        raise CorruptMessageError("a record has bytes after its last field")
     offsets = np.stack((key_from, key_to, value_from, value_to), axis=1).astype(np.int32).reshape(-1)
     arrays = {}
     if "key" in columns:
@@ -270,7 +270,7 @@ def _timestamps_ms(index: BatchIndex, fields: _Fields, append_time: NDArray[np.b
     if wrong.any():
         offset = int(fields.offset[np.argmax(wrong)])
         raise CorruptMessageError(
-            f"the timestamp of offset {offset} is beyond what Spark holds; leave it out with the option columns"
+            f"the timestamp of the record at offset {offset} is out of range for Spark; omit it with the option columns"
         )
     times = np.where(own_time, base + np.where(own_time, delta, 0), appended)
     return times.astype(np.int64, copy=False)

@@ -39,20 +39,16 @@ def check_columns(schema: StructType, options: WriteOptions) -> tuple[str, ...]:
     """
     types = {field.name: field.dataType for field in schema.fields}
     if options.topic is None and "topic" not in types:
-        raise InvalidOptionError(
-            "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
-        )
+        raise InvalidOptionError("no topic to write to: set the option topic, or add a column topic")
     if "value" not in types:
-        raise InvalidOptionError("Required attribute 'value' not found")
+        raise InvalidOptionError("the DataFrame has no column value")
     for name, (text, allowed) in _ALLOWED.items():
         found = types.get(name)
         if found is None:
             continue
         fits = isinstance(found, allowed) and (name != "headers" or _is_headers(found))
         if not fits:
-            raise InvalidOptionError(
-                f"{name} attribute unsupported type {found.simpleString()}. {name} must be a(n) {text}"
-            )
+            raise InvalidOptionError(f"column {name} has type {found.simpleString()}, it must be {text}")
     unwanted = {"topic"} if options.topic is not None else set()
     if not options.include_headers:
         unwanted.add("headers")

@@ -289,7 +289,7 @@ class Publisher:
             if part.stop > part.begin:
                 data: bytes = answer.buffer[part.begin : part.stop]
                 return data
-        raise OffsetNotAvailableError(f"{tp} has nothing at offset {offset} yet")
+        raise OffsetNotAvailableError(f"{tp} has no batch at offset {offset} yet")
 
 
 class _DeletedError(Exception):

@@ -118,12 +118,14 @@ class RowBatches:
 
     def _route(self, name: str | None, partition: int | None, key: bytes | None) -> TopicPartition:
         if name is None:
-            raise InvalidRowError("null topic present in the data. Use the topic option for setting a topic.")
+            raise InvalidRowError(
+                "a row has no topic: its column topic is null; set the option topic, or a topic in every row"
+            )
         topic = self._topics.get(name)
         if topic is None:
             count = self._partition_count(name)
             if not count:
-                raise UnknownTopicOrPartitionError(f"there is no topic {name}")
+                raise UnknownTopicOrPartitionError(f"topic {name} does not exist")
             topic = self._topics[name] = _Topic(name, count, self._options.partitioner, self._rng)
         if partition is not None:
             if not 0 <= partition < len(topic.partitions):

@@ -67,7 +67,7 @@ def ensure_staging_topic(cluster: Cluster, options: WriteOptions) -> int:
 def _described(cluster: Cluster, name: str) -> TopicView:
     topic = cluster.describe_topics([name]).get(name)
     if topic is None:
-        raise UnknownTopicOrPartitionError(f"topic {name} was created, but no broker knows it yet")
+        raise UnknownTopicOrPartitionError(f"topic {name} was created, but it is not in the metadata of a broker yet")
     return topic
 
 

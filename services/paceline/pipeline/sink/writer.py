@@ -72,7 +72,9 @@ class PacelineStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         context = TaskContext.get()
         query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
         if self._options.exactly_once and not query_id:
-            raise UnsupportedOperationError("Spark did not tell the task the id of its query; exactly-once needs it")
+            raise UnsupportedOperationError(
+                "the task has no query id from Spark; deliveryGuarantee=exactly-once needs the id"
+            )
         return write_task(self._options, self._columns, iterator, query_id or "")
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -218,7 +218,7 @@ def parse_schema_options(options: Mapping[str, str]) -> ReadOptions:
 
 def _common(given: GivenOptions, subscription: Subscription, starting: OffsetSpec, **more: Any) -> ReadOptions:
     if given.choice("paceline.isolation.level", ("read_uncommitted", "read_committed")) == "read_committed":
-        raise InvalidOptionError("paceline.isolation.level=read_committed needs transactions, which are not served")
+        raise InvalidOptionError("paceline.isolation.level=read_committed needs transactions, which are not supported")
     return ReadOptions(
         bootstrap_servers=given.servers(),
         tls=given.tls(),

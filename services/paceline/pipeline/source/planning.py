@@ -98,7 +98,7 @@ def resolve_partitions(
     found = cluster.describe_topics(names)
     missing = [name for name in names if name not in found]
     if missing and must_exist:
-        raise UnknownTopicOrPartitionError(f"there is no topic {', '.join(missing)}")
+        raise UnknownTopicOrPartitionError(f"topic {', '.join(missing)} does not exist")
     if not subscription.partitions:
         return found, _partitions_of(found)
     for tp in subscription.partitions:
@@ -208,13 +208,15 @@ def _within_log(
     (start, end), (earliest, latest) = asked, there
     lost = ""
     if start < earliest:
-        lost = f"offsets {start} to {earliest - 1} are gone, the log starts at {earliest}"
+        lost = f"offsets {start} to {earliest - 1} were deleted, the log starts at {earliest}"
     elif start > latest:
         lost = f"the read starts at {start}, the log ends at {latest}"
     elif end > latest:
         lost = f"the read ends at {end}, the log ends at {latest}"
     if lost and options.fail_on_data_loss:
-        raise DataLossError(f"{tp}: {lost}; set failOnDataLoss to false to read what is left", earliest, latest)
+        raise DataLossError(
+            f"{tp}: {lost}; set failOnDataLoss to false to read the remaining records", earliest, latest
+        )
     return min(max(start, earliest), latest), min(end, latest)
 
 

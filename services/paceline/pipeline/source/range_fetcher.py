@@ -106,7 +106,7 @@ class RangeFetcher:
         self._cursors = [cursor for cursor in self._cursors if cursor.position < cursor.range.end]
         if before != [cursor.position for cursor in asked]:
             return index
-        raise failure or OffsetNotAvailableError(f"{address} has nothing yet for {self._describe(asked)}")
+        raise failure or OffsetNotAvailableError(f"{address} has no records yet for {self._describe(asked)}")
 
     def _describe(self, asked: Sequence[_Cursor]) -> str:
         first = asked[0]
@@ -215,10 +215,12 @@ class RangeFetcher:
         first = error.log_start_offset if error.HasField("log_start_offset") else part.result.log_start_offset
         if cursor.position >= first:
             last = error.high_watermark if error.HasField("high_watermark") else part.result.high_watermark
-            self._give_up(cursor, f"offset {cursor.position} is not there, the log ends at {last}")
+            self._give_up(cursor, f"offset {cursor.position} does not exist, the log ends at {last}")
             return
         if self._options.fail_on_data_loss:
-            raise _data_loss(cursor, f"offsets from {cursor.position} are gone, the log starts at {first}")
+            raise _data_loss(
+                cursor, f"offsets {cursor.position} to {first - 1} were deleted, the log starts at {first}"
+            )
         cursor.position = first
 
     def _give_up(self, cursor: _Cursor, why: str) -> None:
@@ -236,9 +238,9 @@ class RangeFetcher:
             topic = found.get(cursor.range.topic)
             if topic is None:
                 if self._times_missing[cursor.range.topic] >= UNKNOWN_TOPIC_ATTEMPTS:
-                    self._give_up(cursor, f"topic {cursor.range.topic} does not exist any more")
+                    self._give_up(cursor, f"topic {cursor.range.topic} no longer exists")
             elif cursor.range.topic_id and topic.topic_id != cursor.range.topic_id:
-                self._give_up(cursor, f"topic {cursor.range.topic} was deleted and made again")
+                self._give_up(cursor, f"topic {cursor.range.topic} was deleted and re-created")
             else:
                 cursor.address = self._cluster.leader_address(cursor.range.topic_partition) or ""
         self._cursors = [cursor for cursor in self._cursors if cursor.position < cursor.range.end]
@@ -246,7 +248,9 @@ class RangeFetcher:
 
 
 def _data_loss(cursor: _Cursor, why: str) -> DataLossError:
-    return DataLossError(f"{cursor.range.topic_partition}: {why}; set failOnDataLoss to false to read what is left")
+    return DataLossError(
+        f"{cursor.range.topic_partition}: {why}; set failOnDataLoss to false to read the remaining records"
+    )
 
 
 def prefetched(fetcher: RangeFetcher) -> Iterator[BatchIndex]:

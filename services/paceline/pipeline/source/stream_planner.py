@@ -221,7 +221,7 @@ class StreamPlanner:
         if not gone:
             return end
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
-        self._lose(f"{gone[0]}{more} does not exist any more")
+        self._lose(f"{gone[0]}{more} no longer exists")
         ids = {tp.topic: start.topic_ids.get(tp.topic, "") for tp in gone}
         return StreamOffset({**end.offsets, **{tp: start.offsets[tp] for tp in gone}}, {**ids, **end.topic_ids})
 
@@ -247,7 +247,7 @@ class StreamPlanner:
             if topic_id and start.topic_ids.get(topic, topic_id) not in ("", topic_id)
         }
         for topic in sorted(recreated):
-            self._lose(f"topic {topic} was deleted and created again while the query runs")
+            self._lose(f"topic {topic} was deleted and re-created while the query ran")
         if not recreated and start.offsets.keys() == end.offsets.keys():
             return start.offsets
         begins: dict[TopicPartition, int] = {}
@@ -309,4 +309,4 @@ class StreamPlanner:
     def _lose(self, lost: str, first: int = 0, last: int = 0) -> None:
         """Raise DataLossError if ``failOnDataLoss`` is true."""
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"{lost}; set failOnDataLoss to false to read what is left", first, last)
+            raise DataLossError(f"{lost}; set failOnDataLoss to false to read the remaining records", first, last)

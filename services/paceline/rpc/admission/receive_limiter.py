@@ -118,7 +118,9 @@ class ReceiveLimiter:
         for turn in late:
             del self._waiting[turn]
             if not turn.done():
-                turn.set_exception(ThrottledError("the broker is receiving as many requests as it may; try again"))
+                turn.set_exception(
+                    ThrottledError("the broker is receiving its maximum number of large requests; try again")
+                )
         slow = [task for task, begun_s in self._quick.items() if now_s - begun_s >= self._slow_after_s]
         for task in slow:
             self._slow[task] = self._quick.pop(task)

@@ -86,7 +86,7 @@ def _session_epoch(message: pb.FetchRequest) -> int:
     epoch = at_least(message.session_epoch, 0, "session epoch")
     if message.open_session:
         if epoch:
-            raise InvalidRequestError(f"open_session goes with session_epoch 0, not with {epoch}")
+            raise InvalidRequestError(f"open_session needs session_epoch 0, not {epoch}")
         return OPENING_EPOCH
     return epoch or CLOSING_EPOCH
 

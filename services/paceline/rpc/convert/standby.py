@@ -80,6 +80,6 @@ def _topic_from_proto(message: pb.TopicStates) -> TopicStates:
         # Most partitions have one of a few ISRs: share one tuple for equal ISRs.
         states[partition] = LeaderAndIsr(leader, leader_epoch, sets.setdefault(isr, isr), zk_version, controller_epoch)
     if end != len(members):
-        raise ValueError(f"{message.topic}: {len(members)} ISR members, {end} are accounted for")
+        raise ValueError(f"{message.topic}: {len(members)} ISR members, but the sizes of the ISRs add up to {end}")
     extras = {partition: json.loads(text) for partition, text in message.extras.items()}
     return TopicStates(message.topic_id or None, states, extras)

@@ -107,7 +107,7 @@ class TlsCredentials:
         except CertificateFilesError as failure:
             refused = _try_stamp(self.files)
             if refused is None or refused != self._refused:
-                _log.warning("changed certificates not used, keeping the ones before: reason=%s", failure)
+                _log.warning("certificates not reloaded, still using the previous certificates: reason=%s", failure)
             self._refused = refused
 
 

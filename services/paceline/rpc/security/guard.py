@@ -99,10 +99,10 @@ class Guard:
         if rule is None:
             raise self._denied(method, caller, context, "no access rule for this method")
         if identity is None or identity.role is not rule.role:
-            raise self._denied(method, caller, context, f"only a {rule.role} may call it")
+            raise self._denied(method, caller, context, f"only a {rule.role} may call this method")
         claimed = rule.claimed_id(request)
         if claimed != identity.node_id:
-            raise self._denied(method, caller, context, f"the request is of {rule.role} {claimed}")
+            raise self._denied(method, caller, context, f"the request claims to be from {rule.role} {claimed}")
 
     def _caller_of(self, method: str, context: CallContext) -> Caller:
         found = context.auth_context()
@@ -131,7 +131,7 @@ class Guard:
             identity.principal, identity, identity.role is not Role.CLIENT or identity.principal in self._super_users
         )
         if identity.cluster != self._cluster:
-            raise self._denied(method, caller, context, f"the certificate is of cluster {identity.cluster}")
+            raise self._denied(method, caller, context, f"the certificate belongs to cluster {identity.cluster}")
         return caller
 
     def _denied(self, method: str, caller: Caller, context: CallContext, reason: str) -> ClusterAuthorizationError:

@@ -43,8 +43,8 @@ class TransportSecurity:
             found = identity_of(listener.tls.certificate)
             if self.identity is not None and found != self.identity:
                 raise CertificateFilesError(
-                    f"{listener.tls.certificate} is of {found.uri}, another listener's certificate of "
-                    f"{self.identity.uri}: all must name this process"
+                    f"{listener.tls.certificate} belongs to {found.uri}, but another listener's certificate to "
+                    f"{self.identity.uri}: the certificates of all listeners must be for this process"
                 )
             self.identity = found
 
@@ -56,8 +56,8 @@ class TransportSecurity:
         """
         if self.identity is not None and (self.identity.role, self.identity.node_id) != (role, node_id):
             raise CertificateFilesError(
-                f"ssl.certificate.file is of {self.identity.principal}, and this is {role}/{node_id}: "
-                f"make one with paceline certs node DIRECTORY {role}/{node_id}"
+                f"ssl.certificate.file belongs to {self.identity.principal}, but this process is {role}/{node_id}: "
+                f"create its certificate with paceline certs node DIRECTORY {role}/{node_id}"
             )
 
     def credentials(self, listener: str) -> TlsCredentials | None:

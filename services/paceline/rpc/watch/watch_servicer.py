@@ -233,11 +233,11 @@ def _says_something(changes: pb.MetadataChanges) -> bool:
 def _parts_of(cursor: str, kind: str, count: int) -> list[str]:
     parts = cursor[: _MAX_CURSOR + 1].split(".")
     if len(cursor) > _MAX_CURSOR or len(parts) != count or parts[0] != kind:
-        raise InvalidRequestError("this is not a cursor of such a call")
+        raise InvalidRequestError("the cursor does not come from a response of this RPC")
     return parts
 
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise InvalidRequestError("this is not a cursor of such a call")
+        raise InvalidRequestError("the cursor does not come from a response of this RPC")
     return int(text)

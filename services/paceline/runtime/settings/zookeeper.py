@@ -21,6 +21,6 @@ def zookeeper_problems(connect: str) -> list[str]:
     names = chroot.strip("/").split("/") if chroot.strip("/") else []
     if any(name in ("", ".", "..") or _NOT_IN_A_NAME.search(name) for name in names):
         problems.append(
-            f"zookeeper.connect: {'/' + chroot!r} is no path in ZooKeeper; the chroot comes once, behind all servers"
+            f"zookeeper.connect: {'/' + chroot!r} is not a ZooKeeper path; write the chroot once, after the last server"
         )
     return problems

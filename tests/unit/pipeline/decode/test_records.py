@@ -353,7 +353,9 @@ def test_a_decompression_bomb_is_refused() -> None:
 def test_a_time_that_spark_cannot_hold_is_named_and_can_be_left_out() -> None:
     records = [Expected(None, b"v", offset, 1 << 62 if offset == 2 else 5, 0, ()) for offset in range(4)]
     data = encode(records[:2]) + encode(records[2:])
-    with pytest.raises(CorruptMessageError, match=r"the timestamp of offset 2 is beyond what Spark holds.*columns"):
+    with pytest.raises(
+        CorruptMessageError, match=r"the timestamp of the record at offset 2 is out of range for Spark.*columns"
+    ):
         decoded(data)
     batches = list(decode(data, whole(data), ("offset", "value")))
     assert [number for batch in batches for number in batch["offset"].to_pylist()] == [0, 1, 2, 3]

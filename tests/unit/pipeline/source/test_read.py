@@ -358,7 +358,7 @@ def test_subscriptions_choose_partitions(given: dict[str, str], expected: list[t
 
 def test_a_missing_topic_or_partition_is_named() -> None:
     with ServedCluster(two_topics()) as served:
-        with pytest.raises(UnknownTopicOrPartitionError, match="there is no topic payments"):
+        with pytest.raises(UnknownTopicOrPartitionError, match="topic payments does not exist"):
             reader(served, subscribe="orders,payments").partitions()
         with pytest.raises(UnknownTopicOrPartitionError, match="orders-5, but orders has 2 partitions"):
             reader(served, assign='{"orders": [5]}').partitions()
@@ -431,7 +431,7 @@ def test_an_end_before_the_start_is_refused() -> None:
 @pytest.mark.parametrize(
     ("start", "end", "says", "left"),
     [
-        (5, 50, "offsets 5 to 19 are gone, the log starts at 20", range(20, 50)),
+        (5, 50, "offsets 5 to 19 were deleted, the log starts at 20", range(20, 50)),
         (200, 300, "the read starts at 200, the log ends at 100", range(0)),
         (50, 150, "the read ends at 150, the log ends at 100", range(50, 100)),
     ],
@@ -455,8 +455,8 @@ def truncated(partition: ServedPartition) -> None:
 @pytest.mark.parametrize(
     ("happens", "says", "left"),
     [
-        (trimmed, "offsets from 10 are gone, the log starts at 60", range(60, 100)),
-        (truncated, "offset 10 is not there, the log ends at 0", range(0)),
+        (trimmed, "offsets 10 to 59 were deleted, the log starts at 60", range(60, 100)),
+        (truncated, "offset 10 does not exist, the log ends at 0", range(0)),
     ],
 )
 def test_records_lost_after_planning_are_an_error_in_the_task_unless_allowed(
@@ -488,7 +488,7 @@ def test_a_topic_deleted_after_planning_is_lost_even_when_re_created(again: bool
             if allowed:
                 assert list(made.read(task)) == []
             else:
-                with pytest.raises(DataLossError, match="made again" if again else "does not exist any more"):
+                with pytest.raises(DataLossError, match="deleted and re-created" if again else "no longer exists"):
                     list(made.read(task))
 
 

@@ -45,11 +45,13 @@ def plan_batch(
         start = known if known is not None else (log.end if start_at_latest else log.start)
         if known is not None and not log.start <= known <= log.end:
             gone = (
-                f"offsets {known} to {log.start - 1} are deleted" if known < log.start else f"the log ends at {log.end}"
+                f"offsets {known} to {log.start - 1} were deleted"
+                if known < log.start
+                else f"the log ends at {log.end}"
             )
             if not allow_data_loss:
                 raise DataLossError(
-                    f"{source.topic}-{source.partition}: the table has everything before {known}, but {gone}; "
+                    f"{source.topic}-{source.partition}: the table has the offsets below {known}, but {gone}; "
                     "--allow-data-loss copies the remaining records",
                     log.start,
                     log.end,

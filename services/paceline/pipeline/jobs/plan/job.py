@@ -65,7 +65,7 @@ def run(spark: Any, config: PlanConfig, listener: JobListener | None = None) -> 
     held = {broker_id for replicas in measured.placement.values() for broker_id in replicas}
     strangers = set(config.empty_brokers) - known - held
     if strangers:
-        raise InvalidConfigError(f"broker {', '.join(map(str, sorted(strangers)))} to empty does not exist")
+        raise InvalidConfigError(f"broker {', '.join(map(str, sorted(strangers)))} in --empty does not exist")
     model, names = build_model(measured.placement, measured.loads, measured.brokers)
     listener.step("measured", {"partitions": model.partitions, "brokers": model.brokers})
     plan = best_plan(spark, model, config)

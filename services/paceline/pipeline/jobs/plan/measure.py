@@ -49,7 +49,7 @@ def measure(admin: "Admin", topics: Collection[str], emptied: Collection[int], s
     described = admin.describe_topics(names)
     missing = set(names) - {topic.name for topic in described if topic.partitions}
     if missing:
-        raise UnknownTopicOrPartitionError(f"there is no topic {', '.join(sorted(missing))}")
+        raise UnknownTopicOrPartitionError(f"topic {', '.join(sorted(missing))} does not exist")
     placement = {
         (topic.name, partition.partition): tuple(partition.replicas)
         for topic in described

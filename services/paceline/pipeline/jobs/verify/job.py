@@ -73,7 +73,7 @@ def _partitions(config: VerifyConfig) -> tuple[list[PartitionToVerify], list[str
         described = [topic for topic in admin.describe_topics(names) if topic.partitions]
         missing = set(names) - {topic.name for topic in described}
         if missing:
-            raise UnknownTopicOrPartitionError(f"there is no topic {', '.join(sorted(missing))}")
+            raise UnknownTopicOrPartitionError(f"topic {', '.join(sorted(missing))} does not exist")
         policies = admin.describe_configs(names, ["cleanup.policy"])
         compacted = [name for name in names if any("compact" in (each.value or "") for each in policies[name])]
         addresses = {broker.broker_id: broker.address for broker in admin.describe_cluster().brokers}
