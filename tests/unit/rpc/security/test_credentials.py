@@ -64,7 +64,7 @@ def test_an_incomplete_renewal_keeps_the_old_credentials_and_is_logged_once(
     for second in range(1, 4):
         made.now_s = float(second)
         assert credentials.current() is first
-    assert caplog.text.count("changed certificates not used") == 1
+    assert caplog.text.count("certificates not reloaded") == 1
     assert "PRIVATE KEY" not in caplog.text
     made.renew()
     made.now_s = 9.0
