@@ -77,7 +77,7 @@ class Player:
         elif "do" in step:
             at_end = step.get("at_end", 0)
             if at_end:
-                wait_until(lambda: self._the_cluster.end(self._topic, 0) >= at_end, f"{at_end} records are there")
+                wait_until(lambda: self._the_cluster.end(self._topic, 0) >= at_end, f"{at_end} records are in the log")
             arguments = {key: value for key, value in step.items() if key not in ("do", "at_end")}
             self._the_cluster.act(step["do"], arguments)
         elif "topic" in step:

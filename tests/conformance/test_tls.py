@@ -81,7 +81,9 @@ def test_records_and_groups_go_through_a_secure_cluster(driver: Driver, secure: 
     ask("consume_open", consumer="c", partition=0)
     assert [record["value"] for record in ask("consume_poll", consumer="c")["records"]] == VALUES
     ask("group_open", member="m", group_id=topic)
-    wait_until(lambda: len(ask("group_state", member="m")["read"].get(f"{topic}/0", ())) == 20, "the group reads")
+    wait_until(
+        lambda: len(ask("group_state", member="m")["read"].get(f"{topic}/0", ())) == 20, "the group has read records"
+    )
     ask("group_commit", member="m", offsets=None)
     committed = ask("group_committed", member="m", partitions={topic: [0]})["offsets"]
     assert [one["offset"] for one in committed] == ["20"]

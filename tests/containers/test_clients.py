@@ -160,7 +160,7 @@ def test_a_spark_job_copies_every_record_once_when_the_leaders_container_is_kill
     copied = json.loads(output.splitlines()[-1])
     for partition, acknowledged in enumerate(load.acknowledged):
         rows = sorted((offset, value.encode()) for offset, value in copied[str(partition)])
-        assert [offset for offset, _ in rows] == list(range(len(rows))), "an offset is missing or there twice"
+        assert [offset for offset, _ in rows] == list(range(len(rows))), "an offset is missing or duplicated"
         assert acknowledged.items() <= dict(rows).items()
         assert len({value for _, value in rows}) == len(rows)
     cluster.start(BROKERS[old])

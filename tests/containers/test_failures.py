@@ -171,6 +171,6 @@ def test_a_controller_that_was_cut_off_is_not_active_when_it_returns(
             return False
         return now.HasField("controller_id") and now.controller_id != before.controller_id
 
-    eventually(stands_by, 240.0, f"{old} knows that another one rules")
+    eventually(stands_by, 240.0, f"{old} knows that another controller is active")
     assert client.describe_cluster().controller_id != before.controller_id
     make_topic(client, "after-cut-off")

@@ -42,7 +42,7 @@ def test_a_topic_deleted_while_a_broker_is_down_is_deleted_there_later(
         eventually(lambda: topic not in admin.list_topics(), HEALED_WITHIN_S, f"{topic} is deleted")
     for service in BROKERS.values():
         eventually(
-            lambda at=service: _folders(cluster, at, topic) == [], HEALED_WITHIN_S, f"{service} has no log of it"
+            lambda at=service: _folders(cluster, at, topic) == [], HEALED_WITHIN_S, f"{service} has deleted its log"
         )
     assert result.error is None or result.error.code.name == "REQUEST_TIMED_OUT"
     make_topic(client, topic)
@@ -62,7 +62,7 @@ def test_a_partition_with_one_replica_moves_under_load(cluster: ComposeCluster, 
             parts = client.describe_topic(topic).partitions
             return all([part.leader] == targets[topic, part.partition] == list(part.isr) for part in parts)
 
-        eventually(moved, 240.0, "every partition is on its new broker alone")
+        eventually(moved, 240.0, "every partition is only on its new broker")
         await_progress(load, 100)
     assert load.problems(client) == []
 

@@ -113,7 +113,9 @@ class Soak:
         load.stop()
         self._say(f"{load.sent} records sent, waiting for the members to process them")
         ends = self._ends()
-        self._await(lambda: check(self._account(), ends, ends) == [] or self._is_processed(ends), "all is processed")
+        self._await(
+            lambda: check(self._account(), ends, ends) == [] or self._is_processed(ends), "all records are processed"
+        )
         for worker in self._workers:
             worker.begin_stop()
         for worker in self._workers:
@@ -135,11 +137,11 @@ class Soak:
             self.member_kills += MEMBERS_EACH
             since = time.monotonic()
             self._start()
-        self._await_settled("the group is whole again", since)
+        self._await_settled("all members own partitions again", since)
         since = time.monotonic()
         extra = self._start(members=1)
         members = sum(worker.members for worker in self._workers)
-        self._await(lambda: self._whole_since(since, members) is not None, "one more member has joined")
+        self._await(lambda: self._whole_since(since, members) is not None, "another member has joined")
         joined = next(at for at in self._account().joins[::-1] if at >= since)
         self.rebalances_s.append(self._whole_since(joined, members))
         self._workers.remove(extra)

@@ -621,7 +621,7 @@ def wait_for(condition: Callable[[], object], timeout_s: float = 60.0, what: str
     """
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
+        assert time.monotonic() < deadline, f"{what} did not become true within {timeout_s} s"
         time.sleep(0.01)
 
 

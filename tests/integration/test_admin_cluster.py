@@ -35,24 +35,28 @@ def test_a_topic_is_administered_under_load_and_no_record_is_lost(local_cluster:
         assert [p.leader for p in partitions(admin)] == [first, second, first]
 
         with VerifiedLoad(bootstrap, TOPIC, 3) as load:
-            eventually(lambda: load.count() > 200, DEADLINE_S, "the load runs")
+            eventually(lambda: load.count() > 200, DEADLINE_S, "the load has acknowledged records")
 
             # Partition 0 moves from (first, second) to (third, second), which also changes its leader.
             admin.alter_partition_reassignments({(TOPIC, 0): [third, second]})
-            eventually(lambda: not admin.list_partition_reassignments([(TOPIC, 0)]), DEADLINE_S, "the move is done")
+            eventually(
+                lambda: not admin.list_partition_reassignments([(TOPIC, 0)]), DEADLINE_S, "the reassignment is complete"
+            )
             moved = partitions(admin)[0]
             assert (moved.replicas, moved.adding_replicas) == ((third, second), ())
             assert set(moved.isr) <= {second, third}
             before = load.count(0)
-            eventually(lambda: load.count(0) > before + 100, DEADLINE_S, "writes go on at the new leader")
+            eventually(lambda: load.count(0) > before + 100, DEADLINE_S, "the new leader acknowledges writes")
 
             # Reordering the replicas copies no data; the election then makes the preferred replica the leader.
-            eventually(lambda: set(partitions(admin)[1].isr) == {first, second}, DEADLINE_S, "both are in sync")
+            eventually(
+                lambda: set(partitions(admin)[1].isr) == {first, second}, DEADLINE_S, "both replicas are in sync"
+            )
             admin.alter_partition_reassignments({(TOPIC, 1): [first, second]})
             (elected,) = admin.elect_leaders("preferred", [(TOPIC, 1)])
             assert elected.leader in (first, None), "the periodic rebalance may have been faster"
             assert partitions(admin)[1].leader == first
-            eventually(lambda: load.count() > 1_000, DEADLINE_S, "the load goes on")
+            eventually(lambda: load.count() > 1_000, DEADLINE_S, "the load acknowledges more records")
         with StubClient(bootstrap) as reader:
             assert load.problems(reader) == []
 
@@ -66,12 +70,12 @@ def test_a_changed_configuration_takes_effect_at_once_and_without_a_restart(loca
         admin.alter_configs({name: {"min.insync.replicas": "2"}})
         (entry,) = admin.describe_configs(name, ["min.insync.replicas"])[name]
         assert (entry.value, entry.source) == ("2", "topic")
-        eventually(lambda: refused(client, name), DEADLINE_S, "one replica is not enough any more")
+        eventually(lambda: refused(client, name), DEADLINE_S, "a write with one in-sync replica is refused")
         admin.alter_configs({name: {"min.insync.replicas": None}})
         (entry,) = admin.describe_configs(name, ["min.insync.replicas"])[name]
         assert (entry.value, entry.source) == ("2", "broker default"), "the settings file of all brokers says so"
         admin.alter_configs({name: {"min.insync.replicas": "1"}})
-        eventually(lambda: not refused(client, name), DEADLINE_S, "one replica is enough again")
+        eventually(lambda: not refused(client, name), DEADLINE_S, "a write with one in-sync replica is accepted")
 
 
 def refused(client: StubClient, topic: str) -> bool:

@@ -121,7 +121,7 @@ class Broker(Process):
 def until(condition: Callable[[], Any], timeout_s: float = LONG_S, why: Callable[[], str] = lambda: "") -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, why() or "the condition did not come true"
+        assert time.monotonic() < deadline, why() or "the condition did not become true"
         time.sleep(0.02)
 
 

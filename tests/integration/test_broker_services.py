@@ -861,5 +861,5 @@ async def test_before_the_core_exists_requests_are_refused_because_the_broker_is
 async def _until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = asyncio.get_running_loop().time() + timeout_s
     while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "the condition did not come true"
+        assert asyncio.get_running_loop().time() < deadline, "the condition did not become true"
         await asyncio.sleep(0.005)

@@ -152,7 +152,7 @@ def test_deleted_partitions_of_a_plan_have_rows_and_keep_no_throttle(
 
     gone = ("gone", "the partition does not exist")
     expected = {"cli-goes/0": gone, "cli-stays/0": ("done", None), "cli-stays/7": gone}
-    eventually(lambda: states() == expected, DEADLINE_S, "one move is done, two have no partition")
+    eventually(lambda: states() == expected, DEADLINE_S, "one reassignment is complete, two have no partition")
     again = run(local_cluster, "reassign", "start", str(plan), "--throttle", "70000000")
     assert again.stdout == "1 of 3 moves started; no records to copy, no throttle set\n"
     ended = run(local_cluster, "reassign", "status", str(plan), "--watch")
@@ -200,7 +200,9 @@ def test_brokers_are_listed_described_and_drained(local_cluster: LocalCluster, t
 
     eventually(lambda: replicas()[3] >= 2, DEADLINE_S, "broker 3 has the new replicas")
     assert sorted(replicas()) == [1, 2, 3]
-    eventually(lambda: run(local_cluster, "broker", "describe", "3").returncode == 0, DEADLINE_S, "all are in sync")
+    eventually(
+        lambda: run(local_cluster, "broker", "describe", "3").returncode == 0, DEADLINE_S, "all replicas are in sync"
+    )
     held = {row["partition"]: row for row in rows(local_cluster, "broker", "describe", "3")}
     assert held["cli-drain/0"]["role"] == "leader" and held["cli-drain/0"]["preferred"]
     dry = run(local_cluster, "broker", "drain", "3", "--dry-run")

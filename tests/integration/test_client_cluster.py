@@ -50,7 +50,7 @@ def read_all(bootstrap: str, topic: str, timeout_s: float = 180.0) -> dict[int, 
         ends = consumer.end_offsets(consumer.assignment())
         deadline = time.monotonic() + timeout_s
         while any(consumer.position(tp) < end for tp, end in ends.items()):
-            assert time.monotonic() < deadline, "the end did not come"
+            assert time.monotonic() < deadline, "the consumer did not reach the end"
             for tp, records in consumer.poll(timeout_ms=500).items():
                 found.setdefault(tp.partition, []).extend(record.value or b"" for record in records)
     return found
@@ -236,5 +236,5 @@ def test_offsets_are_found_by_time(cluster: LocalCluster, admin: Admin) -> None:
 def wait_until(condition: Callable[[], bool], timeout_s: float = 180.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.02)

@@ -102,7 +102,7 @@ def test_the_leader_is_asked_again_after_a_while(cluster: FakeCluster) -> None:
         cluster.faults.read_replica = None
         with consumer._lock:
             state_of(consumer).read_replica_until_ms = 0
-        wait_for(lambda: state_of(consumer).read_replica is None, what="it is back at the leader")
+        wait_for(lambda: state_of(consumer).read_replica is None, what="the consumer fetches from the leader again")
         write(cluster, b"b")
         assert [record.value for record in read(consumer, 1)] == [b"b"]
     assert cluster.served[leader_of(cluster)] == 1
@@ -125,7 +125,7 @@ def test_a_follower_that_later_metadata_shows_out_of_sync_is_left(cluster: FakeC
         cluster.faults.read_replica = None
         cluster.faults.isr = [leader_of(cluster)]
         consumer._metadata.request()
-        wait_for(lambda: state_of(consumer).read_replica is None, what="it is back at the leader")
+        wait_for(lambda: state_of(consumer).read_replica is None, what="the consumer fetches from the leader again")
         write(cluster, b"b")
         assert [record.value for record in read(consumer, 1, timeout_s=20)] == [b"b"]
     assert cluster.served[leader_of(cluster)] == 1

@@ -170,7 +170,7 @@ class World:
         with_early_call = process.metadata.DescribeCluster(metadata_pb.DescribeClusterRequest(), timeout=DEADLINE_S)
         with pytest.raises(grpc.aio.AioRpcError) as early:
             await with_early_call
-        assert isinstance(from_rpc_error(early.value), ShuttingDownError), "calls before the node is there are refused"
+        assert isinstance(from_rpc_error(early.value), ShuttingDownError), "calls before the node exists are refused"
         handle.set(node)
         node.start()
         await self.until(lambda: node.active_controller is not None and not handle.is_loading)

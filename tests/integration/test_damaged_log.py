@@ -58,7 +58,7 @@ def test_every_record_is_read_and_the_damaged_replica_is_rebuilt(cluster: LocalC
             (described,) = admin.describe_topics([TOPIC])
             return described.partitions[0].leader, set(described.partitions[0].isr)
 
-        until(lambda: state() == (1, {1, 2, 3}), "in sync before")
+        until(lambda: state() == (1, {1, 2, 3}), "all replicas are in sync")
         node = cluster.broker(1)
         cluster.terminate(node)
         folder = data_of(cluster, 1)
@@ -67,7 +67,7 @@ def test_every_record_is_read_and_the_damaged_replica_is_rebuilt(cluster: LocalC
         data[data.index(values[RECORDS // 2])] ^= 0x20
         segment.write_bytes(data)
         cluster.restart(node)
-        until(lambda: state()[1] == {1, 2, 3}, "the broker is back, nobody has noticed anything")
+        until(lambda: state()[1] == {1, 2, 3}, "the broker is back in the ISR, the damage is not found yet")
         admin.elect_leaders("preferred", [(TOPIC, 0)], raise_errors=False)
         until(lambda: state()[0] == 1, "the damaged replica leads")
 
@@ -85,7 +85,7 @@ def test_every_record_is_read_and_the_damaged_replica_is_rebuilt(cluster: LocalC
         until(lambda: any(folder.glob(f"{TOPIC}-0.*-damaged")), "the damaged log is set aside")
         until(lambda: state()[1] == {1, 2, 3}, "the replica has caught up")
     (kept,) = folder.glob(f"{TOPIC}-0.*-damaged")
-    assert data == bytearray((kept / segment.name).read_bytes()), "what was damaged is kept as it was"
+    assert data == bytearray((kept / segment.name).read_bytes()), "the damaged log is kept unchanged"
     for broker_id in (1, 2, 3):
         cluster.terminate(cluster.broker(broker_id))
     count, problems = compare_replicas(

@@ -20,7 +20,7 @@ def test_a_service_that_reads_its_settings_ends_at_a_sigterm(role: str, tmp_path
     argv = [sys.executable, "-m", f"paceline.{role}", f"--config={settings}", "--die-with-parent"]
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL) as process:
         try:
-            eventually(lambda: asks_for(process.pid, signal.SIGTERM), WAIT_S, "it asks for SIGTERM")
+            eventually(lambda: asks_for(process.pid, signal.SIGTERM), WAIT_S, "the process handles SIGTERM")
             process.terminate()
             assert process.wait(WAIT_S) == 128 + signal.SIGTERM
         finally:

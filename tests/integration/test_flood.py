@@ -161,7 +161,9 @@ def test_a_flood_neither_fills_the_memory_nor_delays_control_requests(
 
         ruling = admin.describe_cluster().controller_epoch
         with Watch(node.process.pid, control, ruling) as quiet:
-            eventually(lambda: len(quiet.control_s) >= 20, LONG_S, "control answers while nothing else goes on")
+            eventually(
+                lambda: len(quiet.control_s) >= 20, LONG_S, "the CONTROL listener answers while the broker is idle"
+            )
         with (
             Watch(node.process.pid, control, ruling) as flooded,
             Bystander(node.client_address, partition) as one,
@@ -193,7 +195,7 @@ def test_a_flood_neither_fills_the_memory_nor_delays_control_requests(
             f"{one.produced} small requests in {SECONDS} s, {len(one.failures)} refused; {ends}"
         )
 
-        assert node.running, "no crash"
+        assert node.running, "the broker did not crash"
         assert flooded.failures == []
         assert flooded.largest_bytes < max_bytes
         assert one.produced >= LEAST_PRODUCED
@@ -216,4 +218,4 @@ def test_a_flood_neither_fills_the_memory_nor_delays_control_requests(
             assert [record.value for record in records] == [b"after"]
         (topic,) = admin.describe_topics([TOPIC])
         assert [(p.leader, p.leader_epoch) for p in topic.partitions] == [(leader, epoch)]
-        eventually(lambda: len(admin.describe_topics([TOPIC])[0].partitions[0].isr) == 2, LONG_S, "nobody lags")
+        eventually(lambda: len(admin.describe_topics([TOPIC])[0].partitions[0].isr) == 2, LONG_S, "no follower lags")

@@ -129,7 +129,7 @@ def test_a_killed_leader_costs_retries_and_no_record(roundtrip: Path, cluster: L
     )
     try:
         with StubClient(cluster.bootstrap.split(",")) as client:
-            eventually(lambda: _exists(client, topic), 180.0, f"{topic} is there")
+            eventually(lambda: _exists(client, topic), 180.0, f"{topic} exists")
             eventually(lambda: len(client.read_all(topic, 0)) >= 100, 180.0, "a hundred records were written")
             victim = cluster.broker(client.describe_topic(topic).partitions[0].leader)
             cluster.kill(victim)

@@ -210,7 +210,7 @@ def test_static_member_that_restarts_causes_no_rebalance(cluster: LocalCluster) 
     before, owned = stays.consumer.generation, restarts.owned
     restarts.stop()
     again = Member(cluster.bootstrap, "static", topic, group_instance_id="b", session_timeout_ms=20_000)
-    eventually(lambda: again.owned == owned, 20, "the partitions are back")
+    eventually(lambda: again.owned == owned, 20, "the member owns its partitions again")
     assert stays.consumer.generation == again.consumer.generation == before
     again.stop()
     stays.stop()

@@ -243,12 +243,12 @@ def test_wrong_identity_changes_nothing_and_is_logged_in_one_line(
         eventually(
             lambda: node.log_path.read_text(errors="replace").count("Handshake failed") > handshakes_before,
             10,
-            "the line about the handshake",
+            "the failed handshake is logged",
         )
         assert len(denials(node, method)) == log_before
     else:
         assert code is grpc.StatusCode.PERMISSION_DENIED
-        eventually(lambda: len(denials(node, method)) == log_before + 1, 10, "the line of the denial")
+        eventually(lambda: len(denials(node, method)) == log_before + 1, 10, "the denial is logged")
         last = denials(node, method)[-1]
         assert last["suppressed"] == 0 and last["peer"] and last["reason"] and last["uri"].startswith("spiffe://")
     assert secure.state() == before

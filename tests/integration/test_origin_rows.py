@@ -78,7 +78,7 @@ def test_s3_1_a_killed_brokers_node_is_deleted_with_its_session_and_a_stopped_on
 
         stopped_s = time.monotonic()
         assert brokers[2].stop() == 0
-        assert client.exists(node(2)) is None, "gone before the process is"
+        assert client.exists(node(2)) is None, "the node is deleted before the process ends"
         assert time.monotonic() - stopped_s < LONG_S
         controller.wait_said(r"dead=\[2\]")
         assert client.get_children("/rows/brokers/ids") == ["3"]
@@ -123,8 +123,8 @@ def test_s3_9_a_sigterm_moves_leaders_before_the_broker_leaves_and_single_replic
         moved, moved_stat = state_of("both")
         assert (moved["leader"], moved["isr"]) == (1, [1])
         _, registrations = client.get("/shutdown/brokers/ids")
-        assert moved_stat.mzxid < registrations.pzxid, "the leader had moved when the registration went"
-        assert state_of("single")[0]["isr"] == [2], "its only replica stays in sync, for its return"
+        assert moved_stat.mzxid < registrations.pzxid, "the leader had moved before the registration was deleted"
+        assert state_of("single")[0]["isr"] == [2], "the only replica stays in the ISR, so that it can lead again"
 
 
 def test_s3_7_a_producer_gets_leader_not_available_and_continues_when_the_replica_returns() -> None:

@@ -95,7 +95,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         for number in range(RECORDS):
             producer.send("rides", b"ride %d" % number, partition=number % 4)
         producer.flush()
-        eventually(lambda: "__cluster_events" in admin.list_topics(), 120, "the events' topic")
+        eventually(lambda: "__cluster_events" in admin.list_topics(), 120, "the topic of the events exists")
     yield running
     close_channels()
     running.stop(force=True)

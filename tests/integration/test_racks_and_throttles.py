@@ -98,7 +98,11 @@ def test_the_leader_names_a_follower_in_the_callers_rack_and_that_one_serves_it(
         "the leader names the follower",
     )
     assert (sent.preferred_read_replica, list(sent.records.records)) == (2, [])
-    eventually(lambda: fetch_at(cluster, 2, "near", "b").high_watermark == 10, DEADLINE_S, "the follower knows all")
+    eventually(
+        lambda: fetch_at(cluster, 2, "near", "b").high_watermark == 10,
+        DEADLINE_S,
+        "the follower has the high watermark of all records",
+    )
     assert len(fetch_at(cluster, 2, "near", "b").records.records) == 10
     assert fetch_at(cluster, 2, "near", "").error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert not fetch_at(cluster, 1, "near", "a").HasField("preferred_read_replica")
@@ -107,7 +111,9 @@ def test_the_leader_names_a_follower_in_the_callers_rack_and_that_one_serves_it(
 def test_a_consumer_with_a_rack_reads_everything_from_the_follower(cluster: LocalCluster) -> None:
     make(cluster, "far", [1, 2])
     fill(cluster, "far", 2_000, 1_000)
-    eventually(lambda: fetch_at(cluster, 2, "far", "b").high_watermark == 2_000, DEADLINE_S, "all is committed")
+    eventually(
+        lambda: fetch_at(cluster, 2, "far", "b").high_watermark == 2_000, DEADLINE_S, "all records are committed"
+    )
     with Consumer(cluster.bootstrap, client_rack="b", max_buffered_bytes=100_000) as consumer:
         consumer.assign([TopicPartition("far", 0)])
         consumer.seek_to_beginning()
@@ -235,7 +241,7 @@ def test_log_directories_list_their_replicas(cluster: LocalCluster) -> None:
         return {(row["partition"], row["broker"]): row["bytes"] for row in found}
 
     assert set(sizes()) == {("dirs/0", 1), ("dirs/0", 2)}
-    eventually(lambda: sizes()["dirs/0", 1] == sizes()["dirs/0", 2] > 0, DEADLINE_S, "both replicas are of one size")
+    eventually(lambda: sizes()["dirs/0", 1] == sizes()["dirs/0", 2] > 0, DEADLINE_S, "both replicas have the same size")
     (one,) = rows(cluster, "broker", "logdirs", "2")
     assert one["directory"] == str(cluster.directory / "broker-2" / "data")
     assert one["state"] == "online"

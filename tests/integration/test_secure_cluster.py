@@ -73,7 +73,7 @@ def test_certificates_rotate_under_load_without_a_failed_acknowledged_write(secu
                 futures.extend(producer.send("rotated", b"%d" % len(futures)) for _ in range(200))
                 return all(shown_serial(secure, address) != old[address] for address in addresses)
 
-            eventually(all_shown, 30, "the new certificates at every listener")
+            eventually(all_shown, 30, "every listener uses the new certificates")
             if round_number == 1:
                 # The restarted broker and the other brokers open new connections to each other.
                 broker = secure.broker(3)
@@ -91,7 +91,7 @@ def test_certificates_rotate_under_load_without_a_failed_acknowledged_write(secu
             seen.update(record.value or b"" for records in consumer.poll(500).values() for record in records)
             return len(seen) == len(futures)
 
-        eventually(all_read, 60, "every acknowledged record", 0)
+        eventually(all_read, 60, "every acknowledged record was read", 0)
     for node in secure.nodes.values():
         assert "certificates reloaded" in node.log_path.read_text()
 
@@ -224,7 +224,7 @@ def test_groups_commit_and_cluster_events_are_published_over_tls(secure: LocalCl
     assert read == [b"%d" % number for number in range(10)]
     with Admin(secure.bootstrap, tls=tls) as admin:
         assert "over-tls" in [listing.group_id for listing in admin.list_groups()]
-        eventually(lambda: EVENTS in admin.list_topics(), 120.0, f"the topic {EVENTS} is there")
+        eventually(lambda: EVENTS in admin.list_topics(), 120.0, f"the topic {EVENTS} exists")
     with Consumer(secure.bootstrap, tls=tls) as reader:
         reader.assign([(EVENTS, partition) for partition in range(reader.partitions_for(EVENTS))])
         eventually(lambda: any(reader.poll(timeout_ms=500).values()), 120.0, f"{EVENTS} has records")

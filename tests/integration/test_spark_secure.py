@@ -91,7 +91,7 @@ def check_job(job: str, spark: Any, cluster: LocalCluster, tls: TlsFiles | None,
         eventually(equal, 60, "both replicas have every record", pause_s=0.5)
     elif job == "analyse":
         with Admin(cluster.bootstrap, tls=cluster.client_tls) as admin:
-            eventually(lambda: analyse.EVENTS_TOPIC in admin.list_topics(), 120, "the topic of the events")
+            eventually(lambda: analyse.EVENTS_TOPIC in admin.list_topics(), 120, "the topic of the events exists")
         config = analyse.AnalyseConfig(servers, tls=tls)
         eventually(lambda: analyse.run(spark, config).summary["events"] > 0, 60, "events", pause_s=0.5)
     else:

@@ -91,7 +91,7 @@ def test_a_running_query_reads_new_records_and_reports_its_lag(
     sink = Sink(tmp_path / "out")
     query = start(read_stream(spark, served, maxOffsetsPerTrigger="150"), sink, tmp_path / "checkpoint")
     try:
-        eventually(lambda: sum(p.numInputRows for p in query.recentProgress) == 300, 60, "the second batch")
+        eventually(lambda: sum(p.numInputRows for p in query.recentProgress) == 300, 60, "the second batch was read")
         first = next(each for each in query.recentProgress if each.numInputRows)
         [source] = first.sources
         assert json.loads(source.latestOffset)["t"]["0"] == 100
@@ -99,12 +99,12 @@ def test_a_running_query_reads_new_records_and_reports_its_lag(
         assert lag is not None
         assert (lag.total, lag.smallest, lag.largest, lag.average) == (150, 50, 50, 50.0)
         served.partitions["t", 3] = part(40)
-        eventually(lambda: sum(p.numInputRows for p in query.recentProgress) == 340, 60, "the new partition")
+        eventually(lambda: sum(p.numInputRows for p in query.recentProgress) == 340, 60, "the new partition was read")
         caught_up = [("t", number) for number in range(4)]
         eventually(
             lambda: [dict.fromkeys(caught_up, 0)] == [dict(lag.by_partition) for lag in listener.lag(query.id)],
             60,
-            "the listener",
+            "the listener reports no lag",
         )
     finally:
         query.stop()
@@ -117,9 +117,9 @@ def test_an_idle_query_makes_no_empty_batches(spark: Any, served: ServedCluster,
     batches: list[int] = []
     query = start(read_stream(spark, served), lambda _, batch_id: batches.append(batch_id), tmp_path / "checkpoint")
     try:
-        eventually(lambda: bool(batches), 60, "the first batch")
+        eventually(lambda: bool(batches), 60, "the first batch was read")
         polls = len(served.described)
-        eventually(lambda: len(served.described) >= polls + 10, 60, "ten more looks")
+        eventually(lambda: len(served.described) >= polls + 10, 60, "the query has polled ten more times")
         assert batches == [0]
     finally:
         query.stop()

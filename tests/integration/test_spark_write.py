@@ -169,7 +169,7 @@ def test_a_driver_killed_in_the_middle_writes_every_row_once(served: ServedClust
 
     process = subprocess.Popen(command, start_new_session=True)
     try:
-        eventually(lambda: count() >= 700 or process.poll() is not None, 240, "700 rows")
+        eventually(lambda: count() >= 700 or process.poll() is not None, 240, "700 rows were written")
         assert process.poll() is None
     finally:
         # Kill the driver, its JVM and the Python workers together, as a power failure does.

@@ -123,7 +123,7 @@ async def test_unread_responses_occupy_memory_until_their_connections_are_ended(
         assert ended == []
         async with asyncio.timeout(LONG_S):
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        assert [type(one) for one in outcomes] == [asyncio.IncompleteReadError] * 3, "the connection is gone"
+        assert [type(one) for one in outcomes] == [asyncio.IncompleteReadError] * 3, "the connection is closed"
         await until(lambda: budget.used_bytes == 0)
 
 
@@ -184,7 +184,7 @@ async def test_large_requests_on_a_stream_are_admitted_one_at_a_time_under_load(
         writing = asyncio.create_task(first.write(bytes(2 * MIB)))
         await second.write(bytes(MIB))
         await until(lambda: load.used_bytes == 5 * MIB)
-        assert begun == [2 * MIB, 2 * MIB, MIB], "a stream with nothing under way gets its first request in"
+        assert begun == [2 * MIB, 2 * MIB, MIB], "the first request of an idle stream is accepted"
         release.set()
         assert [await first.read() for _ in range(3)] == [b"done"] * 3
         await writing

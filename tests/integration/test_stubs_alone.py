@@ -102,10 +102,10 @@ def test_a_repeated_call_after_a_timeout_appends_no_duplicate(local_cluster: Loc
                     ), f"{error} at record {len(expected)} with {deadline_s * 1000:g} ms, codes so far {dict(codes)}"
                     unknown_outcomes += 1
                     continue
-                assert result.base_offset == len(expected), "the repetition has the offset of the first attempt"
+                assert result.base_offset == len(expected), "the retry has the offset of the first attempt"
             expected += values
         print(f"codes of attempts that were cut short: {dict(codes)}")
-        assert unknown_outcomes, "no call was cut short, so nothing was repeated without knowing"
+        assert unknown_outcomes, "no call timed out, so no retry with an unknown outcome was tested"
         read = client.read_all("repeated", 0, end=len(expected))
         assert [read[offset] for offset in range(len(expected))] == expected
 

@@ -240,20 +240,26 @@ def test_the_standby_of_a_killed_controller_takes_over_warm(tmp_path: Path) -> N
         (active,) = active_now
         standby = 1 - active
         eventually(
-            lambda: metric(addresses[standby], "paceline_standby_in_sync") == 1, LONG_S, "the standby has everything"
+            lambda: metric(addresses[standby], "paceline_standby_in_sync") == 1,
+            LONG_S,
+            "the standby has the complete state",
         )
         assert metric(addresses[active], "paceline_zk_request_seconds_count") > 0
         cluster.kill(cluster.controller(active))
         eventually(
             lambda: metric(addresses[standby], "paceline_active_controller") == 1, LONG_S, "the standby has taken over"
         )
-        eventually(lambda: metric(addresses[standby], warm) == 1, LONG_S, "and has done so warm")
+        eventually(lambda: metric(addresses[standby], warm) == 1, LONG_S, "the takeover was warm")
         said = (tmp_path / f"controller-{cluster.controller(standby).node_id}" / "service.log").read_text()
         assert re.search(r"failover completed: kind=warm epoch=2 elapsed_ms=\d+ states_read=0 states=20\b", said)
         # The new active controller creates topics, and the old controller becomes its standby.
         with Admin(cluster.bootstrap) as admin:
             admin.create_topics({"created-after": (4, 2, {})})
         cluster.restart(cluster.controller(active))
-        eventually(lambda: metric(addresses[active], "paceline_standby_in_sync") == 1, LONG_S, "it follows in turn")
+        eventually(
+            lambda: metric(addresses[active], "paceline_standby_in_sync") == 1,
+            LONG_S,
+            "the restarted controller follows as standby",
+        )
     finally:
         cluster.stop()

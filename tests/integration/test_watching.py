@@ -181,7 +181,7 @@ def test_metadata_is_equal_at_brokers_and_controller_and_a_standby_names_the_act
         def picture(stub: Any = stub) -> Any:
             return stub.PollMetadata(pb.PollMetadataRequest(topics=["seen"]), timeout=30).changes
 
-        changes = eventually(lambda: (found := picture()).topics and found, DEADLINE_S, "the topic is there")
+        changes = eventually(lambda: (found := picture()).topics and found, DEADLINE_S, "the topic exists")
         assert changes.snapshot and {broker.id for broker in changes.cluster.brokers} == {1, 2, 3}
         (topic,) = changes.topics
         assert [list(partition.isr) for partition in topic.partitions] == [[1, 3], [3, 2]]
@@ -225,7 +225,7 @@ def test_a_leader_describes_each_replica_completely(local_cluster: LocalCluster)
             (view,) = admin.describe_replicas("viewed")
             return all(replica.high_watermark == 100 for replica in view.replicas) and view
 
-        view = eventually(told, DEADLINE_S, "every follower was told the high watermark")
+        view = eventually(told, DEADLINE_S, "every follower has the high watermark")
         (topic,) = admin.describe_topics(["viewed"])
         assert (view.leader, view.high_watermark, view.min_insync_replicas) == (1, 100, 2)
         assert (view.topic_id, view.under_replicated, view.isr) == (topic.topic_id, False, (1, 2, 3))
@@ -273,7 +273,9 @@ def test_metrics_follow_their_topic_and_are_removed_with_it(local_cluster: Local
         return scraped(local_cluster, local_cluster.broker(broker)).get(name, -1.0)
 
     part = '{partition="0",topic="moving"}'
-    eventually(lambda: sample(f"paceline_partition_high_watermark{part}") == 500, DEADLINE_S, "the high watermark")
+    eventually(
+        lambda: sample(f"paceline_partition_high_watermark{part}") == 500, DEADLINE_S, "the high watermark is shown"
+    )
     assert sample(f"paceline_partition_in_sync_replicas{part}") == 3
     assert sample('paceline_topic_messages_in_total{topic="moving"}') == 500
     assert sample("paceline_messages_in_total") - before["paceline_messages_in_total"] >= 500
@@ -290,7 +292,7 @@ def test_metrics_follow_their_topic_and_are_removed_with_it(local_cluster: Local
     def left() -> list[str]:
         return [name for name in scraped(local_cluster, local_cluster.broker(1)) if 'topic="moving"' in name]
 
-    eventually(lambda: not left(), DEADLINE_S, "the topic's series are gone")
+    eventually(lambda: not left(), DEADLINE_S, "the topic's series are removed")
 
 
 # the command line during failures
@@ -299,22 +301,26 @@ def test_metrics_follow_their_topic_and_are_removed_with_it(local_cluster: Local
 def test_a_watch_continues_at_the_next_controller(broken_cluster: LocalCluster) -> None:
     with watching(broken_cluster, "-o", "ndjson") as events, watching(broken_cluster, "--metadata") as metadata:
         make(broken_cluster, "before", [1, 2])
-        eventually(lambda: _created(events) == ["before"], DEADLINE_S, "the first topic is told")
+        eventually(lambda: _created(events) == ["before"], DEADLINE_S, "the first topic is reported")
         killed = active(broken_cluster)
         broken_cluster.kill(killed)
         elected = eventually(
             lambda: [row for row in events.rows() if row["kind"] == "controller-elected"],
             DEADLINE_S,
-            "a new controller",
+            "a new controller is active",
         )
         assert elected[0]["who"] != killed.name
         make(broken_cluster, "after", [2, 3])
-        eventually(lambda: _created(events) == ["before", "after"], DEADLINE_S, "the second topic is told")
-        eventually(lambda: any("after/0" in line for line in list(metadata.lines)), DEADLINE_S, "its metadata, too")
+        eventually(lambda: _created(events) == ["before", "after"], DEADLINE_S, "the second topic is reported")
+        eventually(
+            lambda: any("after/0" in line for line in list(metadata.lines)),
+            DEADLINE_S,
+            "the metadata of the second topic is reported",
+        )
         assert any("continuing at" in note for note in events.notes)
-        assert sum("before/0" in line for line in metadata.lines) == 1, "what did not change is not told again"
+        assert sum("before/0" in line for line in metadata.lines) == 1, "unchanged metadata is not reported again"
         assert (events.interrupt(), metadata.interrupt()) == (130, 130)
-        eventually(lambda: events.notes[-1] == "interrupted\n", DEADLINE_S, "the interrupt is said")
+        eventually(lambda: events.notes[-1] == "interrupted\n", DEADLINE_S, "the interruption is reported")
         assert not any("Traceback" in note for note in events.notes + metadata.notes)
         broken_cluster.restart(killed)
 
@@ -331,24 +337,28 @@ def test_a_lagging_follower_is_shown_in_events_metrics_and_top(broken_cluster: L
         broken_cluster.pause(follower)
         try:
             fill(broken_cluster, "lags", 50)
-            shrunk = eventually(lambda: _first(watch, "isr-shrunk"), DEADLINE_S, "the follower is dropped")
+            shrunk = eventually(lambda: _first(watch, "isr-shrunk"), DEADLINE_S, "the follower has left the ISR")
             assert (shrunk["old_isr"], shrunk["isr"], shrunk["who"]) == ([2, 3], [2], "broker-2")
             assert [replica["broker_id"] for replica in shrunk["replicas"]] == [2, 3]
             name = "paceline_under_replicated_partitions"
-            eventually(lambda: scraped(broken_cluster, leader)[name] > 0, DEADLINE_S, "the partition is counted")
+            eventually(
+                lambda: scraped(broken_cluster, leader)[name] > 0,
+                DEADLINE_S,
+                "the metric counts the under-replicated partition",
+            )
             numbers = scraped(broken_cluster, leader)
             assert numbers["paceline_isr_shrinks_total"] > before["paceline_isr_shrinks_total"]
             assert numbers['paceline_partition_under_replicated{partition="0",topic="lags"}'] == 1
-            row = eventually(lambda: _top(broken_cluster, "lags"), DEADLINE_S, "top tells of it")
+            row = eventually(lambda: _top(broken_cluster, "lags"), DEADLINE_S, "paceline top shows the partition")
             assert (row["leo"], row["lag"], row["isr"]) == (50, 50, [2])
         finally:
             broken_cluster.resume(follower)
-        grown = eventually(lambda: _first(watch, "isr-expanded"), DEADLINE_S, "the follower is back")
+        grown = eventually(lambda: _first(watch, "isr-expanded"), DEADLINE_S, "the follower is in the ISR again")
         assert sorted(grown["isr"]) == [2, 3]
     eventually(
         lambda: scraped(broken_cluster, leader)["paceline_isr_expands_total"] > before["paceline_isr_expands_total"],
         DEADLINE_S,
-        "the expansion is counted",
+        "the metric counts the ISR expansion",
     )
 
 
@@ -411,7 +421,7 @@ def test_a_dead_leader_is_shown_in_events_and_in_the_controllers_metrics(broken_
     eventually(
         lambda: scraped(broken_cluster, active(broken_cluster))["paceline_offline_partitions"] == 0,
         DEADLINE_S,
-        "it is back",
+        "the partition is online again",
     )
 
 

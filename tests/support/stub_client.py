@@ -233,7 +233,7 @@ class StubClient:
             left = deadline - time.monotonic()
             result = self._until(left, what, lambda: self._at_leader(topic, partition, attempt))
             for record in result.records.records:
-                assert record.offset == position, f"{what}: offset {record.offset} came where {position} was due"
+                assert record.offset == position, f"{what}: offset {record.offset} instead of offset {position}"
                 found[record.offset] = record.value
                 position = record.offset + 1
             if position >= max(result.high_watermark, end):

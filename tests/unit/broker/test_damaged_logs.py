@@ -67,8 +67,8 @@ def test_a_damaged_leader_goes_offline_and_is_rebuilt_from_its_successor(cluster
 
     cluster.decide(2, 5, (2, 3), to=(2, 3))
     cluster.time.run_for(50)
-    assert events(cluster) == 2, "it reports that it can follow again"
-    assert damaged.logs.set_aside == [], "nor before a LeaderAndIsr names a leader"
+    assert events(cluster) == 2, "the broker reports that the replica can follow again"
+    assert damaged.logs.set_aside == [], "no log is set aside before a LeaderAndIsr names a leader"
     answer = cluster.send(1, cluster.partition(2, 5, (2, 3)), live_leaders=cluster.live([2]))
     assert answer.partition_errors == {TP: ErrorCode.NONE}
     cluster.until_in_sync(1, 2, 3)
@@ -149,7 +149,9 @@ def test_a_follower_in_the_isr_keeps_its_damaged_log(cluster: BrokerCluster) -> 
     cluster.decide(-1, 5, (1,), to=())
     cluster.decide(2, 6, (1, 2), to=(2,))
     answer = cluster.send(1, cluster.partition(2, 6, (1, 2)), live_leaders=cluster.live([2]))
-    assert answer.partition_errors == {TP: ErrorCode.KAFKA_STORAGE_ERROR}, "which removes it from the ISR"
+    assert answer.partition_errors == {TP: ErrorCode.KAFKA_STORAGE_ERROR}, (
+        "the controller then removes the replica from the ISR"
+    )
     assert cluster[1].logs.set_aside == [] and cluster[1].log().log_end_offset == 10
 
 
@@ -192,7 +194,7 @@ def test_a_follower_never_appends_a_corrupt_batch_and_fetches_again(cluster: Bro
     before = len(follower.transport.fetches)
     cluster.time.run_for(2_000)
     assert follower.values() == VALUES
-    assert 3 <= len(follower.transport.fetches) - before <= 60, "repeated, with pauses"
+    assert 3 <= len(follower.transport.fetches) - before <= 60, "the fetch is repeated, with pauses"
     bad = False
     cluster.until_in_sync(1, 2, 3)
     assert follower.values() == [*VALUES, b"new"]

@@ -366,7 +366,7 @@ def test_a_restarted_leader_returns_no_lower_high_watermark_than_before() -> Non
     cluster.cuts |= {(2, 1), (3, 1)}
     cluster.decide(1, 9, (1, 2, 3))
     cluster.time.run_for(100)
-    assert cluster[1].log().high_watermark < shown, "otherwise this test proves nothing"
+    assert cluster[1].log().high_watermark < shown, "precondition of this test"
     for offset in (0, shown):
         assert code(only_response(cluster, offset)) is ErrorCode.OFFSET_NOT_AVAILABLE
     cluster.cuts.clear()

@@ -139,8 +139,10 @@ def test_s2_8_a_follower_leaves_between_one_and_one_and_a_half_times_the_limit_w
         delays.append(proposed.wall_ms - (cluster.time.wall_ms() - cluster.time.now_ms()) - stopped_ms)
         assert cluster.state().isr == (1, 2)
     assert lag_max_ms < min(delays) <= lag_max_ms + 1, "the best case is just above the limit"
-    assert lag_max_ms * 3 // 2 - 1 <= max(delays) <= lag_max_ms * 1.5, "and the worst is one and a half times it"
-    assert len(set(delays)) == period_ms, "and each between them comes up"
+    assert lag_max_ms * 3 // 2 - 1 <= max(delays) <= lag_max_ms * 1.5, (
+        "the worst case is one and a half times the limit"
+    )
+    assert len(set(delays)) == period_ms, "every case between them occurs"
 
 
 def test_s2_8_a_follower_that_repeats_the_same_offset_leaves_like_one_that_stops_fetching() -> None:

@@ -277,7 +277,7 @@ def test_s2_7_a_new_follower_has_the_assignment_epochs_and_leader_of_the_request
         cluster.partition(2, 4, (ME, 2), (2, ME, 3), zk_version=7), adding_replicas=(3,), removing_replicas=(ME,)
     )
     assert send(cluster, moving) is ErrorCode.NONE
-    assert hosted(cluster[ME]) is partition and partition.log is log, "the same partition on the same log"
+    assert hosted(cluster[ME]) is partition and partition.log is log, "the partition keeps its log"
     assert (partition.replicas, partition.adding_replicas, partition.removing_replicas) == ((2, ME, 3), (3,), (ME,))
     assert (partition.controller_epoch, partition.leader_epoch, partition.zk_version) == (
         moving.controller_epoch,

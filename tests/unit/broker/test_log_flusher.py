@@ -154,7 +154,7 @@ def test_a_stop_waits_for_the_flush_in_progress_before_it_closes_the_logs() -> N
     cluster.time.run_until(lambda: stopped == [True], 1_000)
     assert broker.files.exists(marker)
     assert read_offsets(broker.files, RECOVERY_POINTS)[TP] == 2, (
-        "records appended after the flush began are durable, too"
+        "records appended after the start of the flush are durable, too"
     )
 
 

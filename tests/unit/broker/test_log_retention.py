@@ -177,7 +177,7 @@ def test_nothing_is_deleted_under_defaults_while_a_topics_settings_are_unread(ov
     cluster[1].zookeeper.link.cut()
     cluster.decide(1, 1, (1,))
     cluster.time.run_for(3_000)
-    assert cluster[1].node.replica_manager.topic_configs.get(TP.topic) is None, "otherwise this test proves nothing"
+    assert cluster[1].node.replica_manager.topic_configs.get(TP.topic) is None, "precondition of this test"
     assert cluster[1].log().log_start_offset == 0
     cluster[1].zookeeper.link.heal()
     cluster.time.run_until(lambda: cluster[1].node.replica_manager.topic_configs.get(TP.topic) is not None, 30_000)

@@ -157,7 +157,7 @@ class History:
         self.cluster.until_in_sync(*BROKERS)
         values = self.cluster[1].values()
         for offset, value in sorted(self.acked.items()):
-            assert values[offset] == value, f"{value!r} was acknowledged at {offset}, {values[offset]!r} is there"
+            assert values[offset] == value, f"{value!r} was acknowledged at {offset}, the log has {values[offset]!r}"
         epochs = {tuple(self.cluster[broker_id].epochs()) for broker_id in BROKERS}
         ends = [{entry for entry in one if entry[1] < len(values) - 1} for one in epochs]
         assert all(one == ends[0] for one in ends)

@@ -72,5 +72,5 @@ def test_every_record_read_from_any_broker_is_in_the_final_log(seed: int) -> Non
     values = history.cluster[1].values()
     assert history.seen, "nothing was read"
     for offset, value in sorted(history.seen.items()):
-        assert values[offset] == value, f"{value!r} was read at {offset}, {values[offset]!r} is there"
+        assert values[offset] == value, f"{value!r} was read at {offset}, the log has {values[offset]!r}"
     assert all(history.cluster[broker_id].values() == values for broker_id in BROKERS)

@@ -127,7 +127,7 @@ async def test_without_free_memory_the_connection_that_has_waited_longest_is_end
         budget.hold(MIB, context)
     with pytest.raises(ThrottledError):
         budget.room_bytes(Context("third"))
-    assert connections.cut == [], "its time is not over yet"
+    assert connections.cut == [], "the deadline has not passed yet"
 
     def has_room() -> bool:
         try:

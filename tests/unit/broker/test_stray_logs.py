@@ -71,7 +71,7 @@ def test_a_log_without_proof_is_not_set_aside(cluster: BrokerCluster, why: str, 
 def test_a_partition_missing_in_the_metadata_is_not_set_aside(cluster: BrokerCluster) -> None:
     request = UpdateMetadataRequest(cluster.stamp(3), cluster.live(), (), is_initial=True)
     cluster[3].node.handle_control(request)
-    assert has_log(cluster), "a ZooKeeper that has lost everything proves nothing"
+    assert has_log(cluster), "a ZooKeeper that has lost all data does not prove that a log is stray"
 
 
 def test_later_metadata_sets_no_log_aside(cluster: BrokerCluster) -> None:

@@ -115,7 +115,7 @@ def test_a_leader_returns_the_load_of_each_partition() -> None:
     cluster.time.run_for(1_000)
     (quiet,) = cluster[1].node.describe_replicas(TP.topic, [0])
     assert quiet.bytes_in == cluster[1].node.metrics_snapshot()["bytes_in_total"] > 0
-    assert quiet.bytes_out == 0, "copies of followers are no load of consumers"
+    assert quiet.bytes_out == 0, "bytes sent to followers do not count as bytes sent to consumers"
     cluster[1].consume(0)
     cluster.time.run_for(1_000)
     (read,) = cluster[1].node.describe_replicas(TP.topic, [0])

@@ -153,7 +153,7 @@ def test_a_retry_in_flight_to_a_re_created_topic_is_not_sent_twice_under_a_new_p
     accumulator.fail(retried, InconsistentTopicIdError("another"), 0)
     assert take(accumulator, 1_000) == [retried]
     accumulator.locate(TP, "another")
-    assert take(accumulator, 1_000) == [] and not accumulator.needs_producer_id(), "its result decides"
+    assert take(accumulator, 1_000) == [] and not accumulator.needs_producer_id(), "the result of the retry decides"
     accumulator.set_producer_id(8, 0)  # for another partition
     assert take(accumulator, 1_000) == []
     if refused_again:

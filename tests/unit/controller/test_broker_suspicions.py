@@ -39,7 +39,7 @@ def test_a_suspected_follower_leaves_isrs_that_keep_two_members() -> None:
     cluster = started(("a", (2, 1, 3)), ("b", (2, 1)))
     refuse(cluster, 1)
     assert cluster.state("a-0").startswith("2/1 isr [2, 3]")
-    assert cluster.state("b-0") == "2/0 isr [2, 1] ce 1 v0", "one copy left is too few"
+    assert cluster.state("b-0") == "2/0 isr [2, 1] ce 1 v0", "an ISR with a single member is too small"
 
 
 @pytest.mark.parametrize("reported", [[2, 3], [2, 1]])
@@ -57,7 +57,7 @@ def test_a_suspected_follower_stays_in_an_isr_whose_shrinking_has_not_been_repor
     cluster = started(("a", (2, 1, 3)))
     cluster.change_isr("a-0", [2, 1], notify=False)
     refuse(cluster, 1)
-    assert cluster.state("a-0") == "2/0 isr [2, 1] ce 1 v1", "one copy left is too few"
+    assert cluster.state("a-0") == "2/0 isr [2, 1] ce 1 v1", "an ISR with a single member is too small"
 
 
 def test_a_suspected_follower_stays_in_isrs_at_min_insync_replicas() -> None:
@@ -82,7 +82,7 @@ def test_a_heartbeat_ends_a_suspicion_and_damps_the_next_one() -> None:
         cluster.heartbeat(3)
         cluster.time.run_for(3_000)
     refuse(cluster, 2)
-    assert cluster.state("a-0").startswith("1/2 isr [3, 1]"), "another broker is suspected as before"
+    assert cluster.state("a-0").startswith("1/2 isr [3, 1]"), "suspicions of another broker are not damped"
 
 
 def test_evidence_about_an_earlier_registration_is_ignored() -> None:
@@ -146,7 +146,7 @@ def test_weak_evidence_counts_only_with_the_report_of_a_follower(evidence: Evide
     found(cluster, 1, evidence)
     cluster.settle()
     if not report_comes_first:
-        assert cluster.state("a-0") == "1/0 isr [1, 2, 3] ce 1 v0", "not without the report"
+        assert cluster.state("a-0") == "1/0 isr [1, 2, 3] ce 1 v0", "no suspicion without the report of a follower"
         report(cluster, 2, 1)
     assert cluster.state("a-0") == "2/1 isr [2, 3] ce 1 v1"
     assert causes(cluster)[-1] == f"suspicion: {evidence.value}, and the fetch connection of broker 2 to it broke"

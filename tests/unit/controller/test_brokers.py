@@ -37,7 +37,7 @@ def test_a_restart_between_two_reads_is_handled_as_a_failure_and_then_a_start() 
     told = cluster.told()
     assert told[2][:2] == ["LAI a-0 2/1 [2]", "UM {a-0 2/1 [2] offline [1]}"]
     assert told[1] == ["UM {a-0 2/1 [2]}", "LAI a-0 2/1 [2]", "UM {a-0 2/1 [2]}"]
-    assert 1 in cluster.brokers.closed, "the old connection is closed, what was queued on it dropped"
+    assert 1 in cluster.brokers.closed, "the old connection is closed, its queued requests are dropped"
 
 
 def test_s4_2_new_brokers_are_handled_before_bounced_and_bounced_before_dead_ones() -> None:

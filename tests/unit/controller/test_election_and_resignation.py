@@ -92,7 +92,7 @@ def test_an_election_whose_reply_was_lost_is_resolved_by_reading_both_nodes() ->
     assert cluster.data(znodes.CONTROLLER_EPOCH) == 1
     cluster.start_broker(1)
     cluster.settle()
-    assert cluster.create(NewTopic("t", assignments=((1,),)))[0].error is None, "its fence is the right one"
+    assert cluster.create(NewTopic("t", assignments=((1,),)))[0].error is None, "its fence matches /controller_epoch"
 
 
 def test_a_standby_is_elected_at_once_when_the_active_controller_stops(cluster: Cluster) -> None:
@@ -123,7 +123,7 @@ def test_a_fenced_controller_does_not_delete_its_successors_node(cluster: Cluste
     cluster.zk(Delete(znodes.CONTROLLER))
     cluster.settle()
     assert cluster.controllers[B].is_active
-    assert a.is_active, "it cannot know yet"
+    assert a.is_active, "the controller cannot know yet"
     answers: list[Any] = []
     a.ask(CreateTopics((NewTopic("late", assignments=((1,),)),), 5_000, False, reply=answers.append))
     cluster.settle()

@@ -49,7 +49,7 @@ def test_an_event_runs_to_its_end_before_the_next_begins() -> None:
     queue, time, log, handled = queue_and_log()
     for number in (1, 2, 3):
         queue.put(Task(number, log))
-    assert log == [], "nothing runs inside put"
+    assert log == [], "put runs no handler"
     time.run_for(1)
     assert (queue.state, queue.size, queue.idle) == (ControllerState.TOPIC_CHANGE, 2, False)
     time.run_for(100)

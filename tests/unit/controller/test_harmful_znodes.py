@@ -183,9 +183,9 @@ def test_a_reassignment_to_no_replicas_deletes_nothing() -> None:
     asked_by_node(cluster, {"sick-0": [], "well-0": [3, 2]})
     assert cluster.data(znodes.topic_path("sick"))["partitions"] == {"0": [1, 2]}
     assert not any("SR sick" in text for texts in cluster.told().values() for text in texts)
-    assert cluster.data(znodes.topic_path("well"))["partitions"] == {"0": [3, 2, 1]}, "the other one is served"
+    assert cluster.data(znodes.topic_path("well"))["partitions"] == {"0": [3, 2, 1]}, "the other topic is served"
     asked = cluster.data(znodes.REASSIGN_PARTITIONS)["partitions"]
-    assert [row["topic"] for row in asked] == ["well"], "what is not served is taken out"
+    assert [row["topic"] for row in asked] == ["well"], "unserved partitions are removed from the node"
 
 
 def test_a_request_in_the_admin_node_does_not_replace_a_reassignment_whose_new_replicas_alone_are_in_sync() -> None:
@@ -197,7 +197,7 @@ def test_a_request_in_the_admin_node_does_not_replace_a_reassignment_whose_new_r
     asked_by_node(cluster, {"sick-0": [2, 1]})
     assert cluster.data(znodes.topic_path("sick"))["partitions"] == {"0": [3, 2, 1]}
     assert not any("delete" in text for text in cluster.told().get(3, []))
-    assert not cluster.exists(znodes.REASSIGN_PARTITIONS), "what is not served is taken out"
+    assert not cluster.exists(znodes.REASSIGN_PARTITIONS), "unserved partitions are removed from the node"
 
 
 @pytest.mark.parametrize("steps", range(30))

@@ -99,7 +99,9 @@ def test_the_journal_covers_several_multis() -> None:
     assert entry.sequence == first_sequence(7) + 3 == journal.sequence
     assert entry.since == first_sequence(7)
     assert listed(entry) == ["t-0", "t-1", "t-5", "u-0", "u-1", "u-2"]
-    assert sorted(map(str, entry.touched_after(entry.sequence - 1))) == ["t-1", "t-5"], "for one multi behind"
+    assert sorted(map(str, entry.touched_after(entry.sequence - 1))) == ["t-1", "t-5"], (
+        "the journal still lists the changes of the previous multi"
+    )
     assert list(entry.touched_after(entry.sequence)) == []
 
 

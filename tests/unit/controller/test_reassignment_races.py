@@ -99,7 +99,7 @@ def test_a_reassignment_continues_when_its_malformed_state_is_repaired() -> None
     cluster.zk(SetData(PATH, json.dumps({**state, "isr": [1, 2, 3], "controller_epoch": 99}).encode()))
     cluster.settle()
     (ongoing,) = moves(cluster)
-    assert ongoing.assignment == ReplicaAssignment((1, 3, 2), (3,), (2,)), "as the topic's node has it"
+    assert ongoing.assignment == ReplicaAssignment((1, 3, 2), (3,), (2,)), "equal to the assignment in the topic's node"
     cluster.zk(SetData(PATH, json.dumps({**state, "isr": [1, 2, 3]}).encode()))
     cluster.time.run_for(RETRY_MS)
     assert_done(cluster)

@@ -190,7 +190,9 @@ def test_s4_8_only_failed_deletions_of_replicas_are_retried() -> None:
     assert is_gone(cluster, "a")
     told = cluster.told()
     assert [text for text in told.get(1, []) if text.startswith("SR")] == [], "broker 1 had deleted its replicas"
-    assert [text for text in told[2] if text.endswith("delete")] == ["SR a-1 -2 delete"], "broker 2 only one of them"
+    assert [text for text in told[2] if text.endswith("delete")] == ["SR a-1 -2 delete"], (
+        "broker 2 had deleted only one of its replicas"
+    )
 
 
 def test_s1_10_a_deletion_started_by_one_controller_is_completed_by_the_next() -> None:
@@ -364,7 +366,7 @@ def test_a_topic_whose_nodes_cannot_be_deleted_delays_no_other_topic(monkeypatch
     assert cluster.data(znodes.partition_state_path(tp("c-0")))["leader"] == 2
     cluster.controllers.pop(CONTROLLER_ID).stop()
     cluster.start_controller(CONTROLLER_ID + 1)
-    assert cluster.controller.is_active, "a failover does not fail because of it, either"
+    assert cluster.controller.is_active, "the failover succeeds nevertheless"
     refused[0] = False
     cluster.start_broker(1)
     cluster.settle()

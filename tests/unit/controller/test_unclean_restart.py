@@ -53,7 +53,7 @@ def test_a_complete_former_member_leads_instead_of_the_last_member_that_lost_rec
     cluster.start_broker(1, unclean=True)
     cluster.settle()
     assert cluster.state("a-0") == "2/4 isr [2] ce 1 v4"
-    assert lists(cluster, "a-0") == (None, None), "1 is neither complete nor a member"
+    assert lists(cluster, "a-0") == (None, None), "the log of broker 1 is not complete, and broker 1 is not in the ISR"
     assert "LAI a-0 2/4 [2]" in cluster.told()[1]
 
 

@@ -430,7 +430,7 @@ def test_attempts_to_follow_a_controller_pause_longer_each_time_and_end_with_its
 
     cluster.streams.follow = counted  # type: ignore[method-assign]
     cluster.time.run_for(10_000)
-    assert 7 <= attempts <= 14, "about one a second"
+    assert 7 <= attempts <= 14, "about one message a second"
     die(cluster)
     attempts = 0
     cluster.time.run_for(10_000)

@@ -185,7 +185,7 @@ def test_s0_11_a_follower_leaves_the_isr_between_one_and_one_and_a_half_times_th
     cluster[1].produce(b"lacking", acks=RequiredAcks.LEADER)
     caught_up_ms = leader(cluster).followers[3].caught_up_ms(1)
     cluster.time.run_for(caught_up_ms + LAG_MAX_MS - cluster.time.now_ms())
-    assert leader(cluster).isr == (1, 2, 3), "not before the limit"
+    assert leader(cluster).isr == (1, 2, 3), "the ISR does not shrink before the limit"
     cluster.time.run_until(lambda: leader(cluster).isr == (1, 2), LAG_MAX_MS)
     assert cluster.time.now_ms() - caught_up_ms <= 1.5 * LAG_MAX_MS + 20
 

@@ -53,7 +53,7 @@ def race(assigned: tuple[int, ...], isr: tuple[int, ...], alive: tuple[int, ...]
     if node is None:
         assert won == []
         return None, len(stood), time.now_ms() - begun_ms
-    assert len(won) == 1, "only the replica that creates the node"
+    assert len(won) == 1, "only the replica that creates the node is leader"
     assert LeaderNode.decode(node.data or b"") == LeaderNode(won[0], 6)
     return won[0], len(stood), time.now_ms() - begun_ms
 

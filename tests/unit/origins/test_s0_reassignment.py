@@ -192,7 +192,7 @@ def test_s0_16_a_refused_deletion_is_retried_and_a_reassignment_waits_for_no_ans
     cluster.brokers.undeletable[2].add(tp("a-0"))
     cluster.zk(Create(znodes.delete_topic_path("a")))
     cluster.settle()
-    assert cluster.exists(znodes.delete_topic_path("a")), "still pending"
+    assert cluster.exists(znodes.delete_topic_path("a")), "the deletion is still pending"
     cluster.brokers.undeletable.clear()
     cluster.told()
     cluster.kill_broker(2)
@@ -209,7 +209,9 @@ def test_s0_16_a_refused_deletion_is_retried_and_a_reassignment_waits_for_no_ans
     assert {broker_id for broker_id, _ in cluster.brokers.held} == {1}
     moved = cluster.data(znodes.topic_path("b"))
     assert moved["partitions"] == {"0": [3, 2]}
-    assert not moved.get("adding_replicas") and not moved.get("removing_replicas"), "complete, not only started"
+    assert not moved.get("adding_replicas") and not moved.get("removing_replicas"), (
+        "the reassignment is complete, not only started"
+    )
     state = cluster.data(znodes.partition_state_path(tp("b-0")))
     assert state["leader"] in (2, 3) and sorted(state["isr"]) == [2, 3]
     told = cluster.told()
@@ -217,4 +219,4 @@ def test_s0_16_a_refused_deletion_is_retried_and_a_reassignment_waits_for_no_ans
     cluster.brokers.release(1)
     cluster.settle()
     deletions = [line for line in cluster.told()[1] if line.startswith("SR b-0") and line.endswith("delete")]
-    assert len(deletions) == 1, "sent after all, once the broker answers"
+    assert len(deletions) == 1, "the request is sent once the broker answers"

@@ -328,7 +328,7 @@ def test_s0_5_today_the_next_request_waits_for_the_answer_and_an_unanswered_one_
     cluster.brokers.unreachable.clear()
     cluster.brokers.silent.add(1)
     cluster.time.run_for(200)
-    assert cluster.told() == {1: ["LAI a-0 1/0 [1] new"]}, "one in flight"
+    assert cluster.told() == {1: ["LAI a-0 1/0 [1] new"]}, "a single request is in flight"
     cluster.brokers.release(1)
     cluster.settle()
     told = cluster.told()[1]

@@ -140,7 +140,9 @@ def test_s1_5_a_killed_controller_is_succeeded_within_a_session_timeout_and_all_
         assert {str(p.topic_partition) for request, _ in answers for p in request.partitions} == partitions
         for _, response in answers:
             assert response.error is ErrorCode.NONE
-            assert set(response.partition_errors.values()) == {ErrorCode.STALE_CONTROLLER_EPOCH}, "nothing new"
+            assert set(response.partition_errors.values()) == {ErrorCode.STALE_CONTROLLER_EPOCH}, (
+                "the repeated partitions are refused as stale"
+            )
     assert [len(cluster[b].changes) for b in (1, 2, 3)] == roles, "no role changed"
     assert [cluster[b].transport.closed for b in (1, 2, 3)] == fetches, "no fetcher was restarted"
     assert cluster.state() == state

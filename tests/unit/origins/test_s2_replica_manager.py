@@ -73,7 +73,9 @@ def test_s2_1_every_operation_on_a_partition_hosted_elsewhere_answers_not_leader
     cluster = BrokerCluster((1, 2))
     cluster.decide(2, 0, (2,), (2,), is_new=True)
     assert set(answers(cluster[ME], TP).values()) == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
-    assert set(answers(cluster[2], TP).values()) == {None, ErrorCode.REPLICA_NOT_AVAILABLE}, "2 is no follower of 2"
+    assert set(answers(cluster[2], TP).values()) == {None, ErrorCode.REPLICA_NOT_AVAILABLE}, (
+        "a broker does not follow itself"
+    )
 
 
 def test_s2_1_every_operation_on_an_offline_partition_answers_a_storage_error_until_it_is_repaired() -> None:
@@ -198,7 +200,7 @@ def test_s2_3_a_topics_counters_of_a_role_are_removed_when_no_partition_has_the_
     cluster.decide(2, 1, (1, 2), (1, 2), tp=OTHER)
     assert following <= topic_series(cluster[ME], TP.topic) and not leading & topic_series(cluster[ME], TP.topic)
     assert (counted.messages_in, counted.bytes_in, counted.replication_bytes_out) == (0, 0, 0)
-    assert traffic.all.messages_in == 2, "the broker's own counters continue"
+    assert traffic.all.messages_in == 2, "the counters of the broker are not reset"
     cluster[2].produce(b"b")
     cluster.until_in_sync(1, 2)
     assert counted.replication_bytes_in

@@ -36,10 +36,10 @@ def test_s3_2_s3_3_one_event_halts_deletions_and_elects_leaders_of_other_partiti
     offline = [c.topic_partition for c in cluster.state_changes if c.to_state == PartitionState.OFFLINE.value]
     assert offline == [tp("led-0")], "only partitions that the dead broker led and that are not being deleted"
     assert cluster.state("led-0") == "3/1 isr [3] ce 1 v1"
-    assert cluster.state("followed-0") == "2/1 isr [2] ce 1 v1", "it only lost an ISR member"
+    assert cluster.state("followed-0") == "2/1 isr [2] ce 1 v1", "this partition only lost an ISR member"
     assert cluster.state("elsewhere-0") == "2/0 isr [2, 3] ce 1 v0"
     causes = {c.cause for c in cluster.state_changes if c.kind is not StateChangeKind.BROKER_DOWN}
-    assert causes == {"session: the broker's registration has ended"}, "all in one event"
+    assert causes == {"session: the broker's registration has ended"}, "one event handles all partitions"
 
 
 def test_s3_7_a_single_replica_that_goes_down_leaves_leader_minus_1_and_leads_again_when_it_returns() -> None:
@@ -117,9 +117,11 @@ def test_s3_8_a_partition_with_one_replica_moves_under_load_and_every_record_arr
     cluster.time.run_for(500)
     load.over = True
     cluster.time.run_for(200)
-    assert before > 10 and len(load.acknowledged) > moved, "writes went on before, during and after"
+    assert before > 10 and len(load.acknowledged) > moved, (
+        "writes were acknowledged before, during and after the failover"
+    )
     retried = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert set(load.refusals) <= retried, "nothing but what a client tries again by itself"
+    assert set(load.refusals) <= retried, "every error is one that a client retries"
     assert len(load.refusals) < 10
     assert cluster[2].values() == load.acknowledged
     # Now the broker may be stopped: nothing is left on it.

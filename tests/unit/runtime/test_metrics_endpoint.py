@@ -79,10 +79,10 @@ def test_a_client_that_resets_its_connection_leaves_nothing_in_the_log(
     threads = threading.active_count()
     for _ in range(5):
         connection = connected(endpoint)
-        eventually(lambda: threading.active_count() > threads, WAIT_S, "it is being served")
+        eventually(lambda: threading.active_count() > threads, WAIT_S, "the request is being served")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
-        eventually(lambda: threading.active_count() <= threads, WAIT_S, "its thread ends")
+        eventually(lambda: threading.active_count() <= threads, WAIT_S, "the thread of the request ends")
     assert is_scraped(endpoint)
     assert capfd.readouterr().err == ""
     assert caplog.records == []

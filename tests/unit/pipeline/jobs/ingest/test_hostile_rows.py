@@ -288,7 +288,7 @@ def test_good_records_between_hostile_ones_arrive(ingested: Any, value_format: s
 def test_a_hostile_record_goes_where_the_document_says(ingested: Any, name: str, value_format: str) -> None:
     said, found = DOCUMENTED[name][value_format], ingested(value_format)
     offsets = found.lines[name]
-    assert bool(offsets) == bool(said), "a cell has words exactly where there are records to test it"
+    assert bool(offsets) == bool(said), "a cell has a text exactly where records test it"
     for offset in offsets:
         if "`" not in said:
             assert offset in found.rows and offset not in found.letters

@@ -92,7 +92,7 @@ def test_an_emptied_broker_holds_nothing_and_the_rest_stays_balanced() -> None:
     plan = solve(model)
     assert plan.broken_rules == [] and not (plan.model.assignment == 3).any()
     held = int((model.assignment == 3).sum())
-    assert plan.moved_replicas < 2 * held, "what is not on that broker mostly stays"
+    assert plan.moved_replicas < 2 * held, "most replicas on other brokers stay"
 
 
 def test_a_bigger_broker_takes_its_bigger_share() -> None:
