@@ -95,7 +95,7 @@ class AdminConnection:
         knows: Callable[[T], bool],
         wait: Wait,
     ) -> T:
-        # A host name may have two addresses of which one is refused: that says less than a failed handshake.
+        # Keep the TLS failure of an address: a later attempt may only say that another IP of the host refused.
         tls_causes: dict[str, str] = {}
 
         def round_of_addresses(left_s: float | None) -> T:

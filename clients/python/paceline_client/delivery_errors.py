@@ -30,7 +30,7 @@ def closed_before(queue: PartitionQueue, batch: ProducerBatch, error: ProducerCl
 
 
 def with_doubt(batch: ProducerBatch, error: PacelineError) -> PacelineError:
-    """Return the error of a batch, not definite if the batch may be in the log."""
+    """Return ``error``, or a copy that is not definite if the batch may be in the log."""
     if not (batch.may_be_in_log and error.definite):
         return error
     unclear = copy(error)  # Other batches may have the same error.

@@ -356,7 +356,7 @@ class Producer:
             raise ProducerClosedError("the producer was created before a fork; create a new producer in this process")
 
     def _be_the_parents(self) -> None:
-        """In a forked child: the sender thread does not exist, and a lock held at the fork is never released."""
+        """Close the producer in a forked child, which has no sender thread; replace locks that may have been held."""
         self._lock = threading.RLock()
         self._space = threading.Condition(self._lock)
         self._closed = True

@@ -9,7 +9,7 @@ from paceline.cli.connection import default_bootstrap
 
 _VARIABLE: Final = "_PACELINE_COMPLETE"
 _ANSWER_MS: Final = 2_000
-"""Longest wait for the names of topics; a shell that waits on Tab looks as if it hung."""
+"""Longest wait for the names of topics; a shell that waits longer on Tab seems to hang."""
 
 
 @click.command()
@@ -30,7 +30,7 @@ def completion(shell: str) -> None:
 
 
 def topic_names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the topics of the cluster that begin with what was typed, none when no cluster answers in time."""
+    """Return the topics of the cluster that begin with ``incomplete``; none when no cluster answers in time."""
     import grpc
 
     from paceline.model.errors import PacelineError

@@ -1,7 +1,6 @@
 """Entry point of the ``paceline`` command.
 
-All other modules are imported after Ctrl-C has a handler: in the first tenth of a second there is nothing to clean up,
-and a traceback from a half-finished import is of no use.
+The handler of Ctrl-C is set before other modules are imported, so that Ctrl-C during the imports prints no traceback.
 """
 
 import os

@@ -44,9 +44,9 @@ def top(
     """Show log end (LEO), high watermark (HW), lag and ISR of partitions.
 
     Lag is the number of records that the slowest follower lacks; it is unknown (-) while the leader does not know the
-    end of a follower, as after its death. behind_ms is the time since the slowest follower was caught up. Partitions
-    with problems come first. A narrow terminal gets fewer columns. Without a terminal each round is printed below the
-    previous round.
+    end of a follower, for example of a dead follower. behind_ms is the time since the slowest follower was caught up.
+    Partitions with problems come first. A narrow terminal gets fewer columns. Without a terminal each round is printed
+    below the previous round.
     """
     wanted = [parse_partition(text) for text in which]
     with reported(output):

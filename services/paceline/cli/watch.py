@@ -113,7 +113,7 @@ def _event_lines(
 
 
 def _is_replica_step(change: StateChange) -> bool:
-    """Whether a replica made a normal transition; a replica that goes offline may thereby have left the ISR."""
+    """Whether a replica made a normal transition; not a change to offline, which may remove it from the ISR."""
     is_step = change.kind is StateChangeKind.TRANSITION and change.replica is not None
     return is_step and change.to_state != _REPLICA_OFFLINE
 

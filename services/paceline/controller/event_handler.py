@@ -93,7 +93,7 @@ class ControllerEventHandler:
         self.is_active = False
         self.cluster_id = ""
         self.active_controller: ActiveController | None = None
-        """The active controller in the knowledge of this process."""
+        """The active controller as last read by this process; None when it knows none."""
 
     def process(self, event: ev.Event) -> Flow[None]:
         """Handle one event. A failed fence makes the controller resign; any other failure ends only the event."""
@@ -375,7 +375,7 @@ class ControllerEventHandler:
         active_epoch = components.context.epoch
         yield from self._read_controller_node()
         if not self.is_active or components.context.epoch != active_epoch:
-            return  # A new term has just read all nodes.
+            return  # A new election has just read all nodes.
         context = components.context
         steps: list[Callable[[], Flow[Any]]] = [
             lambda: on_broker_change(components),
@@ -395,7 +395,7 @@ class ControllerEventHandler:
             except (ControllerMovedError, IllegalStateError, SessionLostError):
                 raise
             except Exception:
-                # The later steps must set their watches: no other event would.
+                # Continue: the later steps must set their watches, because no other event does.
                 LOG.exception("reading ZooKeeper again after a lost watch failed")
 
     def _auto_rebalance(self) -> Flow[None]:

@@ -41,7 +41,7 @@ from paceline.model.errors import (
 )
 
 MAX_BATCH_RECORDS: Final = 200_000
-"""Most records in a batch, so that checking or reading a batch takes tens of milliseconds at most."""
+"""Maximum number of records in a batch, so that checking or reading a batch takes tens of milliseconds at most."""
 
 _CLIENT_BITS: Final = CODEC_BITS | TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
 

@@ -14,13 +14,13 @@ import cramjam
 from paceline.model.errors import CorruptMessageError, MessageTooLargeError, UnsupportedCompressionTypeError
 
 MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
-"""No batch may expand to more than this."""
+"""Maximum size of a decompressed batch."""
 
 MAX_EXPANSION: Final = 1024
-"""A batch that expands to more than a mebibyte may not expand to more than this many times its compressed size."""
+"""Maximum ratio of decompressed to compressed size, for a batch that expands to more than a mebibyte."""
 
 MAX_PARTS: Final = 4_096
-"""Most gzip members or xerial blocks in one batch; each costs microseconds to decode, even when it is empty.
+"""Maximum number of gzip members or xerial blocks in one batch; decoding each takes microseconds, even an empty one.
 
 Clients write one gzip member, and xerial blocks of 32 KiB, of which `MAX_DECOMPRESSED_BYTES` holds 2,048.
 """
@@ -74,7 +74,7 @@ def compress(codec: Codec, data: bytes) -> bytes:
 
 
 def expansion_limit(size: int) -> int:
-    """Return the most bytes to which ``size`` compressed bytes may expand."""
+    """Return the maximum size after decompression for ``size`` compressed bytes."""
     return min(MAX_DECOMPRESSED_BYTES, max(1 << 20, MAX_EXPANSION * size))
 
 

@@ -17,7 +17,7 @@ from paceline.log.checkpoint import DamagedFileError
 
 SESSION_FILE: Final = ".zookeeper_sessions"
 MAX_SESSIONS: Final = 16
-"""Most sessions in the file; sessions of the last few restarts may not have expired yet."""
+"""Maximum number of sessions in the file; sessions of the last few restarts may not have expired yet."""
 
 
 @dataclass(frozen=True, slots=True)

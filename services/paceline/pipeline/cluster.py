@@ -59,7 +59,7 @@ TIMESTAMP: Final = log_service_pb2.OFFSET_SPEC_TIMESTAMP
 _BROKEN_CONNECTION: Final = {grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 
 _Lookup = tuple[str, list[TopicPartition], log_service_pb2.ListOffsetsRequest]
-"""A leader, what it is asked for, and the request."""
+"""A leader's address, the partitions to request from it, and the request."""
 
 _channels: dict[tuple[int, str, TlsFiles | None], ChannelCache] = {}
 _channels_lock = threading.Lock()

@@ -272,9 +272,9 @@ _TLS_ADVICE: Final = (
 
 
 def _tls_advice(said: str) -> str | None:
-    """Return what to do when a TLS setting probably made the connection fail, None for other failures.
+    """Return advice when a TLS setting probably made the connection fail, None for other failures.
 
-    The rest of gRPC's message is left out: addresses and the names of OpenSSL's functions.
+    The advice omits the other parts of gRPC's message: addresses and names of OpenSSL functions.
     """
     if "failed to connect" in said.lower():
         for words, advice in _TLS_ADVICE:

@@ -121,7 +121,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         )
 
     def _reflection(self, method: str, handler: Any) -> Any:
-        """The library's one stream of requests; it answers and measures nothing by itself."""
+        """Wrap the reflection service's stream of requests, which the gRPC library answers."""
 
         async def handle(requests: Any, context: Any) -> AsyncIterator[Any]:
             begin = time.perf_counter()

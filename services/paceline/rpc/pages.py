@@ -16,11 +16,11 @@ from paceline.rpc.convert.common import at_least
 from paceline.v1.metadata_service_pb2 import DescribeTopicsRequest, DescribeTopicsResponse, TopicDescription
 
 PAGE_BYTES: Final = 1024 * 1024
-"""Most bytes of the entries of one page; the first entry is sent whatever its size."""
+"""Maximum number of bytes of the entries of one page; the first entry is sent whatever its size."""
 
 MAX_TOKEN_CHARACTERS: Final = 2_048
 MAX_PAGES: Final = 10_000
-"""Most pages that a client requests of one list."""
+"""Maximum number of pages that a client requests of one list."""
 
 K = TypeVar("K")
 M = TypeVar("M")

@@ -33,15 +33,15 @@ RECEIVE_BUFFER_BYTES: Final = 64 * 1024
 """Bytes of a request that a client may send before the server reads it; HTTP/2 lets each connection send as much."""
 MIN_PING_INTERVAL_MS: Final = 10_000
 MAX_CONNECTIONS: Final = 4_096
-"""Most connections of one listener; a further connection is accepted and closed at once."""
+"""Maximum number of connections of one listener; a further connection is accepted and closed at once."""
 MAX_STREAMS_PER_CONNECTION: Final = 256
-"""Most concurrent calls of one connection; gRPC clients queue further calls until a call ends."""
+"""Maximum number of concurrent calls of one connection; gRPC clients queue further calls until a call ends."""
 MAX_CALLS: Final = 10_000
-"""Most concurrent calls of one listener, including long polls and watches."""
+"""Maximum number of concurrent calls of one listener, including long polls and watches."""
 ROOM_FOR_HEALTH: Final = 1_000
 """Calls above `MAX_CALLS` that gRPC accepts: health checks, which are served, and calls that are throttled."""
 MAX_PENDING_CALLS: Final = MAX_CALLS
-"""Most calls that wait for the event loop.
+"""Maximum number of calls that wait for the event loop.
 
 With gRPC's default of 1,000, further calls would end with CANCELLED and no message while the event loop is busy, for
 example after a restart, when all clients reconnect.

@@ -57,8 +57,7 @@ def die_with_parent() -> None:
 def raise_open_file_limit(wanted: int = 65_536) -> int:
     """Raise the soft limit of open files towards ``wanted``, up to the hard limit, and return it.
 
-    With the usual soft limit of 1,024 log segments alone can use all descriptors, and no connection is accepted any
-    more.
+    The usual soft limit is 1,024. Log segments can use so many descriptors; then no connection is accepted.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -1,4 +1,4 @@
-"""Read the settings of a service from its command line, or do what its other options ask for."""
+"""Read the settings of a service from its command line; handle --help, --version and the other options."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""One flow over a ZooKeeper session of its own, for questions that a process asks before it starts."""
+"""Run a flow over a temporary ZooKeeper session, for reads before a process opens its own session."""
 
 import asyncio
 import time
@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 async def ask_zookeeper(zookeeper: ZooKeeper, scheduler: Scheduler, flow: Flow[T], timeout_ms: int) -> T:
-    """Return the outcome of a flow that is run over a session of its own, before the process has one.
+    """Run a flow over ``zookeeper``, a temporary session, and return its result.
 
     Raises:
         TimeoutError: ZooKeeper was not reached, or did not answer, in time.
-        CoordinationError: ZooKeeper refused.
+        CoordinationError: the flow failed.
     """
     deadline = time.monotonic() + timeout_ms / 1000
     zookeeper.start(_ignore_session, _ignore_watch)
@@ -35,8 +35,8 @@ async def ask_zookeeper(zookeeper: ZooKeeper, scheduler: Scheduler, flow: Flow[T
 
 
 def _ignore_session(_event: SessionEvent) -> None:
-    """The session serves one question."""
+    """Ignore the event: the session serves a single flow."""
 
 
 def _ignore_watch(_event: WatchEvent) -> None:
-    """No watch is set."""
+    """Ignore the event: no watch is set."""

@@ -60,7 +60,7 @@ class LeaderAndIsrHandler:
             [partition for partition, _ in admitted if partition.is_leader],
             [partition.topic_partition for partition, _ in admitted if not partition.is_leader],
         )
-        # Skip refused topics: no later request would drop their settings before a new topic gets the name.
+        # Skip refused topics: nothing would remove their settings before a new topic gets the name.
         manager.topic_configs.want(manager.hosted.among(state.topic_partition.topic for state in request.partitions))
         return ControlResponse(partition_errors=errors, topic_ids=self._ids_not_named(request))
 
@@ -105,7 +105,7 @@ class LeaderAndIsrHandler:
             manager.fetchers.start(following)
 
     def _log(self, partition: Partition, state: LeaderAndIsrPartition, nowhere_else: bool = False) -> PartitionLog:
-        """Return the log; ``nowhere_else`` means that it cannot be in an offline directory."""
+        """Return the log; ``nowhere_else`` means that no offline log directory can have it."""
         manager = self._manager
         config = manager.topic_configs.get(state.topic_partition.topic)
         is_new = state.is_new or nowhere_else

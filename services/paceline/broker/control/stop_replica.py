@@ -60,7 +60,7 @@ class StopReplicaHandler:
         return log is not None and log.topic_id is not None and state.topic_id not in (None, log.topic_id)
 
     def _check(self, state: StopReplicaPartition) -> ErrorCode:
-        """Return why a replica may not be stopped: it is Offline, or it has a later leader epoch."""
+        """Return an error if the replica may not be stopped: it is Offline, or it has a later leader epoch."""
         manager = self._manager
         gone_with_log = state.delete_partition and manager.damaged_logs.is_offline(state.topic_partition)
         if state.topic_partition in manager.offline and not gone_with_log:
@@ -92,7 +92,7 @@ class StopReplicaHandler:
         return ErrorCode.NONE
 
     def _make_deletions_durable(self, logs: dict[TopicPartition, PartitionLog], errors: Errors) -> None:
-        """Sync all deletions at once: after the answer a controller never repeats them."""
+        """Sync all deletions together before the answer: a controller does not repeat an acknowledged deletion."""
         if not logs:
             return
         self._manager.logs.sync_deletions()

@@ -33,7 +33,7 @@ class FetchState:
         self.delay_ms: float | None = None
         """Latest delay after a transient error; the next delay is twice as long."""
         self.sent_offset: int | None = None
-        """Offset in the latest request with the partition; None before."""
+        """Offset in the latest request with the partition; None before the first request."""
         self.sent_log_start_offset = -1
         self.take_position(log)
 

@@ -113,7 +113,7 @@ class IsrUpdates:
         if late:
             self._propose(tuple(broker_id for broker_id in partition.isr if broker_id not in late), ())
         elif self._host.in_contact() and not partition.is_leadership_proved:
-            # A member that is cut off from this leader alone neither fetches nor leaves the ISR while it lacks nothing.
+            # A member cut off only from this leader does not fetch, and stays in the ISR while it lacks no record.
             # The unchanged ISR is written: the write succeeds only if ZooKeeper still has this leadership.
             self._propose(partition.isr, (), "to prove the leadership")
 

@@ -344,7 +344,7 @@ def _drop(_results: list[ProduceResult]) -> None:
 
 
 def _pass_batches_without_records(wanted: FetchRequest, response: FetchResponse, answer: pb.FetchResponse) -> bool:
-    """Move the positions of a fetch behind batches that were decoded to no record; return whether any moved."""
+    """Advance the positions of a fetch past batches that decode to no record; return whether a position changed."""
     positions = {one.topic_partition: one for one in wanted.partitions}
     passed = False
     for result, message in zip(response.results, answer.partitions, strict=True):

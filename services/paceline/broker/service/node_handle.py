@@ -1,4 +1,4 @@
-"""Access to the broker's node for servicers, which answer before it exists, and the addresses of a listener."""
+"""`NodeHandle` gives servicers the broker's node once it exists; `Listener` looks up the addresses of a listener."""
 
 from typing import Final
 

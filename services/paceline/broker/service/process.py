@@ -55,7 +55,7 @@ _REFRESH_S: Final = 1.0
 _STOP_GRACE_S: Final = 1.0
 _GC_YOUNG_OBJECTS: Final = 20_000
 """Allocations between two garbage collections. Hosted partitions are many objects without cycles; with Python's default
-of 700 a control request of ten thousand partitions would scan them again and again."""
+of 700 a control request of ten thousand partitions would scan them many times."""
 
 
 class BrokerProcess(NodeProcess):

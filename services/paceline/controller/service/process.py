@@ -1,8 +1,8 @@
 """The controller process: order of start and stop.
 
-Start: bind ports, open the ZooKeeper session, take part in elections, report SERVING; a standby is as healthy as the
-active controller. Stop: report NOT_SERVING, resign and close the session, so that the next controller takes over at
-once, then let running calls finish within a grace period.
+Start: bind ports, open the ZooKeeper session, take part in elections, report SERVING, also as a standby. Stop: report
+NOT_SERVING, resign and close the session, so that the next controller takes over immediately, then let running calls
+finish within a grace period.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _STOP_GRACE_S: Final = 1.0
 _STOP_LIMIT_S: Final = 15.0
 _GC_YOUNG_OBJECTS: Final = 200_000
 """Allocations between two garbage collections. The context is large and has no cycles; with Python's default of 700 an
-election of ten thousand partitions would scan it again and again."""
+election of ten thousand partitions would scan it many times."""
 
 
 class ControllerProcess(NodeProcess):
@@ -131,7 +131,7 @@ class ControllerProcess(NodeProcess):
     def _check_cluster_id(self, known: str) -> str:
         """Return the cluster id; a cluster id that differs from ``known`` ends the process.
 
-        It means that ZooKeeper was wiped or replaced.
+        Another id means that ZooKeeper was wiped or replaced.
         """
         found = self._node.describe_cluster().cluster_id if self._node is not None else ""
         if known and found != known:

@@ -32,11 +32,11 @@ class TakeoverKind(Enum):
     """How a new controller obtained the partition states."""
 
     WARM = "warm"
-    """From its copy, which had reached the journal's sequence."""
+    """From its copy, which had the journal's sequence."""
     BEHIND = "behind"
-    """From its copy; the partitions listed in the journal were read."""
+    """From its copy; the partitions that the journal lists as changed since then were read."""
     COLD = "cold"
-    """All were read from ZooKeeper."""
+    """From ZooKeeper: all states were read."""
 
 
 @dataclass(frozen=True, slots=True)

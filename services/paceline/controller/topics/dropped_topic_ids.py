@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 
 def note_log_topic_ids(components: ControllerComponents, event: LeaderAndIsrResponseReceived) -> Flow[None]:
-    """Store the ids of logs from an answer to LeaderAndIsr, and restore the ids of topics that are now complete."""
+    """Store the ids of logs from an answer to LeaderAndIsr, and restore the id of each topic that is now certain."""
     context = components.context
     topics: set[str] = set()
     for partition in event.request.partitions:

@@ -48,7 +48,7 @@ from paceline.coordination.znodes.paths import parent_paths
 LOG = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 1_000
-"""Most requests in flight.
+"""Maximum number of requests in flight.
 
 More would not be faster. The outcome of a request that still waits in this class is certain after a connection loss.
 """

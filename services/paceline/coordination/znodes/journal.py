@@ -1,9 +1,12 @@
 """Content of ``/controller_journal``: the partitions written by the active controller's latest multis.
 
-``{"version":1,"sequence":21474836491,"since":21474836489,"batches":[{"sequence":21474836490,"partitions":{"t":[0,3]}},
-{"sequence":21474836491,"partitions":{"u":[7]}}]}``: a process that has every partition state as of sequence ``since``,
-or of a later sequence, has all as of ``sequence`` after it has read the partitions of later batches. When the list is
-too long, ``since`` equals ``sequence`` and there are no batches: a process that is behind reads all states.
+Example: ``{"version":1,"sequence":21474836491,"since":21474836489,"batches":[{"sequence":21474836490,
+"partitions":{"t":[0,3]}},{"sequence":21474836491,"partitions":{"u":[7]}}]}``.
+
+Each multi that writes partition states increments the sequence. A controller with a copy of all states as of sequence
+S, not below ``since``, reads the partitions of the batches after S; then its copy is as of ``sequence``. The list is
+limited in bytes: the oldest batches are dropped, which raises ``since``, and a controller whose copy is older than
+``since`` reads all states.
 
 Source: docs/protocol/zookeeper.md#controller-journal.
 """

@@ -18,7 +18,7 @@ LOCKSTEP_MIN_BATCHES: Final = 32
 FIRST_LOOK: Final = 16
 """Records between two checks for a run of equal records; the interval doubles after each check without success."""
 EQUAL_BEFORE_RUN: Final = 4
-"""Number of equal records in a row after which the scan looks for more of them at once."""
+"""Number of consecutive records of equal size after which the scan searches for the end of their run."""
 RECORD_MIN_BYTES: Final = 7
 """Length, attributes, timestamp delta, offset delta, two lengths and the header count take a byte each."""
 

@@ -17,12 +17,12 @@ from paceline.model.protobuf_wire import FIXED32, FIXED64, GROUP_BEGIN, GROUP_EN
 from paceline.rpc.convert.common import MAX_CLIENT_PARTITIONS, MAX_INTERNAL_PARTITIONS
 
 MAX_SINGLE_FIELDS: Final = 256
-"""Most fields of a message besides its long list; a request of Paceline has a dozen, a newer peer may send more."""
+"""Maximum number of fields of a message besides its long list. Requests have a dozen, a newer peer may send more."""
 MAX_CLIENT_FIELDS: Final = 2 * MAX_CLIENT_PARTITIONS + MAX_SINGLE_FIELDS
-"""Most fields of a client's request, which has at most two long lists."""
+"""Maximum number of fields of a client's request, which has at most two long lists."""
 MAX_INTERNAL_FIELDS: Final = 2 * MAX_INTERNAL_PARTITIONS + MAX_SINGLE_FIELDS
 MAX_ELEMENTS: Final = 400_000
-"""Most elements in all lists of a client's request; each sub-message counts as one element.
+"""Maximum number of elements in all lists of a client's request; each sub-message counts as one element.
 
 This is enough for the largest number of records in a list (`convert.common.MAX_RECORDS`) with one header each.
 """

@@ -15,7 +15,8 @@ from paceline.model.errors import ThrottledError
 
 RECEIVED_AT_ONCE: Final = 8
 SLOW_SENDERS: Final = 24
-"""Most slow senders. (`RECEIVED_AT_ONCE` + `SLOW_SENDERS`) * the largest request limits the memory for receiving."""
+"""Maximum number of slow senders. The memory for receiving is limited to (`RECEIVED_AT_ONCE` + `SLOW_SENDERS`) times
+the largest request."""
 SLOW_AFTER_S: Final = 0.25
 LONGEST_RECEIPT_S: Final = 30.0
 LONGEST_WAIT_S: Final = 10.0

@@ -13,11 +13,11 @@ from paceline.model.replica_fetch import EpochEnd
 from paceline.v1 import log_service_pb2
 
 MAX_CLIENT_PARTITIONS: Final = 10_000
-"""Most partitions in a client's request."""
+"""Maximum number of partitions in a client's request."""
 MAX_INTERNAL_PARTITIONS: Final = 200_000
-"""Most partitions in a request between brokers and controllers."""
+"""Maximum number of partitions in a request between brokers and controllers."""
 MAX_RECORDS: Final = 200_000
-"""Most structured records in a produce request."""
+"""Maximum number of structured records in a produce request."""
 MAX_REPLICAS: Final = 1_000
 MAX_BROKERS: Final = 100_000
 TOPIC_ID_LENGTH: Final = 22

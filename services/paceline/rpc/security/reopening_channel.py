@@ -11,7 +11,7 @@ from typing import Any, Final
 from paceline.rpc.security.credentials import Certificates, TlsCredentials
 
 _KEPT: Final = 8
-"""Most old connections that stay open for their calls in progress; beyond this number the oldest is closed."""
+"""Maximum number of old connections kept open for their calls in progress; then the oldest is closed."""
 
 
 class ReopeningChannel:

@@ -13,7 +13,7 @@ from paceline.model.event_ring import EventRing
 from paceline.model.state_change import StateChange
 
 MAX_WATCHERS: Final = 1_000
-"""Most concurrent watch streams and long polls; further ones are throttled."""
+"""Maximum number of concurrent watch streams and long polls; further watches are throttled."""
 _BURST_S: Final = 0.02
 
 

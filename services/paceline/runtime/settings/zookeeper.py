@@ -1,7 +1,7 @@
 """``zookeeper.connect``: ``host:port,host:port/chroot``, with the chroot once, at the end.
 
-What ZooKeeper's client makes of a mistake here is a traceback, or a start that waits for ever without a word: no path
-is legal below a chroot that is not. So mistakes are found before.
+A mistake in this setting makes the ZooKeeper client raise an obscure error, or wait forever without a message, because
+every path below an invalid chroot is invalid. So the setting is checked before the client is created.
 """
 
 import re
@@ -11,7 +11,7 @@ _NOT_IN_A_NAME = re.compile("[,\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 
 def zookeeper_problems(connect: str) -> list[str]:
-    """Return what is wrong with the setting, a line each."""
+    """Return the errors in the setting, one line each."""
     servers, _, chroot = connect.partition("/")
     problems = []
     for server in servers.split(","):

@@ -1,7 +1,7 @@
-"""Delta tables through delta-rs. Progress is stored as one application transaction per source, which checkpoints keep.
+"""Delta tables through delta-rs. Progress is an application transaction per source, which Delta's checkpoints retain.
 
-delta-rs accepts a repeated application transaction, so commits do not use its retries: a commit fails when the table
-has changed since it was loaded, and the progress is then compared.
+delta-rs accepts the same application transaction twice. Its retries are therefore switched off: a commit fails when
+the table has changed since it was loaded, and `DeltaLakeTable.commit` then compares the progress.
 """
 
 import json

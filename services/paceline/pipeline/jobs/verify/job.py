@@ -32,7 +32,7 @@ class VerifyConfig:
     """Topic names; empty means all topics that are not compacted."""
     max_tasks: int = 8
     tls: TlsFiles | None = None
-    """Certificate files, at the same paths wherever tasks run; None: those that the driver's environment names."""
+    """Certificate files, at the same paths on driver and executors; None: the files in the driver's environment."""
 
 
 def run(spark: Any, config: VerifyConfig, listener: JobListener | None = None) -> JobResult:
