@@ -18,7 +18,7 @@ _SHRUNK_AT_MOST = 5
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what is asked for; return the exit code: 0 when nothing was violated."""
+    """Run the command; return the exit code: 0 when no invariant was violated."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=1, help="the first of them")
@@ -53,7 +53,7 @@ def replay(seed: int, with_shrinking: bool = True, wild: bool = False) -> int:
 
 
 def run_many(seeds: Iterable[int], jobs: int, keep_going: bool, with_shrinking: bool, wild: bool = False) -> int:
-    """Run seeds, say how it goes, and close with one line."""
+    """Run seeds, report progress, and close with a summary line."""
     begin = last = time.monotonic()
     failed: list[RunResult] = []
     exercised = dict.fromkeys(INVARIANTS, 0)
@@ -86,12 +86,12 @@ def run_many(seeds: Iterable[int], jobs: int, keep_going: bool, with_shrinking: 
 
 
 def results_of(seeds: Iterable[int], jobs: int, wild: bool = False) -> Iterator[RunResult]:
-    """Yield results as they come, from ``jobs`` processes."""
+    """Yield results in the order of completion, from ``jobs`` processes."""
     run = partial(run_seed, wild=wild)
     if jobs <= 1:
         yield from map(run, seeds)
         return
-    # Processes of their own, not forks: a fork would copy whatever threads the parent has.
+    # Spawned processes, not forks: a fork would copy the locks of the parent's other threads.
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         yield from pool.imap_unordered(run, seeds, chunksize=2)
 

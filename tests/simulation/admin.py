@@ -1,4 +1,4 @@
-"""A client that asks controllers: creates, deletes and moves topics, and asks again until it has its way."""
+"""An admin client: creates, deletes and reassigns topics, and retries until the cluster has the wanted state."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -42,23 +42,23 @@ class Admin(Client):
     def __init__(self, cluster: "SimulatedCluster") -> None:
         super().__init__(cluster, "admin")
         self.wanted: dict[str, int] = {}
-        """Topics that have to exist, with their number of partitions."""
+        """Topics that must exist, with their number of partitions."""
         self._doomed: dict[str, None] = {}
-        """Topic ids whose deletion is wanted."""
+        """Ids of topics that must be deleted."""
 
     @property
     def is_done(self) -> bool:
-        """Whether everything wanted is so."""
+        """Whether the cluster has the wanted topics."""
         topic_ids = self.cluster.checks.records.topic_ids
         return not self._doomed and all(topic in topic_ids for topic in self.wanted)
 
     def create(self, topic: str, partitions: int) -> None:
-        """Create a topic, sooner or later."""
+        """Create a topic; retry until it exists."""
         self.wanted[topic] = partitions
         self._create(topic)
 
     def recreate(self, topic: str) -> None:
-        """Delete a topic and create another one of the same name."""
+        """Delete a topic and create another topic with the same name."""
         topic_id = self.cluster.checks.records.topic_ids.get(topic)
         if topic_id is None or topic_id in self._doomed:
             return
@@ -68,14 +68,14 @@ class Admin(Client):
         self._delete(topic, topic_id)
 
     def reassign(self, topic_partition: TopicPartition, replicas: tuple[int, ...] | None) -> None:
-        """Ask once for a partition to move; None cancels."""
+        """Send one request to reassign a partition; None cancels."""
         self._ask(
             lambda life, reply: start_reassignments(life.node, {topic_partition: replicas}, reply),
             self._told(f"moving {topic_partition} to {replicas}"),
         )
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Ask once for a topic to have so many partitions."""
+        """Send one request to increase the number of partitions of a topic."""
         new = [NewPartitions(topic, partitions)]
         self._ask(
             lambda life, reply: life.node.ask(CreatePartitions(tuple(new), _TIMEOUT_MS, False, reply=reply)),
@@ -83,7 +83,7 @@ class Admin(Client):
         )
 
     def elect(self, election: ElectionType, topic_partitions: list[TopicPartition] | None) -> None:
-        """Ask once for leaders; None means wherever one is needed."""
+        """Send one request for elections; None means all partitions that need an election."""
         self._ask(
             lambda life, reply: life.node.ask(
                 ElectLeaders(
@@ -98,7 +98,7 @@ class Admin(Client):
         )
 
     def configure(self, topic: str, overrides: dict[str, str]) -> None:
-        """Ask once for settings of a topic."""
+        """Send one request to change the settings of a topic."""
         changes = tuple(ConfigChange(key, ConfigOperation.SET, value) for key, value in sorted(overrides.items()))
         alteration = ConfigAlteration(ConfigResource(ResourceType.TOPIC, topic), changes)
         self._ask(
@@ -107,7 +107,7 @@ class Admin(Client):
         )
 
     def delete_records(self, query: DeleteRecordsQuery, broker_id: int) -> None:
-        """Ask a broker once to delete what lies below an offset, and read there when it says that it has."""
+        """Send one DeleteRecords request to a broker; after its success, fetch below the offset."""
         name = f"broker-{broker_id}"
         checks = self.cluster.checks
 
@@ -135,7 +135,7 @@ class Admin(Client):
         self.cluster.network.call(self.peer, name, handle, _TIMEOUT_MS + 500, answered)
 
     def _read(self, query: DeleteRecordsQuery, position: int, name: str) -> None:
-        """Ask for an offset that was deleted."""
+        """Fetch at a deleted offset."""
         partitions = [FetchPartition(query.topic_partition, query.topic_id, position, 1_000)]
         request = FetchRequest(0, 1, 1_000, Isolation.READ_UNCOMMITTED, partitions)
 
@@ -183,7 +183,7 @@ class Admin(Client):
 
         def ask(life: "ControllerLife", reply: Callable[[Any], None]) -> None:
             if topic_ids.get(topic, topic_id) != topic_id:
-                # A copy of the request that comes late deletes the next topic of the name, for it says a name alone.
+                # The request has only the topic's name: a delayed copy would delete a later topic with that name.
                 self.recreate(topic)
             life.node.ask(DeleteTopics((topic,), _TIMEOUT_MS, reply=reply))
 

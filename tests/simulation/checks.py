@@ -1,4 +1,4 @@
-"""Everything that watches a run: one object the cluster tells what happens, and the verdicts that follow from it."""
+"""`Checks`: receives every event of a run from the cluster, passes it to the checks, and holds the verdicts."""
 
 import traceback
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class BrokerLogWatcher:
-    """Hears of the logs of one life of one broker."""
+    """Passes events of the logs of one broker process to the checks."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class BrokerLogWatcher:
 
 
 class Checks:
-    """The door to all checks."""
+    """Entry point of all checks."""
 
     def __init__(self, cluster: "SimulatedCluster") -> None:
         self._cluster = cluster
@@ -115,7 +115,7 @@ class Checks:
         self.cuts = CutChecks(cluster, self.verdicts, self.records, self.history)
         self.deletions = DeletionChecks(self.verdicts, self.records)
         self.dead_topic_ids: dict[str, None] = {}
-        """Topics whose deletion was asked for; clients do not go back to them."""
+        """Ids of topics whose deletion was requested; clients ignore metadata with these ids."""
 
     # Operators
 
@@ -195,7 +195,7 @@ class Checks:
     # Failures
 
     def expected_error(self, name: str, error: Exception) -> Exception:
-        """Return the error as the answer to a call; an error of another class is a failure."""
+        """Return ``error`` if it is an expected answer to a call; an error of another class fails the run."""
         if not isinstance(error, PacelineError):
             self.unexpected(name, error)
         elif isinstance(error, ControlRequestDeferredError):
@@ -203,7 +203,7 @@ class Checks:
         return error
 
     def unexpected(self, name: str, error: BaseException) -> None:
-        """A callback has raised."""
+        """Record an exception raised by a callback, which fails the run."""
         frames = traceback.extract_tb(error.__traceback__)
         where = " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in reversed(frames[-4:]))
         self._cluster.note(name, f"fails: {error!r}")
@@ -217,7 +217,7 @@ class Checks:
 
     def produce_answered(self, life: "BrokerLife", send: Send, result: ProduceResult) -> None:
         self.clients.produce_answered(life, send, result)
-        # An acknowledgement by the whole ISR needs no proof, NOT_LEADER and the like are no leader's answers.
+        # An acknowledgement with acks=all needs no proof of leadership; most errors are not answers of a leader.
         is_terminal = result.failure is not None and result.failure.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if is_terminal or (result.failure is None and send.acks is not RequiredAcks.ALL):
             send.told_by_deposed = self.deposed.answered(life, send.topic_partition, send.topic_id)

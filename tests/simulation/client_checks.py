@@ -1,4 +1,4 @@
-"""Answers to clients, compared with the logs."""
+"""Compare answers to clients with the logs."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ClientChecks:
-    """C1 to C11, and R7 for what was acknowledged."""
+    """C1 to C11, and R7 for acknowledged records."""
 
     def __init__(self, verdicts: Verdicts, records: PartitionRecords, history: History) -> None:
         self._verdicts = verdicts
@@ -26,7 +26,7 @@ class ClientChecks:
     # During the run
 
     def produce_answered(self, life: "BrokerLife", send: Send, result: ProduceResult) -> None:
-        """A broker answers a produce request."""
+        """Check a broker's response to a produce request."""
         if result.failure is not None and result.failure.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             self._is_no_repetition(life, send)
         if result.failure is not None or send.acks is not RequiredAcks.ALL:
@@ -48,7 +48,7 @@ class ClientChecks:
             )
 
     def _is_no_repetition(self, life: "BrokerLife", send: Send) -> None:
-        """Check that a sequence that is refused is not the one of a batch among the producer's last five."""
+        """Check that a refused sequence is not the sequence of one of the producer's last five batches."""
         log = life.logs.get(send.topic_partition)
         if not isinstance(log, ObservedLog) or log.topic_id != send.topic_id:
             return
@@ -64,7 +64,7 @@ class ClientChecks:
             self._verdicts.fail("C11", f"{life.name} refuses {send.client}'s {send.sequence}, which its log has")
 
     def fetch_answered(self, life: "BrokerLife", reading: Reading, position: int, result: FetchResult) -> None:
-        """A broker answers a reader."""
+        """Check a broker's response to a reader's fetch."""
         if result.failure is not None:
             return
         record = self._records.get(reading.topic_id, reading.topic_partition)
@@ -83,23 +83,23 @@ class ClientChecks:
             self._verdicts.fail("C9", f"{record}: {life.name} tells {result.high_watermark}, committed is {record.thw}")
 
     def polled(self, reading: Reading, position: int, poll: Poll) -> None:
-        """A reader got a batch."""
+        """Check that a batch received by a reader continues at its position."""
         self._verdicts.exercise("C7")
-        # A log may start, or a loss have ended, within a batch; a reader gets the whole of it.
+        # A log may start, or a truncation have ended, within a batch; the reader then receives the whole batch.
         record = self._records.get(reading.topic_id, reading.topic_partition)
         across = poll.base < position < poll.end and (record.voided or position <= record.asked_start)
         if poll.base != position and not across:
             self._verdicts.fail("C7", f"{reading.client} {reading.topic_partition}: {poll.base} after {position}")
 
     def out_of_range(self, reading: Reading, position: int, message: str) -> None:
-        """Check an answer that a reader's position does not exist."""
+        """Check an OFFSET_OUT_OF_RANGE response to a reader."""
         record = self._records.get(reading.topic_id, reading.topic_partition)
         excused = record.voided or record.deleted or reading.told_by_deposed
         if not excused and position >= record.asked_start:
             self._verdicts.fail("C9", f"{record}: {reading.client} at {position} is out of range: {message}")
 
     def end_told(self, reading: Reading, offset: int) -> None:
-        """A client learnt the end offset."""
+        """Check that the end offset that a client receives does not decrease."""
         record = self._records.get(reading.topic_id, reading.topic_partition)
         self._verdicts.exercise("C10")
         if offset < reading.latest and not record.voided and not reading.end_by_deposed:
@@ -107,7 +107,7 @@ class ClientChecks:
         reading.latest = max(reading.latest, offset)
 
     def out_of_order(self, send: Send, message: str) -> None:
-        """Check an answer that a producer's sequence does not continue."""
+        """Check an OUT_OF_ORDER_SEQUENCE_NUMBER response to a producer."""
         record = self._records.get(send.topic_id, send.topic_partition)
         self._verdicts.exercise("C11")
         if not record.voided and not record.deleted and not send.told_by_deposed:
@@ -116,7 +116,7 @@ class ClientChecks:
     # At the end
 
     def finish(self, record: PartitionRecord, leader: ObservedLog, in_sync: list[ObservedLog]) -> None:
-        """Compare what clients know of a partition with the final logs."""
+        """Compare the answers to clients about a partition with the final logs."""
         sends = [
             send
             for send in self._history.sends
@@ -215,7 +215,7 @@ class ClientChecks:
             if send is None or send.producer_id < 0:
                 continue
             self._verdicts.exercise("C11")
-            # What came before may have been deleted.
+            # Earlier batches of the producer may have been deleted.
             expected = following.get(send.producer_id, send.sequence if record.asked_start else 0)
             if send.sequence != expected and not record.voided:
                 self._verdicts.fail("C11", f"{record}: {send.client} has {send.sequence} at {base}, not {expected}")

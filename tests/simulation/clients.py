@@ -1,6 +1,6 @@
 """Producers and readers, each a separate process on the simulated network; they record the answers.
 
-They know the cluster as any client does: by asking some broker for its metadata, and by the hints in refusals.
+Like real clients they know the cluster only from metadata requests to random brokers and from leader hints in errors.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ ERROR_CLASSES: dict[ErrorCode, type[PacelineError]] = {
 
 
 class Client:
-    """One client process: where leaders are, as far as it knows."""
+    """A client process with its cached metadata."""
 
     def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
         self.cluster = cluster
@@ -64,25 +64,25 @@ class Client:
         self.partition_counts: dict[str, int] = {}
         """Partitions of each topic, with or without a leader."""
         self.followed: dict[TopicPartition, None] = {}
-        """Partitions that are sent to or read from."""
+        """Partitions that this client writes to or reads from."""
         self.stopped = False
         self._asking = False
 
     def stop(self) -> None:
-        """Begin nothing new."""
+        """Start no further requests."""
         self.stopped = True
 
     def look_around(self) -> None:
-        """Ask for metadata, again and again: partitions come and go."""
+        """Refresh the metadata periodically, because partitions are created and deleted."""
         if not self.stopped:
             self.refresh()
             self.scheduler.call_later(_LOOK_AROUND_MS * self.chance.uniform(0.8, 1.2), self.look_around)
 
     def follow(self, topic_partition: TopicPartition) -> None:
-        """A partition has come up."""
+        """Start using a new partition."""
 
     def refresh(self) -> None:
-        """Ask some broker for metadata, unless an answer is awaited."""
+        """Request metadata from a random broker, unless a request is in flight."""
         if self._asking:
             return
         self._asking = True
@@ -128,36 +128,36 @@ class Client:
             del self.leaders[topic_partition]
 
     def learn(self, topic_partition: TopicPartition, leader: int, leader_epoch: int) -> None:
-        """Believe the latest answer, as a client of a few lines does, also where an earlier one had a newer epoch."""
+        """Store the leader of the latest answer, like a simple client, even if an earlier answer had a newer epoch."""
         if leader >= 0:
             self.leaders[topic_partition] = (leader, leader_epoch)
 
     def refused(self, topic_partition: TopicPartition, failure: PartitionFailure | None) -> None:
-        """A leader refused: follow its hint, or ask around."""
+        """Handle an error of a leader: use its hint, and refresh the metadata."""
         if failure is not None and failure.leader is not None and self._concerns(topic_partition, failure.leader):
             self.learn(topic_partition, failure.leader.leader_id, failure.leader.leader_epoch)
         self.refresh()
 
     def _concerns(self, topic_partition: TopicPartition, hint: LeaderHint) -> bool:
-        """Whether a hint speaks of the topic that is known here by that name."""
+        """Whether a leader hint is about the cached topic id, not another topic with the same name."""
         return hint.topic_id in (None, self.topic_ids.get(topic_partition.topic))
 
 
 class Producer(Client):
-    """Sends batches, one at a time per partition; with acks=all idempotent, repeating until it is told the outcome."""
+    """Sends batches, one at a time per partition; with acks=all idempotent, with retries until the outcome is known."""
 
     def __init__(self, cluster: "SimulatedCluster", name: str, acks: RequiredAcks) -> None:
         super().__init__(cluster, name)
         self._acks = acks
         self._idempotent = acks is RequiredAcks.ALL
         self._fenced = self.chance.random() < 0.5
-        """Whether its requests carry the leader epoch it knows."""
+        """Whether its requests contain the leader epoch in its metadata."""
         self._producer_id: int | None = None if self._idempotent else -1
         self._sequences: dict[tuple[str, int], int] = {}
         self._made = 0
         self.open: dict[TopicPartition, Send] = {}
         self.succeeded: dict[TopicPartition, int] = {}
-        """When, in microseconds, the last send that succeeded was begun."""
+        """Start of the last successful send, in microseconds."""
 
     def start(self) -> None:
         """Begin sending."""
@@ -166,7 +166,7 @@ class Producer(Client):
         self.look_around()
 
     def follow(self, topic_partition: TopicPartition) -> None:
-        """Send to a partition, too."""
+        """Start sending to a partition."""
         self._later(topic_partition)
 
     def _ask_for_id(self) -> None:
@@ -278,7 +278,7 @@ class Producer(Client):
                 nonlocal refused
                 self.cluster.checks.produce_answered(life, send, results[0])
                 refused += results[0].failure is not None
-                # A connection delivers a request once: a refusal counts only when both copies were refused.
+                # A connection delivers a request once: an error counts only when both copies of the request failed.
                 if results[0].failure is None or refused == copies:
                     reply(results)
 
@@ -301,14 +301,14 @@ class Producer(Client):
             self._end(send, Outcome.OK, f"at {send.offset} by {leader}")
             return
         kind = ERROR_CLASSES.get(failure.code, PacelineError)
-        # Without acks=all nothing follows the append that could make a leader answer this.
+        # Without acks=all these errors are returned only before the append: see _AFTER_APPEND_WITH_ACKS_ALL.
         only_before_append = send.acks is not RequiredAcks.ALL and failure.code in _AFTER_APPEND_WITH_ACKS_ALL
         send.in_doubt = send.in_doubt or not (kind.definite or only_before_append)
         self.refused(send.topic_partition, failure)
         if failure.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             self.cluster.checks.out_of_order(send, failure.message)
             self._ask_for_id()
-        # Its own metadata are old: an answer that changed nothing.
+        # FENCED_LEADER_EPOCH only means that the client's metadata are old; the broker wrote no record.
         self._failed(send, kind.retriable or kind is FencedLeaderEpochError, failure.code.name)
 
     def _failed(self, send: Send, retriable: bool, why: str) -> None:
@@ -316,7 +316,7 @@ class Producer(Client):
             self._again(send)
             return
         if send.in_doubt and send.producer_id >= 0 and send.producer_id == self._producer_id:
-            # An earlier attempt may be in the log or not, so the next sequence is unknown: begin with another id.
+            # An earlier attempt may be in the log, so the next sequence is unknown: continue with a new producer id.
             self._ask_for_id()
         self._end(send, Outcome.UNKNOWN if send.in_doubt else Outcome.FAIL, why)
 
@@ -339,26 +339,26 @@ class Producer(Client):
 
 
 class Reader(Client):
-    """Reads partitions from the start, and asks for their end now and then; with a rack from followers there."""
+    """Reads partitions from the start and sometimes requests end offsets; with a rack it reads from followers there."""
 
     def __init__(self, cluster: "SimulatedCluster", name: str, rack: str = "") -> None:
         super().__init__(cluster, name)
         self._rack = rack
         self._nearest: dict[TopicPartition, tuple[int, int]] = {}
-        """Follower to read from, and in which leader epoch that was said."""
+        """Follower to read from, and the leader epoch of the response that named it."""
         self._fenced = self.chance.random() < 0.5
-        """Whether its requests carry the leader epoch it knows."""
+        """Whether its requests contain the leader epoch in its metadata."""
         self._readings: dict[TopicPartition, Reading] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._starts: dict[str, dict[TopicPartition, int]] = {}
-        """Where the next reading begins, by topic id, as a leader said that refused a position."""
+        """Start of the next reading by topic id, from the log start in an OFFSET_OUT_OF_RANGE response."""
 
     def start(self) -> None:
         """Begin reading."""
         self.look_around()
 
     def follow(self, topic_partition: TopicPartition) -> None:
-        """Read a partition, too."""
+        """Start reading a partition."""
         self._later(topic_partition)
 
     def _later(self, topic_partition: TopicPartition) -> None:
@@ -432,7 +432,7 @@ class Reader(Client):
         if result.failure is not None:
             self.refused(topic_partition, result.failure)
             if self._nearest.pop(topic_partition, None) is not None:
-                return  # The leader knows better, whatever it was.
+                return  # After any error of a follower, ask the leader.
             if result.failure.code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 self.cluster.checks.out_of_range(reading, position, result.failure.message)
                 self._readings.pop(topic_partition)

@@ -1,4 +1,4 @@
-"""A whole cluster in one thread: machines, ZooKeeper, network, clients, and the checks that watch them."""
+"""A whole cluster in one thread: machines, ZooKeeper, network, clients and checks."""
 
 from collections.abc import Callable
 
@@ -32,20 +32,20 @@ class SimulatedCluster:
         self._by_name = {machine.name: machine for machine in self.machines}
 
     def start(self) -> None:
-        """Start every machine, one shortly after the other."""
+        """Start every machine, with short pauses between them."""
         chance = self.world.chance("start")
         for machine in self._by_name.values():
             self.world.after(chance.randint(0, 300_000), machine.start)
 
     def note(self, who: str, what: str) -> None:
-        """Write a line of the timeline; every line counts for the digest."""
+        """Add a line to the timeline; every line is part of the digest."""
         self.world.note(f"{who} {what}")
         if self._tell is not None:
             self._tell(f"{self.world.now_us / 1_000_000:10.6f}  {who:<18} {what}")
 
     @property
     def is_told(self) -> bool:
-        """Whether the timeline is printed; lines that are expensive to build are written only then."""
+        """Whether the timeline is printed; otherwise callers need not build expensive lines."""
         return self._tell is not None
 
     def machine(self, name: str) -> BrokerMachine | ControllerMachine:
@@ -65,11 +65,11 @@ class SimulatedCluster:
         return life if isinstance(life, ControllerLife) else None
 
     def running_brokers(self) -> list[BrokerLife]:
-        """Brokers whose process runs, paused ones included."""
+        """Return the brokers with a running process, including paused processes."""
         return [machine.life for machine in self.brokers.values() if machine.life is not None]
 
     def running_controllers(self) -> list[ControllerLife]:
-        """Controllers whose process runs, paused ones included."""
+        """Return the controllers with a running process, including paused processes."""
         return [machine.life for machine in self.controllers.values() if machine.life is not None]
 
     def active_controller(self) -> ControllerLife | None:

@@ -1,7 +1,7 @@
 """R22: a compacted log keeps the last record of each key at its offset.
 
-The checks know every batch of a compacted topic from the leaders' appends, and the committed log by the checksums of
-its batches. From both follows which records a replica must have, whatever was compacted on it or on its leader.
+The checks know every batch of a compacted topic from the leaders' appends, and the committed log from the checksums of
+its batches. Together these determine the records that a replica must have, whatever it or its leader compacted.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class CompactionChecks:
         """Every batch of a compacted topic, by checksum."""
 
     def written(self, data: bytes) -> None:
-        """A leader has appended a batch of a compacted topic."""
+        """Store a batch that a leader appends to a compacted topic."""
         self._batches[parse_header(data).crc] = bytes(data)
 
     def originals(self, record: PartitionRecord) -> Iterator[Record]:
@@ -51,7 +51,7 @@ class CompactionChecks:
         return not any(first <= offset < end for offset in last.values())
 
     def replaces(self, life: "BrokerLife", log: ObservedLog, cleaned: CleanedSegment) -> None:
-        """A compacted segment is about to take the place of others."""
+        """Check a compacted segment that is about to replace others."""
         record = self._records.of_log(log)
         if record is None or record.harmed:
             return
@@ -67,10 +67,11 @@ class CompactionChecks:
         )
 
     def contents(self, life: "BrokerLife", record: PartitionRecord, log: ObservedLog) -> None:
-        """Check a replica's records up to the commit point, its own end, and where its history is another one."""
+        """Check the records of a replica up to the commit point, its log end, or where its history diverges."""
         if record.topic_partition.topic != OFFSETS_TOPIC or record.voided or record.harmed or record.led_damaged:
             return
-        # A replica that lost power may not lead until it is whole; a compacted log may lack records in the middle.
+        # A replica that lost power may not lead until its log is complete; a compacted log may lack records in the
+        # middle.
         if life.broker_id in record.flipped or life.broker_id in record.incomplete or log.directory.is_offline:
             return
         if record.topic_partition in life.logs.unexplained_gaps:
@@ -99,7 +100,7 @@ class CompactionChecks:
 
 
 def _records_of(log: ObservedLog) -> Iterator[Record]:
-    """Yield every record, read as a follower reads."""
+    """Yield every record in the way that a follower reads it."""
     position = log.log_start_offset
     while position < log.log_end_offset:
         data = log.read(position, 1 << 20, log.log_end_offset)

@@ -1,4 +1,4 @@
-"""What controllers send and brokers accept, and the fetch protocol between brokers."""
+"""Check requests of controllers, their handling by brokers, and the fetch protocol between brokers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.simulation.machines import BrokerLife, ControllerLife
 
 _Hosted = dict[TopicPartition, tuple[str | None, int]]
-"""Topic id and leader epoch of what a broker hosts."""
+"""Topic id and leader epoch of hosted partitions."""
 
 _NOT_HOSTED: Final = (None, -1)
 
@@ -48,12 +48,12 @@ class ControlChecks:
         self._records = records
         self._accepted_epochs: dict[BrokerLife, int] = {}
         self.fetched_in: dict[tuple[Partition, int], int] = {}
-        """Leader epoch of the last fetch counted, by partition object and replica."""
+        """Leader epoch of the last recorded fetch, by partition object and replica."""
 
     # Sending
 
     def sent(self, life: "ControllerLife", broker: LiveBroker, request: ControlRequest) -> None:
-        """A controller puts a request on its way."""
+        """Check a request that a controller sends."""
         node, stamp = life.node, request.stamp
         self._verdicts.exercise("K7")
         if not node.is_active or node.controller_epoch != stamp.controller_epoch:
@@ -83,7 +83,7 @@ class ControlChecks:
     # Receiving
 
     def deliver(self, sender: "ControllerLife", target: "BrokerLife", request: ControlRequest) -> ControlResponse:
-        """Let a broker handle a request, and check the result."""
+        """Let a broker handle a request, and check its response and state."""
         node = target.node
         manager = node.replica_manager
         own_epoch = node.broker_epoch
@@ -143,7 +143,7 @@ class ControlChecks:
     def _stops_in_order(
         self, target: "BrokerLife", request: StopReplicaRequest, response: ControlResponse, before: _Hosted
     ) -> None:
-        """Check that no replica is stopped for a decision that is older than its leader epoch (KAFKA-9539)."""
+        """Check that no StopReplica with an older leader epoch stops a replica (KAFKA-9539)."""
         for state in request.partitions:
             done = response.partition_errors.get(state.topic_partition, ErrorCode.NONE) is ErrorCode.NONE
             _, epoch = before.get(state.topic_partition, _NOT_HOSTED)
@@ -161,7 +161,7 @@ class ControlChecks:
             if hosted is None or epoch < 0:
                 continue
             if None not in (topic_id, hosted.topic_id) and topic_id != hosted.topic_id:
-                continue  # A re-created topic begins with its own epochs.
+                continue  # A re-created topic has its own leader epochs.
             self._verdicts.exercise("R2")
             if hosted.leader_epoch < epoch:
                 self._verdicts.fail(
@@ -204,10 +204,10 @@ class ControlChecks:
                 if hosted.is_leader:
                     self._verdicts.fail("R15", f"{life.name} leads and fetches {topic_partition}")
 
-    # Offices
+    # Active controllers
 
     def event_handled(self, life: "ControllerLife", _name: str) -> None:
-        """Check after each event that a controller that is not active has nothing in memory."""
+        """Check after each event that a controller that is not active has no cluster state in memory."""
         if life.node.is_active:
             return
         context = life.node._components.context
@@ -216,13 +216,13 @@ class ControlChecks:
             self._verdicts.fail("K7", f"{life.name} is not active and still knows the cluster")
 
     def states_loaded(self, context: ControllerContext) -> None:
-        """A new controller has its partition states, read or from standing by: they are those of a full read.
+        """Check that the partition states of a new controller, read or copied as a standby, equal those of a full read.
 
-        Only what leaders wrote into their own ISRs may be newer in ZooKeeper, and only while they can tell of it: a
-        leader that has registered again since has forgotten.
+        ZooKeeper may have newer states only from ISR writes of leaders that still have to notify the controller; a
+        leader that has registered again since has lost its notifications.
         """
         if context.epoch != self._cluster.checks.zookeeper.controller_epoch:
-            return  # Another leader was elected already, so this one is fenced.
+            return  # Another controller was already elected, so this controller is fenced.
         for topic_partition in context.partitions():
             record = self._records.current(topic_partition)
             if record is None or record.harmed or record.topic_id != context.topic_ids.get(topic_partition.topic):
@@ -240,7 +240,9 @@ class ControlChecks:
                     self._verdicts.fail("K13", f"{record}: {known} is known, nobody will tell of version {version}")
 
     def looked(self, before: dict[int, int], changes: int, found: dict[int, LiveBroker]) -> None:
-        """A controller has listed brokers: as they were at some moment since it began (KAFKA-5879)."""
+        """Check a controller's list of brokers: each as it was registered at some time since the read began
+        (KAFKA-5879).
+        """
         possible: dict[int, set[int | None]] = {broker_id: {epoch} for broker_id, epoch in before.items()}
         for broker_id, epoch in self._cluster.checks.zookeeper.registrations[changes:]:
             possible.setdefault(broker_id, {None}).add(epoch)
@@ -252,11 +254,11 @@ class ControlChecks:
                     "K11", f"a controller sees broker {broker_id} with {seen}, registered were {before}"
                 )
 
-    # The fetch protocol, seen from inside
+    # The fetch protocol, observed inside the brokers
 
     @contextmanager
     def probes(self) -> Iterator[None]:
-        """While open, check recorded progress of followers, applied fetch results, and the states of each failover."""
+        """Check, while open, recorded progress of followers, applied fetch results, and the states of each failover."""
         verdicts = self._verdicts
         record_fetch, apply_to = Partition.record_follower_fetch, ReplicaFetcher._apply_to
         answered = ReplicaFetcher._answered

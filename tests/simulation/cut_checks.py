@@ -17,7 +17,7 @@ _LOOK_UPS = 3
 
 
 class CutChecks:
-    """R20 and R21. They draw from a random stream of their own and change nothing of a run."""
+    """R20 and R21. They use their own random stream, so they do not change the run."""
 
     def __init__(
         self, cluster: "SimulatedCluster", verdicts: Verdicts, records: PartitionRecords, history: History
@@ -29,7 +29,7 @@ class CutChecks:
         self._chance = cluster.world.chance("look-ups by time")
 
     def truncated(self, life: "BrokerLife", log: ObservedLog, removed: Mirror) -> None:
-        """Look at a log that was just cut; ``removed`` has the batches that went."""
+        """Check a log that was just truncated; ``removed`` has the removed batches."""
         if removed.ends:
             beyond = log.beyond_the_end()
             self._verdicts.check(
@@ -38,7 +38,7 @@ class CutChecks:
             self.look_up(life, log, log.log_end_offset)
 
     def look_up(self, life: "BrokerLife", log: ObservedLog, limit_offset: int) -> None:
-        """Look up times near those of some batches, and compare with what lies in the log."""
+        """Look up times close to those of some batches, and compare the results with the records in the log."""
         record = self._records.of_log(log)
         mirror = log.mirror
         if record is None or not mirror.ends or life.broker_id in record.flipped or life.machine.has_damaged_files:

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class DeletionChecks:
-    """R18 where a leader is asked, answers and is read from; how log starts move is up to `ReplicaChecks`."""
+    """R18 for requests to leaders, their responses and reads; `ReplicaChecks` checks how log starts move."""
 
     def __init__(self, verdicts: Verdicts, records: PartitionRecords) -> None:
         self._verdicts = verdicts
         self._records = records
 
     def asked(self, life: "BrokerLife", query: DeleteRecordsQuery) -> int | None:
-        """A broker is about to be asked; return the offset, None when it cannot be known."""
+        """Record a request before a broker handles it; return its offset, None when the offset is unknown."""
         record, log = self._known(life, query)
         offset = query.before_offset
         if offset is None:
@@ -30,7 +30,7 @@ class DeletionChecks:
         return offset
 
     def taken(self, life: "BrokerLife", query: DeleteRecordsQuery, offset: int | None) -> None:
-        """A leader has not refused: from now on it starts there, whatever becomes of it."""
+        """Record that a leader accepted a deletion: its log always starts at or above the offset from now on."""
         record, log = self._known(life, query)
         if log is None or offset is None or log.directory.is_offline:
             return
@@ -40,13 +40,13 @@ class DeletionChecks:
             f"{record}: {life.name} takes a deletion up to {offset} and starts at {log.log_start_offset}",
         )
         promised = record.promised_starts.get(life.broker_id, 0)
-        # Where it starts beyond that it has from a leader before, and may not have made durable yet.
+        # Only ``offset`` is promised: a higher log start comes from an earlier leader and may not be durable yet.
         record.promised_starts[life.broker_id] = max(promised, offset)
 
     def answered(
         self, life: "BrokerLife", query: DeleteRecordsQuery, offset: int | None, result: DeleteRecordsResult
     ) -> None:
-        """Check an answer of a leader: every live replica has deleted the records below the offset."""
+        """Check a leader's response: every live replica has deleted the records below the offset."""
         if result.failure is not None or offset is None:
             return
         record, log = self._known(life, query)
@@ -77,7 +77,7 @@ class DeletionChecks:
         )
 
     def read(self, life: "BrokerLife", topic_id: str, position: int, result: FetchResult) -> None:
-        """A leader was asked for an offset below its log start."""
+        """Check a fetch below a leader's log start."""
         log = life.logs.get(result.topic_partition)
         if not isinstance(log, ObservedLog) or log.topic_id != topic_id or position >= log.log_start_offset:
             return

@@ -1,4 +1,4 @@
-"""The time that a deposed leader may continue to answer as leader, and the answers that count as its violations."""
+"""Limit the time for which a deposed leader answers as leader, and excuse its answers from other invariants."""
 
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class DeposedChecks:
-    """C12, and the excuse of C9 to C11 for answers given before a deposed leader can know.
+    """C12, and the excuse from C9 to C11 for answers that a leader gives before it can know that it was deposed.
 
-    A successor is elected in ZooKeeper before either leader is told. A leader that is cut off notices within a session
-    or a lease; until then a client that trusts the latest answer may hear older offsets than before. The time counts
-    from when the successor leads: a controller may die between its write and its requests, and then every ISR member
-    still fetches from the old leader, which has what they have.
+    A successor is elected in ZooKeeper before a request reaches either leader. A leader that is cut off notices within
+    a session timeout or a lease; until then a client that trusts the latest answer may receive older offsets than
+    before. The time counts from the moment when the successor leads: a controller may die between its write and its
+    requests, and until then every ISR member still fetches from the old leader, which has the same records.
     """
 
     def __init__(self, cluster: "SimulatedCluster", verdicts: Verdicts, records: PartitionRecords) -> None:
@@ -26,7 +26,7 @@ class DeposedChecks:
         self._records = records
 
     def answered(self, life: "BrokerLife", topic_partition: TopicPartition, topic_id: str) -> bool:
-        """Check an answer given as leader; return whether the leader had been deposed by then."""
+        """Check an answer of a leader; return whether the leader was already deposed."""
         hosted = life.node.replica_manager.partitions.get(topic_partition)
         if hosted is None or not hosted.is_leader:
             return False
@@ -40,7 +40,7 @@ class DeposedChecks:
         age_ms = (self._cluster.world.now_us - led_us) / 1_000
         profile = self._cluster.profile
         if not profile.lease_ms and life.node.replica_manager.in_contact():
-            # Without leases a leader with a session is deposed by a request alone, which a cut link can hold back.
+            # Without leases only a request deposes a leader that has a session, and a cut link can delay the request.
             return True
         self._verdicts.exercise("C12")
         if age_ms > profile.deposed_bound_ms and not record.harmed:

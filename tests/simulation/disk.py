@@ -1,9 +1,9 @@
-"""A disk that keeps what was synced and may lose the rest.
+"""A disk that keeps synced data and may lose the rest.
 
-Each file has its content as the process sees it and the content that is durable. A process crash loses nothing: the
-page cache survives. A power loss keeps, per file, the durable content and a random part of what was written since,
-maybe with a torn last block; of names created, renamed or removed since the directory was synced, a random prefix in
-order.
+Each file has a content that the process sees and a content that is durable. A process crash loses no data, because the
+page cache survives. A power loss keeps, per file, the durable content and a random part of the later writes, maybe with
+a torn last block; of the names created, renamed or removed since the last sync of their directory, it keeps a random
+prefix in order.
 """
 
 import errno
@@ -26,7 +26,7 @@ class _File:
 
 
 class ProcessKilled(BaseException):
-    """The process has died in the middle of its work."""
+    """The process died during a change of its files."""
 
 
 class _Lock:
@@ -49,18 +49,18 @@ class SimulatedDisk:
         self._durable_names: dict[str, _File] = {}
         self._durable_directories: set[str] = {"/"}
         self._pending_names: list[tuple[str, dict[str, _File | None]]] = []
-        """Name changes in order since they were last made durable: directory, and name to file (None: gone)."""
+        """Name changes since they were last made durable, in order: directory, and file by name (None: removed)."""
         self.watcher: object = None
-        """Who hears of the logs on this disk, for `observed_log`."""
+        """Receives the events of the logs on this disk; see `observed_log`."""
         self.fail_next_sync = False
         self.fail_next_write = False
         self.lost_bytes = 0
         self.steps_until_death: int | None = None
-        """Changes of files that the process survives, counted from its next compaction; None for all of them."""
+        """Number of file changes until the process dies, counted from its next compaction; None: it does not die."""
         self._is_counting = False
 
     def _step(self, path: str) -> None:
-        """Count a change; kill the process when it has made as many as it may."""
+        """Count a file change; kill the process when the limit is reached."""
         if self.steps_until_death is None:
             return
         self._is_counting = self._is_counting or path.endswith(CLEANED_SUFFIX)
@@ -70,7 +70,7 @@ class SimulatedDisk:
             self.steps_until_death -= 1
 
     def disarm(self) -> None:
-        """Let processes live."""
+        """Kill no more processes."""
         self.steps_until_death = None
         self._is_counting = False
 
@@ -101,7 +101,7 @@ class SimulatedDisk:
     def make_directory(self, path: str) -> None:
         parts = path.strip("/").split("/")
         for depth in range(1, len(parts) + 1):
-            # A directory entry is taken as durable at once: the log never relies on it being lost.
+            # A new directory is durable at once: the log does not rely on the loss of a directory.
             self._directories.add("/" + "/".join(parts[:depth]))
             self._durable_directories.add("/" + "/".join(parts[:depth]))
 
@@ -169,7 +169,7 @@ class SimulatedDisk:
             self._changed({target + name[len(source) :]: None})
 
     def _removed_below(self, path: str) -> dict[str, _File]:
-        """Return the names below a directory whose removal is not durable: they move and disappear with it."""
+        """Return names below a directory that were removed, but not durably: they move and disappear with it."""
         return {
             name: file
             for name, file in sorted(self._durable_names.items())
@@ -183,7 +183,7 @@ class SimulatedDisk:
         self._changed({path: None})
 
     def _forget_pending(self, path: str) -> None:
-        """Drop changes of names below a directory that is no more: they belong to it, not to its path."""
+        """Drop name changes below a removed directory, because a new directory at that path does not have them."""
         self._pending_names = [
             (directory, changes)
             for directory, changes in self._pending_names
@@ -234,11 +234,11 @@ class SimulatedDisk:
     # --- faults ----------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Nothing fails any more."""
+        """End all faults of the disk."""
         self.fail_next_sync = self.fail_next_write = False
 
     def garble(self, path: str) -> None:
-        """Leave something else in a file: nothing, half of it, more of it, or noise."""
+        """Replace the content of a file: by nothing, its first half, its content with extra bytes, or random bytes."""
         file = self._file(path)
         data = bytes(file.data)
         noise = bytes(self._chance.randrange(256) for _ in range(40))
@@ -246,7 +246,7 @@ class SimulatedDisk:
         file.data, file.durable = bytearray(garbled), garbled
 
     def paths(self) -> list[str]:
-        """Every file, sorted."""
+        """Return the paths of all files, sorted."""
         return sorted(self._files)
 
     def crash_process(self) -> None:
@@ -255,7 +255,7 @@ class SimulatedDisk:
             file.locked = False
 
     def flip_byte(self, path: str, position: int, mask: int = 0x40) -> None:
-        """Change one byte in place, durably; it is detected only by a read."""
+        """Change one byte in place, durably; only a read detects it."""
         file = self._file(path)
         file.data[position] ^= mask
         if position < len(file.durable):
@@ -264,7 +264,7 @@ class SimulatedDisk:
             file.durable = bytes(durable)
 
     def lose_power(self) -> None:
-        """Lose a random part of what was never synced, and the names that were never synced."""
+        """Lose a random part of the unsynced data and of the unsynced names."""
         survivors = self._chance.randint(0, len(self._pending_names))
         for _, changes in self._pending_names[:survivors]:
             self._apply(changes)

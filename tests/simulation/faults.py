@@ -1,7 +1,7 @@
-"""The faults of a run: a list drawn from the seed, each entry from its own random stream, and their execution.
+"""The faults of a run: a list drawn from the seed, each entry with its own random stream, and their execution.
 
-Whom a fault hits is settled when it happens (``kill-leader`` needs a leader), from numbers drawn beforehand, so taking
-one fault out of the list leaves the others as they were.
+The target of a fault is chosen at its time (``kill-leader`` needs a leader), from numbers drawn in advance, so that the
+removal of one fault does not change the others.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,13 +33,13 @@ _FLAP_MS = 400
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong."""
+    """A fault of the schedule."""
 
     at_ms: int
-    """After the warm-up."""
+    """Time after the warm-up."""
     kind: str
     pick: int
-    """Chooses the target among those there are."""
+    """Chooses the target among the possible targets."""
     duration_ms: int
     other: int = 0
     """Chooses a second target or a variant."""
@@ -49,7 +49,7 @@ class Fault:
 
 
 def draw_faults(world: World, profile: Profile) -> list[Fault]:
-    """Return the schedule of the world's seed, by time."""
+    """Return the schedule for the world's seed, in order of time."""
     faults = _draw(world, profile, "fault", profile.fault_kinds, profile.fault_count)
     faults += _draw(world, profile, "operation", profile.operation_kinds, profile.operation_count)
     faults += _draw(world, profile, "eviction", ("evict-controller",), profile.evictions)
@@ -78,7 +78,7 @@ def _draw(world: World, profile: Profile, label: str, kinds: Sequence[str], coun
 
 
 class FaultInjector(Operations):
-    """Carries out a schedule, and at its end puts everything right."""
+    """Executes a schedule; `heal` ends all faults."""
 
     def __init__(self, cluster: "SimulatedCluster", admin: "Admin") -> None:
         self._cluster = cluster
@@ -87,12 +87,12 @@ class FaultInjector(Operations):
         self._healed = False
 
     def schedule(self, faults: Sequence[Fault]) -> None:
-        """Let the faults happen, counted from now."""
+        """Schedule the faults, relative to the present time."""
         for fault in faults:
             self._cluster.world.after(fault.at_ms * MILLISECOND, self._doing(fault))
 
     def heal(self) -> None:
-        """End every fault: links carry, clients reach ZooKeeper, processes run."""
+        """End every fault: links carry messages, clients reach ZooKeeper, processes run."""
         self._healed = True
         cluster = self._cluster
         cluster.note("faults", "all is put right")
@@ -122,7 +122,7 @@ class FaultInjector(Operations):
     def _after(self, fault: Fault, do: Callable[[], None]) -> None:
         self._cluster.world.after(fault.duration_ms * MILLISECOND, lambda: None if self._healed else do())
 
-    # Whom
+    # Targets
 
     def _broker(self, fault: Fault) -> BrokerMachine:
         brokers = list(self._cluster.brokers.values())
@@ -137,7 +137,7 @@ class FaultInjector(Operations):
         return controllers[fault.pick % len(controllers)]
 
     def _anybody(self, fault: Fault) -> BrokerMachine | ControllerMachine:
-        """Return a broker or, less often, a controller; mostly the active one."""
+        """Return a broker or, less often, a controller, mostly the active controller."""
         if fault.other % 3:
             return self._broker(fault)
         active = self._cluster.active_controller()
@@ -224,11 +224,11 @@ class FaultInjector(Operations):
             self._after(fault, self._operator.evict_controller)
 
     def _suspect_broker(self, fault: Fault) -> None:
-        """Every controller gets evidence of death about a broker that may well be alive."""
+        """Give every controller evidence that a broker is dead; the broker may be alive."""
         self._broker(fault).look_dead(_EVIDENCE[fault.other % len(_EVIDENCE)], resets=bool(fault.other // 4 % 2))
 
     def _flap_broker(self, fault: Fault) -> None:
-        """A middlebox resets the connections to one broker again and again."""
+        """Reset the connections to a broker repeatedly, as a middlebox may do."""
         machine = self._broker(fault)
         for number in range(_FLAPS):
             evidence = _EVIDENCE[(fault.other + number) % len(_EVIDENCE)]
@@ -238,13 +238,15 @@ class FaultInjector(Operations):
             )
 
     def _suspect_controller(self, fault: Fault) -> None:
-        """Every standby gets evidence of death about an active controller that lives."""
+        """Give every standby evidence that the active controller is dead, although it lives."""
         active = self._cluster.active_controller()
         if active is not None:
             self._cluster.controllers[active.controller_id].look_dead()
 
     def _cut_controllers(self, fault: Fault) -> None:
-        """Cut the controllers off from each other; in half of the cases the active one looks dead at the same time."""
+        """Cut the links between controllers; in half of the cases the active controller also seems dead to the
+        standbys.
+        """
         if fault.other % 2:
             self._suspect_controller(fault)
         names = [machine.name for machine in self._cluster.controllers.values()]
@@ -273,11 +275,11 @@ class FaultInjector(Operations):
             life.scheduler.resume()
 
     def _failed_sync(self, fault: Fault) -> None:
-        """The next fsync fails: the log directory goes offline, and with the only one the broker."""
+        """Make the next fsync fail: the log directory goes offline; if it is the only directory, the broker stops."""
         self._broker(fault).disk.fail_next_sync = True
 
     def _failed_write(self, fault: Fault) -> None:
-        """The next write fails half-way."""
+        """Make the next write fail after a part of its bytes."""
         self._broker(fault).disk.fail_next_write = True
 
     def _flipped_byte(self, fault: Fault) -> None:
@@ -323,7 +325,7 @@ class FaultInjector(Operations):
         self._after(fault, machine.start)
 
     def _stop_and_lose_power(self, fault: Fault) -> None:
-        """Power goes right after an orderly stop, which has to have left nothing to lose."""
+        """Lose power directly after an orderly stop, which must have made all data durable."""
         machine = self._broker(fault)
         machine.stop(restart_after_ms=fault.duration_ms, then=machine.lose_power)
 
@@ -379,7 +381,7 @@ class FaultInjector(Operations):
         self._after(fault, mend)
 
     def _isolate_broker(self, fault: Fault) -> None:
-        """Cut a broker off from all other processes, clients included; in half of the cases from ZooKeeper, too."""
+        """Cut a broker off from all other processes and clients; in half of the cases also from ZooKeeper."""
         machine = self._broker(fault)
         others = [name for name in self._cluster.network.peers if name != machine.name]
         self._cut([pair for other in others for pair in ((machine.name, other), (other, machine.name))], fault)
@@ -388,7 +390,7 @@ class FaultInjector(Operations):
             self._after(fault, machine.link.heal)
 
     def _cut_from_cluster(self, fault: Fault) -> None:
-        """A broker is away from every server, ZooKeeper too; clients still reach it."""
+        """Cut a broker off from every server, including ZooKeeper; clients still reach it."""
         machine = self._broker(fault)
         others = [one.name for one in self._cluster.machines if one.name != machine.name]
         self._cut([pair for other in others for pair in ((machine.name, other), (other, machine.name))], fault)
@@ -396,13 +398,13 @@ class FaultInjector(Operations):
         self._after(fault, machine.link.heal)
 
     def _cut_link(self, fault: Fault) -> None:
-        """One direction or both between any two servers."""
+        """Cut one or both directions of the link between two random servers."""
         names = self._names()
         one, other = names[fault.pick % len(names)], names[fault.other % len(names)]
         self._cut([(one, other)] if fault.other % 2 else [(one, other), (other, one)], fault)
 
     def _cut_control(self, fault: Fault) -> None:
-        """Between one broker and all controllers; in one direction or both."""
+        """Cut one or both directions of the links between a broker and all controllers."""
         broker = self._broker(fault).name
         controllers = [machine.name for machine in self._cluster.controllers.values()]
         pairs = [(controller, broker) for controller in controllers] if fault.other % 3 else []
@@ -411,7 +413,7 @@ class FaultInjector(Operations):
         self._cut(pairs, fault)
 
     def _cut_replication(self, fault: Fault) -> None:
-        """Cut one broker off from all or some other brokers; clients still reach every broker."""
+        """Cut a broker off from all or some other brokers; clients still reach every broker."""
         broker = self._broker(fault).name
         others = [machine.name for machine in self._cluster.brokers.values() if machine.name != broker]
         if fault.other % 3 == 0:

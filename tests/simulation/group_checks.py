@@ -1,7 +1,7 @@
 """C14 and C15: committed offsets, and owners of partitions.
 
-The order of commits is that of their records in the committed log of ``__consumer_offsets``, which the checks know from
-the leaders' appends. At the end of a run every answer is compared with it.
+Commits are ordered by their records in the committed log of ``__consumer_offsets``, which the checks know from the
+leaders' appends. At the end of a run every answer is compared with it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 NO_MARK = ""
 """Stands for a deleted offset."""
 Slot = tuple[str, TopicPartition]
-"""A group and a partition: where an offset is committed."""
+"""A group and a partition: the key of a committed offset."""
 
 
 @dataclass(slots=True)
 class Commit:
-    """A commit of a client: one mark, some partitions."""
+    """A client's commit: a mark and the partitions."""
 
     group_id: str
     mark: str
@@ -44,12 +44,12 @@ class OffsetFetch:
     group_id: str
     begun_us: int
     told_by_deposed: bool = False
-    """Whether the broker that answered had a successor that it need not know of yet (C12)."""
+    """Whether the broker that answered had a successor that it need not know yet (C12)."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """A client knows that an offset is committed: by an acknowledgement, or by a fetch."""
+    """Evidence that an offset is committed: an acknowledgement, or a fetch."""
 
     begun_us: int
     ended_us: int
@@ -66,7 +66,7 @@ class GroupHistory:
     owners: dict[tuple[str, int], dict[TopicPartition, str]] = field(default_factory=dict)
     """Member id by partition, by group and generation."""
     latest: dict[str, int] = field(default_factory=dict)
-    """Newest generation that a member was given partitions in, by group."""
+    """Newest generation in which partitions were assigned, by group."""
 
 
 class GroupChecks:
@@ -90,7 +90,7 @@ class GroupChecks:
     def assigned(
         self, group_id: str, generation: int, member_id: str, name: str, partitions: Iterable[TopicPartition]
     ) -> None:
-        """A coordinator gives a member its partitions."""
+        """Record a coordinator's assignment of partitions to a member."""
         self._verdicts.exercise("C15")
         if self._is_voided(group_id):
             return
@@ -102,7 +102,7 @@ class GroupChecks:
         self.history.latest[group_id] = max(generation, self.latest_generation(group_id))
 
     def written(self, data: bytes) -> None:
-        """A coordinator writes records; a deleted group begins again with generation 1 when members return."""
+        """Record a coordinator's records; a deleted group continues with generation 1 when members join again."""
         for one in decode_records(data):
             key = None if one.key is None or one.value is not None else decode_key(one.key)
             if isinstance(key, GroupKey):
@@ -111,11 +111,11 @@ class GroupChecks:
                     del self.history.owners[known]
 
     def latest_generation(self, group_id: str) -> int:
-        """Return the newest generation in which partitions were given out, -1 before the first."""
+        """Return the newest generation in which partitions were assigned, -1 before the first."""
         return self.history.latest.get(group_id, -1)
 
     def took_from_earlier_generation(self, group_id: str, name: str, generation: int) -> None:
-        """A coordinator accepted a commit after a later generation had been given its partitions."""
+        """Report a commit of an earlier generation that was accepted after a later generation got its partitions."""
         if not self._is_voided(group_id):
             latest = self.latest_generation(group_id)
             self._verdicts.fail("C15", f"{group_id}: {name} commits in generation {generation} of {latest}")
@@ -123,7 +123,7 @@ class GroupChecks:
     # Offsets
 
     def commit_begins(self, group_id: str, mark: str) -> Commit:
-        """A member sends a commit."""
+        """Record a commit that a member sends."""
         return Commit(group_id, mark, self._cluster.world.now_us)
 
     def committed(self, commit: Commit, kept: Iterable[TopicPartition]) -> None:
@@ -134,7 +134,7 @@ class GroupChecks:
             seen.append(Seen(commit.begun_us, now_us, commit.mark, by_fetch=False))
 
     def fetch_begins(self, group_id: str) -> OffsetFetch:
-        """A member asks for committed offsets."""
+        """Record a member's request for committed offsets."""
         return OffsetFetch(group_id, self._cluster.world.now_us)
 
     def fetch_answered(self, fetch: OffsetFetch, life: "BrokerLife") -> None:
@@ -190,7 +190,7 @@ class GroupChecks:
     def _coordinator_agrees(
         self, group_id: str, record: PartitionRecord, places: Mapping[TopicPartition, Mapping[str, list[int]]]
     ) -> None:
-        """Check that the coordinator holds the last record of each offset."""
+        """Check that the coordinator has the last record of each offset."""
         leader = None if record.zk is None else self._cluster.broker_named(f"broker-{record.zk.leader}")
         if leader is None:
             return
@@ -208,7 +208,7 @@ class GroupChecks:
             )
 
     def _places(self, record: PartitionRecord, group_id: str) -> dict[TopicPartition, dict[str, list[int]]]:
-        """Return where marks of a group lie in the committed log, by partition and mark."""
+        """Return the positions of a group's marks in the committed log, by partition and mark."""
         found: dict[TopicPartition, dict[str, list[int]]] = {}
         for one in self._compaction.originals(record):
             assert one.key is not None
@@ -227,7 +227,7 @@ class GroupChecks:
         return self._records.current(TopicPartition(OFFSETS_TOPIC, partition_for(group_id, count)))
 
     def can_commit(self, group_id: str) -> bool:
-        """Whether a group has to work after every fault is over."""
+        """Whether a group must be able to commit after all faults have ended."""
         record = self._record(group_id)
         if record is None:
             return True

@@ -1,4 +1,4 @@
-"""Whether a cluster is complete (C13), and the reasons why it is not yet, with the processes and partitions awaited."""
+"""Whether a cluster is complete (C13), else the reason with the awaited process or partition."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def why_not_whole(cluster: "SimulatedCluster") -> str | None:
-    """Return what is amiss with servers and leadership, None when nothing is."""
+    """Return the problem with servers or leadership, None when the cluster is complete."""
     active = cluster.active_controller()
     if active is None:
         return "no controller is active"
@@ -73,7 +73,7 @@ def _why_not_led(cluster: "SimulatedCluster", record: PartitionRecord) -> str | 
 
 
 def why_not_quiet(cluster: "SimulatedCluster") -> str | None:
-    """Return which replica still lags, None when every high watermark is at every log end."""
+    """Return the replica that still lags, None when every high watermark equals every log end."""
     for record in cluster.checks.records.living():
         zk = record.zk
         if zk is None or not zk.has_leader:
@@ -83,7 +83,7 @@ def why_not_quiet(cluster: "SimulatedCluster") -> str | None:
         if stays_below_min_isr(cluster, record):
             continue
         if record.topic_partition.topic in cluster.checks.records.spoiled_configs:
-            continue  # A leader that has never read them does not know how many replicas commit.
+            continue  # A leader that has never read the settings does not know how many replicas a commit needs.
         ends = {}
         starts = {}
         for broker_id in zk.isr:
@@ -114,7 +114,7 @@ def waits_for_people(cluster: "SimulatedCluster", record: PartitionRecord) -> bo
 def moves_only_wait(cluster: "SimulatedCluster") -> bool:
     """Whether every reassignment in the admin node waits for an operator or for a repaired topic.
 
-    A node that was spoilt while a move is under way is looked at again when that ends.
+    When the node was overwritten with invalid data, the controller reads it again after a running reassignment ends.
     """
     node = cluster.server.tree.get(znodes.REASSIGN_PARTITIONS)
     assert node is not None
@@ -127,14 +127,14 @@ def moves_only_wait(cluster: "SimulatedCluster") -> bool:
 
 
 def _is_held_up(cluster: "SimulatedCluster", record: PartitionRecord) -> bool:
-    """Whether a partition is being moved, and its records cannot be copied to where it goes."""
+    """Whether a partition is being reassigned, and its records cannot be copied to the new replicas."""
     return record.assignment.is_being_reassigned and (
         waits_for_people(cluster, record) or _is_the_only_copy_damaged(record)
     )
 
 
 def _is_the_only_copy_damaged(record: PartitionRecord) -> bool:
-    """Whether the ISR is one broker with a damaged log, which also waits for an operator."""
+    """Whether the ISR has a single member with a damaged log, which also waits for an operator."""
     zk = record.zk
     return zk is not None and zk.has_leader and zk.leader in record.flipped and len(zk.isr) == 1
 
@@ -142,8 +142,8 @@ def _is_the_only_copy_damaged(record: PartitionRecord) -> bool:
 def stays_below_min_isr(cluster: "SimulatedCluster", record: PartitionRecord) -> bool:
     """Whether no record can be committed before an operator has decided (decision 0011).
 
-    The ISR is one broker that has found its log damaged: nobody can copy it and join, and the rest is not enough for
-    `min.insync.replicas`. Its records stay where they are, and no send succeeds.
+    The ISR is one broker that found its log damaged. No replica can copy the log and join the ISR, which is smaller
+    than `min.insync.replicas`. The records stay on the broker, and every send fails.
     """
     zk = record.zk
     if zk is None or not _is_the_only_copy_damaged(record):
@@ -165,7 +165,7 @@ def leftovers(cluster: "SimulatedCluster") -> list[str]:
 
 
 def _had_to_go(cluster: "SimulatedCluster", life: BrokerLife, topic_id: str, topic_partition: TopicPartition) -> bool:
-    """Whether a deletion concerned this replica; a replica that was moved away while its broker was down is a stray."""
+    """Whether a deletion included this replica; a replica that was reassigned while its broker was down is a stray."""
     record = cluster.checks.records.get(topic_id, topic_partition)
     return record.deleted and not record.harmed and life.broker_id in record.assignment.replicas
 

@@ -13,13 +13,13 @@ class Outcome(Enum):
     OPEN = "open"
     OK = "ok"
     FAIL = "fail"
-    """Surely not written."""
+    """Definitely not written."""
     UNKNOWN = "unknown"
 
 
 @dataclass(slots=True)
 class Send:
-    """One batch a producer sent, with all its tries."""
+    """A batch that a producer sent, with all its attempts."""
 
     client: str
     topic_partition: TopicPartition
@@ -37,18 +37,18 @@ class Send:
     offset: int | None = None
     tries: int = 0
     leader_epoch: int = -1
-    """Of the leader that acknowledged it."""
+    """Leader epoch of the leader that acknowledged it."""
     in_doubt: bool = False
-    """Whether some try may have been written."""
+    """Whether an attempt may have been written."""
     told_by_deposed: bool = False
     """Whether the last answer came from a leader that had a successor."""
     timestamp_ms: int = 0
-    """Of each of its records."""
+    """Timestamp of each of its records."""
 
 
 @dataclass(slots=True)
 class Poll:
-    """What one poll brought."""
+    """The result of one poll."""
 
     at_us: int
     base: int
@@ -58,14 +58,14 @@ class Poll:
 
 @dataclass(slots=True)
 class Reading:
-    """Everything one reader polled from one partition, without seeks."""
+    """All polls of one reader from one partition, without seeks."""
 
     client: str
     topic_partition: TopicPartition
     topic_id: str
     polls: list[Poll] = field(default_factory=list)
     latest: int = -1
-    """Largest end offset told so far."""
+    """Largest end offset received so far."""
     told_by_deposed: bool = False
     """Whether the last fetch was answered by a leader that had a successor."""
     end_by_deposed: bool = False
