@@ -1,7 +1,7 @@
-"""Machines and the lives of the processes on them, wired as the services' own drivers do it.
+"""Machines and their processes, connected like the services' own processes.
 
-A machine keeps its disk; a process is born with an empty memory and a new scheduler, and ends by a stop, a crash, a
-loss of power, or of its own accord when it cannot go on.
+A machine keeps its disk. Each process starts with an empty memory and a new scheduler, and ends with an orderly stop, a
+crash, a loss of power, or a fatal error.
 """
 
 from functools import partial
@@ -80,7 +80,7 @@ class AuditedZooKeeper(MemoryZooKeeper):
 
 
 class Life:
-    """One life of one process: its scheduler, its connections, its name in the timeline."""
+    """One process: its scheduler, its connections and its name in the timeline."""
 
     zookeeper: AuditedZooKeeper
 
@@ -104,10 +104,10 @@ class Life:
         self.cluster.checks.unexpected(self.name, error)
 
     def _killed(self) -> None:
-        """The process has died in the middle of its work."""
+        """React to a process that died during a change of its files."""
 
     def end(self) -> None:
-        """Be gone: nothing of this life happens any more."""
+        """End the process: none of its callbacks runs any more, and its connections break."""
         if self.ended:
             return
         self.ended = True
@@ -118,7 +118,7 @@ class Life:
 
 
 class ControllerLife(Life):
-    """One life of one controller."""
+    """One process of a controller."""
 
     def __init__(self, machine: "ControllerMachine", number: int) -> None:
         cluster = machine.cluster
@@ -162,7 +162,7 @@ class ControllerMachine:
         self._lives = 0
 
     def start(self) -> None:
-        """Start the process, unless it runs."""
+        """Start the process, unless it is running."""
         if self.life is not None:
             return
         self._lives += 1
@@ -183,7 +183,7 @@ class ControllerMachine:
                     broker.scheduler.call_later(self._noticed_after_ms % 7, broker.node.controller_connection_closed)
 
     def look_dead(self) -> None:
-        """Let standbys believe that the running process is dead."""
+        """Give standbys evidence that the running process is dead."""
         if self.life is not None:
             self._tell_standbys()
 
@@ -201,7 +201,7 @@ class ControllerMachine:
                 life.scheduler.call_soon(partial(life.standby_transport.refused_by, self.name))
 
     def stop(self) -> None:
-        """Stop the process in order."""
+        """Stop the process orderly."""
         life, self.life = self.life, None
         if life is not None:
             self.cluster.note(self.name, "stops")
@@ -217,7 +217,7 @@ class DiskThread:
         self._chance = life.cluster.world.chance(f"{life.name}/{life.number}/{name}")
 
     def run(self, work: "Callable[[], None]", on_done: "Callable[[Exception | None], None]") -> None:
-        """Do it some time from now, and say so some time after that."""
+        """Run ``work`` after a random delay, and call ``on_done`` after another delay."""
         scheduler = self._life.scheduler
 
         def do() -> None:
@@ -235,7 +235,7 @@ class DiskThread:
 
 
 class BrokerLife(Life):
-    """One life of one broker."""
+    """One process of a broker."""
 
     def __init__(self, machine: "BrokerMachine", number: int) -> None:
         cluster = machine.cluster
@@ -285,7 +285,7 @@ class BrokerLife(Life):
         self.cluster.note(self.name, f"loses {path}: {error}")
 
     def _fatal(self, error: Exception) -> None:
-        """The process stops, and its supervisor starts it again."""
+        """Stop the process after a fatal error; its supervisor starts it again."""
         self.cluster.note(self.name, f"stops after a fatal error: {error!r}")
         self.scheduler.call_soon(lambda: self.machine.stop(restart_after_ms=1_000))
 
@@ -307,43 +307,43 @@ class BrokerMachine:
         self._dead_life: BrokerLife
         self._how_to_die: Callable[[], None]
         self.has_died_at_work = False
-        """Whether the last life has died in the middle of a change of its files."""
+        """Whether the last process died during a change of its files."""
         self.life: BrokerLife | None = None
         self._lives = 0
         self._directories_lost = False
         self._files_damaged = False
         self._is_clean = False
-        """Whether the last life has ended in order, so that everything is on the disk."""
+        """Whether the last process ended orderly, so that all its data is durable."""
 
     @property
     def has_lost_a_directory(self) -> bool:
-        """Whether the running process has taken a log directory offline; only a new one takes it up again."""
+        """Whether the running process has taken a log directory offline; only the next process uses it again."""
         logs = None if self.life is None else self.life.logs
         return logs is not None and len(logs.live_log_dirs) < len(logs.log_dirs)
 
     @property
     def may_have_lost_data(self) -> bool:
-        """Whether power or a log directory has ever failed here, or a file was not what had been written."""
+        """Whether power or a log directory has ever failed here, or a file was changed from outside."""
         return self.boot > 1 or self._directories_lost or self._files_damaged
 
     @property
     def has_damaged_files(self) -> bool:
-        """Whether something else than this broker has ever changed its files."""
+        """Whether a fault has ever changed the broker's files from outside."""
         return self._files_damaged
 
     def files_damaged(self) -> None:
-        """Something else than this broker has changed its files."""
+        """Record that a fault changed the broker's files from outside."""
         self._files_damaged = True
 
     def directory_lost(self) -> None:
-        """A log directory has failed."""
+        """Record the failure of a log directory."""
         self._directories_lost = True
 
     def _wall_ms(self) -> int:
         return 1_700_000_000_000 + self.cluster.world.now_ms + self.skew.offset_ms
 
     def start(self) -> None:
-        """Start the process, unless it runs."""
+        """Start the process, unless it is running."""
         if self.life is not None:
             return
         self._lives += 1
@@ -352,7 +352,7 @@ class BrokerMachine:
         try:
             life = self.life = BrokerLife(self, self._lives)
         except KafkaStorageError as error:
-            # As in Kafka: only a person can say which of two logs of a partition is out of date.
+            # As in Kafka, only an operator can decide which of two logs of a partition is outdated.
             self.cluster.note(self.name, f"does not start: {error}")
             self.disk.crash_process()
             self._remove_abandoned_logs()
@@ -364,9 +364,9 @@ class BrokerMachine:
         life.node.start(lambda: None)
 
     def _remove_abandoned_logs(self) -> None:
-        """Do what the refusal asks a person for: remove the log whose directory was offline when the other was made."""
+        """Act as the operator: remove each log whose directory was offline when the replica was re-created."""
         current = {}
-        for record in self.cluster.checks.records.by_id.values():  # A later topic of the name takes its place.
+        for record in self.cluster.checks.records.by_id.values():  # later topics come last
             if self.broker_id in record.logs:
                 current[record.topic_partition] = record.logs[self.broker_id]
         for tp, log in current.items():
@@ -377,7 +377,7 @@ class BrokerMachine:
                     self.cluster.note("operator", f"removes {path} of {self.name}")
 
     def crash(self) -> None:
-        """Kill the process; the kernel keeps what it wrote."""
+        """Kill the process; the page cache keeps what it wrote."""
         life, self.life = self.life, None
         if life is not None:
             self.cluster.note(self.name, "crashes")
@@ -388,7 +388,7 @@ class BrokerMachine:
                 self.cluster.world.after(self._noticed_after_ms * MILLISECOND, self._show_death)
 
     def look_dead(self, evidence: Evidence, resets: bool) -> None:
-        """Let controllers believe that the running process is dead; ``resets`` breaks connections to it as well."""
+        """Give controllers evidence that the running process is dead; ``resets`` also breaks connections to it."""
         life = self.life
         if life is None:
             return
@@ -421,19 +421,19 @@ class BrokerMachine:
             life.scheduler.call_soon(partial(life.node.evidence_of_death, self.broker_id, broker_epoch, evidence))
 
     def die_in_compaction(self, steps: int, how: "Callable[[], None]") -> None:
-        """Have the process die after so many changes of files, counted from its next compaction."""
+        """Let the process die after ``steps`` changes of files, counted from its next compaction."""
         if self.life is not None:
             self._how_to_die = how
             self.disk.steps_until_death = steps
 
     def died(self) -> None:
-        """The process has died where `die_in_compaction` wanted."""
+        """Handle the death that `die_in_compaction` has scheduled."""
         self.cluster.note(self.name, "dies in a compaction")
         self.has_died_at_work = True
         self._how_to_die()
 
     def lose_power(self) -> None:
-        """Kill the machine; what was not synced may be lost."""
+        """Cut the machine's power; data that was not synced may be lost."""
         life, self.life = self.life, None
         if life is not None:
             life.end()
@@ -444,7 +444,7 @@ class BrokerMachine:
         self.cluster.note(self.name, f"loses power, {self.disk.lost_bytes} bytes so far")
 
     def stop(self, restart_after_ms: int | None = None, then: "Callable[[], None] | None" = None) -> None:
-        """Stop the process in order; it ends when it has handed over its leadership."""
+        """Stop the process orderly; it ends after it has handed over its leadership."""
         life = self.life
         if life is None or life.stopping:
             return
@@ -457,7 +457,7 @@ class BrokerMachine:
             self.cluster.note(self.name, "has stopped")
             self._is_clean = not self.has_lost_a_directory
             self.life = None
-            # The goodbye to ZooKeeper is under way; the process goes a moment later.
+            # The request that ends the ZooKeeper session is in flight; end the process a moment later.
             life.scheduler.call_later(20, life.end)
             self.cluster.network.detach(life.name)
             self.disk.crash_process()

@@ -1,7 +1,7 @@
-"""Members of consumer groups: each life of one joins, assigns, polls, commits, and crashes, pauses or leaves.
+"""Members of consumer groups: each joins, assigns, polls and commits, until it crashes, pauses or leaves.
 
-A member reads no records: it counts positions up and commits them, and marks every commit with a text of its own, so
-that `group_checks` can find it again in the log of ``__consumer_offsets``.
+A member reads no records: it increments positions and commits them. Each commit has a unique metadata text, its mark,
+by which `group_checks` finds the commit in the log of ``__consumer_offsets``.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ _MOVED = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 
 class Member(Client):
-    """One life of one member."""
+    """One process of a member."""
 
     def __init__(self, cluster: "SimulatedCluster", name: str, group_id: str, assignor: Assignor) -> None:
         super().__init__(cluster, name)
@@ -62,22 +62,22 @@ class Member(Client):
         self._positions: dict[TopicPartition, int] = {}
         """Positions of assigned partitions whose committed offset is known."""
         self._assigned_by: int | None = None
-        """By how many partitions this member has assigned, None when it does not lead its group."""
+        """Number of partitions at this member's last assignment, None when it does not lead its group."""
         self._is_joining = False
         self._lost = False
-        """Whether partitions were given up since the last JoinGroup was sent, which still names them as owned."""
+        """Whether partitions were lost since the last JoinGroup was sent, which still lists them as owned."""
         self._is_committing = False
         self._commits = 0
         self.committed_us: dict[TopicPartition, int] = {}
-        """When the last acknowledged commit began, by partition."""
+        """Start of the last acknowledged commit, in microseconds, by partition."""
 
     @property
     def is_stable(self) -> bool:
-        """Whether the member knows its partitions in the generation it believes in."""
+        """Whether the member has the assignment of its generation."""
         return self.generation >= 0 and not self._is_joining
 
     def start(self) -> None:
-        """Begin."""
+        """Start the member."""
         self.look_around()
         self._join_later(self.chance.uniform(0, 500))
         self._beat()
@@ -105,7 +105,7 @@ class Member(Client):
         timeout_ms: int = _CALL_TIMEOUT_MS,
         target: str | None = None,
     ) -> None:
-        """Call the coordinator, or the broker named; ``done`` gets the answer or the error."""
+        """Call the coordinator, or the broker ``target``; ``done`` gets the answer or the error."""
         name = target or self._coordinator
         if name is None:
             self._find_coordinator()
@@ -146,7 +146,7 @@ class Member(Client):
             self.scheduler.call_later(delay_ms, self._join)
 
     def _join_again(self, error: Exception) -> None:
-        """Repeat the join after a pause, as a new member when the coordinator does not know this one."""
+        """Send JoinGroup again after a pause, as a new member when the coordinator does not know this member."""
         if self.stopped:
             return
         delay_ms = _RETRY_MS * self.chance.uniform(0.5, 2)
@@ -309,7 +309,7 @@ class Member(Client):
             self.scheduler.call_later(self.chance.uniform(0.3, 1.7) * self.cluster.profile.send_every_ms, self._poll)
 
     def _poll(self) -> None:
-        """Move positions on, now and then back, and commit them."""
+        """Advance positions, sometimes move them back, and commit them."""
         self._poll_later()
         for one in self._positions:
             self._positions[one] += self.chance.randint(0, 3)
@@ -361,7 +361,7 @@ def _partitions(result: SyncResult) -> tuple[TopicPartition, ...]:
 
 
 class MemberSlot:
-    """A place where members of one group run, one life after the other."""
+    """A place for a member of one group, which runs one process after another."""
 
     def __init__(self, cluster: "SimulatedCluster", name: str, group_id: str, assignor: Assignor) -> None:
         self._cluster = cluster
@@ -372,7 +372,7 @@ class MemberSlot:
         self._lives = 0
 
     def start(self) -> None:
-        """Start a member, unless one runs."""
+        """Start a member, unless a member is running."""
         if self.member is None:
             self._lives += 1
             self.member = Member(self._cluster, f"{self.name}/{self._lives}", self.group_id, self._assignor)
@@ -386,19 +386,19 @@ class MemberSlot:
             member.end()
 
     def leave(self) -> None:
-        """Let the member leave its group."""
+        """Make the member leave its group."""
         member, self.member = self.member, None
         if member is not None:
             self._cluster.note(member.name, "leaves")
             member.leave()
 
     def pause(self) -> None:
-        """Stop the process for a while."""
+        """Pause the process."""
         if self.member is not None:
             self.member.scheduler.pause()
 
     def resume(self) -> None:
-        """Let the process continue."""
+        """Resume the process."""
         if self.member is not None and self.member.scheduler.paused:
             self.member.scheduler.resume()
 
@@ -426,7 +426,7 @@ class Groups:
             self._observer.start()
 
     def stop(self) -> None:
-        """Have members begin nothing more."""
+        """Stop all members from starting new work."""
         if self._observer is not None:
             self._observer.stop()
         for slot in self.slots:
@@ -454,14 +454,14 @@ class Groups:
         return self._cluster.world.after(delay_ms * MILLISECOND, lambda: None if self._healed_us is not None else do())
 
     def heal(self) -> None:
-        """Let every member run."""
+        """Start or resume every member."""
         self._healed_us = self._cluster.world.now_us
         for slot in self.slots:
             slot.resume()
             slot.start()
 
     def why_not_settled(self) -> str | None:
-        """Return which group does not work yet, None when every partition has an owner that has committed."""
+        """Return the group that does not work yet, None when every partition has an owner that has committed."""
         count = self._cluster.checks.records.partitions_of(TOPIC)
         wanted = [TopicPartition(TOPIC, index) for index in range(count)]
         for group_id in sorted({slot.group_id for slot in self.slots}):

@@ -1,8 +1,9 @@
-"""Break one guard of the real code at a time and count the seeds until an invariant notices.
+"""Break one guard of the real code at a time, and count the seeds until an invariant detects it.
 
-``python -m tests.simulation.mutants`` runs all of them, ``... mutants NAME`` some. A mutant that survives its budget of
-seeds makes the run fail, because then the invariants miss a fault. Each mutant names the invariants that have to notice
-it, so that a failure for another reason does not count as caught (docs/protocol/simulator.md#mutants).
+``python -m tests.simulation.mutants`` runs all mutants, ``... mutants NAME`` some. A mutant that no invariant detects
+within its budget of seeds makes the run fail, because the invariants would miss such a fault. Each mutant names the
+invariants that must detect it, so that a failure for another reason does not count
+(docs/protocol/simulator.md#mutants).
 """
 
 import argparse
@@ -28,11 +29,11 @@ _NEW_REGIMES_OFF: dict[str, Any] = {
     "retention_ms": -1,
     "slow_disks": 0,
 }
-"""What was drawn for the seeds of mutants that were hunted before there was more to draw."""
+"""Profile of mutants that were written before these settings existed; keeps their runs unchanged."""
 
 
 class Patches:
-    """Attributes replaced for a while."""
+    """Temporarily replaced attributes."""
 
     def __init__(self) -> None:
         self._saved: list[tuple[Any, str, Any]] = []
@@ -43,7 +44,7 @@ class Patches:
         setattr(owner, name, value)
 
     def undo(self) -> None:
-        """Put everything back."""
+        """Restore all attributes."""
         for owner, name, value in reversed(self._saved):
             setattr(owner, name, value)
         self._saved.clear()
@@ -51,18 +52,18 @@ class Patches:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One guard taken away."""
+    """A removed or broken guard."""
 
     name: str
     breaks: Callable[[Patches], None]
     noticed_by: tuple[str, ...]
     budget: int = 40
-    """Seeds within which it has to be noticed."""
+    """Number of seeds within which an invariant must detect it."""
     aimed: dict[str, Any] = field(default_factory=dict)
-    """Fields of the profile that make the situation common, where chance alone would take long."""
+    """Fields of the profile that make the situation frequent, which a random profile rarely reaches."""
 
     def profile(self, seed: int) -> Profile:
-        """Return the profile of a seed, with the aim taken."""
+        """Return the profile of a seed, changed by ``aimed``."""
         return replace(draw_base_profile(World(seed)), **{**_NEW_REGIMES_OFF, **self.aimed})
 
 
@@ -141,14 +142,15 @@ _COORDINATORS_CHANGE_SOON = (
     | _GROUPS
     | {"replica_lag_time_max_ms": 4_000, "session_timeout_ms": 5_000, "send_every_ms": 40}
 )
-"""The next coordinator leads before a follower that is held up has what the last one wrote, and dies before it leaves
-the ISR."""
+"""The next coordinator leads before a delayed follower has the last records of the previous coordinator, and dies
+before the follower leaves the ISR.
+"""
 _COORDINATORS_ARE_ALONE = (
     _aim("cut-from-cluster", count=5, session_timeout_ms=2_000, lease_ms=1_500, fetch_wait_max_ms=100)
     | _THREE
     | _GROUPS
 )
-"""A broker that is alone for three sessions answers longer than C12 allows, unless it stops by itself."""
+"""A broker that is cut off for three session timeouts answers for longer than C12 allows, unless it stops by itself."""
 _MEMBERS_FAIL = _aim("bad-network", "kill-leader", count=6) | _THREE | _GROUPS | {"member_faults": 14}
 _COMPACTION = _aim("bounce-broker", "kill-leader", count=6, segment_bytes=1_000, checkpoint_interval_ms=500) | _GROUPS
 _DEATHS_IN_COMPACTION = (
@@ -545,7 +547,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("reports of followers never end", suspicion.reports_never_end, ("K14",), 300, _SUSPICIONS),
     Mutant("a heartbeat refutes nothing", suspicion.heartbeat_refutes_nothing, ("K14", "C13"), 40, _SUSPICIONS),
     Mutant("a replica is deleted before a fenced write", suspicion.deletion_without_a_write, ("K16",), 100, _MOVES),
-    # pairs: one guard covers for the other
+    # pairs: each guard hides the absence of the other
     Mutant("no fence and no version in state writes", broken.no_fence_no_version, ("K2", "R12"), 5),
     Mutant(
         "broker accepts any controller and any registration",
@@ -557,12 +559,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("min.insync.replicas is never checked", also_broken.min_isr_nowhere, ("R7",), 20, _LEADERS_CHANGE | _THREE),
     Mutant("any fetch and any response is accepted", broken.any_fetch_and_answer, ("R10",), 40, _LEADERS_CHANGE),
 )
-"""Budgets are a few times what it took when the mutant was written."""
+"""Budgets are a few times the number of seeds needed when the mutant was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How many seeds it took, None when all were not enough."""
+    """Number of seeds until detection, None when the budget was too small."""
 
     name: str
     seeds: int | None
@@ -573,7 +575,7 @@ class Outcome:
 
 @contextmanager
 def installed(mutant: Mutant) -> Iterator[None]:
-    """While open, the code is broken."""
+    """Run the body of the context with the broken code."""
     patches = Patches()
     try:
         mutant.breaks(patches)
@@ -583,7 +585,7 @@ def installed(mutant: Mutant) -> Iterator[None]:
 
 
 def hunt(mutant: Mutant, first_seed: int = 1) -> Outcome:
-    """Run seeds until the mutant is noticed."""
+    """Run seeds until an invariant detects the mutant."""
     with installed(mutant):
         for seed in range(first_seed, first_seed + mutant.budget):
             result = Run(seed, profile=mutant.profile(seed)).run()
@@ -595,7 +597,7 @@ def hunt(mutant: Mutant, first_seed: int = 1) -> Outcome:
 
 
 def main(arguments: Sequence[str] | None = None, mutants: Sequence[Mutant] = MUTANTS) -> int:
-    """Hunt mutants; return 0 when none survives."""
+    """Run mutants; return 0 when every mutant was detected."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of names; all mutants without any")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)

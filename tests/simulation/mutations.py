@@ -1,4 +1,4 @@
-"""The single breakages behind `mutants`: each takes one guard away from the services' code."""
+"""The mutations behind `mutants`: each removes or breaks one guard in the services' code."""
 
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def no_fence_in_multi(patches: "Patches") -> None:
-    """The check of /controller_epoch matches whatever version there is."""
+    """The check of /controller_epoch matches every version."""
 
     def fenced(_self: Storage, *operations: Any) -> Multi:
         return Multi((Check(znodes.CONTROLLER_EPOCH, ANY_VERSION), *operations))
@@ -64,13 +64,13 @@ def state_write_without_version(patches: "Patches") -> None:
 
 
 def no_fence_no_version(patches: "Patches") -> None:
-    """Both at once: each alone is covered by the other."""
+    """Both mutations at once: each guard alone still prevents harm."""
     no_fence_in_multi(patches)
     state_write_without_version(patches)
 
 
 def announce_before_write(patches: "Patches") -> None:
-    """States are sent before they are written."""
+    """States are sent to brokers before they are written."""
 
     def commit(self: StateWriter, writes: Sequence[Any], limit: int) -> Generator[Any, Any, CommitOutcome]:
         outcome = CommitOutcome()
@@ -83,7 +83,7 @@ def announce_before_write(patches: "Patches") -> None:
 
 
 def multi_result_ignored(patches: "Patches") -> None:
-    """A multi that failed counts as carried out, as kazoo's ``with`` form has it (Z2)."""
+    """A failed multi counts as applied, as with kazoo's ``with`` form (Z2)."""
     real = Storage.send_fenced
 
     def send_fenced(self: Storage, multis: Sequence[Multi]) -> Generator[Any, Any, list[Response]]:
@@ -99,7 +99,7 @@ def multi_result_ignored(patches: "Patches") -> None:
 
 
 def elect_outside_isr(patches: "Patches") -> None:
-    """The first replica that is online leads."""
+    """The first online replica is elected, even outside the ISR."""
 
     def elect(
         current: Any, assigned: Sequence[int], online: Any, _unclean: bool, controller_epoch: int, *_: Any
@@ -113,12 +113,12 @@ def elect_outside_isr(patches: "Patches") -> None:
 
 
 def keep_context(patches: "Patches") -> None:
-    """A controller that resigned still knows the cluster."""
+    """A controller that resigned keeps the cluster state."""
     patches.set(ControllerContext, "clear", lambda _self: None)
 
 
 def keep_sending(patches: "Patches") -> None:
-    """A controller that resigned sends what is queued."""
+    """A controller that resigned still sends queued requests."""
     patches.set(ChannelManager, "close", lambda _self: None)
 
 
@@ -141,7 +141,7 @@ def delete_foreign_controller(patches: "Patches") -> None:
 
 
 def no_rewatch(patches: "Patches") -> None:
-    """A reconnect within the session is taken as if watches had survived it (Z1)."""
+    """After a reconnect within the session, lost watches are not set again (Z1)."""
 
     def rewatch(_self: Any) -> Generator[Any, Any, None]:
         return
@@ -151,7 +151,7 @@ def no_rewatch(patches: "Patches") -> None:
 
 
 def never_mine(patches: "Patches") -> None:
-    """Never recognise ``/controller`` as created by the own ZooKeeper session, after an election with a lost reply."""
+    """Never recognize ``/controller`` as created by the own ZooKeeper session, after an election with a lost reply."""
     real = ControllerElection._owner
 
     def owner(self: ControllerElection, response: Response) -> Owner:
@@ -161,7 +161,7 @@ def never_mine(patches: "Patches") -> None:
 
 
 def reassign_at_once(patches: "Patches") -> None:
-    """A reassignment counts as complete when it begins."""
+    """A reassignment counts as complete when it starts."""
 
     def complete(*_: Any) -> Generator[Any, Any, bool]:
         return True
@@ -171,7 +171,7 @@ def reassign_at_once(patches: "Patches") -> None:
 
 
 def empty_isr(patches: "Patches") -> None:
-    """The last member of an ISR is taken out too."""
+    """The last member is removed from the ISR, too."""
 
     def without(state: Any, broker_id: int, controller_epoch: int) -> Any:
         leader = -1 if state.leader == broker_id else state.leader
@@ -182,7 +182,7 @@ def empty_isr(patches: "Patches") -> None:
 
 
 def captured_data(patches: "Patches") -> None:
-    """The controller uses registrations that it has read earlier (KAFKA-5879)."""
+    """The controller uses registrations from an earlier read (KAFKA-5879)."""
     real = Storage.brokers
     seen: dict[Storage, dict[int, Any]] = {}
 
@@ -207,7 +207,7 @@ def elect_a_dead_member(patches: "Patches") -> None:
 
 
 def no_fence_before_a_move_is_taken_back(patches: "Patches") -> None:
-    """A cancellation does not fence the leader's ISR write in flight."""
+    """A cancelled reassignment does not fence an ISR write of the leader that is in flight."""
 
     def update(parts: Any, topic_partition: Any, assignment: Any) -> Generator[Any, Any, None]:
         current = parts.context.assignment(topic_partition)
@@ -222,7 +222,7 @@ def no_fence_before_a_move_is_taken_back(patches: "Patches") -> None:
 
 
 def nothing_without_lease(patches: "Patches") -> None:
-    """A broker whose lease has run out is not told of new partitions and leaders."""
+    """A broker whose lease has expired receives no new partitions and leaders."""
     patches.set(partition_state_machine.PartitionStateMachine, "_without_lease", lambda _self, _topic_partition: ())
 
 
@@ -237,7 +237,7 @@ def no_deletion_resume(patches: "Patches") -> None:
 
 
 def journal_not_asked(patches: "Patches") -> None:
-    """A standby believes that it knows everything, though the journal has moved on."""
+    """A standby treats its copy as complete, although the journal has newer sequences."""
 
     def judge(mirror: Any, _journal: Any) -> tuple[TakeoverKind, str]:
         known = mirror is not None and mirror.sequence is not None
@@ -247,7 +247,7 @@ def journal_not_asked(patches: "Patches") -> None:
 
 
 def reborn_leaders_trusted(patches: "Patches") -> None:
-    """A standby does not ask whether a leader is still the process that it was."""
+    """A standby does not check whether a leader's process has restarted."""
     real = takeover.take_from_mirror
 
     def take(context: Any, mirror: Any, *rest: Any) -> list[Any]:
@@ -261,7 +261,7 @@ def reborn_leaders_trusted(patches: "Patches") -> None:
 
 
 def any_controller_epoch(patches: "Patches") -> None:
-    """Requests of earlier controllers are taken."""
+    """Requests of earlier controller epochs are accepted."""
     real = ControllerEpochFence.check
 
     def check(self: ControllerEpochFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
@@ -272,7 +272,7 @@ def any_controller_epoch(patches: "Patches") -> None:
 
 
 def any_broker_epoch(patches: "Patches") -> None:
-    """Requests for an earlier registration are taken."""
+    """Requests for an earlier registration are accepted."""
     real = ControllerEpochFence.check
 
     def check(self: ControllerEpochFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
@@ -282,7 +282,7 @@ def any_broker_epoch(patches: "Patches") -> None:
 
 
 def no_newer_broker_epoch(patches: "Patches") -> None:
-    """Requests for a registration whose reply is still under way are refused for good."""
+    """Requests with a newer broker epoch are refused permanently, even while the registration's reply is in flight."""
     real = ControllerEpochFence.check
 
     def check(self: ControllerEpochFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
@@ -294,7 +294,7 @@ def no_newer_broker_epoch(patches: "Patches") -> None:
 
 
 def unregistered_takes_requests(patches: "Patches") -> None:
-    """A process takes what was meant for its last life, until it has registered."""
+    """A process accepts requests for its predecessor until it has registered."""
     real = ControllerEpochFence.check
 
     def check(self: ControllerEpochFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
@@ -304,7 +304,7 @@ def unregistered_takes_requests(patches: "Patches") -> None:
 
 
 def any_leader_epoch(patches: "Patches") -> None:
-    """A LeaderAndIsr of an older epoch is applied."""
+    """A LeaderAndIsr of an older leader epoch is applied."""
     real = LeaderAndIsrAdmission._check
 
     def check(self: LeaderAndIsrAdmission, partition: Any, state: Any) -> ErrorCode:
@@ -315,7 +315,7 @@ def any_leader_epoch(patches: "Patches") -> None:
 
 
 def topic_id_ignored(patches: "Patches") -> None:
-    """A log is used for any topic of its name."""
+    """A log is used for every topic with its name."""
     real = LeaderAndIsrAdmission._check
 
     def check(self: LeaderAndIsrAdmission, partition: Any, state: Any) -> ErrorCode:
@@ -326,17 +326,17 @@ def topic_id_ignored(patches: "Patches") -> None:
 
     patches.set(LeaderAndIsrAdmission, "_check", check)
     patches.set(PartitionLog, "assign_topic_id", assign)
-    # Without the id in StopReplica either, the old log is never told from the new one.
+    # StopReplica has no id either, so the old log cannot be distinguished from the new log.
     patches.set(StopReplicaHandler, "_is_namesake", lambda _self, _state: True)
 
 
 def overtaken_pictures(patches: "Patches") -> None:
-    """An UpdateMetadata that comes late brings its brokers and offline replicas back."""
+    """A delayed UpdateMetadata restores its brokers and offline replicas."""
     patches.set(metadata_cache.MetadataCache, "is_overtaken", lambda _self, _request: False)
 
 
 def metadata_goes_back(patches: "Patches") -> None:
-    """The latest UpdateMetadata is right, whatever it says."""
+    """The latest UpdateMetadata is applied, even with older state."""
     patches.set(metadata_cache, "_is_older", lambda _state, _known: False)
     patches.set(metadata_cache.MetadataCache, "is_overtaken", lambda _self, _request: False)
     any_controller_epoch(patches)
@@ -346,7 +346,7 @@ def metadata_goes_back(patches: "Patches") -> None:
 
 
 def high_watermark_alone(patches: "Patches") -> None:
-    """The leader's log end is committed."""
+    """The high watermark is the leader's log end."""
 
     def alone(current: int, leader_end_offset: int, *_: Any) -> int:
         return max(current, leader_end_offset)
@@ -355,7 +355,7 @@ def high_watermark_alone(patches: "Patches") -> None:
 
 
 def high_watermark_by_majority(patches: "Patches") -> None:
-    """What most replicas have is committed."""
+    """A record is committed when most replicas have it."""
 
     def majority(current: int, leader_end_offset: int, followers: Iterable[Any], *_: Any) -> int:
         ends = sorted([leader_end_offset, *(follower.log_end_offset or 0 for follower in followers)], reverse=True)
@@ -365,7 +365,7 @@ def high_watermark_by_majority(patches: "Patches") -> None:
 
 
 def committed_isr_only(patches: "Patches") -> None:
-    """A member that is being admitted does not count yet, though the write may have been applied."""
+    """A proposed ISR member does not count yet, although the ISR write may have been applied."""
     patches.set(Partition, "maximal_isr", property(lambda self: self.isr))
     patches.set(IsrUpdates, "may_join", lambda _self, _follower: False)
 
@@ -380,7 +380,7 @@ def high_watermark_below_min_isr(patches: "Patches") -> None:
 
 
 def forgive_joining(patches: "Patches", *forgiven: JoinRefusal) -> None:
-    """Let followers join in spite of these."""
+    """Let followers join in spite of these refusals."""
 
     def why_not(follower: Any, high_watermark: int, epoch_start: int, *rest: Any) -> JoinRefusal | None:
         if JoinRefusal.BELOW_EPOCH_START in forgiven:
@@ -392,15 +392,15 @@ def forgive_joining(patches: "Patches", *forgiven: JoinRefusal) -> None:
 
 
 def join_below_epoch_start(patches: "Patches") -> None:
-    """The stale high watermark of a new leader is enough to join (KAFKA-7128)."""
+    """A follower joins at the stale high watermark of a new leader (KAFKA-7128)."""
     forgive_joining(patches, JoinRefusal.BELOW_EPOCH_START)
 
 
 def join_without_fetch(patches: "Patches") -> None:
-    """A follower joins by its end offset of the last epoch, and its registration is not checked.
+    """A follower joins by its end offset of the previous epoch, and its registration is not checked.
 
-    Both guards at once: a replica that is left out of a new epoch's ISR has mostly registered anew, which the other
-    one finds.
+    Both guards at once: a replica that is outside the ISR of a new epoch has usually registered again, which the other
+    guard detects.
     """
     join_with_old_broker_epoch(patches)
     forgive_joining(patches, *JoinRefusal)
@@ -423,7 +423,7 @@ def join_with_old_broker_epoch(patches: "Patches") -> None:
 
 
 def isr_write_without_version(patches: "Patches") -> None:
-    """The leader's ISR overwrites whatever stands there (KAFKA-2729 the other way round)."""
+    """The leader's ISR write has no version condition (the reverse of KAFKA-2729)."""
 
     def unconditional(path: str, data: bytes, _version: int) -> SetData:
         return SetData(path, data, ANY_VERSION)
@@ -432,7 +432,7 @@ def isr_write_without_version(patches: "Patches") -> None:
 
 
 def unassigned_not_counted(patches: "Patches") -> None:
-    """At the end of a reassignment the leader counts its assignment only."""
+    """At the end of a reassignment the leader counts only assigned replicas."""
     real = Partition._set_followers
 
     def set_followers(self: Partition, state: Any, *rest: Any) -> None:
@@ -456,7 +456,7 @@ def no_truncation(patches: "Patches") -> None:
 
 
 def truncate_to_high_watermark(patches: "Patches") -> None:
-    """A new follower cuts its log to its own high watermark (KAFKA-1211)."""
+    """A new follower truncates to its own high watermark (KAFKA-1211)."""
     real = ReplicaFetcher.add
 
     def add(self: ReplicaFetcher, partition: Partition) -> None:
@@ -468,7 +468,7 @@ def truncate_to_high_watermark(patches: "Patches") -> None:
 
 
 def any_fetch_answer(patches: "Patches") -> None:
-    """An answer is applied though the fetcher has gone on."""
+    """A response is applied although the fetcher has sent a later request."""
 
     def answered(self: ReplicaFetcher, sequence: int, request: Any, answer: Any) -> None:
         self._in_flight = None
@@ -497,7 +497,7 @@ def any_fetch_answer(patches: "Patches") -> None:
 
 
 def fetch_without_epoch(patches: "Patches") -> None:
-    """A leader serves, and counts, followers of any epoch."""
+    """A leader serves and counts followers of every epoch."""
     real = FetchHandler._validate
 
     def validate(self: FetchHandler, reader: Any, position: Any, read: Any) -> Any:
@@ -517,17 +517,17 @@ def any_fetch_and_answer(patches: "Patches") -> None:
 
 
 def epochs_not_trimmed(patches: "Patches") -> None:
-    """A truncation leaves the epochs it cut away in the cache (KAFKA-10706)."""
+    """A truncation leaves the removed epochs in the cache (KAFKA-10706)."""
     patches.set(LeaderEpochCache, "truncate_from_end", lambda _self, _offset: None)
 
 
 def epochs_not_assigned(patches: "Patches") -> None:
-    """Appends do not note their epochs."""
+    """Appends do not record their epochs."""
     patches.set(LeaderEpochCache, "assign", lambda _self, _epoch, _start: None)
 
 
 def unclean_restart_untold(patches: "Patches") -> None:
-    """A broker that lost its tail registers as if nothing had happened (KIP-966)."""
+    """A broker that lost the end of a log registers without reporting it (KIP-966)."""
     patches.set(LoadReport, "is_unclean_restart", lambda _self, _boot_id: False)
 
 
@@ -540,7 +540,7 @@ def deletion_not_synced(patches: "Patches") -> None:
 
 
 def read_to_log_end(patches: "Patches") -> None:
-    """Consumers get whatever the leader has."""
+    """Consumers receive records up to the leader's log end."""
 
     def read_all(
         _self: FetchHandler, partition: Partition, _reader: Any, position: Any, max_bytes: int, least: bool
@@ -560,7 +560,7 @@ def read_to_log_end(patches: "Patches") -> None:
 
 
 def acknowledge_early(patches: "Patches") -> None:
-    """acks=all is answered when the leader has written."""
+    """A write with acks=all is answered when the leader has written it."""
 
     def ready(self: DelayedProduce) -> bool:
         self._pending = []
@@ -570,18 +570,18 @@ def acknowledge_early(patches: "Patches") -> None:
 
 
 def no_duplicates_found(patches: "Patches") -> None:
-    """A repeated batch counts as a new one."""
+    """A duplicate batch is appended again."""
     patches.set(ProducerStateManager, "find_duplicate", lambda _self, _header: None)
     patches.set(ProducerStateManager, "check", lambda _self, _header: None)
 
 
 def no_sequences(patches: "Patches") -> None:
-    """Producers' state is never kept."""
+    """The state of producers is not stored."""
     patches.set(ProducerStateManager, "update", lambda _self, _header: None)
 
 
-# Nothing
+# Control
 
 
 def nothing(_patches: "Patches") -> None:
-    """The canary: unmodified code must pass all checks, so that its hunt fails."""
+    """No mutation: unmodified code must pass all checks, so this hunt must find nothing."""

@@ -1,4 +1,4 @@
-"""The single breakages of group coordinators and of compaction behind `mutants`."""
+"""Mutations of group coordinators and of compaction, for `mutants`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def commit_of_the_leader_alone(patches: "Patches") -> None:
-    """A write to the offsets topic counts as kept when the leader has it."""
+    """A write to the offsets topic counts as committed when the leader has it."""
     real = HostedOffsetsTopic.append
 
     def append(self: HostedOffsetsTopic, *arguments: Any) -> None:
@@ -37,7 +37,7 @@ def commit_of_the_leader_alone(patches: "Patches") -> None:
 
 
 def load_to_high_watermark(patches: "Patches") -> None:
-    """A load ends at the high watermark, which a new leader learns late."""
+    """A load ends at the high watermark, which may still be too low on a new leader."""
     real = HostedOffsetsTopic.bounds
 
     def bounds(self: HostedOffsetsTopic, partition: int) -> tuple[int, int, int]:
@@ -48,7 +48,7 @@ def load_to_high_watermark(patches: "Patches") -> None:
 
 
 def load_ends_uncommitted(patches: "Patches") -> None:
-    """A load ends when everything is read, committed or not."""
+    """A load ends at the log end, committed or not."""
     real = HostedOffsetsTopic.bounds
 
     def bounds(self: HostedOffsetsTopic, partition: int) -> tuple[int, int, int]:
@@ -83,12 +83,12 @@ def answers_without_proof(patches: "Patches") -> None:
 
 
 def any_generation(patches: "Patches") -> None:
-    """Requests of earlier generations count."""
+    """Requests of earlier generations are accepted."""
     patches.set(Group, "check_generation", lambda _self, _generation: None)
 
 
 def assignments_given_out_before_they_are_kept(patches: "Patches") -> None:
-    """Members learn their partitions before the group's log has them."""
+    """Members receive their partitions before the assignment is committed to the group's log."""
     real = GroupStorage.keep_group
 
     def keep_group(
@@ -101,7 +101,7 @@ def assignments_given_out_before_they_are_kept(patches: "Patches") -> None:
 
 
 def offsets_taken_over_before_they_are_kept(patches: "Patches") -> None:
-    """A commit is visible before the group's log has it."""
+    """A committed offset is visible before its record is committed to the group's log."""
     real = GroupStorage.keep_offsets
 
     def keep_offsets(self: GroupStorage, group: Group, offsets: Any, on_done: Callable[[Any], None]) -> None:
@@ -117,12 +117,12 @@ def offsets_taken_over_before_they_are_kept(patches: "Patches") -> None:
 
 
 def compact_uncommitted(patches: "Patches") -> None:
-    """Everything below the active segment may be compacted."""
+    """Compaction includes uncommitted records below the active segment."""
     patches.set(LocalLog, "last_stable_offset", property(lambda self: self.end_offset))
 
 
 def end_of_a_batch_taken_for_all_its_keys(patches: "Patches") -> None:
-    """A key counts as replaced up to the end of the batch that it last occurs in."""
+    """A key counts as superseded up to the end of the batch with its last record."""
     real = OffsetMap.add_batch
 
     def add_batch(self: OffsetMap, keys: dict[bytes, int], end_offset: int) -> bool:
@@ -132,13 +132,13 @@ def end_of_a_batch_taken_for_all_its_keys(patches: "Patches") -> None:
 
 
 def tombstones_removed_at_once(patches: "Patches") -> None:
-    """A tombstone goes with the records it deletes, and not after ``delete.retention.ms``."""
+    """A tombstone is removed together with the records it deletes, before ``delete.retention.ms``."""
     real = Cleaner._choose
     patches.set(Cleaner, "_choose", lambda self, header, data, _expired: real(self, header, data, True))
 
 
 def compacted_segments_not_synced(patches: "Patches") -> None:
-    """A compacted segment takes the place of others before it is durable."""
+    """A compacted segment replaces others before it is durable."""
     real = _Output.finish
 
     class _NoSync:
@@ -162,7 +162,7 @@ def compacted_segments_not_synced(patches: "Patches") -> None:
 
 
 def swap_files_ignored(patches: "Patches") -> None:
-    """A load removes compacted segments that were about to take their place."""
+    """Loading removes compacted segments that were about to replace others."""
 
     def finish_swaps(self: _Loader, swaps: list[tuple[int, str, str]], _smallest_cleaned: int | None) -> None:
         for _, _, path in swaps:
@@ -172,7 +172,7 @@ def swap_files_ignored(patches: "Patches") -> None:
 
 
 def old_segments_kept_beside_compacted_ones(patches: "Patches") -> None:
-    """The segments that a compacted one replaces stay when there are several."""
+    """When a compacted segment replaces several segments, these stay."""
 
     real = LogCompaction.replace_segments
 
@@ -188,7 +188,7 @@ def compaction_under_unknown_settings(patches: "Patches") -> None:
 
 
 def cleaning_goes_on_after_truncation(patches: "Patches") -> None:
-    """A cleaning continues although the log was truncated or replaced meanwhile."""
+    """Compaction continues although the log was truncated or replaced meanwhile."""
     real = LogCompaction.begin
 
     def begin(self: LogCompaction, *arguments: Any) -> Any:

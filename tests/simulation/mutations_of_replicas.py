@@ -1,4 +1,4 @@
-"""Guards that `mutants` removes: replication, sequences and storage (docs/protocol/simulator.md#mutants)."""
+"""Mutations of replication, sequences and storage, for `mutants` (docs/protocol/simulator.md#mutants)."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def one_round_lookup(patches: "Patches") -> None:
-    """A follower believes the end of an epoch it never had, and does not ask again (KAFKA-6361)."""
+    """A follower accepts the end of an epoch that it does not have, without a second request (KAFKA-6361)."""
     real = ReplicaFetcher._diverged
 
     def point(leader_answer: Any, log_end_offset: int, _lookup: Any, fallback_offset: int) -> Truncation:
@@ -55,7 +55,7 @@ def one_round_lookup(patches: "Patches") -> None:
 
 
 def same_leader_no_truncation(patches: "Patches") -> None:
-    """A follower whose leader stays does not truncate in the new epoch (KAFKA-7164)."""
+    """A follower of an unchanged leader does not truncate in the new epoch (KAFKA-7164)."""
     same: dict[Partition, bool] = {}
     real_follow, real_add = Partition.make_follower, ReplicaFetcher.add
 
@@ -73,12 +73,12 @@ def same_leader_no_truncation(patches: "Patches") -> None:
 
 
 def answers_of_other_epochs(patches: "Patches") -> None:
-    """What a leader said in another epoch is applied."""
+    """A leader's response from another epoch is applied."""
     patches.set(ReplicaFetcher, "_is_current", lambda _self, state, _result: state.partition.log is not None)
 
 
 def diverging_fetch_counts(patches: "Patches") -> None:
-    """A fetch from beyond the point of divergence is progress (KAFKA-13141)."""
+    """A fetch above the point of divergence counts as progress (KAFKA-13141)."""
     real = FetchHandler._read
 
     def read(self: FetchHandler, run: Any, position: Any, *rest: Any) -> Any:
@@ -95,7 +95,7 @@ def diverging_fetch_counts(patches: "Patches") -> None:
 
 
 def high_watermark_before_truncation(patches: "Patches") -> None:
-    """A follower takes over its leader's high watermark over records that are about to go."""
+    """A follower adopts its leader's high watermark above records that it is about to truncate."""
     real = ReplicaFetcher._apply_to
 
     def apply_to(self: ReplicaFetcher, state: Any, result: Any) -> bool:
@@ -107,12 +107,12 @@ def high_watermark_before_truncation(patches: "Patches") -> None:
 
 
 def epoch_start_forgotten(patches: "Patches") -> None:
-    """A new leader notes its epoch with its first record only (KAFKA-7415)."""
+    """A new leader records its epoch only with its first record (KAFKA-7415)."""
     patches.set(PartitionLog, "assign_leader_epoch", lambda _self, _epoch, _start: None)
 
 
 def producers_kept_after_a_cut(patches: "Patches") -> None:
-    """What producers sent last is still known when it has been cut off."""
+    """A truncation keeps the producer state of the removed batches."""
     real = LocalLog.cut_at
 
     def cut_at(self: LocalLog, offset: int) -> None:
@@ -127,7 +127,7 @@ def producers_kept_after_a_cut(patches: "Patches") -> None:
 
 
 def snapshots_kept_above_a_cut(patches: "Patches") -> None:
-    """Snapshots of what was cut off stay, for the next load to believe."""
+    """A truncation keeps snapshots above the new log end, which the next load uses."""
     real = LocalLog.cut_at
 
     def cut_at(self: LocalLog, offset: int) -> None:
@@ -141,7 +141,7 @@ def snapshots_kept_above_a_cut(patches: "Patches") -> None:
 
 
 def time_index_one_entry_late(patches: "Patches") -> None:
-    """A lookup by time begins one entry too late."""
+    """A lookup by time starts one index entry too late."""
 
     def lookup(self: TimeIndex, timestamp: int) -> TimestampOffset:
         count = min(self._position_after(0, timestamp) + 1, self._count)
@@ -151,7 +151,7 @@ def time_index_one_entry_late(patches: "Patches") -> None:
 
 
 def segment_of_equal_time_skipped(patches: "Patches") -> None:
-    """A segment is passed over when its largest time is the one looked for."""
+    """A lookup skips a segment whose largest timestamp equals the requested time."""
 
     def find(self: SegmentList, timestamp_ms: int, from_offset: int, limit_offset: int) -> TimestampOffset | None:
         for segment in list(self._segments):
@@ -170,17 +170,17 @@ def segment_of_equal_time_skipped(patches: "Patches") -> None:
 
 
 def join_while_leaving(patches: "Patches") -> None:
-    """A broker that is being stopped may join."""
+    """A broker that is shutting down may join the ISR."""
     forgive_joining(patches, JoinRefusal.SHUTTING_DOWN)
 
 
 def shrink_without_another_look(patches: "Patches") -> None:
-    """The high watermark waits for the next fetch after an ISR has shrunk (KAFKA-13091)."""
+    """After an ISR shrink, the high watermark advances only at the next fetch (KAFKA-13091)."""
     patches.set(IsrUpdates, "_settled", lambda _self: None)
 
 
 def min_isr_nowhere(patches: "Patches") -> None:
-    """``min.insync.replicas`` counts neither before a send nor after."""
+    """``min.insync.replicas`` is checked neither before nor after an append."""
 
     def unfrozen(current: int, end: int, followers: Any, isr: Any, maximal: Any, _minimum: int, *rest: Any) -> int:
         return leader_high_watermark(current, end, followers, isr, maximal, 1, *rest)
@@ -193,7 +193,7 @@ def min_isr_nowhere(patches: "Patches") -> None:
 
 
 def stop_without_epoch(patches: "Patches") -> None:
-    """A StopReplica stops whatever is there now (KAFKA-9539)."""
+    """A StopReplica stops a replica of a later leader epoch (KAFKA-9539)."""
     patches.set(StopReplicaHandler, "_check", lambda _self, _state: ErrorCode.NONE)
 
 
@@ -204,7 +204,7 @@ def any_controller_and_broker_epoch(patches: "Patches") -> None:
 
 
 def namesake_stays(patches: "Patches") -> None:
-    """A log left over from a deleted topic bars the way to the next one of its name."""
+    """A log of a deleted topic blocks the next topic with its name."""
     patches.set(admission, "set_namesake_aside", lambda _manager, _state, _stamp: None)
 
 
@@ -212,7 +212,7 @@ def namesake_stays(patches: "Patches") -> None:
 
 
 def acknowledge_after_role_change(patches: "Patches") -> None:
-    """A send is acknowledged by the high watermark without a check of the leadership."""
+    """A write is acknowledged by the high watermark without a check of the leadership."""
 
     def decided(_self: DelayedProduce, waiting: Any) -> bool:
         log = waiting.partition.log
@@ -222,7 +222,7 @@ def acknowledge_after_role_change(patches: "Patches") -> None:
 
 
 def one_batch_remembered(patches: "Patches") -> None:
-    """Only the producer's last batch is recognised when it comes again."""
+    """Only the producer's last batch is recognized as a duplicate."""
     real = ProducerStateManager.find_duplicate
 
     def find(self: ProducerStateManager, header: Any) -> Any:
@@ -241,12 +241,12 @@ def sequences_lost_at_failover(patches: "Patches") -> None:
 
 
 def storage_goes_on(patches: "Patches") -> None:
-    """A directory that failed is written to as before (KAFKA-10778)."""
+    """Writes to a failed log directory continue (KAFKA-10778)."""
     patches.set(LogDirectory, "fail", lambda _self, _error: None)
 
 
 def stop_without_sync(patches: "Patches") -> None:
-    """An orderly stop leaves the clean-stop marker over what is not on the disk."""
+    """An orderly stop writes the clean-stop marker without syncing the logs."""
     real = SimulatedDisk.sync
 
     def sync(self: SimulatedDisk, path: str) -> None:
@@ -268,7 +268,7 @@ def marker_kept(patches: "Patches") -> None:
 
 
 def high_watermark_beyond_the_log(patches: "Patches") -> None:
-    """A checkpoint is believed whatever the log has."""
+    """A high watermark from a checkpoint is used even above the log end."""
 
     def update(self: PartitionLog, high_watermark: int) -> int:
         self.local.high_watermark = max(self.log_start_offset, high_watermark)
@@ -281,7 +281,7 @@ def high_watermark_beyond_the_log(patches: "Patches") -> None:
 
 
 def retain_by_log_end(patches: "Patches") -> None:
-    """Retention takes what is not committed, too."""
+    """Retention also deletes uncommitted segments."""
 
     def retained_from(segments: Any, config: Any, total_bytes: int, _high_watermark: int, wall_ms: int) -> int | None:
         return retention.retained_from(segments, config, total_bytes, 2**63 - 1, wall_ms)
@@ -290,7 +290,7 @@ def retain_by_log_end(patches: "Patches") -> None:
 
 
 def delete_uncommitted(patches: "Patches") -> None:
-    """Everything up to the log end may be deleted."""
+    """DeleteRecords may delete up to the log end."""
 
     def delete(self: DeleteRecordsHandler, query: Any, result: Any) -> Any:
         topic_partition = query.topic_partition
@@ -308,12 +308,12 @@ def delete_uncommitted(patches: "Patches") -> None:
 
 
 def log_starts_not_durable(patches: "Patches") -> None:
-    """Log starts are only ever in memory."""
+    """Log starts are only stored in memory."""
     patches.set(LogManager, "checkpoint_log_start_offsets", lambda _self: None)
 
 
 def log_start_ignored(patches: "Patches") -> None:
-    """A follower keeps what its leader has deleted."""
+    """A follower keeps records that its leader deleted."""
     real = FollowerLog.append
 
     def append(self: FollowerLog, batches: bytes, high_watermark: int, _log_start_offset: int) -> None:

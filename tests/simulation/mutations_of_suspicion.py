@@ -1,4 +1,4 @@
-"""Breakages of the guards around suspicion, restarted brokers and deletions: see `mutants`."""
+"""Mutations of the guards of suspicion, restarted brokers and deletions, for `mutants`."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _without_versions(flow: Flow[Any], path_prefix: str) -> Flow[Any]:
-    """Run a flow whose multis write nodes below a path whatever their versions."""
+    """Run a flow whose multis write nodes below a path without version conditions."""
     answer: Any = None
     while True:
         try:
@@ -41,7 +41,7 @@ def _unconditional(request: Any, path_prefix: str) -> Any:
 
 
 def registration_without_fence(patches: "Patches") -> None:
-    """A broker replaces whatever registration stands by then."""
+    """A broker replaces the present registration of its id, even a newer one."""
     real = registration.register_broker
 
     def register(*args: Any) -> Flow[Any]:
@@ -51,7 +51,7 @@ def registration_without_fence(patches: "Patches") -> None:
 
 
 def replace_any_controller(patches: "Patches") -> None:
-    """A standby takes the place of whichever controller is active by then."""
+    """A standby replaces the present active controller, even another one than the dead controller."""
     real = ControllerElection.replace_dead
 
     def replace_dead(self: ControllerElection, controller_id: int, _epoch: int) -> Flow[Any]:
@@ -62,7 +62,7 @@ def replace_any_controller(patches: "Patches") -> None:
 
 
 def evidence_of_any_registration(patches: "Patches") -> None:
-    """Evidence about an earlier registration counts against the present one."""
+    """Evidence about an earlier registration counts against the present registration."""
     real = BrokerSuspicions.found
 
     def found(self: BrokerSuspicions, broker_id: int, broker_epoch: int, evidence: Evidence) -> None:
@@ -73,7 +73,7 @@ def evidence_of_any_registration(patches: "Patches") -> None:
 
 
 def no_limit(patches: "Patches") -> None:
-    """Any number of brokers is suspected at once."""
+    """The number of suspected brokers has no limit."""
     real = BrokerSuspicions._suspect
 
     def suspect(self: BrokerSuspicions, broker_id: int, evidence: str, is_certain: bool) -> None:
@@ -87,7 +87,7 @@ def no_limit(patches: "Patches") -> None:
 
 
 def no_damping(patches: "Patches") -> None:
-    """A broker whose suspicion proved false is suspected again at once."""
+    """A broker is suspected again immediately after a false suspicion."""
     real = BrokerSuspicions.heartbeat_received
 
     def heard(self: BrokerSuspicions, broker_id: int, broken_leaders: Collection[int] = ()) -> None:
@@ -98,12 +98,12 @@ def no_damping(patches: "Patches") -> None:
 
 
 def weak_evidence_is_enough(patches: "Patches") -> None:
-    """No follower has to confirm that a broker is out of reach."""
+    """Evidence that needs a follower's report counts without a report."""
     patches.set(Evidence, "is_conclusive", property(lambda _self: True))
 
 
 def reports_never_end(patches: "Patches") -> None:
-    """A follower's report counts although its connection works again."""
+    """A follower's report counts after its connection works again."""
     real = BrokerSuspicions.heartbeat_received
 
     def heard(self: BrokerSuspicions, broker_id: int, broken_leaders: Collection[int] = ()) -> None:
@@ -114,12 +114,12 @@ def reports_never_end(patches: "Patches") -> None:
 
 
 def heartbeat_refutes_nothing(patches: "Patches") -> None:
-    """A suspected broker stays suspected whatever it says."""
+    """A suspected broker stays suspected after a heartbeat."""
     patches.set(BrokerSuspicions, "heartbeat_received", lambda _self, _broker_id, _leaders=(): None)
 
 
 def deletion_without_a_write(patches: "Patches") -> None:
-    """The end of a move deletes data before this controller has written anything in the event."""
+    """The end of a reassignment deletes data before this controller has written a node in the event."""
     real = reassignment._stop_replicas
 
     def move_leader(*_: Any) -> Flow[None]:

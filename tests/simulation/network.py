@@ -1,10 +1,10 @@
 """Links between nodes: delay, loss, duplication, reordering, one-way cuts. Calls have deadlines and end once.
 
-A call is a request message and a reply message. A lost request, a lost reply and a cut all look alike to the caller:
-its deadline passes. When the process called dies, the connection is reset and the caller learns it at once, unless the
-link is cut. A duplicated request is handled twice by the receiver, as a gRPC call that was abandoned and sent again
-may be. A reply that comes after the deadline is thrown away, as gRPC does; one that comes before may still meet a
-caller that has lost interest. Chance comes from one stream per link, so a fault on one leaves the others as they were.
+A call is a request message and a reply message. A lost request, a lost reply and a cut look alike to the caller: the
+deadline passes. When the called process dies, the connection is reset and the caller is notified at once, unless the
+link is cut. The receiver handles a duplicated request twice, like a gRPC call that was cancelled and retried. A reply
+after the deadline is dropped, as in gRPC; an earlier reply may still reach a caller that no longer waits. Each link has
+its own random stream, so a fault on one link does not change the others.
 """
 
 import random
@@ -22,31 +22,31 @@ class Unreachable(Exception):  # noqa: N818 - it is what gRPC would say, not an 
 
 
 class ConnectionClosed(Unreachable):
-    """The other side, or something between, refused or reset the connection: not a mere silence."""
+    """The other side, or a middlebox, refused or reset the connection."""
 
 
 @dataclass(slots=True)
 class LinkQuality:
-    """How bad a network is; probabilities per message."""
+    """Quality of a network; probabilities per message."""
 
     delay_us: tuple[int, int] = (200, 2_000)
     loss: float = 0.0
     duplicate: float = 0.0
     straggler: float = 0.0
-    """Probability that a message takes up to `straggler_us` more, and so is overtaken."""
+    """Probability of an extra delay of up to `straggler_us`, by which later messages overtake this message."""
     straggler_us: int = 800_000
 
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """One life of one process as the network sees it."""
+    """A process as a network node."""
 
     name: str
     scheduler: NodeScheduler
 
 
 class Network:
-    """All links of a run. Nodes are named; a restarted process is a new `Peer` under the old name."""
+    """All links of a run. Nodes have names; a restarted process is a new `Peer` with the same name."""
 
     def __init__(self, world: World, quality: LinkQuality) -> None:
         self._world = world
@@ -60,11 +60,11 @@ class Network:
         self.duplicated = 0
 
     def attach(self, peer: Peer) -> None:
-        """A process has come up."""
+        """Connect a started process."""
         self.peers[peer.name] = peer
 
     def detach(self, name: str) -> None:
-        """Reset the connections to a process that died, and refuse later ones."""
+        """Reset the connections to a dead process, and refuse later connections."""
         if self.peers.pop(name, None) is None:
             return
         for call in tuple(self._open.get(name, ())):
@@ -72,7 +72,7 @@ class Network:
                 self._finish_later(name, call, ConnectionClosed(f"{name} has gone"))
 
     def reset(self, name: str) -> None:
-        """Reset every connection to a process that lives, as a middlebox does."""
+        """Reset every connection to a running process, as a middlebox may do."""
         for call in tuple(self._open.get(name, ())):
             self._finish_later(name, call, ConnectionClosed(f"the connection to {name} was reset"))
 
@@ -81,11 +81,11 @@ class Network:
         self._cut[(source, target)] = None
 
     def mend(self, source: str, target: str) -> None:
-        """Let messages from ``source`` to ``target`` through again."""
+        """Deliver messages from ``source`` to ``target`` again."""
         self._cut.pop((source, target), None)
 
     def heal(self) -> None:
-        """Let everything through again."""
+        """End all cuts."""
         self._cut.clear()
         self.quality = LinkQuality()
 
@@ -118,7 +118,7 @@ class Network:
             self._carry(caller.name, target, lambda: self._arrive(call, target, handle))
 
     def forget(self, call: "_Call[Any]") -> None:
-        """A call has ended."""
+        """Remove a call that has ended."""
         self._open.get(call.target, {}).pop(call, None)
 
     def _arrive(self, call: "_Call[T]", target: str, handle: Callable[[Callable[[T | Exception], None]], None]) -> None:
@@ -181,7 +181,7 @@ class _Call(Generic[T]):
         self.deadline: Timer | None = None
 
     def finish(self, answer: T | Exception) -> None:
-        """End with this answer, unless it has ended."""
+        """End the call with this answer, unless it has ended already."""
         if self._over:
             return
         self._over = True

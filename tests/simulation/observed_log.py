@@ -1,10 +1,10 @@
-"""The real log, with a mirror: its batches, by which the checks compare replicas.
+"""The real log with a mirror: a list of its batches, by which the checks compare replicas.
 
-The mirror costs a few numbers per batch and is never read by the log. A batch is known by its checksum, which covers
-all but base offset and leader epoch; one that was compacted stands in the mirror as it was appended. A prefix is known
-by a chain of hashes over (base, end, epoch, checksum), so two replicas agree up to an offset when their chains agree
-there. The mirror keeps what lies below the log start for as long as the process lives; one that begins later, after a
-restart or at a leader's log start, takes over the chain that the checks know for where it begins (`Mirror.root`).
+The mirror costs a few numbers per batch; the log never reads it. A batch is identified by its checksum, which covers
+all fields but base offset and leader epoch; the mirror keeps a compacted batch as it was appended. A prefix is
+identified by a chain of hashes over (base, end, epoch, checksum), so two replicas agree up to an offset when their
+chains agree there. The mirror keeps the batches below the log start for the life of the process. A mirror that begins
+later, after a restart or at a leader's log start, takes the chain at its start from the checks (`Mirror.root`).
 """
 
 from bisect import bisect_right
@@ -26,18 +26,18 @@ from paceline.model.errors import CorruptMessageError
 from paceline.model.identifiers import TopicPartition
 
 _CRC_AT = 17
-"""Where the checksum stands in a batch; cheaper than parsing the header once more."""
+"""Position of the checksum in a batch; reading it there is faster than parsing the header again."""
 
 
 class Mirror:
-    """The batches of one replica: ascending, exclusive ends."""
+    """The batches of one replica; offsets ascend, ends are exclusive."""
 
     __slots__ = ("bases", "chains", "crcs", "ends", "epochs", "seed", "start")
 
     def __init__(self, start: int = 0) -> None:
         self.start = start
         self.seed: int | None = None if start else 0
-        """Chain of what lies below the start, None while nobody knows it."""
+        """Chain of the batches below the start, None while it is unknown."""
         self.bases: list[int] = []
         self.ends: list[int] = []
         self.epochs: list[int] = []
@@ -60,9 +60,10 @@ class Mirror:
         return chain
 
     def add_compacted(self, header: BatchHeader, originals: "Mirror") -> None:
-        """Append a batch of a compacted log, and before it the batches that compaction has removed, as they once were.
+        """Append a batch of a compacted log, after the batches that compaction removed before it, as they were
+        appended.
 
-        A batch that compaction has rewritten keeps its offsets and epoch, so it is known by these.
+        A batch that compaction has rewritten keeps its offsets and epoch, which identify it.
         """
         for index in range(originals.first_above(self.end), len(originals.ends)):
             base, end, epoch = originals.bases[index], originals.ends[index], originals.epochs[index]
@@ -75,11 +76,11 @@ class Mirror:
         self.add(header.base_offset, header.last_offset + 1, header.leader_epoch, header.crc)
 
     def begin_at(self, start: int) -> None:
-        """Let an empty mirror begin elsewhere, with nothing known of what lies below."""
+        """Move the start of an empty mirror; the batches below are unknown."""
         self.start, self.seed = start, None if start else 0
 
     def root(self, chain: int | None) -> None:
-        """Take over the chain of what lies below the start, if it is known."""
+        """Set the chain of the batches below the start, if it is known."""
         if chain is None or self.seed is not None:
             return
         self.seed = chain
@@ -90,7 +91,7 @@ class Mirror:
             self.chains.append(chain)
 
     def forget_below(self, start: int, chain: int) -> None:
-        """Begin at the end of a batch, with another chain below it: what was there is deleted, whatever it was."""
+        """Move the start to the end of a batch, with another chain below it: the batches below were deleted."""
         first = self.first_above(start)
         self.start, self.seed = start, None
         self.bases, self.ends = self.bases[first:], self.ends[first:]
@@ -98,7 +99,7 @@ class Mirror:
         self.root(chain)
 
     def same_history(self, other: "Mirror") -> bool:
-        """Whether both end alike, compared as far down as both reach."""
+        """Whether both have the same end and the same batches, as far down as both reach."""
         if self.end != other.end:
             return False
         if self.seed is not None and other.seed is not None:
@@ -107,7 +108,7 @@ class Mirror:
         return self._from(start) == other._from(start)
 
     def begins(self, other: "Mirror") -> bool:
-        """Whether its batches are those that ``other`` begins with, as far down as both reach."""
+        """Whether its batches are the first batches of ``other``, as far down as both reach."""
         start = max(self.start, other.start)
         own = self._from(start)
         return own == other._from(start)[: len(own)]
@@ -117,11 +118,11 @@ class Mirror:
         return list(zip(self.bases[first:], self.ends[first:], self.epochs[first:], self.crcs[first:], strict=True))
 
     def first_above(self, offset: int) -> int:
-        """Return the index of the first batch that reaches beyond ``offset``."""
+        """Return the index of the first batch that ends above ``offset``."""
         return bisect_right(self.ends, offset)
 
     def cut(self, offset: int) -> "Mirror":
-        """Drop the batches that reach beyond ``offset`` and return them."""
+        """Remove the batches that end above ``offset`` and return them."""
         count = bisect_right(self.ends, offset)
         removed = Mirror(self.start)
         removed.seed = self.seed
@@ -133,7 +134,7 @@ class Mirror:
         return removed
 
     def chain_at(self, offset: int) -> int | None:
-        """Return the chain of what lies below ``offset``, None when no batch ends there."""
+        """Return the chain of the batches below ``offset``, None when no batch ends there."""
         if self.seed is None:
             return None
         if offset <= self.start:
@@ -149,7 +150,7 @@ class Mirror:
         return self.epochs[index], self.crcs[index]
 
     def copy(self) -> "Mirror":
-        """Return an equal mirror."""
+        """Return a copy."""
         twin = Mirror(self.start)
         twin.seed = self.seed
         twin.bases, twin.ends, twin.epochs = list(self.bases), list(self.ends), list(self.epochs)
@@ -158,44 +159,44 @@ class Mirror:
 
 
 class LogWatcher(Protocol):
-    """Hears what happens to the logs of one process."""
+    """Receives the events of the logs of one process."""
 
     def appended(self, log: "ObservedLog", first: int, as_leader: bool) -> None:
-        """Batches from index ``first`` of the mirror on are new."""
+        """Called after an append: the batches from index ``first`` of the mirror onwards are new."""
 
     def truncated(self, log: "ObservedLog", end_before: int, removed: Mirror) -> None:
-        """The log has become shorter; ``removed`` has the batches that went."""
+        """Called after a truncation; ``removed`` has the removed batches."""
 
     def high_watermark_moved(self, log: "ObservedLog", before: int) -> None:
-        """The high watermark has changed, by whatever cause."""
+        """Called after the high watermark has changed."""
 
     def log_start_moved(self, log: "ObservedLog", before: int, high_watermark_before: int) -> None:
-        """The log starts later than before."""
+        """Called after the log start has advanced."""
 
     def retained(self, log: "ObservedLog", offset: int, goes: list[SegmentExtent], wall_ms: int) -> None:
-        """What lies below ``offset``, these segments, is about to go by the topic's settings."""
+        """Called before retention deletes these segments below ``offset``."""
 
     def originals(self, log: "ObservedLog") -> Mirror | None:
         """Return the committed batches of a compacted topic as they were appended, None for any other topic."""
 
     def written(self, log: "ObservedLog", data: bytes) -> None:
-        """A leader is about to append this batch."""
+        """Called before a leader appends this batch."""
 
     def replaces(self, log: "ObservedLog", cleaned: CleanedSegment) -> None:
-        """A compacted segment is about to take the place of others."""
+        """Called before a compacted segment replaces others."""
 
     def replaced(self, log: "ObservedLog") -> None:
-        """A compacted segment has taken the place of others."""
+        """Called after a compacted segment has replaced others."""
 
     def set_aside(self, log: "ObservedLog") -> None:
-        """Record that the log was set aside."""
+        """Called after the log was set aside."""
 
     def deleted(self, log: "ObservedLog") -> None:
-        """The log is being deleted."""
+        """Called before the log is deleted."""
 
 
 class ObservedLog(PartitionLog):
-    """A `PartitionLog` that keeps a mirror and tells a watcher."""
+    """A `PartitionLog` with a mirror; reports to a watcher."""
 
     watcher: LogWatcher | None = None
     mirror: Mirror
@@ -216,7 +217,7 @@ class ObservedLog(PartitionLog):
             for segment in self.local.segments:
                 headers.extend(header for _, header in segment.headers(0))
         except CorruptMessageError:
-            pass  # Batches after the damage cannot be told apart from it, so the checks skip them.
+            pass  # The mirror ends before the damaged batch.
         originals = self._originals()
         start = headers[0].base_offset if headers else self.log_start_offset
         self.mirror = Mirror(start if originals is None else min(start, self.log_start_offset))
@@ -224,7 +225,7 @@ class ObservedLog(PartitionLog):
 
     def append_as_leader(self, data: bytes, leader_epoch: int, now_ms: int) -> AppendInfo:
         if self.watcher is not None:
-            # Before the append: a process that dies in it may have written the batch.
+            # Called before the append: a process that dies during the append may have written the batch.
             self.watcher.written(self, data)
         info = super().append_as_leader(data, leader_epoch, now_ms)
         if not info.duplicate:
@@ -265,7 +266,8 @@ class ObservedLog(PartitionLog):
     def retained_from(self, wall_ms: int) -> int | None:
         offset = super().retained_from(wall_ms)
         if offset is not None and self.watcher is not None:
-            # Only those that go, which were read just now: reading others may meet damage the log has not met.
+            # Pass only segments to delete, which were just read: reading others may find damage that the log has not
+            # found.
             extents = self.local.segments.extents(self.log_end_offset)
             self.watcher.retained(self, offset, list(takewhile(lambda one: one.end_offset <= offset, extents)), wall_ms)
         return offset
@@ -286,7 +288,7 @@ class ObservedLog(PartitionLog):
         self._after_cut(end, high_watermark, removed)
 
     def beyond_the_end(self) -> list[str]:
-        """Describe each producer entry and each snapshot that lies beyond the log end."""
+        """Describe each producer entry and each snapshot above the log end."""
         end = self.log_end_offset
         found = [
             f"producer {entry.producer_id} at {batch.last_offset}"
@@ -317,7 +319,7 @@ class ObservedLog(PartitionLog):
 
 
 class _ObservedCompaction(LogCompaction):
-    """Tells the watcher of a log about each compacted segment."""
+    """Reports each compacted segment to the watcher of the log."""
 
     __slots__ = ("_observed",)
 
@@ -336,7 +338,7 @@ class _ObservedCompaction(LogCompaction):
 
 
 class ObservedLogManager(LogManager):
-    """The real log manager; it makes and loads `ObservedLog`s."""
+    """The real log manager, which creates and loads `ObservedLog`s."""
 
     log_class = ObservedLog
 
@@ -354,5 +356,5 @@ class ObservedLogManager(LogManager):
         return path
 
     def observed_logs(self) -> list[ObservedLog]:
-        """Every log."""
+        """Return all logs."""
         return [log for log in self.all_logs() if isinstance(log, ObservedLog)]

@@ -1,7 +1,7 @@
-"""A client that asks brokers for the committed offsets of groups, as tools and consumers without a group do.
+"""A client that requests the committed offsets of groups from brokers, like tools and consumers without a group.
 
-Members ask once in a generation, and a generation needs a coordinator that can write. This client asks all the time,
-and whichever broker, so it also hears coordinators that are cut off from the cluster.
+Members fetch offsets once per generation, and a generation needs a coordinator that can write. This client fetches all
+the time, from random brokers, so it also reaches coordinators that are cut off from the cluster.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ _TIMEOUT_MS = 1_500
 
 
 class OffsetObserver(Client):
-    """One such client."""
+    """A client that fetches committed offsets."""
 
     def __init__(self, cluster: "SimulatedCluster", topic: str) -> None:
         super().__init__(cluster, "offset-observer")
         self._topic = topic
 
     def start(self) -> None:
-        """Begin."""
+        """Start the client."""
         self._ask_later()
 
     def _ask_later(self) -> None:
@@ -33,7 +33,7 @@ class OffsetObserver(Client):
             self.scheduler.call_later(self.chance.uniform(20, 200), self._ask)
 
     def _ask(self) -> None:
-        """Ask one broker for one group; the answer counts when the broker takes itself for the coordinator."""
+        """Request a group's offsets from a broker; the answer counts when the broker acts as coordinator."""
         self._ask_later()
         target = f"broker-{self.chance.choice(self.cluster.profile.broker_ids)}"
         group_id = f"group-{self.chance.randrange(self.cluster.profile.groups)}"
