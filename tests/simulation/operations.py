@@ -1,7 +1,7 @@
-"""Operations during the faults: add partitions, reassign, cancel, elect, configure, create, delete, and mistakes.
+"""Operations during the faults: create, delete, grow, configure and reassign topics, elect leaders, and make mistakes.
 
-Each is one entry of the schedule. Whom it concerns is settled when it happens, from numbers drawn beforehand. What has
-to come true in the end (`Admin.is_done`, `health.why_not_whole`) is not an entry's own business.
+Each operation is an entry of the schedule. Its target is chosen at its time, from numbers drawn in advance.
+`Admin.is_done` and `health.why_not_whole` check the results at the end of the run.
 """
 
 from typing import TYPE_CHECKING
@@ -44,11 +44,11 @@ OPERATION_WEIGHTS: dict[str, int] = {
     "spoil-node": 3,
     "delete-records": 4,
 }
-"""Kinds of operations, and how often a profile picks each."""
+"""Weights with which a profile chooses kinds of operations."""
 
 
 class Operations:
-    """The doing of operations; part of the fault injector."""
+    """Executes operations; part of the fault injector."""
 
     _cluster: "SimulatedCluster"
     _admin: "Admin"
@@ -72,11 +72,11 @@ class Operations:
         return tuple(brokers[: max(1, min(len(brokers), self._cluster.profile.replication_factor))])
 
     def _soon(self, chance: "Random", do: "Callable[[], None]") -> None:
-        """Do something a moment later, in whatever phase the first thing is by then; not after the healing."""
+        """Run ``do`` after a random delay, in a random phase of the first operation; not after the healing."""
         delay_ms = chance.choice((2, 10, 40, 150, 600, 2_000)) * chance.uniform(0.5, 2)
         self._cluster.world.after(delay_ms * MILLISECOND, lambda: None if self._healed else do())
 
-    # Moves
+    # Reassignments
 
     def _reassign(self, fault: "Fault") -> None:
         record = self._record(fault)
@@ -99,7 +99,7 @@ class Operations:
             self._soon(chance, lambda: self._admin.reassign(record.topic_partition, second))
 
     def _reassign_by_node(self, fault: "Fault") -> None:
-        """Reassign partitions by the admin node: some of them do not exist, some are replaced through the API."""
+        """Write reassignments to the admin node; some partitions are missing, some targets are replaced by API."""
         living = self._cluster.checks.records.living()
         if not living:
             return
@@ -148,7 +148,7 @@ class Operations:
             self._admin.recreate(topics[fault.pick % len(topics)])
 
     def _delete_with_broker_away(self, fault: "Fault") -> None:
-        """Delete a topic while a broker is down, so that the deletion halts and is resumed."""
+        """Delete a topic while a broker is down, so that the deletion must wait and is resumed."""
         machine = list(self._cluster.brokers.values())[fault.pick % len(self._cluster.brokers)]
         chance = self._chance(fault)
         if fault.other % 2:
@@ -162,7 +162,7 @@ class Operations:
         )
 
     def _create_topic_by_node(self, fault: "Fault") -> None:
-        """Create a topic as Kafka's old tools did, with or without a topic id."""
+        """Create a topic by its node, as Kafka's old tools do, with or without a topic id."""
         name = f"n{fault.pick % MAX_EXTRA_TOPICS}"
         if name in self._cluster.checks.records.topic_ids or self._operator.exists(znodes.delete_topic_path(name)):
             return
@@ -172,7 +172,7 @@ class Operations:
         self._operator.create_topic(name, placement, topic_id)
 
     def _delete_topic_by_node(self, fault: "Fault") -> None:
-        """Of an extra topic for good; a marker for what does not exist goes by itself."""
+        """Mark an extra topic for deletion; without extra topics, a topic that does not exist."""
         extra = [topic for topic in self._topics() if topic not in self._admin.wanted]
         if not extra:
             self._operator.mark_for_deletion("nowhere")
@@ -191,7 +191,7 @@ class Operations:
         self._configure(fault, {"unclean.leader.election.enable": "true" if fault.other % 3 else "false"})
 
     def _throttle(self, fault: "Fault") -> None:
-        """Every replica of a topic may be held back, at some of the brokers."""
+        """Throttle the replication of a topic at random brokers."""
         lists = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
         self._configure(fault, dict.fromkeys(lists, "*"))
         chance = self._chance(fault)
@@ -214,7 +214,7 @@ class Operations:
     # Records
 
     def _delete_records(self, fault: "Fault") -> None:
-        """Up to some offset or all that is committed; some ask for more than that, and some ask the wrong broker."""
+        """Request a deletion up to a random offset, sometimes an uncommitted offset, sometimes from a wrong broker."""
         record = self._record(fault)
         if record is None or record.zk is None or not record.zk.has_leader:
             return
@@ -240,7 +240,7 @@ class Operations:
     # Mistakes
 
     def _spoil_node(self, fault: "Fault") -> None:
-        """Foreign data where Kafka's is expected: it harms the topic it names, and nothing else."""
+        """Write invalid data to a node; only the topic of the node may be harmed."""
         chance = self._chance(fault)
         data = chance.choice(FOREIGN)
         extra = [topic for topic in self._topics() if topic not in self._admin.wanted]
@@ -270,7 +270,7 @@ class Operations:
             self._spoil(znodes.CONFIG_CHANGE_PREFIX, data, sequential=True)
 
     def _spoil_settings(self, fault: "Fault") -> None:
-        """Foreign data in place of a topic's settings, and soon a broker that has to do without them."""
+        """Overwrite a topic's settings with invalid data, then restart a broker, which must work without them."""
         topics = self._topics()
         if topics:
             topic = topics[fault.pick % len(topics)]

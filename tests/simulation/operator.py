@@ -1,6 +1,6 @@
-"""An operator with a ZooKeeper shell: requests reassignments, elections, topics and settings by writing nodes.
+"""An operator with a ZooKeeper shell: writes the nodes that Kafka's old tools wrote.
 
-What Kafka's own tools did before there was an API for it. The session is a healthy one of its own.
+It requests reassignments, elections, topics and settings over its own session, which has no faults.
 """
 
 from collections.abc import Callable
@@ -29,11 +29,11 @@ FOREIGN = (
     b'{"version":1,"partitions":[{"topic":"../..","partition":0,"replicas":[1]}]}',
     b"\xff\xfe\x00",
 )
-"""What nobody who reads Kafka's nodes can make sense of."""
+"""Data that no reader of Kafka's nodes can parse."""
 
 
 class Operator:
-    """One shell, connected as long as the run lasts."""
+    """A shell that stays connected during the run."""
 
     def __init__(self, cluster: "SimulatedCluster") -> None:
         self.cluster = cluster
@@ -45,36 +45,36 @@ class Operator:
         self._throttled: dict[int, None] = {}
 
     def exists(self, path: str) -> bool:
-        """Whether a node is there now."""
+        """Whether a node exists now."""
         return self.cluster.server.tree.get(path) is not None
 
     def move(self, targets: dict[TopicPartition, tuple[int, ...]]) -> None:
-        """Ask for moves as kafka-reassign-partitions once did."""
+        """Request reassignments as the old kafka-reassign-partitions did."""
         self._write(Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment(targets)))
 
     def elect_preferred(self, topic_partitions: list[TopicPartition]) -> None:
-        """Ask for leaders to go home as kafka-preferred-replica-election did."""
+        """Request elections as the old kafka-preferred-replica-election did."""
         self._write(Create(znodes.PREFERRED_REPLICA_ELECTION, znodes.encode_partition_set(topic_partitions)))
 
     def create_topic(self, topic: str, placement: dict[int, tuple[int, ...]], topic_id: str | None) -> None:
-        """Write a topic's node, with an id or as it was before topics had one."""
+        """Write a topic's node, with or without a topic id."""
         partitions = {number: ReplicaAssignment(replicas) for number, replicas in placement.items()}
         node = znodes.TopicAssignment(partitions, topic_id, 3 if topic_id else 1)
         self._write(Create(znodes.topic_path(topic), znodes.encode_topic_assignment(node)))
 
     def mark_for_deletion(self, topic: str) -> None:
-        """Ask for a topic to go."""
+        """Mark a topic for deletion."""
         self._write(Create(znodes.delete_topic_path(topic), None))
 
     def configure(self, topic: str, overrides: dict[str, str]) -> None:
-        """Replace a topic's settings and announce it, in two steps as Kafka's tool does."""
+        """Replace a topic's settings and write the notification, in two steps as Kafka's tool does."""
         path, data = znodes.topic_config_path(topic), znodes.encode_config(overrides)
         self._write(Create(path, data))
         self._write(SetData(path, data))
         self._write(Create(znodes.CONFIG_CHANGE_PREFIX, _changed(f"topics/{topic}"), sequential=True))
 
     def throttle(self, broker_id: int, bytes_per_second: int | None) -> None:
-        """Set a broker's replication throttles, or lift them with None."""
+        """Set a broker's replication throttles; None removes them."""
         self._throttled[broker_id] = None
         keys = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
         overrides = {} if bytes_per_second is None else dict.fromkeys(keys, str(bytes_per_second))
@@ -84,18 +84,18 @@ class Operator:
         self._write(Create(znodes.CONFIG_CHANGE_PREFIX, _changed(f"brokers/{broker_id}"), sequential=True))
 
     def lift_throttles(self) -> None:
-        """Let replication run freely everywhere."""
+        """Remove all replication throttles."""
         for broker_id in self._throttled:
             self.throttle(broker_id, None)
 
     def spoil(self, path: str, data: bytes, sequential: bool = False) -> None:
-        """Leave foreign data in a node, there already or not."""
+        """Write data to a node, which is created if it does not exist."""
         self._write(Create(path, data, sequential=sequential))
         if not sequential:
             self._write(SetData(path, data))
 
     def evict_controller(self) -> None:
-        """Have another controller elected, the way Kafka's operators do it."""
+        """Delete ``/controller``, with which Kafka's operators force the election of another controller."""
         self._write(Delete(znodes.CONTROLLER))
 
     def _write(self, request: Request) -> None:

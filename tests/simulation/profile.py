@@ -1,6 +1,7 @@
-"""Draw the profile of a run from its seed: sizes, timeouts, workload, and the kinds of faults that may happen.
+"""Draw the profile of a run from its seed: sizes, timeouts, workload, and the kinds of possible faults.
 
-Never all faults at full strength: nothing would be done, and no rule exercised (docs/protocol/simulator.md#profiles).
+A profile never has all faults at full strength, because the cluster would do no work and no rule would be exercised
+(docs/protocol/simulator.md#profiles).
 """
 
 from dataclasses import dataclass, replace
@@ -42,12 +43,12 @@ FAULT_WEIGHTS: dict[str, int] = {
     "kill-active-controller": 4,
     "crash-all-brokers": 1,
 }
-"""Kinds of faults, and how often a profile picks each."""
+"""Weights with which a profile chooses kinds of faults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Everything about a run that does not change while it runs."""
+    """All settings of a run, which do not change while it runs."""
 
     controllers: int
     brokers: int
@@ -64,7 +65,7 @@ class Profile:
     fetch_wait_max_ms: int
     request_timeout_ms: int
     lease_ms: int
-    """How long a broker leads without a word to the controller; 0 for as long as it likes."""
+    """Time for which a broker leads without a heartbeat response; 0: no limit."""
     segment_bytes: int
     index_interval_bytes: int
     flush_messages: int
@@ -72,9 +73,9 @@ class Profile:
     num_replica_fetchers: int
     log_dirs: int
     racks: bool
-    """Whether brokers and readers are spread over two racks, and readers read from followers in theirs."""
+    """Whether brokers and readers are spread over two racks, and readers read from followers in their rack."""
     protobuf: bool
-    """Whether messages between nodes are encoded, carried as bytes and parsed."""
+    """Whether messages between nodes are encoded with protobuf and decoded."""
     zk_requests_per_message: int
     zk_delay_ms: float
     fault_kinds: tuple[str, ...]
@@ -82,31 +83,31 @@ class Profile:
     operation_kinds: tuple[str, ...]
     operation_count: int
     fault_ms: int
-    """How long faults go on after the warm-up."""
+    """Duration of the faults after the warm-up."""
     retention_bytes: int = -1
     retention_ms: int = -1
     slow_disks: int = 0
-    """How often a disk becomes slow. With 0 flushes take no time; else what is flushed goes on changing meanwhile."""
+    """Number of times that a disk becomes slow. With 0 a flush takes no time, else logs change meanwhile."""
     evictions: int = 0
-    """How often somebody deletes ``/controller`` by hand, once or twice each time, so that another is elected."""
+    """Number of times that an operator deletes ``/controller``, once or twice, to force an election."""
 
     refused_connects: bool = False
-    """Whether controllers learn of a crash from refused connects, as they do from a host that is still there."""
+    """Whether refused connects show a crash to controllers, as when the host still runs."""
     false_suspicions: int = 0
-    """How often a controller suspects a live broker, as after a reset by a middlebox."""
+    """Number of times that a controller suspects a live broker, as after a reset by a middlebox."""
 
     groups: int = 0
-    """How many consumer groups there are; with some, ``__consumer_offsets`` is compacted all the time."""
+    """Number of consumer groups; with groups, ``__consumer_offsets`` is compacted continuously."""
     group_members: int = 0
     """Members of each group."""
     member_faults: int = 0
-    """How often a member crashes, pauses or leaves."""
+    """Number of times that a member crashes, pauses or leaves."""
     deaths_in_compaction: int = 0
-    """How often a broker dies between two steps of a compaction, by a kill or a loss of power."""
+    """Number of times that a broker dies between two steps of a compaction, by a kill or a loss of power."""
     offsets_retention_ms: int = 604_800_000
     cleaner_backoff_ms: int = 15_000
     compacts_by_default: bool = False
-    """Whether brokers compact a topic unless its settings say otherwise, as all do then. For a mutant; never drawn."""
+    """Whether brokers compact all topics without settings of their own. For a mutant; never drawn."""
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -120,26 +121,27 @@ class Profile:
 
     @property
     def compacts(self) -> bool:
-        """Whether some topic is compacted."""
+        """Whether a topic is compacted."""
         return bool(self.groups) or self.compacts_by_default
 
     @property
     def recovery_bound_ms(self) -> int:
-        """How long the cluster may take to be whole again once every fault is over (C13)."""
+        """Time within which the cluster must be complete after every fault has ended (C13)."""
         base_ms = 20_000 + 3 * self.session_timeout_ms + 3 * self.replica_lag_time_max_ms
         return base_ms + (20_000 if self.groups else 0)
 
     @property
     def deposed_bound_ms(self) -> int:
-        """How long a leader may answer after a successor was elected (C12).
+        """Time for which a leader may answer after a successor was elected (C12).
 
-        It misses ZooKeeper for a session, or the controller for a lease, and then its followers' fetches for a while.
+        It loses ZooKeeper for a session timeout, or the controller for a lease, and then its followers' fetches for a
+        while.
         """
         limits = [self.session_timeout_ms, self.lease_ms or self.session_timeout_ms]
         return max(limits) + max(min(limits) // 3, 3 * self.fetch_wait_max_ms)
 
     def rack(self, number: int) -> str:
-        """Where a broker or a reader stands, empty when there are no racks."""
+        """Return the rack of a broker or reader, empty without racks."""
         return f"rack-{number % 2}" if self.racks else ""
 
     def broker_config(self, broker_id: int) -> BrokerConfig:
@@ -280,7 +282,7 @@ def draw_base_profile(world: World) -> Profile:
 def draw_wild_profile(world: World) -> Profile:
     """Return a profile with many more faults and operations in less time, and with fewer clients.
 
-    Such a run shows a bug some ten times sooner for the same work; what needs quiet to happen it does not show.
+    Such a run shows a bug about ten times sooner for the same work, but not a bug that needs a quiet period.
     """
     drawn = draw_base_profile(world)
     chance = Random(world.seed * 7919 + 1)

@@ -33,12 +33,12 @@ class ReplicaChecks:
         self._records = records
         self._compaction = compaction
         self.batch_topics: dict[int, str] = {}
-        """Topic id by checksum of every batch that clients made."""
+        """Topic id by checksum, for every batch that clients created."""
 
     # Logs
 
     def appended(self, life: "BrokerLife", log: ObservedLog, first: int, as_leader: bool) -> None:
-        """Batches were appended."""
+        """Check batches that were appended."""
         verdicts = self._verdicts
         record = self._records.of_log(log)
         mirror = log.mirror
@@ -64,7 +64,8 @@ class ReplicaChecks:
                     verdicts.fail("R4", f"{record}: {life.name} appends epoch {epoch} after {mirror.epochs[index - 1]}")
                 if mirror.bases[index] != mirror.ends[index - 1]:
                     verdicts.fail("C5", f"{record}: {life.name} has a gap before {mirror.bases[index]}")
-            # With 32 bits, a coordinator's batch may have the checksum of a producer's; internal topics stay the same.
+            # Checksums have 32 bits, so a coordinator's batch may have that of a producer's; internal topics are not
+            # re-created.
             is_internal = record.topic_partition.topic in INTERNAL_TOPICS
             if not is_internal and self.batch_topics.get(crc, record.topic_id) != record.topic_id:
                 verdicts.fail("R16", f"{record}: {life.name} holds a batch of another topic at {mirror.bases[index]}")
@@ -77,7 +78,7 @@ class ReplicaChecks:
             self._maybe_whole(record, life)
 
     def truncated(self, life: "BrokerLife", log: ObservedLog, end_before: int, removed: Mirror) -> None:
-        """The log was cut; ``removed`` begins with the first batch that went."""
+        """Check a truncation; ``removed`` begins with the first removed batch."""
         verdicts = self._verdicts
         record = self._records.of_log(log)
         if record is None:
@@ -92,13 +93,13 @@ class ReplicaChecks:
         hosted = self._hosted(life, log)
         if hosted is not None and hosted.is_leader:
             verdicts.fail("R9", f"{record}: {life.name} leads and truncates from {end_before} to {log.log_end_offset}")
-        # What lies below the start of a leader's log goes when a follower has to begin again there.
+        # A follower that has to start again at its leader's log start removes the records below it.
         first = removed.first_above(min(record.asked_start, log.log_start_offset))
         if record.voided or life.broker_id in record.damaged or first == len(removed.ends):
             return
         end = removed.ends[first]
-        # A leader that copied a compacted log only knows where an epoch may have begun. It cuts a follower outside the
-        # ISR there, which may lose superseded records that the leader has compacted.
+        # A leader that copied a compacted log knows only approximately where an epoch began. It may truncate a follower
+        # outside the ISR there, and remove superseded records that the leader has compacted.
         is_member = record.zk is None or life.broker_id in record.zk.isr
         if not is_member and self._compaction.are_superseded(record, log.log_end_offset, end_before):
             return
@@ -126,7 +127,7 @@ class ReplicaChecks:
     # Log starts
 
     def log_start_moved(self, life: "BrokerLife", log: ObservedLog, before: int, high_watermark: int) -> None:
-        """Check that a log start moved to a requested offset, and only over committed records."""
+        """Check that the log start moved to a requested offset, and only over committed records."""
         record = self._records.of_log(log)
         if record is None:
             return
@@ -141,7 +142,7 @@ class ReplicaChecks:
     def retained(
         self, life: "BrokerLife", log: ObservedLog, offset: int, goes: list[SegmentExtent], wall_ms: int
     ) -> None:
-        """Segments go by the topic's settings, on this broker alone: committed ones, too old or more than asked for."""
+        """Check segments deleted by retention on this broker: committed, and too old or above the size limit."""
         record = self._records.of_log(log)
         if record is None:
             return
@@ -159,16 +160,16 @@ class ReplicaChecks:
         record.asked_start = max(record.asked_start, offset)
 
     def _forget_deleted(self, record: PartitionRecord, log: ObservedLog) -> int:
-        """Leave out what a follower holds of its own below where its leader's log starts; return how many batches.
+        """Remove from a follower's mirror its own batches below its leader's log start; return their number.
 
-        A former leader may have records there that nobody else has. They are deleted with the answer that tells it of
-        that start, or brings the first records behind it.
+        A former leader may have records there that no other replica has. It deletes them when a response contains the
+        higher log start, or the first records after it.
         """
         leader = None if record.zk is None else record.logs.get(record.zk.leader)
         if leader is None or leader is log or leader.log_start_offset <= log.mirror.start:
             return 0
         start = leader.log_start_offset
-        # What was committed before an unclean election may never have been in this leader's log.
+        # This leader's log may never have had the records that were committed before an unclean election.
         own, wanted = log.mirror.chain_at(start), (leader.mirror if record.voided else record.committed).chain_at(start)
         if own is None or wanted is None or own == wanted:
             return 0
@@ -184,7 +185,7 @@ class ReplicaChecks:
         )
 
     def _starts_where_promised(self, life: "BrokerLife", record: PartitionRecord, log: ObservedLog) -> None:
-        """Check that a restart brings nothing back that a leader had deleted."""
+        """Check that a restart restores no records that a leader had deleted."""
         if life.broker_id in record.flipped:
             return
         self._was_asked_for(life, record, log)
@@ -197,14 +198,14 @@ class ReplicaChecks:
             )
 
     def log_starts_lost(self, broker_id: int) -> None:
-        """The file with a broker's log starts was damaged; where segments begin is all that is known."""
+        """Record that the file with a broker's log starts was damaged; only the starts of segments are known."""
         for record in self._records.by_id.values():
             record.promised_starts.pop(broker_id, None)
 
     # High watermarks
 
     def high_watermark_moved(self, life: "BrokerLife", log: ObservedLog, before: int) -> None:
-        """A replica's high watermark changed."""
+        """Check a changed high watermark."""
         verdicts = self._verdicts
         now = log.high_watermark
         record = self._records.of_log(log)
@@ -228,7 +229,7 @@ class ReplicaChecks:
             self._committed(life, record, record.zk, log, now)
 
     def _follows(self, life: "BrokerLife", record: PartitionRecord, log: ObservedLog, now: int) -> None:
-        """Check that a follower takes for committed only what is, and has it."""
+        """Check that a follower's high watermark covers only committed records, and that it has them."""
         if record.voided or life.broker_id in record.damaged:
             return
         if now > record.thw:
@@ -255,8 +256,9 @@ class ReplicaChecks:
     ) -> None:
         """Move the true commit point.
 
-        A leader that has been replaced and does not know it may still commit, while its followers do not know it
-        either: what it then commits, everybody in the ISR has, its successor first of all. So its commits count too.
+        A deposed leader that does not know its successor may still commit while its followers do not know the successor
+        either. Every ISR member, including the successor, has the records that it then commits, so its commits count
+        too.
         """
         verdicts = self._verdicts
         verdicts.exercise("C3")
@@ -271,7 +273,7 @@ class ReplicaChecks:
         else:
             self._extend(record, mirror, now)
         record.thw = now
-        # The mirror of a damaged replica misses what lies behind the damage.
+        # The mirror of a damaged replica lacks the batches after the damage.
         if record.committed.end != now and life.broker_id not in record.flipped:
             verdicts.fail("R8", f"{record}: {life.name} commits {now} inside a batch")
         for member in zk.isr:
@@ -285,25 +287,25 @@ class ReplicaChecks:
             committed.add(mirror.bases[index], mirror.ends[index], mirror.epochs[index], mirror.crcs[index])
 
     def _complete(self, record: PartitionRecord, broker_id: int, when: str) -> None:
-        """Check that an ISR member holds everything committed, running or not."""
+        """Check that an ISR member, running or stopped, has everything committed."""
         log = record.logs.get(broker_id)
         if record.voided or broker_id in record.damaged or not record.thw:
             return
         if log is None and record.topic_id in self._cluster.checks.dead_topic_ids:
-            return  # Its brokers delete it one after the other.
+            return  # The brokers of a deleted topic delete their replicas at different times.
         self._verdicts.exercise("R5b")
         if log is None or not record.has_all_committed(log.mirror):
             end = None if log is None else log.mirror.end
             self._verdicts.fail("R5b", f"{record}: broker {broker_id} ends at {end} of {record.thw} {when}")
 
     def set_aside(self, life: "BrokerLife", log: ObservedLog) -> None:
-        """A log is kept under another name; what this broker may have next begins empty."""
+        """Record that a log was renamed; the next log of the partition on this broker begins empty."""
         record = self._records.of_log(log)
         if record is not None:
             record.forget_replica(life.broker_id)
 
     def deleted(self, life: "BrokerLife", log: ObservedLog) -> None:
-        """A log is being deleted; its broker need not have had a role for it."""
+        """Record that a log is being deleted, even if its broker had no role for the partition."""
         record = self._records.of_log(log)
         if record is not None:
             record.forget_replica(life.broker_id)
@@ -312,7 +314,7 @@ class ReplicaChecks:
     # Roles
 
     def state_changed(self, record: PartitionRecord, old: LeaderAndIsr | None, new: LeaderAndIsr) -> None:
-        """ZooKeeper has a new state."""
+        """Check a new state in ZooKeeper."""
         if new.isr and not record.voided and record.flipped.keys() >= set(new.isr):
             record.voided = f"only {list(new.isr)} are in sync, and their records are damaged on the disk"
         for member in new.isr:
@@ -323,10 +325,10 @@ class ReplicaChecks:
                     self._maybe_whole(record, life)
 
     def _maybe_whole(self, record: PartitionRecord, life: "BrokerLife") -> None:
-        """End the exemption of replicas that have every record again.
+        """End the exemption of a replica that has every record again.
 
-        Before it has registered a leader may still count a late fetch of its earlier life, which had more, and let it
-        into the ISR; the controller takes it out again once it knows of the unclean restart.
+        Before the replica's broker has registered, a leader may still count a delayed fetch of its previous process,
+        which had more records, and let it join the ISR; the controller removes it when it handles the unclean restart.
         """
         if life.node.broker_epoch >= 0:
             record.maybe_whole(life.broker_id)
@@ -335,7 +337,7 @@ class ReplicaChecks:
         """Check a state change of a broker."""
         if change.kind is StateChangeKind.REPLICA_DELETED and change.topic_id and change.topic_partition:
             record = self._records.get(change.topic_id, change.topic_partition)
-            # The end of a known reassignment needs no data of the node: only assigned replicas have data to lose.
+            # The deletion at the end of a known reassignment is allowed: only assigned replicas have data to lose.
             keeps = record.harmed and life.broker_id in record.assignment.target
             if keeps and record.topic_id not in self._cluster.checks.dead_topic_ids:
                 self._verdicts.fail("H26", f"{record}: {life.name} deletes the data of a topic nobody can read")
@@ -348,7 +350,7 @@ class ReplicaChecks:
 
     def _became_leader(self, life: "BrokerLife", log: ObservedLog, record: PartitionRecord, leader_epoch: int) -> None:
         record.logs[life.broker_id] = log
-        # An empty log has no topic id on the disk: after a restart it gets the id only now.
+        # An empty log has no topic id on disk: after a restart it gets its topic id only now.
         record.root(log.mirror)
         is_new = leader_epoch not in record.leaders
         first = record.leaders.setdefault(leader_epoch, life.broker_id)
@@ -361,21 +363,21 @@ class ReplicaChecks:
             "R4",
             latest is not None
             and latest.epoch == leader_epoch
-            # A restarted leader leads again in its epoch, which began earlier.
+            # A restarted leader continues in its epoch, which began earlier.
             and (
                 latest.start_offset == log.log_end_offset or (not is_new and latest.start_offset < log.log_end_offset)
             ),
             f"{record}: {life.name} leads in {leader_epoch} from {log.log_end_offset}, its cache ends with {latest}",
         )
         if -1 in record.unclean_starts.values():
-            # After a first unclean election the committed log is unknown; a second may lose further records.
+            # After a first unclean election the committed log is unknown; a second election may lose more records.
             start = record.kept_by(log.mirror) if len(record.unclean_starts) == 1 else 0
             record.unclean_starts = {
                 epoch: start if known == -1 and epoch <= leader_epoch else known
                 for epoch, known in record.unclean_starts.items()
             }
         if life.broker_id in record.flipped:
-            # A flipped length looks like an interrupted append: later records are lost, the epoch continues.
+            # A damaged length field looks like an interrupted append: later records are lost, and the epoch continues.
             record.voided = record.voided or f"{life.name} leads with damaged records"
             record.led_damaged = True
         if record.voided:
@@ -383,7 +385,7 @@ class ReplicaChecks:
         if not record.is_valid_leader(life.broker_id, leader_epoch):
             return
         if record.topic_id in self._cluster.checks.dead_topic_ids:
-            return  # The controller elects no leader any more, and returns the last leader until the topic is deleted.
+            return  # The controller no longer elects leaders, and restores the last leader until the topic is deleted.
         self._verdicts.check(
             "R5",
             record.has_all_committed(log.mirror),
@@ -393,13 +395,13 @@ class ReplicaChecks:
     # Restarts
 
     def power_lost(self, machine: "BrokerMachine") -> None:
-        """Every replica of this machine may have lost something."""
+        """Record that every replica of this machine may have lost records."""
         for record in self._records.by_id.values():
             if machine.broker_id in record.logs and not record.deleted:
                 record.damage(machine.broker_id)
 
     def started(self, life: "BrokerLife") -> None:
-        """A broker has loaded its logs."""
+        """Check the logs that a broker has loaded."""
         for log in life.logs.observed_logs():
             record = self._records.of_log(log)
             if record is None:
@@ -416,7 +418,7 @@ class ReplicaChecks:
             if life.broker_id not in record.flipped:
                 self.epochs_agree(life.name, record, log)
         if len(life.logs.live_log_dirs) < len(life.logs.log_dirs):
-            return  # What lies in a directory that could not be loaded is not gone.
+            return  # Logs in a directory that could not be loaded still exist.
         for record in self._records.by_id.values():
             old = record.logs.get(life.broker_id)
             if old is None or record.deleted or life.logs.get(record.topic_partition) is old:
@@ -427,14 +429,14 @@ class ReplicaChecks:
             self._gone(life, record, old)
 
     def _forget_as_before(self, log: ObservedLog, before: Mirror) -> None:
-        """Leave out of the loaded mirror what the one before had left out, as long as the log begins behind it."""
+        """Remove from the loaded mirror the batches that its predecessor had removed, if the log starts above them."""
         forgotten = log.mirror.start < before.start <= log.log_start_offset
         if forgotten and before.seed is not None and log.mirror.chain_at(before.start) is not None:
             log.mirror.forget_below(before.start, before.seed)
 
     def _gone(self, life: "BrokerLife", record: PartitionRecord, old: ObservedLog) -> None:
         name = f"/{record.topic_partition}."
-        # The life before may have set it aside in a directory that failed in the same moment: the file is kept.
+        # The previous process may have set the log aside in a directory that failed at the same time: the file exists.
         is_aside = any(name in path for path in life.logs.set_aside)
         if (
             not is_aside
@@ -452,11 +454,11 @@ class ReplicaChecks:
             return
         kept = before.mirror.same_history(log.mirror)
         if before.directory.is_offline or (life.machine.has_died_at_work and life.broker_id not in record.damaged):
-            # An append or a truncation that failed on storage, or was under way when the process died, may have
-            # reached the file: it was answered as in doubt.
+            # An append or truncation that failed on storage, or was in progress when the process died, may have reached
+            # the file: its caller got an uncertain result.
             common = min(before.mirror.end, log.mirror.end)
             kept = before.mirror.chain_at(common) == log.mirror.chain_at(common)
-        # The start of an empty log is durable before any process relies on it.
+        # The start offset of an empty log is durable before the broker may join the ISR with it.
         kept = kept or (not before.mirror.ends and (record.zk is None or life.broker_id not in record.zk.isr))
         self._verdicts.exercise("R14")
         if life.broker_id in record.flipped:
@@ -472,11 +474,11 @@ class ReplicaChecks:
                 record.incomplete.add(life.broker_id)
                 known = before.mirror.chain_at(log.mirror.end)
                 own = log.mirror.chain_at(log.mirror.end) if log.mirror.chains else known
-                # A truncation that was not durable may be undone; the restored records were appended once.
+                # A truncation that was not durable may be undone; the restored records were appended earlier.
                 once = record.lineage.get((log.mirror.end, log.mirror.epochs[-1])) if log.mirror.epochs else None
-                # Segments restored by a power failure begin at an offset below which the records are unknown.
+                # Segments restored after a power failure begin at an offset below which the records are unknown.
                 had = own in (known, once) if own is not None else log.mirror.begins(before.mirror)
-                # A gap that compaction or the loss of power may have left makes the log damaged: it is rebuilt.
+                # A gap that compaction or the power failure may have caused marks the log as damaged: it is rebuilt.
                 is_reported = record.topic_partition in life.logs.unexplained_gaps
                 if known is not None and not had and not is_reported:
                     self._verdicts.fail("R14", f"{record}: {life.name} restarts with a history it never had")
@@ -492,7 +494,7 @@ class ReplicaChecks:
         )
 
     def epochs_agree(self, who: str, record: PartitionRecord, log: ObservedLog) -> None:
-        """Check that the epoch cache has the first offset of each epoch present, and maybe one empty epoch more."""
+        """Check that the epoch cache has the first offset of each epoch in the log; it may also have empty epochs."""
         if record.is_unknowable:
             return
         mirror = log.mirror
@@ -502,16 +504,17 @@ class ReplicaChecks:
             wanted.setdefault(mirror.epochs[index], max(mirror.bases[index], start))
         entries = {entry.epoch: entry.start_offset for entry in log.epochs.entries}
         if record.topic_partition.topic == OFFSETS_TOPIC:
-            # Compaction may have removed every batch of an epoch, or its first ones: then it may have begun earlier.
+            # Compaction may have removed every batch of an epoch, or its first batches: then the epoch may begin
+            # earlier.
             wanted = {epoch: min(first, entries[epoch]) for epoch, first in wanted.items() if epoch in entries}
         extra = {epoch: start for epoch, start in entries.items() if epoch not in wanted}
         missing = {epoch: first for epoch, first in wanted.items() if entries.get(epoch) != first}
         if wanted and len(missing) == 1:
-            # A follower that begins again within a batch notes the epoch where the batch begins.
+            # A follower that starts again within a batch records the epoch at the start of the batch.
             first = mirror.first_above(start)
             if mirror.bases[first] <= entries.get(mirror.epochs[first], -1) <= start:
                 missing.pop(mirror.epochs[first], None)
-        # An epoch may have begun without a record; then it starts where the next one with records starts, or later.
+        # An epoch without records starts where the next epoch with records starts, or later.
         misplaced = {epoch for epoch, start in extra.items() if start > mirror.end}
         self._verdicts.check(
             "R4", not missing and not misplaced, f"{record}: {who} knows epochs {entries}, the log has {wanted}"

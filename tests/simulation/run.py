@@ -28,7 +28,7 @@ _MAX_EVENTS = 2_000_000
 
 @dataclass(slots=True)
 class RunResult:
-    """What one run showed."""
+    """The results of a run."""
 
     seed: int
     profile: Profile
@@ -44,12 +44,12 @@ class RunResult:
 
     @property
     def failure_class(self) -> tuple[str, ...]:
-        """What a shrunk run has to show too."""
+        """The failure class that a shrunk run must show as well."""
         return tuple(sorted(self.failures))
 
 
 class _SwallowedErrors(logging.Handler):
-    """Exceptions that the services log and survive are findings here."""
+    """Records exceptions that the services log and survive: they fail a run."""
 
     def __init__(self, run: "Run") -> None:
         super().__init__(logging.ERROR)
@@ -63,7 +63,7 @@ class _SwallowedErrors(logging.Handler):
 
 
 class Run:
-    """One simulated cluster from start to verdict."""
+    """One simulated cluster, from its start to the verdicts."""
 
     def __init__(
         self,
@@ -84,10 +84,10 @@ class Run:
         self.readers: list[Reader] = []
         self.recovered_after_ms: int | None = None
         self.strays = 0
-        """Logs of replicas that moved away while their broker was down; nobody tells it, as with Kafka."""
+        """Number of logs of replicas reassigned while their broker was down; as in Kafka, no request deletes them."""
 
     def run(self) -> RunResult:
-        """Do it all."""
+        """Run all phases."""
         handler = _SwallowedErrors(self)
         logger = logging.getLogger("paceline")
         logger.addHandler(handler)
@@ -135,7 +135,7 @@ class Run:
         self.groups.start()
 
     def _recover(self) -> bool:
-        """Wait until the cluster is whole and takes fresh records; False when that took too long."""
+        """Wait until the cluster is complete and accepts new records; return False when that takes too long."""
         checks, bound_ms = self.cluster.checks, self.profile.recovery_bound_ms
         begun_us = self.world.now_us
         prober = Producer(self.cluster, "prober", RequiredAcks.ALL)
@@ -190,7 +190,7 @@ class Run:
                         checks.replicas.epochs_agree(life.name, record, log)
                 self.strays += strays(life, record)
             if record.flipped:
-                continue  # What lies on a damaged disk says nothing; what is read from it is checked all the time.
+                continue  # The mirror of a damaged log is not comparable; its reads are checked during the run.
             leader = logs[record.zk.leader]
             for broker_id, log in logs.items():
                 agree = record.is_unknowable or log.mirror.same_history(leader.mirror)
@@ -206,10 +206,10 @@ class Run:
         checks.groups.finish()
 
     def _writable_partitions(self) -> list[TopicPartition]:
-        """Return the led partitions that must take records with acks=all.
+        """Return the led partitions that must accept records with acks=all.
 
-        Records of producers here have no key: brokers that compact by default refuse them while a topic's settings do
-        not parse.
+        The producers' records have no keys: brokers that compact by default refuse them while a topic's settings do not
+        parse.
         """
         records = self.cluster.checks.records
         left_out = INTERNAL_TOPICS | (records.spoiled_configs if self.profile.compacts_by_default else set())
@@ -252,11 +252,11 @@ class Run:
 
 
 class SimulatorError(Exception):
-    """The simulator itself failed; carries text only, so that it can cross from one process to another."""
+    """An error of the simulator itself; contains only text, so that it can be passed between processes."""
 
 
 def profile_of(seed: int, wild: bool) -> Profile:
-    """Return the profile a seed stands for, in an ordinary or in a wild run."""
+    """Return the profile of a seed for an ordinary or a wild run."""
     world = World(seed)
     return draw_wild_profile(world) if wild else draw_profile(world)
 

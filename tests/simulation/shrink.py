@@ -1,4 +1,4 @@
-"""Makes a failing schedule small: halves first, then one fault at a time, as long as the same kind of failure stays."""
+"""Shrink a failing schedule, first by halves, then fault by fault, as long as it fails with the same class."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,8 +36,7 @@ def shrink(items: Sequence[T], still_fails: Callable[[list[T]], bool], limit: in
 def shrink_run(failed: RunResult, limit: int = 120) -> RunResult:
     """Return a run of the same seed with few faults, and maybe fewer clients, that still shows the first violation.
 
-    Chance comes from labelled streams, so the faults that are left do what they did. The result is a run that really
-    happened, never a guess.
+    Random choices come from labelled streams, so the remaining faults behave as before. The returned run was executed.
     """
     wanted = set(failed.failure_class[:1])
     best = failed

@@ -1,4 +1,4 @@
-"""Which evidence makes a controller suspect a broker, and what has to be written before a replica's data is deleted."""
+"""Check the evidence on which a controller suspects a broker, and the write that must precede the deletion of data."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster
 
 _ENOUGH: Final = (Evidence.REFUSED, Evidence.NOT_REGISTERED)
-"""Evidence that counts without a follower; the rest of this file does not ask the code under test what counts."""
+"""Evidence that needs no follower's report, defined here independently of the code under test."""
 
 
 class SuspicionChecks:
@@ -27,12 +27,12 @@ class SuspicionChecks:
         self._verdicts = verdicts
         self._refuted_ms: dict[tuple[BrokerSuspicions, int], int] = {}
         self._weak: dict[tuple[BrokerSuspicions, int], int] = {}
-        """Broker epoch that weak evidence is about."""
+        """Broker epoch of the evidence that still needs a follower's report."""
         self._reports: dict[tuple[BrokerSuspicions, int], frozenset[int]] = {}
 
     @contextmanager
     def probes(self) -> Iterator[None]:
-        """While open, judge each suspicion, each heartbeat of a suspected broker, and each deletion of a replica."""
+        """Check, while open, each suspicion, each heartbeat of a suspected broker, and each deletion of a replica."""
         found, heard = BrokerSuspicions.found, BrokerSuspicions.heartbeat_received
         cleared, beat, stopped = BrokerSuspicions.clear, ControllerNode.broker_heartbeat, RequestBatch.add_stop_replica
 
@@ -103,7 +103,7 @@ class SuspicionChecks:
     def _judge(
         self, one: BrokerSuspicions, before: dict[int, str], with_evidence: int | None, is_certain: bool
     ) -> None:
-        """Look at brokers that have become suspected; ``with_evidence`` is one about which there is enough evidence."""
+        """Check newly suspected brokers; ``with_evidence`` is a broker with enough evidence."""
         self._verdicts.exercise("K14")
         brokers, now_ms = one._context.brokers, one._scheduler.now_ms()
         for broker_id in one._suspected:
@@ -131,7 +131,7 @@ class SuspicionChecks:
             self._verdicts.check("K14", rested, f"broker {broker_id} is suspected again soon after a heartbeat")
 
     def _deletes(self, batch: RequestBatch, topic_partition: TopicPartition) -> None:
-        """A deposed controller that does not know of its end must not destroy data."""
+        """Check that a controller that was deposed without knowing it deletes no data."""
         tree, topic = self._cluster.server.tree, topic_partition.topic
         marked = tree.get(f"{znodes.DELETE_TOPICS}/{topic}") is not None or tree.get(znodes.topic_path(topic)) is None
         self._verdicts.check(

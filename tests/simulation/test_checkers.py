@@ -388,7 +388,7 @@ def test_power_losses_suspend_the_data_invariants_only_when_too_many_replicas_lo
 def test_a_loss_is_excused_until_a_broker_with_every_record_has_registered(
     cluster: SimulatedCluster, broker_epoch: int, excused: bool
 ) -> None:
-    """Until then a leader may count a fetch of the earlier process, which had more records."""
+    """Until then a leader may count a delayed fetch of the earlier process, which had more records."""
     record = prepared(cluster)
     record.min_insync_replicas = 2
     state(cluster, 1, 1, (1, 3), 1)
@@ -410,7 +410,7 @@ def test_a_loss_is_excused_until_a_broker_with_every_record_has_registered(
 def test_a_broker_that_loses_power_in_a_compaction_may_lack_records(
     cluster: SimulatedCluster, loses_power: bool
 ) -> None:
-    """Only a crash, which keeps the page cache, leaves nothing but the interrupted append in doubt."""
+    """Only after a crash, which keeps the page cache, is the interrupted append the only uncertain batch."""
     record = prepared(cluster)
     record.min_insync_replicas = 2
     before, after = log((0, 2, 0, 5), (2, 4, 0, 6)), log((0, 2, 0, 5))
@@ -548,7 +548,7 @@ def test_acknowledging_before_the_commit_is_reported(cluster: SimulatedCluster) 
 
 
 def lost_by_election(cluster: SimulatedCluster, start: int, offset: int, epoch: int) -> tuple[str, ...]:
-    """Verdicts when a record acknowledged at ``offset`` in ``epoch`` is missing, and epoch 4 began uncleanly."""
+    """Return the verdicts when a record acknowledged at ``offset`` in ``epoch`` is missing; epoch 4 began uncleanly."""
     record = prepared(cluster)
     cluster.checks.unclean_allowed(record)
     record.unclean_starts[4] = start
@@ -735,11 +735,11 @@ def test_a_leader_that_answers_long_after_its_successor_was_elected_is_reported(
     answer = OffsetAnswer(TP, None, 4)
     cluster.world.now_us = 10 * cluster.profile.deposed_bound_ms * 1_000
     cluster.checks.end_answered(deposed, reading, answer)
-    assert violated(cluster) == ()  # Its successor got no request, so followers still prove the leadership.
+    assert violated(cluster) == ()  # The successor got no request, so followers still prove the leadership.
     record.led_us[1] = 9 * cluster.profile.deposed_bound_ms * 1_000
     cluster.checks.end_answered(deposed, reading, answer)
     cluster.checks.end_told(reading, 4)
-    assert violated(cluster) == ()  # It could not know yet; an older end in its answer is no violation.
+    assert violated(cluster) == ()  # The leader could not know its successor yet: no violation.
     cluster.world.now_us += 1_000
     cluster.checks.end_answered(deposed, reading, answer)
     assert violated(cluster) == ("C12",)

@@ -1,4 +1,4 @@
-"""Bytes that flip on a disk: controllers move the leadership, and the replica is rebuilt from its peers."""
+"""Damaged bytes on a disk: the controller moves the leadership, and the replica is rebuilt from its peers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,7 +72,7 @@ def flip_in_first_segment(machine: BrokerMachine, record: PartitionRecord) -> No
 
 
 def read_everything(run: Run) -> int:
-    """Read the leader's log from the start; return the bytes, or raise what it raises."""
+    """Read the leader's log from the start; return the bytes, or raise the error of the read."""
     record = only_record(run)
     offset = total = 0
     while True:

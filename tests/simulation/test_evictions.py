@@ -10,7 +10,7 @@ SEEDS = (1, 2, 3, 4, 5, 6)
 
 
 def evicted(seed: int) -> tuple[Run, list[str]]:
-    """Run a seed in which this happens often, while leaders die and brokers restart."""
+    """Run a seed with many evictions, while leaders die and brokers restart."""
     profile = replace(
         draw_profile(World(seed)),
         controllers=2,

@@ -38,7 +38,7 @@ def record_of(cluster: SimulatedCluster) -> PartitionRecord:
 
 
 def write(cluster: SimulatedCluster, mark: str | None) -> None:
-    """Append and commit a batch with one committed offset, or a tombstone."""
+    """Append and commit a batch with a committed offset, or with a tombstone."""
     value = None if mark is None else encode_offset_value(OffsetValue(7, -1, mark, 0))
     data = encode_batch([NewRecord(0, encode_offset_key(GROUP, SALES), value)])
     cluster.checks.compaction.written(data)

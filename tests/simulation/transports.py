@@ -1,7 +1,7 @@
-"""The ports through which cores call other processes, carried by the simulated network.
+"""The cores' calls to other processes, over the simulated network.
 
-In a share of the runs every message between nodes is encoded with the real converters, carried as bytes and parsed at
-the other end, so that nothing gets lost in the protos.
+In a share of the runs every message between nodes is encoded with the real converters, transferred as bytes and
+decoded, so that a field missing in a proto is detected.
 """
 
 from collections import deque
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedControlTransport:
-    """Control requests of one life of one controller."""
+    """Control requests of one controller process."""
 
     def __init__(self, life: "ControllerLife") -> None:
         self._life = life
@@ -51,7 +51,7 @@ class SimulatedControlTransport:
         timeout_ms: int,
         on_done: Callable[[ControlResponse | Exception], None],
     ) -> None:
-        """Send to the broker's CONTROL endpoint."""
+        """Send a request to the broker's CONTROL endpoint."""
         life = self._life
         cluster = life.cluster
         endpoint = broker.endpoint("CONTROL")
@@ -77,16 +77,16 @@ class SimulatedControlTransport:
         cluster.network.call(life.peer, endpoint.host, handle, timeout_ms, on_done)
 
     def close(self, broker_id: int) -> None:
-        """Nothing to close: an answer on its way meets a channel that is closed."""
+        """Do nothing: a response in flight reaches a closed channel, which ignores it."""
 
 
 STREAM_TIMEOUT_MS = 1_000
-"""A message of a stream that has not arrived by then breaks the stream."""
+"""A stream breaks when a message has not arrived after this time."""
 MAX_WAITING_UPDATES = 100
 
 
 class SimulatedStandbyTransport:
-    """Streams of controller state to one life of one controller: in order, and broken by the first loss."""
+    """Streams of controller state to one controller process, in order; the first loss ends a stream."""
 
     def __init__(self, life: "ControllerLife") -> None:
         self._life = life
@@ -129,7 +129,7 @@ class SimulatedStandbyTransport:
 
 
 class _FollowedStream:
-    """The receiving end."""
+    """The receiving end of a stream."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _FollowedStream:
         self._on_end = on_end
 
     def deliver(self, update: StateUpdate | None) -> None:
-        """Hand a message over; None is the end."""
+        """Deliver a message; None ends the stream."""
         if update is None:
             self.end(None)
         elif not self.closed:
@@ -159,7 +159,7 @@ class _FollowedStream:
 
 
 class _StreamSink:
-    """The sending end: one message on its way at a time."""
+    """The sending end of a stream; sends one message at a time."""
 
     def __init__(self, sender: "ControllerLife", stream: _FollowedStream) -> None:
         self._sender = sender
@@ -205,7 +205,7 @@ class _StreamSink:
 
 
 class SimulatedBrokerTransport:
-    """Calls of one life of one broker."""
+    """Calls of one broker process."""
 
     def __init__(self, life: "BrokerLife") -> None:
         self._life = life
@@ -246,7 +246,7 @@ class SimulatedBrokerTransport:
         cluster.network.call(life.peer, endpoint.host, handle, timeout_ms, done)
 
     def close_fetcher(self, leader_id: int, fetcher_id: int) -> None:
-        """Nothing to close: an answer on its way meets a fetcher that is closed."""
+        """Do nothing: a response in flight reaches a closed fetcher, which ignores it."""
 
     def controlled_shutdown(
         self,
@@ -255,7 +255,7 @@ class SimulatedBrokerTransport:
         timeout_ms: int,
         on_done: Callable[[ControlledShutdownResponse | Exception], None],
     ) -> None:
-        """Ask a controller to take leadership away."""
+        """Request a controlled shutdown from a controller."""
         life = self._life
         encoded = None
         if life.cluster.profile.protobuf:
@@ -280,7 +280,7 @@ class SimulatedBrokerTransport:
         timeout_ms: int,
         on_done: Callable[[Exception | None], None],
     ) -> None:
-        """Ask a controller to create one of the cluster's own topics."""
+        """Request the creation of an internal topic from a controller."""
         life = self._life
         asked = convert.internal_topic_from_proto(convert.internal_topic_to_proto(topic))
         new = NewTopic(asked.name, asked.partitions, asked.replication_factor, configs=asked.configs, internal=True)
@@ -306,7 +306,7 @@ class SimulatedBrokerTransport:
         timeout_ms: int,
         on_done: Callable[[BrokerHeartbeatResponse | Exception], None],
     ) -> None:
-        """Renew the lease at a controller."""
+        """Send a heartbeat to a controller."""
         life = self._life
         encoded = None
         if life.cluster.profile.protobuf:

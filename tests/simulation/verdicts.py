@@ -70,7 +70,7 @@ INVARIANTS: dict[str, str] = {
 
 @dataclass(slots=True)
 class Verdict:
-    """What became of one invariant in one run."""
+    """The result of one invariant in one run."""
 
     exercised: int = 0
     evidence: list[str] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """The verdict in a word or two."""
+        """Return the verdict in a few words."""
         if self.violations:
             return "VIOLATED"
         return "valid" if self.exercised else "not exercised"
@@ -91,23 +91,23 @@ class Verdicts:
         self.all: dict[str, Verdict] = {name: Verdict() for name in INVARIANTS}
 
     def exercise(self, name: str, times: int = 1) -> None:
-        """Count that an invariant was looked at."""
+        """Count checks of an invariant."""
         self.all[name].exercised += times
 
     def fail(self, name: str, evidence: str) -> None:
-        """Note a violation."""
+        """Record a violation."""
         verdict = self.all[name]
         verdict.violations += 1
         if len(verdict.evidence) < MAX_EVIDENCE:
             verdict.evidence.append(evidence)
 
     def check(self, name: str, holds: bool, evidence: str) -> None:
-        """Count a look, and a violation when it does not hold. For places where building the evidence is cheap."""
+        """Count a check, and record a violation if ``holds`` is false; for evidence that is cheap to build."""
         self.all[name].exercised += 1
         if not holds:
             self.fail(name, evidence)
 
     @property
     def violated(self) -> tuple[str, ...]:
-        """Violated invariants, in the order of the table."""
+        """Return the violated invariants, in the order of the table."""
         return tuple(name for name, verdict in self.all.items() if verdict.violations)

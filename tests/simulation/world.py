@@ -1,8 +1,8 @@
-"""Virtual time, labelled chance, and the one queue of events.
+"""Virtual time, labelled random streams, and the event queue.
 
-Everything that happens in a run is a callback in this queue. Time is in whole microseconds. Callbacks due at the same
-time are ordered by a draw from the seed, not by insertion, so that no order is relied on by accident. Every random
-choice comes from a stream with a label, so that removing one fault does not change the others
+All events of a run are callbacks in this queue. Time is in whole microseconds. Callbacks with the same time are ordered
+by a random draw, not by insertion, so that the code cannot rely on an order by accident. Every random choice comes from
+a labelled stream, so that the removal of one fault does not change the others
 (docs/protocol/simulator.md#labelled-randomness).
 """
 
@@ -20,7 +20,7 @@ _EPOCH_WALL_MS = 1_700_000_000_000
 
 
 class Timer:
-    """A callback in the queue, run by the process it belongs to; `cancel` makes it a no-op."""
+    """A callback in the queue, which its process runs; `cancel` prevents that."""
 
     __slots__ = ("callback", "owner")
 
@@ -29,12 +29,12 @@ class Timer:
         self.owner = owner
 
     def cancel(self) -> None:
-        """Make sure the callback does not run."""
+        """Prevent the callback from running."""
         self.callback = None
 
 
 class World:
-    """The clock, the queue and the sources of chance of one run."""
+    """The clock, the queue and the random streams of one run."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -46,13 +46,13 @@ class World:
         self._digest = hashlib.blake2b(digest_size=16)
 
     def chance(self, label: str) -> random.Random:
-        """Return the random stream of this label; the same seed and label give the same stream."""
+        """Return the random stream with this label; the same seed and label give the same stream."""
         key = hashlib.blake2b(f"{self.seed}/{label}".encode(), digest_size=16).digest()
         return random.Random(int.from_bytes(key, "big"))
 
     @property
     def now_ms(self) -> int:
-        """Virtual time in whole milliseconds."""
+        """Return the virtual time in whole milliseconds."""
         return self.now_us // MILLISECOND
 
     def after(self, delay_us: float, callback: Callable[[], None]) -> Timer:
@@ -68,7 +68,7 @@ class World:
         heapq.heappush(self._queue, (at, self._ties.getrandbits(32), self._sequence, timer))
 
     def step(self) -> bool:
-        """Run the next callback; False when the queue is empty."""
+        """Run the next callback; return False when the queue is empty."""
         while self._queue:
             at, _, _, timer = heapq.heappop(self._queue)
             callback = timer.callback
@@ -97,28 +97,28 @@ class World:
         self.now_us = max(self.now_us, at_us)
 
     def note(self, text: str) -> None:
-        """Mix something that happened into the digest of the run."""
+        """Add an event to the digest of the run."""
         self._digest.update(f"{self.now_us} {text}\n".encode())
 
     @property
     def digest(self) -> str:
-        """Hash of everything noted so far: equal for equal runs."""
+        """Return the hash of everything noted so far; equal runs have equal hashes."""
         return self._digest.hexdigest()
 
 
 @dataclass(slots=True)
 class Skew:
-    """How a node's wall clock differs from virtual time."""
+    """Difference between a node's wall clock and virtual time."""
 
     offset_ms: int = 0
 
 
 class NodeScheduler:
-    """The `Scheduler` of one life of one process.
+    """The `Scheduler` of one process.
 
-    While paused, due callbacks wait and run in order once resumed, as after SIGSTOP and SIGCONT. Once dead, nothing
-    runs. `call_soon` is first in, first out, as asyncio's is. A callback that raises is reported and the process goes
-    on, as with asyncio.
+    While paused, due callbacks wait and run in order after the resume, as after SIGSTOP and SIGCONT. After `kill` no
+    callback runs. `call_soon` is first in, first out, like asyncio's. An exception of a callback is reported, and the
+    process continues, as with asyncio.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class NodeScheduler:
         return timer
 
     def deliver(self, callback: Callable[[], None]) -> None:
-        """Run something that arrives from outside now, or hold it while the process is paused."""
+        """Run a callback for an event from outside now, or hold it while the process is paused."""
         self.run(Timer(callback, self))
 
     def pause(self) -> None:
@@ -170,7 +170,7 @@ class NodeScheduler:
             self.run(timer)
 
     def kill(self) -> None:
-        """Never run anything again."""
+        """Run no more callbacks."""
         self.dead = True
         self._held.clear()
         self._soon.clear()

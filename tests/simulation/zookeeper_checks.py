@@ -1,4 +1,4 @@
-"""The audit of ZooKeeper: every write applied, and every write asked for."""
+"""Check every requested and every applied write of ZooKeeper."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -23,7 +23,8 @@ _TOPIC_CONFIGS = "/config/topics/"
 _QUIET = ("/brokers/seqid", "/consumers", "/config", "/cluster")
 
 _LOOKS = 4
-"""Writes of a state that may come between a controller's look at an ISR and the end of the move it finds complete."""
+"""Maximum number of ISR writes between a controller's read of a complete ISR and its write that ends the reassignment.
+"""
 
 
 class ZooKeeperChecks:
@@ -35,32 +36,33 @@ class ZooKeeperChecks:
         self._records = records
         self._lives: dict[int, Life] = {}
         self.operators: dict[int, None] = {}
-        """Sessions of people who write nodes by hand."""
+        """Sessions of operators, who write nodes by hand."""
         self.controller_epoch = 0
         self._epoch_session = 0
         self._controller_owner: int | None = None
         self._replaced: tuple[int, str] | None = None
-        """zxid of a transaction that deleted another's /controller, and its writer, until the epoch is seen in it."""
+        """zxid and writer of a transaction that deleted another session's /controller, until it also writes the epoch.
+        """
         self._controller_zxid = -1
         self._registered_by: dict[int, int] = {}
         """Session of every registered broker."""
         self.registered: dict[int, int] = {}
         """Broker epoch of every registered broker."""
         self.registrations: list[tuple[int, int | None]] = []
-        """Every change of it: broker and its new epoch, None when it went."""
+        """Every change of registrations: broker and its new broker epoch, None after the deletion."""
 
     def session_opened(self, life: Life, session_id: int) -> None:
-        """A process has learnt of its session."""
+        """Record the session of a process."""
         self._lives[session_id] = life
 
     def _writer(self, session_id: int) -> str:
         life = self._lives.get(session_id)
         return f"session {session_id:x}" if life is None else life.name
 
-    # What is asked for
+    # Requested writes
 
     def asked(self, life: Life, requests: Sequence[Request]) -> None:
-        """Look at requests before they are sent: a write that lacks its guard is wrong even when it does no harm."""
+        """Check requests before they are sent: a write without its guard is a violation even when it does no harm."""
         for request in requests:
             if isinstance(request, Multi):
                 self._asked_multi(life, request)
@@ -81,7 +83,7 @@ class ZooKeeperChecks:
         self._asked_to_replace(life, multi)
 
     def _asked_to_replace(self, life: Life, multi: Multi) -> None:
-        """Only the owner of an id deletes its registration, together with a write that any other registration fails."""
+        """Check that only the broker itself deletes its registration, fenced by its broker epoch node."""
         for operation in multi.operations:
             if isinstance(operation, Delete) and operation.path.startswith(_BROKER_IDS):
                 broker_id = int(operation.path.removeprefix(_BROKER_IDS))
@@ -107,10 +109,10 @@ class ZooKeeperChecks:
                 "R12", operation.version >= 0, f"{life.name} writes {operation.path} whatever its version"
             )
 
-    # What is applied
+    # Applied writes
 
     def written(self, write: AppliedWrite) -> None:
-        """Look at one applied change."""
+        """Check an applied change."""
         path = write.change.path
         if self._replaced is not None and self._replaced[0] != write.zxid:
             (zxid, writer), self._replaced = self._replaced, None
@@ -208,7 +210,7 @@ class ZooKeeperChecks:
         node = znodes.decode_topic_assignment(change.path, change.new_data)
         self._say(write, str({number: node.partitions[number].replicas for number in sorted(node.partitions)}))
         if node.topic_id is None:
-            # As Kafka's old tools wrote it; the controller gives it an id before it does anything else with it.
+            # Written by Kafka's old tools; the controller first gives the topic an id.
             known_id = self._records.topic_ids.get(topic)
             self._verdicts.check("R16", known_id is None, f"the topic id of {topic} is gone")
             return
@@ -226,7 +228,7 @@ class ZooKeeperChecks:
             return
         removed = [replica for replica in dropped if replica in before.removing]
         if removed:
-            # The leader may shrink its ISR while the controller, which has looked, carries the end of the move out.
+            # The leader may shrink its ISR between the controller's read and its write that ends the reassignment.
             seen = [isr for version, (*_, isr) in record.history.items() if version > record.zk.zk_version - _LOOKS]
             missing = [replica for replica in before.target if replica not in record.zk.isr]
             is_due = not missing or any(set(before.target) <= set(isr) for isr in seen)
@@ -269,7 +271,7 @@ class ZooKeeperChecks:
     def _shape(self, record: PartitionRecord, old: LeaderAndIsr | None, new: LeaderAndIsr) -> None:
         leader_is_in = new.leader == NO_LEADER or new.leader in new.isr
         self._verdicts.check("R11", bool(new.isr) and leader_is_in, f"{record}: leader {new.leader}, ISR {new.isr}")
-        # Replicas of a completed reassignment leave one by one: no unassigned one joins, but some may still be in it.
+        # Replicas of a completed reassignment leave one by one: unassigned replicas may remain, but none may join.
         before = () if old is None else old.isr
         strangers = [member for member in new.isr if member not in record.assignment.replicas + before]
         self._verdicts.check("R11", not strangers, f"{record}: {strangers} of {new.isr} are not assigned")
@@ -294,7 +296,7 @@ class ZooKeeperChecks:
         hosted = life.node.replica_manager.partitions.get(record.topic_partition)
         follower = None if hosted is None else hosted.followers.get(broker_id)
         if record.topic_partition in life.node.replica_manager.offline:
-            return  # Its directory failed during the write, so the state known to it is unknown.
+            return  # Its directory failed during the write, so its known state is unknown.
         if hosted is None or hosted.log is None or follower is None or hosted.leader_epoch_start_offset is None:
             self._verdicts.check("R13", False, f"{record}: {life.name} admits {broker_id} without following it")
             return
@@ -302,12 +304,12 @@ class ZooKeeperChecks:
         least = max(hosted.log.high_watermark, hosted.leader_epoch_start_offset)
         text = f"{record}: {life.name} admits {broker_id} at {end}, needed {least}"
         fetched = self._cluster.checks.control.fetched_in.get((hosted, broker_id)) == hosted.leader_epoch
-        # A delayed earlier fetch, with a lower offset, may have arrived since.
+        # A delayed earlier fetch with a lower offset may have arrived since.
         log = record.logs.get(broker_id)
         has_it = (end is not None and end >= least) or (log is not None and log.log_end_offset >= least)
         self._verdicts.check("R13", fetched and has_it, text)
         registration = self.registered.get(broker_id)
-        # A broker that is not registered now has died since it caught up.
+        # A broker that is not registered now died after it caught up.
         self._verdicts.check(
             "R13",
             registration in (None, follower.broker_epoch),
@@ -337,9 +339,9 @@ class ZooKeeperChecks:
     def _elected(self, record: PartitionRecord, old: LeaderAndIsr, new: LeaderAndIsr) -> None:
         log = record.logs.get(new.leader)
         is_complete = not record.thw or (log is not None and record.has_all_committed(log.mirror))
-        # A leader that sleeps may still be told something by clients, and lose it, whatever was committed until now.
+        # A deposed leader may still accept records from clients and lose them, whatever was committed until now.
         if record.unclean_allowed and (not is_complete or new.leader not in old.isr):
-            # Loss is allowed, and bounded: see `ClientChecks` for what must still be there.
+            # Loss is allowed, within limits: `ClientChecks` checks the remaining records.
             record.unclean_starts[new.leader_epoch] = -1
             record.voided = record.voided or f"the unclean election of {new.leader}"
             return

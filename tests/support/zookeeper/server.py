@@ -154,7 +154,7 @@ class MemoryZooKeeperServer:
     Args:
         scheduler: drives session timeouts and the delivery of requests.
         tick_ms: sessions end at the first tick after their timeout, like ``tickTime``.
-        on_write: called for every node changed, before anybody is told; it must not call back.
+        on_write: called for every changed node, before clients are notified; it must not call the server.
     """
 
     def __init__(
