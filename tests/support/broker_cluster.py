@@ -61,12 +61,12 @@ CONTROL_ADDRESS = Endpoint("CONTROL", "controller", 9084)
 
 
 def batch(*values: bytes) -> bytes:
-    """One batch with these values."""
+    """Return a batch with these values."""
     return encode_batch([NewRecord(1000 + i, None, value) for i, value in enumerate(values)])
 
 
 def settings_in(tree: DataTree, defaults: LogConfig) -> Callable[[str], LogConfig | None]:
-    """Look up topic settings as a starting broker process reads them before it loads its logs."""
+    """Read topic settings like a starting broker, before it loads its logs."""
 
     def settings_of(topic: str) -> LogConfig | None:
         path = znodes.topic_config_path(topic)
@@ -83,7 +83,7 @@ def settings_in(tree: DataTree, defaults: LogConfig) -> Callable[[str], LogConfi
 
 
 class DirectTransport:
-    """Hands requests to other cores after a delay; links can be cut, answers held back."""
+    """Delivers requests to other cores after a delay; links can be cut, responses held back."""
 
     def __init__(self, cluster: "BrokerCluster", broker_id: int) -> None:
         self._cluster = cluster
@@ -94,17 +94,17 @@ class DirectTransport:
         self.answers: list[tuple[int, ReplicaFetchResponse | Exception]] = []
         """Every answer delivered: leader id and answer."""
         self.broken: set[int] = set()
-        """Leaders to which connections break."""
+        """Leaders to which fetch connections break."""
         self.closed: list[tuple[int, int]] = []
         self.hold: Callable[[int, ReplicaFetchResponse | Exception], bool] = lambda _leader, _answer: False
-        """Whether an answer is kept in `held` instead of being delivered."""
+        """Whether a response is stored in `held` instead of being delivered."""
         self.held: list[Callable[[], None]] = []
         self.created_topics: list[InternalTopic] = []
         self.shutdown_requests: list[ControlledShutdownRequest] = []
         self.shutdown_answers: list[ControlledShutdownResponse | Exception] = []
         self.heartbeats: list[tuple[Endpoint, BrokerHeartbeatRequest]] = []
         self.heartbeat_answer: BrokerHeartbeatResponse | Exception | None = None
-        """None: every heartbeat is accepted by a controller of the present epoch."""
+        """None: a controller of the present epoch accepts every heartbeat."""
 
     def replica_fetch(
         self,
@@ -188,7 +188,7 @@ class DirectTransport:
 
 
 class BrokerUnderTest:
-    """One broker: its core, disk, session and state changes."""
+    """A broker with its core, disk, session and state changes."""
 
     def __init__(
         self,
@@ -249,11 +249,11 @@ class BrokerUnderTest:
         return found
 
     def epochs(self, tp: TopicPartition = TP) -> list[tuple[int, int]]:
-        """Entries of the leader-epoch cache."""
+        """Entries of the leader epoch cache."""
         return [(entry.epoch, entry.start_offset) for entry in self.log(tp).epochs.entries]
 
     def said(self, *kinds: StateChangeKind) -> list[StateChange]:
-        """State changes of these kinds."""
+        """Return the state changes of these kinds."""
         return [change for change in self.changes if change.kind in kinds]
 
     def produce(
@@ -263,7 +263,7 @@ class BrokerUnderTest:
         acks: RequiredAcks = RequiredAcks.ALL,
         timeout_ms: int = 30_000,
     ) -> list[ProduceResult]:
-        """Send one batch; the list stays empty until the answer comes."""
+        """Send a batch; the returned list stays empty until the response arrives."""
         answers: list[ProduceResult] = []
         self.node.produce(acks, timeout_ms, [ProduceData(tp, None, batch(*values))], answers.extend)
         return answers
@@ -279,7 +279,7 @@ class BrokerUnderTest:
         leader_epoch: int | None = None,
         last_epoch: int | None = None,
     ) -> list[FetchResponse]:
-        """Send one client fetch without a session; the list stays empty until the answer comes."""
+        """Send a client fetch without a session; the returned list stays empty until the response arrives."""
         answers: list[FetchResponse] = []
         request = FetchRequest(
             max_wait_ms,
@@ -293,18 +293,18 @@ class BrokerUnderTest:
         return answers
 
     def crash(self) -> None:
-        """Kill the process: it answers no request, its session ends by timeout, its files stay."""
+        """Kill the process: it answers no request, its session ends by timeout, its files remain."""
         self.up = False
         self.zookeeper.crash()
         self.files.locked.clear()
-        # The dead process's timers still run in virtual time; make sure that they do nothing.
+        # The dead process's timers still run in virtual time; they must have no effect.
         self.node.replica_manager._stopped = True
         self.node.replica_manager.fetchers.close()
         self.node._stopped = True
 
 
 class BrokerCluster:
-    """Brokers that know each other; the test is their controller."""
+    """Brokers that know each other; the test acts as their controller."""
 
     def __init__(
         self, broker_ids: Iterable[int] = (1, 2, 3), log_config: LogConfig | None = None, **config: object
@@ -312,7 +312,7 @@ class BrokerCluster:
         self.time = VirtualTime()
         self.server = MemoryZooKeeperServer(self.time)
         self.cuts: set[tuple[int, int]] = set()
-        """(from, to) of links that carry nothing."""
+        """Pairs (from, to) of cut links."""
         self.controller_epoch = 1
         self.shutting_down: set[int] = set()
         self.brokers: dict[int, BrokerUnderTest] = {}
@@ -333,7 +333,7 @@ class BrokerCluster:
     def boot(
         self, broker_id: int, files: MemoryFiles | None = None, dirs: Sequence[str] = ("/data",), **overrides: object
     ) -> BrokerUnderTest:
-        """Start a broker process, on the disk of an earlier one if given."""
+        """Start a broker process, on the disk of an earlier process if given."""
         config = replace(BrokerConfig(broker_id), **{**self._config, **overrides})  # type: ignore[arg-type]
         broker = BrokerUnderTest(self, config, self._log_config, files or MemoryFiles(), dirs)
         self.brokers[broker_id] = broker
@@ -341,7 +341,7 @@ class BrokerCluster:
         return broker
 
     def restart(self, broker_id: int, wipe: bool = False) -> BrokerUnderTest:
-        """Crash a broker and start it again at once, its session ended, on its old disk or an empty one."""
+        """Crash a broker and start it again immediately with a new session, on its old disk or an empty disk."""
         old = self.brokers[broker_id]
         session_id = old.zookeeper.session_id
         old.crash()
@@ -356,7 +356,7 @@ class BrokerCluster:
     # ZooKeeper
 
     def zk(self, request: object) -> object:
-        """Execute one request now."""
+        """Execute a ZooKeeper request now."""
         answers: list[object] = []
         self._zk.submit([request], answers.extend)  # type: ignore[list-item]
         self.time.run_until(lambda: bool(answers), 5_000)
@@ -384,7 +384,7 @@ class BrokerCluster:
         return response.stat.version  # type: ignore[attr-defined, no-any-return]
 
     def paths(self) -> list[str]:
-        """Every node there is."""
+        """Return the paths of all nodes."""
         return self.server.tree.paths()
 
     def delete(self, path: str) -> None:
@@ -394,7 +394,7 @@ class BrokerCluster:
     # Requests of the controller
 
     def live(self, broker_ids: Iterable[int] | None = None) -> tuple[LiveBroker, ...]:
-        """Live brokers as the controller would list them."""
+        """Return live brokers for a controller's request."""
         chosen = self.brokers if broker_ids is None else broker_ids
         return tuple(
             LiveBroker(
@@ -423,7 +423,7 @@ class BrokerCluster:
         is_new: bool = False,
         topic_id: str | None = "topic-id-of-orders-one",
     ) -> LeaderAndIsrPartition:
-        """One partition of a LeaderAndIsr request."""
+        """Return a partition of a LeaderAndIsr request."""
         return LeaderAndIsrPartition(
             tp,
             topic_id,
@@ -439,12 +439,12 @@ class BrokerCluster:
     def send(
         self, broker_id: int, *partitions: LeaderAndIsrPartition, live_leaders: tuple[LiveBroker, ...] = ()
     ) -> ControlResponse:
-        """Send one LeaderAndIsr."""
+        """Send a LeaderAndIsr."""
         request = LeaderAndIsrRequest(self.stamp(broker_id), live_leaders, partitions)
         return self.handle(broker_id, request)
 
     def handle(self, broker_id: int, request: ControlRequest) -> ControlResponse:
-        """Let a broker handle a request; one that ZooKeeper has to confirm first is sent again after that."""
+        """Let a broker handle a request; retry a request that ZooKeeper had to confirm first."""
         node = self.brokers[broker_id].node
         try:
             return node.handle_control(request)
@@ -464,7 +464,7 @@ class BrokerCluster:
         to: Iterable[int] | None = None,
         is_new: bool = False,
     ) -> LeaderAndIsrPartition:
-        """Write a decision to ZooKeeper, then send it to the replicas that are up (or only those in ``to``)."""
+        """Write a decision to ZooKeeper, then send it to the running replicas (or only those in ``to``)."""
         decision = self.partition(leader, leader_epoch, isr, replicas, tp, is_new=is_new)
         version = self.write_state(LeaderAndIsr(leader, leader_epoch, decision.isr, 0, decision.controller_epoch), tp)
         decision = replace(decision, zk_version=version)
@@ -477,7 +477,7 @@ class BrokerCluster:
         return decision
 
     def update_metadata(self, live: Iterable[int] | None = None, to: Iterable[int] | None = None) -> None:
-        """Send brokers all live brokers and decisions."""
+        """Send all live brokers and decisions to brokers."""
         alive = self.live(live)
         up = {broker.broker_id for broker in alive}
         partitions = tuple(
@@ -507,14 +507,14 @@ class BrokerCluster:
         tp: TopicPartition = TP,
         topic_id: str | None = "topic-id-of-orders-one",
     ) -> ControlResponse:
-        """Send one StopReplica."""
+        """Send a StopReplica."""
         state = StopReplicaPartition(tp, topic_id, leader_epoch, delete)
         return self.handle(broker_id, StopReplicaRequest(self.stamp(broker_id), (state,)))
 
     # Conditions that tests wait for
 
     def until_in_sync(self, *broker_ids: int, tp: TopicPartition = TP, max_ms: float = 20_000) -> None:
-        """Wait until these brokers hold the same log, and its leader's high watermark is at the end."""
+        """Wait until these brokers have the same log, and its leader's high watermark is at the end."""
         self.time.run_until(lambda: self._in_sync(broker_ids, tp), max_ms)
 
     def _in_sync(self, broker_ids: Sequence[int], tp: TopicPartition) -> bool:

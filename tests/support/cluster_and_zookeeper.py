@@ -14,7 +14,7 @@ from paceline_client import Admin
 
 
 class ZooKeeperView:
-    """What ZooKeeper has about a cluster."""
+    """Reads a cluster's nodes in ZooKeeper."""
 
     def __init__(self, client: KazooClient, topic: str) -> None:
         self._client = client

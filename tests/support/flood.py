@@ -1,9 +1,10 @@
 """Hundreds of hostile clients of a broker, each with its own connection.
 
-They speak HTTP/2 over plain sockets: gRPC's own client copies every message, takes what it is sent and keeps to limits
-of its own, and would be the first to run out of memory. Four kinds: *large* ones send the largest requests a broker
-takes, *streams* do it on one stream one after another, *giants* announce 64 MiB, *readers* ask for everything and take
-nothing. ``python -m tests.support.flood`` prints one JSON object: by kind, how calls ended.
+They speak HTTP/2 over plain sockets: gRPC's client copies every message, reads all responses and has limits of its own,
+so it would run out of memory first. There are four kinds: *large* clients send the largest requests that a broker
+accepts, *streams* send them one after another on one stream, *giants* announce 64 MiB, *readers* request as much data
+as possible and read nothing. ``python -m tests.support.flood`` prints one JSON object: the results of the calls by
+kind.
 
 Source: RFC 9113 (frames), RFC 7541 (headers, as literals), gRPC over HTTP/2.
 """
@@ -53,7 +54,7 @@ def _request_headers(path: str) -> bytes:
 
 @dataclass(eq=False)
 class _Call:
-    """One call on one connection."""
+    """A call on its own connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -72,7 +73,7 @@ class _Call:
         await self.writer.drain()
 
     async def send_for_ever(self, body: memoryview) -> None:
-        """Send the message again and again."""
+        """Send the message repeatedly, without end."""
         while True:
             await self.send(body, is_last=False)
 
@@ -93,7 +94,7 @@ class _Call:
             at += size
 
     async def outcome(self) -> str:
-        """Read what the server says until the call is over."""
+        """Read the server's frames until the call ends; return its status."""
         while True:
             head = await self.reader.readexactly(9)
             payload = await self.reader.readexactly(int.from_bytes(head[:3], "big"))
@@ -133,7 +134,7 @@ class _Call:
 
 
 class Flood:
-    """Runs the clients against one address for a while."""
+    """Runs the clients against one address for a limited time."""
 
     def __init__(self, address: str, topic: str, seconds: float) -> None:
         host, _, port = address.rpartition(":")
@@ -142,7 +143,7 @@ class Flood:
         self.ends: dict[str, Counter[str]] = {}
         large = pb.ProduceRequest(partitions=[pb.ProducePartition(topic=topic, batch=bytes(4 * MIB - 1_024))])
         self._large = memoryview(_message(large.SerializeToString()))
-        # The length alone is enough to be refused; what follows it never ends.
+        # The announced length is enough for a refusal; the rest of the message never ends.
         self._giant = memoryview(b"\0" + struct.pack(">I", GIANT_BYTES) + bytes(MIB))
         fetch = pb.FetchRequest(
             max_wait_ms=1_000,
@@ -153,7 +154,7 @@ class Flood:
         self._fetch = memoryview(_message(fetch.SerializeToString()))
 
     async def run(self, large: int, giants: int, readers: int, streams: int = 0) -> None:
-        """Let so many clients of each kind loose until the time is over."""
+        """Run the given number of clients of each kind until the time is over."""
         await asyncio.gather(
             *(self._again_and_again("large", "Produce", self._large) for _ in range(large)),
             *(self._again_and_again("stream", "ProduceStream", self._large) for _ in range(streams)),
@@ -196,7 +197,7 @@ def _message(body: bytes) -> bytes:
 
 
 def main() -> int:
-    """Flood and report."""
+    """Run the flood and print its results."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.flood", description=__doc__)
     parser.add_argument("address")
     parser.add_argument("topic")

@@ -28,7 +28,7 @@ GROUP = "g"
 
 
 class OffsetsLog:
-    """One partition of the offsets topic, shared by all brokers; ``high_watermark`` trails while appends are held."""
+    """A partition of the offsets topic, shared by all brokers; ``high_watermark`` lags while appends are held."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, bytes]] = []
@@ -98,7 +98,7 @@ class TopicOfBroker:
 
 
 class GroupCluster:
-    """Coordinators of several brokers that lead the one offsets partition in turn."""
+    """Coordinators on several brokers, which lead the single partition of the offsets topic in turn."""
 
     def __init__(self, config: GroupConfig = CONFIG) -> None:
         self.time = VirtualTime()
@@ -128,7 +128,7 @@ class GroupCluster:
         return coordinator
 
     def fail_over(self, run: bool = True, lose_uncommitted: bool = False) -> None:
-        """Let another broker lead; appends under way end with NOT_LEADER_OR_FOLLOWER, with or without their records."""
+        """Make another broker leader; appends in flight fail with NOT_LEADER_OR_FOLLOWER, written or not."""
         if lose_uncommitted:
             self.log.batches = [one for one in self.log.batches if one[0] < self.log.high_watermark]
             self.log.end = self.log.high_watermark
@@ -143,14 +143,14 @@ class GroupCluster:
             self.run()
 
     def release_appends(self) -> None:
-        """Let the appends that are held be replicated."""
+        """Replicate the appends that are held."""
         self.hold_appends = False
         held, self.held = self.held, []
         for _, replicated in held:
             replicated()
 
     def run(self) -> None:
-        """Run callbacks that are due, without letting time pass."""
+        """Run due callbacks without advancing the time."""
         self.time.run_due()
 
     # Requests
@@ -164,7 +164,7 @@ class GroupCluster:
         session_ms: int = SESSION_MS,
         group_id: str = GROUP,
     ) -> list[Any]:
-        """Send a JoinGroup; a new dynamic member sends the second one with its id. Answers arrive in the list."""
+        """Send JoinGroup; a new dynamic member repeats it with its id. The returned list receives the responses."""
         answers: list[Any] = []
         metadata = encode_subscription(Subscription(topics))
         request = JoinRequest(
@@ -189,14 +189,14 @@ class GroupCluster:
         assignments: dict[str, bytes] | None = None,
         instance_id: str | None = None,
     ) -> list[Any]:
-        """Send a SyncGroup."""
+        """Send SyncGroup."""
         answers: list[Any] = []
         request = SyncRequest(GROUP, joined.generation, joined.member_id, instance_id, None, None, assignments or {})
         self.coordinator.sync(request, answers.append)
         return answers
 
     def heartbeat(self, joined: JoinResult, instance_id: str | None = None) -> PacelineError | None:
-        """Send a heartbeat and return why it was refused."""
+        """Send a heartbeat and return its error."""
         try:
             self.coordinator.heartbeat(GROUP, joined.generation, joined.member_id, instance_id)
         except PacelineError as error:
@@ -204,11 +204,11 @@ class GroupCluster:
         return None
 
     def leave(self, *member_ids: str) -> list[PacelineError | None]:
-        """Send a LeaveGroup."""
+        """Send LeaveGroup."""
         return self.coordinator.leave(GROUP, [LeavingMember(one, None) for one in member_ids])
 
     def commit(self, offset: int, joined: JoinResult | None = None, partition: int = 0, topic: str = "t") -> list[Any]:
-        """Commit one offset, as a member or without a membership."""
+        """Commit an offset, as a member or without membership."""
         answers: list[Any] = []
         value = OffsetValue(offset, 3, "note", self.time.wall_ms())
         generation, member_id = (-1, "") if joined is None else (joined.generation, joined.member_id)
@@ -227,7 +227,7 @@ class GroupCluster:
         return self.coordinator.describe(GROUP).state
 
     def stable(self, count: int) -> list[JoinResult]:
-        """Bring a group of so many members to STABLE and return their joins, the leader's first."""
+        """Bring a group with this number of members to STABLE; return their joins, the leader's first."""
         answers = self.join()
         while len(answers) == 1 and answers[0].generation >= 0 and count > 1:
             return self._stable_of(answers[0], count)

@@ -1,4 +1,4 @@
-"""A driver of its own for an ingest, killed with SIGKILL after a step: ``python -m tests.support.ingest_driver``.
+"""A separate driver process for an ingest, killed with SIGKILL after a step: ``python -m tests.support.ingest_driver``.
 
 Arguments: bootstrap servers, topic, table, table format, and the step after which it kills itself ("" for none).
 """

@@ -1,6 +1,6 @@
-"""Stand in for a Spark session where only ``range().mapInArrow().collect()`` is needed: tasks run here, one by one.
+"""A substitute for a Spark session where only ``range().mapInArrow().collect()`` is needed: runs tasks sequentially.
 
-The mapped function is pickled in between, as it is on its way to a worker.
+The mapped function is pickled first, as on its way to a Spark worker.
 """
 
 import pickle

@@ -1,4 +1,4 @@
-"""The Spark driver of the kill matrix: an ingest or a streaming copy that asks before each step whether to take it.
+"""The Spark driver of the kill matrix: an ingest or a streaming copy that waits for permission before each step.
 
 ``python -m tests.support.killable_driver ingest|copy BOOTSTRAP SOURCE TARGET RECORDS``, where TARGET is a table's
 directory, or TOPIC@CHECKPOINT. The driver, its commits and its tasks send ``STEP PID`` to the port of 127.0.0.1 in
@@ -24,13 +24,13 @@ from paceline.pipeline.sink.options import parse_write_options
 from paceline.pipeline.sink.writer import PacelineStreamWriter, publish
 
 MASTER = "local-cluster[2,1,640]"
-"""Executors in processes of their own, so that one can be killed alone."""
+"""Executors are separate processes, so that a single executor can be killed."""
 PORT = "PACELINE_STEPS_PORT"
 BATCHES = 40
 
 
 def ask(step: str) -> None:
-    """Return when the matrix says so; a matrix that has closed the connection stops nothing."""
+    """Wait for the matrix's answer; continue when the matrix has closed the connection."""
     try:
         with socket.create_connection(("127.0.0.1", int(os.environ[PORT])), timeout=600) as connection:
             connection.sendall(f"{step.split()[0]} {os.getpid()}\n".encode())
@@ -40,14 +40,14 @@ def ask(step: str) -> None:
 
 
 class AskingListener:
-    """Asks after each step of the ingest's driver."""
+    """Waits for permission after each step of the ingest's driver."""
 
     def step(self, name: str, facts: Mapping[str, Any]) -> None:
         ask(name)
 
 
 class AskingTasks(IngestTasks):
-    """Tasks that ask before they report the files that they have written."""
+    """Tasks that wait for permission before they report the files that they have written."""
 
     def run(self, number: int) -> TaskReport:
         report = super().run(number)
@@ -56,7 +56,7 @@ class AskingTasks(IngestTasks):
 
 
 class AskingWriter(PacelineStreamWriter):
-    """A writer that asks after a task has staged its rows, and before each step of the commit."""
+    """A writer that waits for permission after a task has staged its rows, and before each step of the commit."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         message = super().write(iterator)
@@ -90,7 +90,7 @@ def ingest(spark: Any, bootstrap: str, source: str, table: str, records: int) ->
 
 
 def copy(spark: Any, bootstrap: str, source: str, target: str, checkpoint: str, records: int) -> None:
-    """Copy the topic into another one, exactly once, in `BATCHES` micro-batches."""
+    """Copy the topic into another topic, exactly once, in `BATCHES` micro-batches."""
     spark.dataSource.register(AskingSource)
     servers = {"paceline.bootstrap.servers": bootstrap}
     frame = spark.readStream.format("paceline").options(**servers, subscribe=source, startingOffsets="earliest")
@@ -109,17 +109,17 @@ def copy(spark: Any, bootstrap: str, source: str, target: str, checkpoint: str, 
 
 
 def main() -> None:
-    """Run one of the two."""
+    """Run the ingest or the copy."""
     what, bootstrap, source, target, records = sys.argv[1:]
     settings = {
         "spark.driver.memory": "512m",
         "spark.executor.memory": "512m",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
-        # A killed executor fails its tasks; the matrix kills more of them than Spark expects of one job.
+        # A killed executor fails its tasks; the matrix kills more executors than Spark allows per job by default.
         "spark.task.maxFailures": "20",
         "spark.deploy.maxExecutorRetries": "-1",
-        # A machine that does many other things starts a Python worker slowly.
+        # A busy machine starts a Python worker slowly.
         "spark.python.authenticate.socketTimeout": "120s",
         f"spark.executorEnv.{PORT}": os.environ[PORT],
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),

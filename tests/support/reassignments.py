@@ -1,4 +1,4 @@
-"""Reassignments of a controller core, as the tests ask for them."""
+"""Start and read reassignments of a controller core in tests."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from paceline.model.identifiers import TopicPartition
 def start_reassignments(
     node: ControllerNode, targets: Mapping[TopicPartition, tuple[int, ...] | None], reply: Callable[[Any], None]
 ) -> None:
-    """Start, replace or, with None, cancel reassignments."""
+    """Start or replace reassignments; None cancels."""
     requested = [RequestedReassignment(topic_partition, target) for topic_partition, target in targets.items()]
     node.ask(AlterPartitionReassignments(tuple(requested), False, reply=reply))
 

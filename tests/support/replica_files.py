@@ -1,4 +1,4 @@
-"""Reads the log directories of stopped brokers: batches of a replica, checkpoints, and whether replicas agree."""
+"""Read the log directories of stopped brokers: batches and checkpoints, and compare replicas."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from paceline.model.identifiers import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """One batch as stored in a segment."""
+    """A batch as stored in a segment."""
 
     base_offset: int
     last_offset: int

@@ -1,4 +1,4 @@
-"""The opposite directions of `paceline.rpc.convert`, so that tests can send values over the wire and back."""
+"""The reverse directions of `paceline.rpc.convert`, so that tests can send values over the wire and read responses."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -61,7 +61,7 @@ def failure_from_proto(message: Any) -> PartitionFailure | None:
 
 
 def leader_address_from_proto(message: Any) -> tuple[str, int] | None:
-    """Return (host, port) of the leader a failed result points to, None when it names none."""
+    """Return (host, port) of the leader in a failed result, None when the result has none."""
     if not message.HasField("error") or not message.error.HasField("current_leader"):
         return None
     hint = message.error.current_leader

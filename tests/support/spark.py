@@ -1,4 +1,4 @@
-"""One small Spark session for all tests that need one; it takes seconds to start."""
+"""A small Spark session shared by all tests that need Spark, because it takes seconds to start."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from paceline.pipeline.session import configure
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A local session with two cores, a small heap and our settings; the source is found, not registered."""
+    """A local session with two cores, a small heap and our settings; Spark finds the source without registration."""
     from pyspark.sql import SparkSession
 
     where = tmp_path_factory.mktemp("spark")

@@ -14,12 +14,12 @@ from typing import Any
 ROW = "topic, partition, offset, hex(key), hex(value), unix_millis(timestamp), timestampType"
 
 SLOW_START = "Python worker failed to connect back"
-"""Spark gives a Python process ten seconds to start, which a busy machine may not keep."""
+"""Spark allows a Python process ten seconds to start, which a busy machine may exceed."""
 MOST_SLOW_STARTS = 5
 
 
 def main() -> None:
-    """Answer every case of the standard input."""
+    """Run every case of the standard input."""
     side, bootstrap, jars = sys.argv[1:4]
     cases = json.load(sys.stdin)
     from pyspark.sql import SparkSession
@@ -95,7 +95,7 @@ def _stream(spark: Any, side: str, bootstrap: str, case: dict[str, Any]) -> dict
 
 
 def _offsets(text: str | None) -> Any:
-    """Return the offsets by topic and partition, without the topic ids that only one side keeps."""
+    """Return the offsets by topic and partition, without the topic ids, which only Paceline stores."""
     found = json.loads(text) if text else None
     return found and {topic: {n: at for n, at in by.items() if n != "topicId"} for topic, by in found.items()}
 

@@ -1,6 +1,6 @@
-"""A client on generated stubs alone, with which tests read a cluster independently of our client library.
+"""A client on generated stubs, with which tests read a cluster independently of the client library.
 
-It finds controller and leaders by itself, follows hints, and retries until a deadline.
+It finds the controller and leaders, follows hints, and retries until a deadline.
 """
 
 import time
@@ -57,7 +57,7 @@ _NOTHING_APPENDED = {
 
 
 class StubClientError(Exception):
-    """A call failed for good, or was still failing when its time was up."""
+    """A call failed with an error that is not retriable, or was still failing at its deadline."""
 
 
 class ResultError(Exception):
@@ -72,7 +72,7 @@ class ResultError(Exception):
 
 
 class StubClient:
-    """Calls a cluster through the given listener's addresses. For one thread; use one client per thread."""
+    """Calls a cluster through the addresses of one listener. Not thread-safe; use one client per thread."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class StubClient:
         self._channels: dict[str, grpc.Channel] = {}
         self._leaders: dict[tuple[str, int], str] = {}
         self.unknown_outcomes = 0
-        """Produce calls that failed without saying that nothing was appended."""
+        """Number of produce calls with an error after which records may have been appended."""
 
     def close(self) -> None:
         """Close every connection."""
@@ -103,15 +103,15 @@ class StubClient:
         self.close()
 
     def describe_cluster(self, timeout_s: float = 120.0) -> metadata_service_pb2.DescribeClusterResponse:
-        """Return the first answer of any bootstrap address."""
+        """Return the first response of a bootstrap address."""
         return self._until(timeout_s, "describing the cluster", lambda: self._any(self._cluster_of))
 
     def describe_topic(self, topic: str, timeout_s: float = 120.0) -> metadata_service_pb2.TopicDescription:
-        """Return the topic as the first of the bootstrap addresses knows it."""
+        """Return the topic from the metadata of the first bootstrap address that answers."""
         return self._until(timeout_s, f"describing {topic}", lambda: self._any(lambda to: self._topic_of(to, topic)))
 
     def describe_topics(self, timeout_s: float = 120.0) -> list[metadata_service_pb2.TopicDescription]:
-        """Return every topic as the first of the bootstrap addresses knows it."""
+        """Return every topic from the metadata of the first bootstrap address that answers."""
 
         def ask(address: str) -> list[metadata_service_pb2.TopicDescription]:
             stub = metadata_service_pb2_grpc.MetadataServiceStub(self._channel(address))
@@ -183,10 +183,10 @@ class StubClient:
         timeout_s: float = 180.0,
         producer: tuple[int, int, int] | None = None,
     ) -> int:
-        """Append records with acks from every in-sync replica and return the first one's offset.
+        """Append records with acks=all and return the offset of the first record.
 
-        ``producer`` is the producer id, its epoch and the sequence of the first record; a repeated call then appends
-        nothing twice.
+        ``producer`` is the producer id, its epoch and the sequence of the first record; a repeated call then appends no
+        duplicate.
         """
         records = record_pb2.RecordList(records=[record_pb2.Record(key=value, value=value) for value in values])
         if producer is not None:
@@ -212,7 +212,7 @@ class StubClient:
         return self._until(timeout_s, what, lambda: self._at_leader(topic, partition, attempt))
 
     def read_all(self, topic: str, partition: int, end: int = 0, timeout_s: float = 180.0) -> dict[int, bytes]:
-        """Return value by offset, from the first record to the high watermark, which must reach ``end``."""
+        """Return values by offset, from the first record to the high watermark, which must reach ``end``."""
         found: dict[int, bytes] = {}
         position = 0
         deadline = time.monotonic() + timeout_s
@@ -242,7 +242,7 @@ class StubClient:
                 raise StubClientError(f"{what}: reached offset {position}, not {max(result.high_watermark, end)}")
 
     def end_offset(self, topic: str, partition: int, timeout_s: float = 180.0) -> int:
-        """Return the high watermark, which is the exclusive end of what readers see."""
+        """Return the high watermark, the exclusive end of the committed records."""
         query = log_service_pb2.ListOffsetsPartition(topic=topic, partition=partition)
 
         def attempt(log: log_service_pb2_grpc.LogServiceStub) -> int:
@@ -279,7 +279,7 @@ class StubClient:
         return description
 
     def _any(self, ask: Callable[[str], T]) -> T:
-        """Return the first answer; an address that failed is asked last next time."""
+        """Return the first response; an address that failed is tried last the next time."""
         failure: Exception | None = None
         for address in list(self._bootstrap):
             try:
@@ -332,7 +332,7 @@ class StubClient:
                 if late or self._give_up() or not _retriable(failure):
                     why = "out of time, " if late else ""
                     raise StubClientError(f"{what}: {why}{_text(failure)}") from failure
-            # A broker that is cut off from ZooKeeper answers with old metadata: ask another one.
+            # A broker that is cut off from ZooKeeper answers with old metadata: ask another broker.
             self._bootstrap.append(self._bootstrap.pop(0))
             time.sleep(_PAUSE_S)
 

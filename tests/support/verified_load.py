@@ -1,4 +1,4 @@
-"""A producer in the background that remembers what was acknowledged, and the check that all of it is there."""
+"""A background producer that records acknowledgements, and the check that the log has exactly these records."""
 
 import itertools
 import threading
@@ -28,9 +28,9 @@ class VerifiedLoad:
     ) -> None:
         self.topic = topic
         self.acknowledged: list[dict[int, bytes]] = [{} for _ in range(partitions)]
-        """Per partition: value by offset."""
+        """Value by offset, for each partition."""
         self.unknown_records = 0
-        """At most so many records may be in the log that nobody acknowledged."""
+        """Maximum number of unacknowledged records in the log."""
         self.failure: Exception | None = None
         self._batch = batch
         self._stopping = threading.Event()
@@ -48,7 +48,7 @@ class VerifiedLoad:
         self.stop()
 
     def count(self, partition: int | None = None) -> int:
-        """Return how many records were acknowledged, in one partition or in all."""
+        """Return the number of acknowledged records, in one partition or in all."""
         if partition is not None:
             return len(self.acknowledged[partition])
         return sum(len(offsets) for offsets in self.acknowledged)
@@ -68,7 +68,9 @@ class VerifiedLoad:
             raise AssertionError(f"the load on {self.topic} failed: {self.failure}") from self.failure
 
     def problems(self, reader: StubClient, timeout_s: float = 180.0) -> list[str]:
-        """Read everything back and return what is not as acknowledged, one line each; call after `stop`."""
+        """Read all partitions and return the differences from the acknowledged records, one line each; call after
+        `stop`.
+        """
         found = []
         extra = 0
         for partition, acknowledged in enumerate(self.acknowledged):
@@ -87,7 +89,7 @@ class VerifiedLoad:
             numbers = [int(there[offset].rpartition(b"-")[2]) for offset in sorted(there)]
             if self._idempotent and numbers != sorted(numbers):
                 found.append(f"partition {partition}: records are not in the order in which they were sent")
-        # Every repeated call may have doubled a batch; an idempotent load has at most the batch it gave up at its end.
+        # Every retry may have duplicated a batch; an idempotent load has at most one batch in doubt at its end.
         allowed = self._batch if self._idempotent else self.unknown_records
         if extra > allowed:
             found.append(f"{extra} records nobody acknowledged, at most {allowed} can come from retries")

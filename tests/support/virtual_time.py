@@ -1,4 +1,4 @@
-"""A scheduler whose time stands still until a test moves it."""
+"""A scheduler whose time only a test advances."""
 
 import heapq
 import itertools
@@ -34,21 +34,21 @@ class VirtualTime:
         return int(self._now_ms) + self._wall_offset_ms
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run after the callbacks that are already due."""
+        """Run ``callback`` after the callbacks that are already due."""
         self.call_later(0, callback)
 
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> _Entry:
-        """Run once when the time has come."""
+        """Run ``callback`` once after the delay."""
         entry = _Entry(callback)
         heapq.heappush(self._heap, (self._now_ms + max(0.0, delay_ms), next(self._sequence), entry))
         return entry
 
     def run_due(self, max_steps: int = 1_000_000) -> None:
-        """Run every callback that is due now, including those they make due, without letting time pass."""
+        """Run every callback that is due now, including callbacks that these schedule, without advancing the time."""
         self.run_until(lambda: False, max_ms=0, max_steps=max_steps, must_hold=False)
 
     def run_for(self, duration_ms: float) -> None:
-        """Let time pass."""
+        """Advance the time and run due callbacks."""
         self.run_until(lambda: False, max_ms=duration_ms, must_hold=False)
 
     def run_until(
@@ -58,7 +58,7 @@ class VirtualTime:
         max_steps: int = 1_000_000,
         must_hold: bool = True,
     ) -> None:
-        """Run callbacks until ``predicate`` holds; fail when it does not within ``max_ms`` of virtual time."""
+        """Run callbacks until ``predicate`` is true; fail when it is not within ``max_ms`` of virtual time."""
         deadline = self._now_ms + max_ms
         for _ in range(max_steps):
             if predicate():

@@ -1,4 +1,4 @@
-"""Waiting for a condition, never for a while."""
+"""Wait for conditions, never for a fixed time."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def eventually(condition: Callable[[], T], timeout_s: float, what: str, pause_s: float = 0.1) -> T:
-    """Return the first true result of the condition; fail the test when there is none in time."""
+    """Return the first true result of the condition; fail the test when there is none before the deadline."""
     deadline = time.monotonic() + timeout_s
     while True:
         result = condition()

@@ -69,7 +69,7 @@ class _Connection:
         self._requests.send(message)
 
     def close(self) -> None:
-        """Hear nothing more; what is under way to the server may still arrive there."""
+        """Ignore later messages; requests in flight may still reach the server."""
         self._replies.close()
         self._requests.send(HangUp())
 
@@ -123,7 +123,7 @@ class MemoryZooKeeper:
 
     @property
     def connected(self) -> bool:
-        """Whether requests submitted now would be sent at once."""
+        """Whether a request would be sent immediately."""
         return self._connection is not None and self._connection.established
 
     @property
@@ -132,7 +132,7 @@ class MemoryZooKeeper:
         return not self._session_id or self._scheduler.now_ms() - self._contact_ms > self._timeout_ms
 
     def start(self, on_session: Callable[[SessionEvent], None], on_watch: Callable[[WatchEvent], None]) -> None:
-        """Connect, and keep connecting until closed."""
+        """Connect, and reconnect until closed."""
         if self._started:
             raise RuntimeError("the client was already started")
         self._started = True
@@ -188,15 +188,17 @@ class MemoryZooKeeper:
 
         self._scheduler.call_soon(tell)
 
-    # What tests and the simulator do to a client.
+    # Faults for tests and the simulator.
 
     def disconnect(self) -> None:
-        """Break the connection as a reset would; the client connects again by itself."""
+        """Break the connection as a reset does; the client reconnects."""
         if self._connection is not None:
             self._drop(self._connection)
 
     def crash(self) -> None:
-        """Die with the process: no callback any more, no goodbye; the session ends when the server's timeout does."""
+        """End the client with its process: no callback runs any more, and the server ends the session after its
+        timeout.
+        """
         self._over = True
         self._stop_doubting()
         self._waiting.clear()
@@ -211,7 +213,7 @@ class MemoryZooKeeper:
         if self._over or self._connection is not None:
             return
         if self.link.requests_cut or self.link.replies_cut:
-            # No connection can be made through a cut link; heal() tries again.
+            # A cut link allows no connection; heal() tries again.
             self.link.hold(self._connect_later)
             return
         connection = _Connection(self, self._server, self._scheduler, self.link)
@@ -223,7 +225,7 @@ class MemoryZooKeeper:
         self._scheduler.call_later(self._reconnect_delay_ms, self._connect)
 
     def _tend(self, connection: _Connection) -> None:
-        """Keep the session alive, and close the connection when no reply arrives."""
+        """Send pings, and close the connection when no reply arrives."""
         if connection is not self._connection:
             return
         now_ms = self._scheduler.now_ms()
@@ -239,7 +241,7 @@ class MemoryZooKeeper:
         self._scheduler.call_later(self._ping_interval_ms - idle_ms, lambda: self._tend(connection))
 
     def receive(self, connection: _Connection, message: ToClient) -> None:
-        """Take a message from the server; called by the connection."""
+        """Handle a message from the server; called by the connection."""
         if connection is not self._connection:
             return
         match message:

@@ -1,7 +1,7 @@
-"""ZooKeeper's tree of nodes in memory: the effect of each write, all or nothing, and the changes that it made.
+"""ZooKeeper's tree of nodes in memory: applies each write completely or not at all, and returns its changes.
 
-Order of checks and numbering follow PrepRequestProcessor and DataTree of ZooKeeper 3.9, and are compared with a real
-server by tests/integration/test_zookeeper_differential.py.
+Order of checks and numbering follow PrepRequestProcessor and DataTree of ZooKeeper 3.9.
+tests/integration/test_zookeeper_differential.py compares them with a real server.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from paceline.coordination.requests import is_sendable
 
 @dataclass(slots=True)
 class Node:
-    """One node."""
+    """A node of the tree."""
 
     data: bytes | None
     czxid: int
@@ -33,11 +33,11 @@ class Node:
     ephemeral_owner: int = 0
     version: int = 0
     children_created: int = 0
-    """Counts creations only; numbers sequential children, while the visible cversion counts deletions too."""
+    """Number of children ever created, used for sequential names; the visible cversion also counts deletions."""
     children: set[str] = field(default_factory=set)
 
     def stat(self) -> Stat:
-        """Return what clients see of the node apart from its data."""
+        """Return the node's Stat."""
         return Stat(
             czxid=self.czxid,
             version=self.version,
@@ -50,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One node created, deleted or given new data; for watches and for auditors."""
+    """A node that was created, deleted or given new data; for watches and auditors."""
 
     type: WatchType
     path: str
@@ -61,7 +61,7 @@ class Change:
     old_data: bytes | None
     new_data: bytes | None
     multi_index: int | None = None
-    """Place within its multi."""
+    """Index within its multi."""
 
 
 class _RefusedError(Exception):
@@ -76,7 +76,7 @@ def parent_of(path: str) -> str:
 
 
 class DataTree:
-    """The nodes. Every write takes the zxid it happens at and returns its response with the changes it made."""
+    """All nodes. Every write takes its zxid and returns its response with its changes."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {"/": Node(data=b"", czxid=0, mzxid=0)}
@@ -84,12 +84,12 @@ class DataTree:
         self._undo: list[Callable[[], None]] = []
         self._changes: list[Change] = []
         self.read_only: set[str] = set()
-        """Paths of nodes whose writes are refused, as by an access list."""
+        """Paths of nodes whose writes are refused, as by an ACL."""
         self.unreadable: set[str] = set()
         """Paths of nodes whose data cannot be read."""
 
     def get(self, path: str) -> Node | None:
-        """Return a node to read from."""
+        """Return a node for reading."""
         return self._nodes.get(path)
 
     def children(self, path: str) -> tuple[str, ...] | None:
@@ -102,7 +102,7 @@ class DataTree:
         return sorted(self._nodes)
 
     def apply(self, request: Operation | Multi, session_id: int, zxid: int) -> tuple[Response, list[Change]]:
-        """Carry out a write at ``zxid``; a refused one changes nothing."""
+        """Apply a write at ``zxid``; a refused write changes nothing."""
         if not is_sendable(request):
             return Response(ZkCode.BAD_ARGUMENTS), []
         self._undo, self._changes = [], []

@@ -2,8 +2,8 @@
 
 Source: docs/protocol/simulator.md#in-memory-zookeeper.
 
-Only the server ends a session. Requests of one connection are carried out in order; replies and watch events leave a
-connection in the order in which they came about.
+Only the server ends a session. Requests of a connection are applied in order; replies and watch events leave a
+connection in the order in which they were created.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,12 +24,12 @@ from tests.support.zookeeper.link import Link, Pipe
 from tests.support.zookeeper.watch_table import WatchTable
 
 Item = Response | WatchEvent
-"""What a connection carries to the client besides control messages."""
+"""Messages to the client besides control messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Open a session, or with an id take up one again."""
+    """Open a session, or reattach to the session with this id."""
 
     session_id: int
     timeout_ms: int
@@ -37,14 +37,14 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Requests, to be carried out one after the other."""
+    """Requests, to be applied in order."""
 
     requests: Sequence[Request]
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """The client lives."""
+    """A heartbeat of the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class HangUp:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The session is there."""
+    """The session is open."""
 
     session_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The session asked for has ended."""
+    """The requested session has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,11 @@ class ServerConnection:
         self._server.receive(self, message)
 
     def queue(self, item: Item) -> None:
-        """Add a reply or event to what goes out at the end of this step."""
+        """Add a reply or event to the messages sent at the end of this step."""
         self._outgoing.append(item)
 
     def flush(self) -> None:
-        """Send what has been queued."""
+        """Send the queued messages."""
         if self._outgoing:
             outgoing, self._outgoing = self._outgoing, []
             self._replies.send(Items(outgoing))
@@ -116,7 +116,7 @@ class ServerConnection:
         self._replies.send(message)
 
     def hang_up(self) -> None:
-        """Close from the server's side; what was queued is lost."""
+        """Close the connection from the server's side; queued messages are lost."""
         if self.open:
             self.open = False
             self._outgoing.clear()
@@ -133,7 +133,7 @@ class _Session:
 
 @dataclass(frozen=True, slots=True)
 class AppliedWrite:
-    """One change of one node, as an auditor sees it."""
+    """A change of a node, for an auditor."""
 
     zxid: int
     session_id: int
@@ -142,7 +142,7 @@ class AppliedWrite:
 
 @dataclass(slots=True)
 class Counters:
-    """Work done since the start, for tests that count requests."""
+    """Counters of requests since the start, for tests."""
 
     requests: int = 0
     writes: int = 0
@@ -178,10 +178,10 @@ class MemoryZooKeeperServer:
         self._dirty: dict[ServerConnection, None] = {}
         self._watches: WatchTable[ServerConnection] = WatchTable()
 
-    # What tests and the simulator do to the server.
+    # Faults for tests and the simulator.
 
     def stop(self) -> None:
-        """Go down: connections break, nodes and sessions stay."""
+        """Stop: connections break, nodes and sessions remain."""
         self.up = False
         for connection in list(self._connections):
             self._drop(connection)
@@ -197,7 +197,7 @@ class MemoryZooKeeperServer:
             self._watch_over(session)
 
     def expire(self, session_id: int) -> None:
-        """End a session now, as if its client had been silent for too long."""
+        """End a session now, as if its client had been silent for the timeout."""
         self._end_session(session_id)
 
     def session_ids(self) -> list[int]:
@@ -205,15 +205,15 @@ class MemoryZooKeeperServer:
         return sorted(self._sessions)
 
     def connect(self, link: Link, replies: Pipe[ToClient]) -> ServerConnection:
-        """Return the server's end of a new connection; for clients."""
+        """Return the server's end of a new connection; called by clients."""
         connection = ServerConnection(self, link, replies)
         self._connections[connection] = None
         return connection
 
-    # What clients do.
+    # Messages of clients.
 
     def receive(self, connection: ServerConnection, message: ToServer) -> None:
-        """Carry out a message."""
+        """Handle a message of a client."""
         if not connection.open:
             return
         if not self.up:
@@ -243,7 +243,7 @@ class MemoryZooKeeperServer:
         if session is None:
             session = self._new_session(hello.timeout_ms)
         elif session.connection is not None:
-            # A session lives on one connection: what the old one still had under way is refused from here on.
+            # A session has one connection: from here on, requests in flight on the old connection are refused.
             self._drop(session.connection)
         session.connection = connection
         session.last_heard_ms = self.scheduler.now_ms()

@@ -44,7 +44,7 @@ class WatchTable(Generic[W]):
         self._paths.clear()
 
     def fire(self, change: Change) -> Iterator[tuple[W, WatchEvent]]:
-        """Take out and yield the watches a change fires; one event for a watcher with both kinds on a deleted node."""
+        """Remove and yield the watches of a change; a watcher with both kinds on a deleted node gets one event."""
         fired = self._data.pop(change.path, {})
         if change.type is WatchType.DELETED:
             fired = {**fired, **self._children.pop(change.path, {})}
