@@ -235,7 +235,7 @@ def _keep(path: Path, text: str) -> None:
         ) from None
 
 
-def _which(context: click.Context, parameter: click.Parameter, text: str) -> int | None:
+def _parse_broker(context: click.Context, parameter: click.Parameter, text: str) -> int | None:
     if text == "all":
         return None
     number = parse_number(text)
@@ -244,7 +244,7 @@ def _which(context: click.Context, parameter: click.Parameter, text: str) -> int
     return number
 
 
-_which_broker = click.argument("which", metavar="ID|all", callback=_which)
+_which_broker = click.argument("which", metavar="ID|all", callback=_parse_broker)
 
 
 def _warn_if_not_live(admin: "Admin", which: int | None) -> bool:

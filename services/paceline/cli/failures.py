@@ -63,7 +63,7 @@ def os_error_text(error: OSError) -> str:
 
 def end_quietly() -> NoReturn:
     """Exit with 0 because the reader closed the pipe; discard the output that is still buffered."""
-    _write_nowhere()
+    _discard_stdout()
     sys.exit(0)
 
 
@@ -72,10 +72,10 @@ def give_up_unwritten() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        _write_nowhere()
+        _discard_stdout()
 
 
-def _write_nowhere() -> None:
+def _discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from paceline_client import ElectionResult
 
 _LEADERS_S: Final = 10.0
-_AGAIN_S: Final = 0.2
+_RETRY_PAUSE_S: Final = 0.2
 _COLUMNS: Final = (
     "partition",
     "replica",
@@ -52,7 +52,7 @@ def describe(which: str, output: str, bootstrap: str) -> None:
         from paceline_client import Admin
 
         with Admin(bootstrap) as admin:
-            partitions, views = _look(admin, topic, index)
+            partitions, views = _describe_leaders(admin, topic, index)
         rows = []
         silent = []
         for each in partitions:
@@ -70,7 +70,7 @@ def describe(which: str, output: str, bootstrap: str) -> None:
         raise SystemExit(NEGATIVE_VERDICT)
 
 
-def _look(admin: Any, topic: str, index: int | None) -> tuple[list[Any], dict[tuple[str, int], Any]]:
+def _describe_leaders(admin: Any, topic: str, index: int | None) -> tuple[list[Any], dict[tuple[str, int], Any]]:
     """Return the partitions and the answers of their leaders; retries until every leader answers or time is up."""
     deadline = time.monotonic() + _LEADERS_S
     views: dict[tuple[str, int], Any] = {}
@@ -83,7 +83,7 @@ def _look(admin: Any, topic: str, index: int | None) -> tuple[list[Any], dict[tu
         waiting = any(each.leader is not None and (topic, each.partition) not in views for each in missing)
         if not waiting or time.monotonic() > deadline:
             return partitions, views
-        time.sleep(_AGAIN_S)
+        time.sleep(_RETRY_PAUSE_S)
 
 
 def _seen_by_leader(topic: str, view: Any) -> list[dict[str, Any]]:
@@ -163,7 +163,7 @@ def elect(
         with reached(bootstrap) as admin:
             named = None if everything else _expanded(admin, wanted)
             if unclean and not yes and not dry_run:
-                results = _elect_what_was_agreed_to(admin, named)
+                results = _elect_confirmed(admin, named)
             else:
                 results = elect_leaders(admin, election, named, validate_only=dry_run)
                 if unclean:
@@ -185,7 +185,7 @@ def elect(
             raise failed[-1]
 
 
-def _elect_what_was_agreed_to(admin: Any, named: list[tuple[str, int]] | None) -> "list[ElectionResult]":
+def _elect_confirmed(admin: Any, named: list[tuple[str, int]] | None) -> "list[ElectionResult]":
     """Show the effect of an unclean election, ask for confirmation, and elect only these leaders."""
     forecast = elect_leaders(admin, "unclean", named, validate_only=True)
     agreed = [each.topic_partition for each in forecast if each.error is None]

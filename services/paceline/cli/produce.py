@@ -15,8 +15,8 @@ from paceline.model.errors import MessageTooLargeError, PacelineError, RequestTi
 
 _ACKS: Final[Mapping[str, Literal[-1, 0, 1]]] = {"all": -1, "leader": 1, "none": 0, "-1": -1, "1": 1, "0": 0}
 """Names and Kafka's numbers."""
-_PATIENCE_S: Final = 3.0
-_LAST_MOMENT_S: Final = 2.0
+_NOTICE_EVERY_S: Final = 3.0
+_INTERRUPTED_FLUSH_S: Final = 2.0
 _LONGEST_S: Final = 150.0
 """Longer than the producer's delivery timeout, after which every record has a result."""
 _MAX_BLOCK_MS: Final = 15_000
@@ -101,7 +101,7 @@ def produce(
                     _wait(producer)
                 except KeyboardInterrupt:
                     with suppress(PacelineError):
-                        producer.flush(_LAST_MOMENT_S)
+                        producer.flush(_INTERRUPTED_FLUSH_S)
                     raise
         finally:
             for failure in list(dict.fromkeys(failures))[:3]:
@@ -147,7 +147,7 @@ def _wait(producer: Any) -> None:
     deadline = time.monotonic() + _LONGEST_S
     while time.monotonic() < deadline:
         try:
-            producer.flush(_PATIENCE_S)
+            producer.flush(_NOTICE_EVERY_S)
             return
         except RequestTimedOutError as error:
             _, separator, why = str(error).partition("; ")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _WATCH_EVERY_S = 1.0
 _NO_SPEED = Speed(None, None, None)
 _GONE = "gone"
-_AT_REST = ("done", "not started", _GONE)
+_NOT_RUNNING = ("done", "not started", _GONE)
 _preserve_option = click.option("--preserve-throttles", is_flag=True, help="keep existing throttles")
 _plan_argument = click.argument("plan_file", metavar="PLAN.json", type=click.Path(dir_okay=False, path_type=Path))
 
@@ -138,7 +138,7 @@ def status(
                 if rows != shown:
                     show(rows, output)
                     shown = rows
-                running = [row for row in rows if row["state"] not in _AT_REST]
+                running = [row for row in rows if row["state"] not in _NOT_RUNNING]
                 if not watch or not running or (deadline is not None and time.monotonic() > deadline):
                     break
                 time.sleep(_WATCH_EVERY_S)
@@ -177,7 +177,7 @@ def cancel(
                 # Include brokers that died meanwhile: they were throttled too and keep their rate until they return.
                 involved = [broker for move in moves for broker in (*move.replicas, *move.target)]
                 involved += [broker for target in planned.values() for broker in target]
-                _lift(admin, [topic for topic, _ in (named if plan_file is None else planned)], involved)
+                _remove_throttles(admin, [topic for topic, _ in (named if plan_file is None else planned)], involved)
         click.echo(f"{sum(result.error is None for result in results)} of {len(results)} moves cancelled")
         _tell_failures(results)
 
@@ -231,7 +231,9 @@ def _after_status(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]], r
     if any(row["state"] not in ("done", _GONE) for row in rows) or admin.list_partition_reassignments():
         return
     if wanted:
-        _lift(admin, [topic for topic, _ in wanted], (broker for target in wanted.values() for broker in target))
+        _remove_throttles(
+            admin, [topic for topic, _ in wanted], (broker for target in wanted.values() for broker in target)
+        )
         return
     slowed = throttled_brokers(admin)
     if slowed:
@@ -239,13 +241,13 @@ def _after_status(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]], r
         click.echo(f"no move runs but brokers {brokers} are throttled: run reassign status PLAN.json", err=True)
 
 
-def _lift(admin: "Admin", topics: Iterable[str], brokers: Iterable[int]) -> None:
+def _remove_throttles(admin: "Admin", topics: Iterable[str], brokers: Iterable[int]) -> None:
     lifted = lift_throttle(admin, topics, brokers)
     if lifted is not None:
         click.echo(f"throttle removed from {lifted}", err=True)
 
 
-def _look(admin: "Admin", moves: Sequence["Reassignment"], progress: Progress) -> dict[Partition, Speed]:
+def _measure_speeds(admin: "Admin", moves: Sequence["Reassignment"], progress: Progress) -> dict[Partition, Speed]:
     copying = [move for move in moves if move.waiting_for]
     if not copying:
         return progress.look(moves, {}, time.monotonic())
@@ -259,24 +261,24 @@ def _look(admin: "Admin", moves: Sequence["Reassignment"], progress: Progress) -
 
 def _status_rows(admin: "Admin", wanted: Mapping[Partition, tuple[int, ...]], progress: Progress) -> list[Row]:
     moves = list_moves(admin, list(wanted) or None)
-    speeds = _look(admin, moves, progress)
+    speeds = _measure_speeds(admin, moves, progress)
     if moves and all(speed.bytes_per_second is None for speed in speeds.values()):
         # A speed needs two measurements.
         time.sleep(_WATCH_EVERY_S)
         moves = list_moves(admin, list(wanted) or None)
-        speeds = _look(admin, moves, progress)
+        speeds = _measure_speeds(admin, moves, progress)
     throttled = throttled_brokers(admin) if moves else {}
     rows: dict[Partition, dict[str, Any]] = {
         move.topic_partition: _row(move, speeds.get(move.topic_partition, _NO_SPEED), throttled) for move in moves
     }
     missing = {where: target for where, target in wanted.items() if where not in rows}
     if missing:
-        placed = _where_they_are(admin, {topic for topic, _ in missing})
-        rows |= {where: _row_at_rest(where, target, placed.get(where)) for where, target in missing.items()}
+        placed = _describe_partitions(admin, {topic for topic, _ in missing})
+        rows |= {where: _row_not_running(where, target, placed.get(where)) for where, target in missing.items()}
     return [rows[key] for key in sorted(rows)]
 
 
-def _where_they_are(admin: "Admin", topics: set[str]) -> dict[Partition, "PartitionDescription"]:
+def _describe_partitions(admin: "Admin", topics: set[str]) -> dict[Partition, "PartitionDescription"]:
     """Return the partitions of the topics that exist."""
     try:
         found = admin.describe_topics(sorted(topics), from_controller=True)
@@ -285,7 +287,7 @@ def _where_they_are(admin: "Admin", topics: set[str]) -> dict[Partition, "Partit
     return {(topic.name, partition.partition): partition for topic in found for partition in topic.partitions}
 
 
-def _row_at_rest(where: Partition, target: tuple[int, ...], known: "PartitionDescription | None") -> dict[str, Any]:
+def _row_not_running(where: Partition, target: tuple[int, ...], known: "PartitionDescription | None") -> dict[str, Any]:
     """Return the row of a partition of the plan that has no running reassignment."""
     done = known is not None and tuple(known.replicas) == target
     state, reason = "done" if done else "not started", None

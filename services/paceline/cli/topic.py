@@ -59,14 +59,14 @@ def create(
             else:
                 show([_made_row(made)], output)
             if not validate_only:
-                _tell_unwritable(admin, made)
+                _warn_if_unwritable(admin, made)
 
 
 def _made_row(made: "TopicResult") -> dict[str, Any]:
     return {"topic": made.name, "topic_id": made.topic_id or None, "assignments": [list(r) for r in made.assignments]}
 
 
-def _tell_unwritable(admin: "Admin", made: "TopicResult") -> None:
+def _warn_if_unwritable(admin: "Admin", made: "TopicResult") -> None:
     """Warn when a topic has fewer replicas than acks=all writes need in sync; Kafka allows such topics, too."""
     with suppress(PacelineError):
         (entry,) = admin.describe_configs(made.name, [_MIN_ISR])[made.name]
