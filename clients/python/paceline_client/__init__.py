@@ -127,7 +127,7 @@ __all__ = [
     "WatchedMetadata",
 ]
 
-_HOMES = {
+_MODULES = {
     "Admin": "paceline_client.admin",
     "AsyncAdmin": "paceline_client.aio.admin",
     "AsyncConsumer": "paceline_client.aio.consumer",
@@ -192,7 +192,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import a name on first use, so that a program without producer or consumer does not load the record codec."""
-    home = _HOMES.get(name)
+    home = _MODULES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(home), name)

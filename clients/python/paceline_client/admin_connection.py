@@ -33,7 +33,7 @@ T = TypeVar("T")
 DEFAULT_TIMEOUT_MS: Final = 60_000
 DESCRIBE_TIMEOUT_MS: Final = 15_000
 ONE_CALL_S: Final = 5.0
-_WORTH_A_SHARE: Final = 3
+_MAX_TIME_SHARES: Final = 3
 """Number of addresses that share the time of a call; when more of them hang, the last addresses get less time."""
 _ADMIN_GRACE_S: Final = 2.0
 """The controller may use the whole timeout of an admin call; the RPC deadline is this much later."""
@@ -105,7 +105,7 @@ class AdminConnection:
             deadline = time.monotonic() + (left_s or ONE_CALL_S)
             for index, address in enumerate(addresses):
                 # Limit the time of each address, so that a server that hangs leaves time for the next.
-                share_s = max(0.001, deadline - time.monotonic()) / min(len(addresses) - index, _WORTH_A_SHARE)
+                share_s = max(0.001, deadline - time.monotonic()) / min(len(addresses) - index, _MAX_TIME_SHARES)
                 try:
                     answer = call(self._channel(address), min(share_s, ONE_CALL_S))
                     if knows(answer):

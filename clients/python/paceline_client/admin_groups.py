@@ -40,7 +40,7 @@ from paceline_client.errors import sendable
 from paceline_client.groups.committed import check_committed, commit_request, read_committed
 from paceline_client.groups.values import OffsetAndMetadata
 
-_COME_AGAIN: Final = {
+_RETRIABLE_CODES: Final = {
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -247,7 +247,7 @@ class GroupAdmin(AdminConnection):
             raise problem
 
         def again(error: BaseException) -> bool:
-            return isinstance(error, PacelineError) and (error.code in _COME_AGAIN or error.retriable)
+            return isinstance(error, PacelineError) and (error.code in _RETRIABLE_CODES or error.retriable)
 
         policy = RetryPolicy(deadline_ms=self._group_timeout_ms(timeout_ms))
         return call_with_retry(policy, attempt, should_retry=again)

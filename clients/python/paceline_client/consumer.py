@@ -186,7 +186,7 @@ class Consumer(GroupPartitions):
             self._metadata,
             self._channels,
             self._lock,
-            self._tell_news,
+            self._notify_poll,
             f"{name}-fetcher",
         )
         self._poller = RecordPoller(
@@ -489,7 +489,7 @@ class Consumer(GroupPartitions):
         with self._lock:
             self._news.notify_all()
 
-    def _tell_news(self) -> None:
+    def _notify_poll(self) -> None:
         self._news.notify_all()
 
     def _metadata_changed(self) -> None:

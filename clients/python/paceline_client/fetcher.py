@@ -41,7 +41,7 @@ LOG = logging.getLogger("paceline.client")
 
 _BUSY_WAIT_MS: Final = 20
 """Wait of a fetch that omits a partition because its buffer is full: `poll` may free the buffer any moment."""
-_FEW_BYTES: Final = 64 * 1024
+_SMALL_RESPONSE_BYTES: Final = 64 * 1024
 """After a larger response the next fetch is sent at once, without waiting until `poll` has taken the records."""
 _DEADLINE_CHECK_MS: Final = 500
 
@@ -69,7 +69,7 @@ class Fetcher:
         self._woken = False
         self._polling = 0
         """Number of threads in `poll`."""
-        self._put_off = False
+        self._has_deferred = False
         """Whether the next fetches wait until `poll` has taken the records."""
         self._stopped = False
         self._answers: deque[Callable[[], None]] = deque()
@@ -116,8 +116,8 @@ class Fetcher:
 
     def go_on(self) -> None:
         """Send the deferred fetches; the lock must be held."""
-        if self._put_off:
-            self._put_off = False
+        if self._has_deferred:
+            self._has_deferred = False
             self._woken = True
             self._wake.notify()
 
@@ -305,8 +305,8 @@ class Fetcher:
                 LOG.exception("processing a fetch response failed")
                 self.failed = failure
             self._on_news()
-            self._put_off = True
-            if not self._polling or isinstance(answer, Exception) or len(answer) > _FEW_BYTES:
+            self._has_deferred = True
+            if not self._polling or isinstance(answer, Exception) or len(answer) > _SMALL_RESPONSE_BYTES:
                 self.go_on()
 
     def _call(self, outstanding: OutstandingFetch, request: FetchRequest) -> None:

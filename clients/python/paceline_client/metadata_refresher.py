@@ -40,7 +40,7 @@ BACKOFF: Final = RetryPolicy(initial_backoff_ms=50, max_backoff_ms=1_000, deadli
 NO_NEWS_BACKOFF_MS: Final = 250
 """Longest pause between refreshes while responses have no changes: short enough that a client finds a new leader
 quickly, long enough that hundreds of clients do not overload the brokers."""
-_CALM_S: Final = 2.0
+_BACKOFF_RESET_S: Final = 2.0
 """Idle time after which the back-off starts at its shortest pause again."""
 
 
@@ -265,7 +265,7 @@ class MetadataRefresher:
                 self._wanted = False
                 topics = sorted(self._topics)
                 version = self._cluster.version
-            if now - refreshed > _CALM_S:
+            if now - refreshed > _BACKOFF_RESET_S:
                 no_news = 0
             answered = self._refresh(topics, bootstrap_first=no_news > 0)
             failures = 0 if answered else failures + 1

@@ -35,7 +35,7 @@ class PartitionAnswers:
         """
         if fetched.error is None and topic_id:
             if state.topic_id not in ("", topic_id):
-                self._made_anew(state)
+                self._topic_recreated(state)
                 return
             state.topic_id = topic_id
         if fetched.error is not None:
@@ -47,7 +47,7 @@ class PartitionAnswers:
         else:
             state.take_fetched(fetched.batches, fetched.high_watermark, fetched.log_start_offset)
 
-    def _made_anew(self, state: PartitionState) -> None:
+    def _topic_recreated(self, state: PartitionState) -> None:
         """Reset the position when the topic was re-created, after the prefetched records have been returned."""
         if state.chunks:
             self._obstacles.try_later(state)

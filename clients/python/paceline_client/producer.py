@@ -355,7 +355,7 @@ class Producer:
         if os.getpid() != self._pid:
             raise ProducerClosedError("the producer was created before a fork; create a new producer in this process")
 
-    def _be_the_parents(self) -> None:
+    def _disable_after_fork(self) -> None:
         """Close the producer in a forked child, which has no sender thread; replace locks that may have been held."""
         self._lock = threading.RLock()
         self._space = threading.Condition(self._lock)
@@ -488,14 +488,14 @@ def _close_open_producers() -> None:
         producer.close(timeout_s=_AT_EXIT_S)
 
 
-def _leave_to_the_parent() -> None:
+def _disable_open_producers() -> None:
     for producer in list(_open_producers):
-        producer._be_the_parents()
+        producer._disable_after_fork()
     _open_producers.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
+    os.register_at_fork(after_in_child=_disable_open_producers)
 
 
 def _check_types(value: object, headers: list[tuple[str, bytes | None]]) -> None:

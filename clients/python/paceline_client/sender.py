@@ -264,7 +264,7 @@ class Sender:
             stream = self._streams.get(sent.address)
             method = self._method(sent.address)
         except Exception as failure:
-            self._post(partial(self._ended_oddly, sent, failure, answered=True))
+            self._post(partial(self._failed_locally, sent, failure, answered=True))
             return
         timeout_s = self._config.request_timeout_ms / 1000
         unary = partial(self._threads.submit, partial(self._call, sent, method, body, timeout_s))
@@ -310,7 +310,7 @@ class Sender:
         try:
             response = ProduceResponse.FromString(data)
         except Exception as failure:
-            self._post(partial(self._ended_oddly, sent, failure, answered=False))
+            self._post(partial(self._failed_locally, sent, failure, answered=False))
             return
         if any(result.HasField("error") for result in response.partitions):
             self._post(partial(self._succeeded, sent, response))
@@ -334,7 +334,7 @@ class Sender:
         except grpc.RpcError as failure:
             self._post(partial(self._refused, sent, failure))
         except BaseException as failure:
-            self._post(partial(self._ended_oddly, sent, failure, answered=False))
+            self._post(partial(self._failed_locally, sent, failure, answered=False))
         else:
             self._post(partial(self._succeeded, sent, response))
 
@@ -365,7 +365,7 @@ class Sender:
         """Handle a stream that ended without a response: deadline, close, or failure."""
         self._failed(sent, named_error(sent.broker, failure), answered=False)
 
-    def _ended_oddly(self, sent: SentRequest, failure: BaseException, answered: bool) -> None:
+    def _failed_locally(self, sent: SentRequest, failure: BaseException, answered: bool) -> None:
         """Handle a request that failed locally; ``answered`` means that it was definitely not sent."""
         error = UnknownServerError(f"{sent.broker}: the request could not be made: {failure!r}")
         self._failed(sent, error, answered)

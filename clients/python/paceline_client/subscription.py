@@ -126,18 +126,18 @@ class PartitionState:
         """
         if not 0 <= offset <= MAX_OFFSET:
             raise InvalidRequestError(f"{self.topic_partition}: an offset must be from 0 to {MAX_OFFSET}, not {offset}")
-        self._jump()
+        self._discard_fetched()
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = epoch
         self.reset = None
 
     def seek_to(self, reset: OffsetReset) -> None:
         """Forget the position and look up an end of the log."""
-        self._jump()
+        self._discard_fetched()
         self.position = self.position_epoch = self.fetch_epoch = None
         self.reset = reset
 
-    def _jump(self) -> None:
+    def _discard_fetched(self) -> None:
         self.generation += 1
         self.awaits_committed = False
         self.chunks.clear()

@@ -21,7 +21,7 @@ from paceline_client.metadata_refresher import MetadataRefresher
 
 _ONE_CALL_S: Final = 5.0
 _MOVED: Final = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.SHUTTING_DOWN}
-_STILL_THERE: Final = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.THROTTLED}
+_SAME_COORDINATOR: Final = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.THROTTLED}
 
 
 class GroupCoordinator:
@@ -73,7 +73,7 @@ class GroupCoordinator:
     def failed(self, failure: grpc.RpcError) -> PacelineError:
         """Return the error of a failed call; forget the coordinator when it has moved or is unreachable."""
         error = from_rpc_error(failure)
-        if (error.retriable and error.code not in _STILL_THERE) or error.code in _MOVED:
+        if (error.retriable and error.code not in _SAME_COORDINATOR) or error.code in _MOVED:
             self.forget()
         return error
 

@@ -156,7 +156,7 @@ class GroupMembership:
             raise fatal
         if self.subscription.is_empty:
             return
-        self._look_at_metadata()
+        self._check_metadata()
         while self._needs_join:
             try:
                 if not self._step(deadline):
@@ -166,7 +166,7 @@ class GroupMembership:
                     raise
                 self._wait_after(error)
 
-    def _look_at_metadata(self) -> None:
+    def _check_metadata(self) -> None:
         """Join again when the topics of the pattern, or for the leader their partition counts, have changed."""
         version = self.subscription.version
         if self.subscription.refresh():
