@@ -124,13 +124,13 @@ class ReplicaFetcher:
             partition.follower_log.truncate_to(log.high_watermark, "no leader epoch is known")
         self.remove(topic_partition)
         self._states[topic_partition] = FetchState(partition, log, self._scheduler.now_ms())
-        self._name_again(topic_partition)
+        self._include(topic_partition)
 
     def remove(self, topic_partition: TopicPartition) -> FetchState | None:
         """Stop fetching a partition; a response in flight is not applied to it."""
         state = self._states.pop(topic_partition, None)
         if state is not None:
-            self._leave_out(topic_partition)
+            self._exclude(topic_partition)
             if state.delayed:
                 self._delayed_count -= 1
         return state
@@ -218,11 +218,11 @@ class ReplicaFetcher:
             self._read_until_ms = None
         return self._read_until_ms is not None
 
-    def _name_again(self, topic_partition: TopicPartition) -> None:
+    def _include(self, topic_partition: TopicPartition) -> None:
         self._changed[topic_partition] = None
         self._forgotten.pop(topic_partition, None)
 
-    def _leave_out(self, topic_partition: TopicPartition) -> None:
+    def _exclude(self, topic_partition: TopicPartition) -> None:
         self._changed.pop(topic_partition, None)
         if topic_partition in self._named:
             self._forgotten[topic_partition] = None
@@ -364,7 +364,7 @@ class ReplicaFetcher:
         state.take_position(log)
         changed = before != (state.fetch_offset, state.last_fetched_epoch, log.log_start_offset)
         if changed:
-            self._name_again(state.partition.topic_partition)
+            self._include(state.partition.topic_partition)
         return changed
 
     def _diverged(self, state: FetchState, log: PartitionLog, leader_end: EpochEnd) -> bool:
@@ -399,7 +399,7 @@ class ReplicaFetcher:
         backoff_ms = self._config.replica_fetch_backoff_ms
         for state in states:
             state.delayed = True
-            self._leave_out(state.partition.topic_partition)
+            self._exclude(state.partition.topic_partition)
             delay_ms = backoff_ms if state.delay_ms is None else min(state.delay_ms, backoff_ms)
             by_delay.setdefault(delay_ms, []).append(state)
         self._delayed_count += len(states)
@@ -412,7 +412,7 @@ class ReplicaFetcher:
             if self._states.get(topic_partition) is state:
                 state.delayed = False
                 self._delayed_count -= 1
-                self._name_again(topic_partition)
+                self._include(topic_partition)
         self.run()
 
     # The quota
@@ -429,13 +429,13 @@ class ReplicaFetcher:
         }
         for topic_partition, state in held.items():
             state.delayed = True
-            self._leave_out(topic_partition)
+            self._exclude(topic_partition)
         self._delayed_count += len(held)
         if held and not self._held_back:
-            self._scheduler.call_later(_QUOTA_CHECK_MS, self._let_go)
+            self._scheduler.call_later(_QUOTA_CHECK_MS, self._release_throttled)
         self._held_back.update(held)
 
-    def _let_go(self) -> None:
+    def _release_throttled(self) -> None:
         """Continue with replicas that need not wait any more, and check the remaining replicas again later."""
         if self._closed:
             return
@@ -445,5 +445,5 @@ class ReplicaFetcher:
         for state in free:
             del self._held_back[state.partition.topic_partition]
         if self._held_back:
-            self._scheduler.call_later(_QUOTA_CHECK_MS, self._let_go)
+            self._scheduler.call_later(_QUOTA_CHECK_MS, self._release_throttled)
         self._end_delay(free)

@@ -29,7 +29,7 @@ class OffsetExpiration:
 
     def start(self) -> None:
         """Begin."""
-        self._timer = self._scheduler.call_later(self._config.offsets_retention_check_interval_ms, self._look)
+        self._timer = self._scheduler.call_later(self._config.offsets_retention_check_interval_ms, self._check_groups)
 
     def stop(self) -> None:
         """Cancel the next check."""
@@ -37,7 +37,7 @@ class OffsetExpiration:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _check_groups(self) -> None:
         self.start()
         now_ms = self._scheduler.wall_ms()
         for group in self._storage.loaded_groups():

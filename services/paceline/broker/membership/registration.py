@@ -78,7 +78,7 @@ class Registration:
         self._config = config
         self._endpoints = endpoints
         self._unclean_restart = unclean_restart
-        self._said_unclean = False
+        self._reported_unclean = False
         """Whether a registration of the present session reports an unclean restart, or is about to."""
         self._scheduler = scheduler
         self._zookeeper = zookeeper
@@ -114,7 +114,7 @@ class Registration:
         if self._session_id:
             self._earlier_session_ids.append(self._session_id)
         self._session_id = session_id
-        self._said_unclean = False
+        self._reported_unclean = False
         self._cancel()
         self._remember_session(session_id)
         self._register()
@@ -179,10 +179,10 @@ class Registration:
             yield from _check_cluster_id(self._cluster_id)
         yield from ensure_paths(znodes.PERSISTENT_NODES)
         if self._cluster_id is None:
-            yield from self._look_for_an_earlier_life()
+            yield from self._check_earlier_registration()
             self._cluster_id = yield from get_or_create_cluster_id(self._rng)
         yield from self._check_endpoints()
-        self._said_unclean = self._said_unclean or self._unclean_restart
+        self._reported_unclean = self._reported_unclean or self._unclean_restart
         registration = BrokerRegistration(
             broker_id=self._config.broker_id,
             endpoints=self._endpoints,
@@ -202,7 +202,7 @@ class Registration:
             )
         return BrokerRegistered(registered.czxid, self._cluster_id, controller_epoch)
 
-    def _look_for_an_earlier_life(self) -> Flow[None]:
+    def _check_earlier_registration(self) -> Flow[None]:
         """Directories without a cluster id belong to a new broker, or to a broker whose disks were replaced."""
         path = znodes.broker_epoch_path(self._config.broker_id)
         (read,) = yield Zk([Exists(path)])
@@ -236,7 +236,7 @@ class Registration:
 
     def _succeeded(self, registered: BrokerRegistered) -> None:
         self._conflict_since_ms = None
-        if self._said_unclean and not self._unclean_restart:
+        if self._reported_unclean and not self._unclean_restart:
             # A controller handled the previous registration while this registration was in progress.
             self._clear()
         LOG.info(

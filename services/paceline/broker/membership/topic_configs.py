@@ -267,10 +267,14 @@ class TopicConfigs:
         self._listing = True
         self._list_again = False
         FlowRun(
-            _read_announcements(self._applied), self._zookeeper, self._scheduler, self._have_listed, self._list_failed
+            _read_announcements(self._applied),
+            self._zookeeper,
+            self._scheduler,
+            self._announcements_read,
+            self._list_failed,
         ).start()
 
-    def _have_listed(self, found: tuple[str | None, tuple[tuple[str, str], ...]]) -> None:
+    def _announcements_read(self, found: tuple[str | None, tuple[tuple[str, str], ...]]) -> None:
         self._listing = False
         self._applied, entities = found
         for kind, name in entities:

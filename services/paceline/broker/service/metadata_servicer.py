@@ -61,7 +61,7 @@ class MetadataServicer(WatchServicer):
         self, request: metadata_pb.DescribeTopicsRequest, context: Any
     ) -> metadata_pb.DescribeTopicsResponse:
         """Describe topics."""
-        topics = self._told().snapshot.topics
+        topics = self._received_metadata().snapshot.topics
         convert.bounded(request.topics, convert.MAX_CLIENT_PARTITIONS, "topics")
         return topics_page(request, lambda: sorted(topics), lambda name: self._topics([name])[0])
 
@@ -70,9 +70,9 @@ class MetadataServicer(WatchServicer):
         return [_topic_description(name, topics.get(name)) for name in names]
 
     def _revisions(self) -> MetadataRevisions:
-        return self._told().revisions
+        return self._received_metadata().revisions
 
-    def _told(self) -> MetadataCache:
+    def _received_metadata(self) -> MetadataCache:
         """Return the metadata; before the first UpdateMetadata every topic would look unknown.
 
         Raises:

@@ -150,7 +150,7 @@ class GrpcBrokerTransport:
         if self._heart is None:
             channel = self._control_channel(controller)
             self._heart = _Caller("heartbeat", channel, controller.address, self._post)
-            self._report_end_of(channel)
+            self._watch_channel(channel)
         self._heart.submit(call, on_done)
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class GrpcBrokerTransport:
         tls = self._security.credentials(CONTROL)
         return open_channel(controller.address, CONTROL_MAX_MESSAGE_BYTES, own_connection=True, tls=tls)
 
-    def _report_end_of(self, channel: Any) -> None:
+    def _watch_channel(self, channel: Any) -> None:
         """Report when an established connection closes; gRPC detects it at once, a heartbeat only when it is due."""
         was_ready = False
 
@@ -249,14 +249,14 @@ class _Fetcher:
         elif len(request.partitions) + len(request.forgotten) <= _SMALL_FETCH:
             self._stream.ask(_fetch_bytes(request), timeout_s, fetched)
         else:
-            self._ask_elsewhere(request, timeout_s, fetched)
+            self._ask_on_second_thread(request, timeout_s, fetched)
 
     def submit(self, call: Callable[[Any], T], on_done: Callable[[T | Exception], None]) -> None:
         """Make another call, on a second thread; its result is posted to the event loop exactly once."""
         with self._lock:
             self._calls().submit(call, on_done)
 
-    def _ask_elsewhere(
+    def _ask_on_second_thread(
         self, request: ReplicaFetchRequest, timeout_s: float, fetched: Callable[[bytes | Exception], None]
     ) -> None:
         """Encode a request with many partitions on the second thread, so that the event loop is not blocked."""

@@ -72,9 +72,9 @@ class LogCleaner:
     def _look_later(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._scheduler.call_later(self._config.log_cleaner_backoff_ms, self._look)
+        self._timer = self._scheduler.call_later(self._config.log_cleaner_backoff_ms, self._check_logs)
 
-    def _look(self) -> None:
+    def _check_logs(self) -> None:
         """Start to clean the dirtiest logs, as many as there are threads."""
         if self._stopped:
             return
@@ -151,7 +151,7 @@ class LogCleaner:
         now_ms = self._scheduler.now_ms()
         self._throttled_until_ms = max(self._throttled_until_ms, now_ms) + 1_000 * task.bytes_processed / limit
         if self._stopped:
-            self._maybe_say_idle()
+            self._maybe_notify_idle()
             return
         try:
             if error is not None:
@@ -197,9 +197,9 @@ class LogCleaner:
 
     def _end(self, log: PartitionLog) -> None:
         del self._cleanings[log.topic_partition]
-        self._scheduler.call_soon(self._look)
+        self._scheduler.call_soon(self._check_logs)
 
-    def _maybe_say_idle(self) -> None:
+    def _maybe_notify_idle(self) -> None:
         if not self._in_background and self._on_idle is not None:
             on_idle, self._on_idle = self._on_idle, None
             on_idle()

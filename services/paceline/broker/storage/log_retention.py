@@ -39,9 +39,9 @@ class LogRetention:
             self._timer.cancel()
 
     def _check(self) -> None:
-        self._go_on(iter(list(self._manager.partitions.values())))
+        self._check_some(iter(list(self._manager.partitions.values())))
 
-    def _go_on(self, remaining: Iterator[Partition]) -> None:
+    def _check_some(self, remaining: Iterator[Partition]) -> None:
         if self._stopped:
             return
         wall_ms = self._scheduler.wall_ms()
@@ -52,7 +52,7 @@ class LogRetention:
         if partition is None:
             self._timer = self._scheduler.call_later(self._interval_ms, self._check)
         else:
-            self._scheduler.call_soon(lambda: self._go_on(remaining))
+            self._scheduler.call_soon(lambda: self._check_some(remaining))
 
     def _apply(self, partition: Partition, wall_ms: int) -> None:
         topic_partition = partition.topic_partition

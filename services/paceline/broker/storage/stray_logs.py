@@ -105,7 +105,7 @@ def _set_aside(manager: "ReplicaManager", topic_partition: TopicPartition, reaso
     manager.fetchers.stop((topic_partition,))
     partition = manager.drop(topic_partition)
     try:
-        path = _take_aside(manager, topic_partition, reason)
+        path = _rename_log(manager, topic_partition, reason)
     finally:
         manager.damaged_logs.forget(topic_partition)
         if partition is not None:
@@ -114,7 +114,7 @@ def _set_aside(manager: "ReplicaManager", topic_partition: TopicPartition, reaso
         manager.emit(StateChangeKind.LOG_SET_ASIDE, partition, cause=f"stray, kept in {path}")
 
 
-def _take_aside(manager: "ReplicaManager", topic_partition: TopicPartition, reason: str) -> str | None:
+def _rename_log(manager: "ReplicaManager", topic_partition: TopicPartition, reason: str) -> str | None:
     """Rename the log and return its new path; None when storage failed."""
     try:
         path = manager.logs.set_log_aside(topic_partition, STRAY)
