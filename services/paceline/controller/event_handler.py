@@ -113,7 +113,7 @@ class ControllerEventHandler:
                 event.preempt()
             else:
                 event.abort()
-            yield from self._move(str(error))
+            yield from self._resign_and_reelect(str(error))
         except Exception:
             LOG.exception("handling an event failed: event=%s", event.name)
             event.abort()
@@ -136,7 +136,7 @@ class ControllerEventHandler:
             LOG.info("resigned as controller: cause=%s", cause)
             self._on_active_change(False)
 
-    def _move(self, cause: str) -> Flow[None]:
+    def _resign_and_reelect(self, cause: str) -> Flow[None]:
         """Resign, delete ``/controller`` if this ZooKeeper session owns it, and take part in the next election."""
         self.resign(cause)
         try:

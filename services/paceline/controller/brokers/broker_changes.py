@@ -209,11 +209,11 @@ def on_leader_and_isr_response(components: ControllerComponents, event: LeaderAn
         yield from on_replicas_become_offline(components, lost, fence=True)
     come_back = [tp for tp in errors if tp in before and tp in online and context.knows(tp)]
     if come_back:
-        _tell_of_elections_since(components, event, come_back)
+        _resend_elections_since(components, event, come_back)
         yield from _on_replicas_come_back(components, come_back)
 
 
-def _tell_of_elections_since(
+def _resend_elections_since(
     components: ControllerComponents, event: LeaderAndIsrResponseReceived, come_back: Sequence[TopicPartition]
 ) -> None:
     """Resend LeaderAndIsr for elections that happened while this replica was considered offline."""

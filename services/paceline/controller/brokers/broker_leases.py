@@ -88,9 +88,9 @@ class BrokerLeases:
             return
         now_ms = self._scheduler.now_ms()
         self._due_ms = max(now_ms, min(self._deadlines_ms.values()))
-        self._timer = self._scheduler.call_later(self._due_ms - now_ms, self._look)
+        self._timer = self._scheduler.call_later(self._due_ms - now_ms, self._check_leases)
 
-    def _look(self) -> None:
+    def _check_leases(self) -> None:
         self._timer = None
         now_ms = self._scheduler.now_ms()
         if now_ms - self._due_ms > self._lease_ms // 3:

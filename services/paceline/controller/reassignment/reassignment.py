@@ -513,7 +513,7 @@ def _write_topic(
     path, topic_id = znodes.topic_path(topic), components.context.topic_ids.get(topic)
     for _ in range(WRITE_ATTEMPTS):
         (found,) = yield from components.storage.read_all([path])
-        added = _not_heard_of(components, topic, path, found)
+        added = _unknown_partitions(components, topic, path, found)
         partitions = {**added, **components.context.topics[topic], topic_partition.partition: assignment}
         version = ANY_VERSION if found.stat is None else found.stat.version
         # A re-created topic may have the node version of the deleted topic, but it has no state nodes yet.
@@ -529,7 +529,7 @@ def _write_topic(
     raise UnexpectedResponseError(ZkCode.BAD_VERSION, f"set {path}")
 
 
-def _not_heard_of(
+def _unknown_partitions(
     components: ControllerComponents, topic: str, path: str, found: Response
 ) -> Mapping[int, ReplicaAssignment]:
     """Return partitions that another tool has added and whose event may still be queued."""

@@ -35,11 +35,11 @@ def take_out_unassigned_members(components: ControllerComponents) -> Flow[None]:
         and not context.is_queued_for_deletion(topic_partition.topic)
     ]
     yield from rewrite_states(
-        components, concerned, lambda topic_partition: _without_strangers(context, topic_partition)
+        components, concerned, lambda topic_partition: _without_unassigned(context, topic_partition)
     )
 
 
-def _without_strangers(context: ControllerContext, topic_partition: TopicPartition) -> StateWrite | None:
+def _without_unassigned(context: ControllerContext, topic_partition: TopicPartition) -> StateWrite | None:
     """Return the state without unassigned members; None when there are none, or no member would be left."""
     known, replicas = context.leadership[topic_partition], context.assignment(topic_partition).replicas
     isr = tuple(member for member in known.isr if member in replicas)

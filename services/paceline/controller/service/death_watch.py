@@ -121,7 +121,7 @@ def connect_outcome(address: str, open_s: float) -> str:
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S) as connection:
             connection.settimeout(open_s)
-            return _while_open(connection)
+            return _outcome_while_open(connection)
     except ConnectionRefusedError:
         return "refused"
     except ConnectionError:
@@ -134,7 +134,7 @@ def connect_outcome(address: str, open_s: float) -> str:
         return "no route" if error.errno in _NO_ROUTE else type(error).__name__
 
 
-def _while_open(connection: socket.socket) -> str:
+def _outcome_while_open(connection: socket.socket) -> str:
     try:
         return "accepted" if connection.recv(1) else "reset"
     except TimeoutError:

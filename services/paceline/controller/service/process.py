@@ -83,8 +83,8 @@ class ControllerProcess(NodeProcess):
         self._handle.set(self._node)
         self._node.start()
         await self._until_connected()
-        await self._until_one_rules()
-        await self._tell_readiness()
+        await self._wait_for_active_controller()
+        await self._report_readiness()
         self._begin_tasks()
         listeners = ",".join(f"{one.listener}://{one.address}" for one in self._servers.advertised)
         LOG.info(
@@ -93,7 +93,7 @@ class ControllerProcess(NodeProcess):
             self._settings.zookeeper_hosts, metrics_port,
         )  # fmt: skip
 
-    async def _until_one_rules(self) -> None:
+    async def _wait_for_active_controller(self) -> None:
         """Wait until there is an active controller, at most as long as for the ZooKeeper connection.
 
         The process becomes ready only after that.
@@ -103,7 +103,7 @@ class ControllerProcess(NodeProcess):
         timeout_s = self._settings.zookeeper_connection_timeout_ms / 1000
         await wait_until(lambda: node.active_controller is not None or self._over.done(), timeout_s)
 
-    async def _tell_readiness(self) -> None:
+    async def _report_readiness(self) -> None:
         """Report ready if this controller is active or knows the active controller."""
         ready = self._node is not None and self._node.active_controller is not None
         if ready != self._serving:
@@ -160,7 +160,7 @@ class ControllerProcess(NodeProcess):
         while True:
             await asyncio.sleep(_REFRESH_S)
             cluster_id = self._check_cluster_id(cluster_id)
-            await self._tell_readiness()
+            await self._report_readiness()
             for labels, count in self._node.elections.items():
                 self._metrics.leader_elections.labels(*labels).inc(count - counted.get(labels, 0))
                 counted[labels] = count

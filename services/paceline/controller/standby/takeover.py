@@ -79,11 +79,11 @@ def read_journal(components: ControllerComponents) -> Flow[JournalEntry | None]:
         raise UnexpectedResponseError(response.code, f"read {path}")
     components.journal.begin(epoch, found)
     if found is None:
-        yield from _begin_anew(components, exists=response.ok)
+        yield from _restart_journal(components, exists=response.ok)
     return found
 
 
-def _begin_anew(components: ControllerComponents, exists: bool) -> Flow[None]:
+def _restart_journal(components: ControllerComponents, exists: bool) -> Flow[None]:
     journal = components.journal
     operation: Create | SetData = journal.restart() if exists else journal.forget()
     (answer,) = yield from components.storage.send_fenced([components.storage.fenced(operation)])

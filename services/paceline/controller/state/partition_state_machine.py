@@ -201,7 +201,7 @@ class PartitionStateMachine:
             state = outcome.written.get(topic_partition)
             if state is None:
                 found = outcome.conflicted.get(topic_partition)
-                if found is not None and not self._take_up(topic_partition, found):
+                if found is not None and not self._adopt_existing(topic_partition, found):
                     leaderless.append(topic_partition)
                 elif found is None and topic_partition in outcome.conflicted:
                     LOG.error("partition stays New, its state node could not be created: partition=%s", topic_partition)
@@ -213,7 +213,7 @@ class PartitionStateMachine:
             self._set(topic_partition, PartitionState.ONLINE)
         return leaderless
 
-    def _take_up(self, topic_partition: TopicPartition, found: LeaderAndIsr) -> bool:
+    def _adopt_existing(self, topic_partition: TopicPartition, found: LeaderAndIsr) -> bool:
         """Continue with a partition that is not new: its topic node, or its state, could not be read before.
 
         Returns whether its leader is online. The replicas get the state again, which changes nothing if they have it.

@@ -52,14 +52,14 @@ class TopicRequests:
         self._waits = waits
         self._rng = rng
         self._validator = TopicValidator(config, context, rng)
-        self._unheard: list[str] = []
+        self._unlisted_topics: list[str] = []
         """Topics written since the list of topics was last read: a later request for a colliding name is refused."""
 
     # creation
 
     def create(self, event: CreateTopics) -> Flow[None]:
         """Validate, and write topic and configuration nodes; the topic watch triggers the remaining steps."""
-        placed = self._validator.place_all(event.topics, self._unheard)
+        placed = self._validator.place_all(event.topics, self._unlisted_topics)
         by_name = {topic.name: topic for topic in event.topics}
         created: dict[str, tuple[str, dict[int, ReplicaAssignment]]] = {}
         errors: dict[str, PacelineError] = {}
@@ -70,7 +70,7 @@ class TopicRequests:
                 created[name] = ("" if event.validate_only else new_id(self._rng), outcome)
         if not event.validate_only:
             yield from self._write(created, by_name, errors)
-            self._unheard.extend(sorted(set(created) - set(errors)))
+            self._unlisted_topics.extend(sorted(set(created) - set(errors)))
 
         def answer(late: Mapping[Key, PacelineError]) -> None:
             late_topics = {topic_of(key): error for key, error in late.items()}
@@ -143,7 +143,7 @@ class TopicRequests:
 
     def topics_listed(self) -> None:
         """Forget the recently written topics: the list of topics was read and includes them."""
-        self._unheard.clear()
+        self._unlisted_topics.clear()
 
     # deletion
 

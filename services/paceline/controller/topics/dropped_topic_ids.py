@@ -37,7 +37,7 @@ def note_log_topic_ids(components: ControllerComponents, event: LeaderAndIsrResp
     for topic in sorted(topics):
         topic_id = agreed_topic_id(context, topic)
         if topic_id is not None and (yield from _write(components, topic, topic_id)):
-            _tell(components, topic, topic_id)
+            _publish(components, topic, topic_id)
 
 
 def agreed_topic_id(context: ControllerContext, topic: str) -> str | None:
@@ -93,7 +93,7 @@ def _write(components: ControllerComponents, topic: str, topic_id: str) -> Flow[
     return True
 
 
-def _tell(components: ControllerComponents, topic: str, topic_id: str) -> None:
+def _publish(components: ControllerComponents, topic: str, topic_id: str) -> None:
     """Store the id in the context, and send it to brokers and standby controllers."""
     context = components.context
     LOG.warning("topic id restored from the logs of its replicas: topic=%s id=%s", topic, topic_id)
