@@ -260,7 +260,7 @@ class LogManager:
             UnknownTopicOrPartitionError: there is no such log.
             KafkaStorageError: its directory is offline or fails.
         """
-        directory, target = self._take_away(tp, DELETED)
+        directory, target = self._detach_log(tp, DELETED)
         self._deleted.append((directory, target))
         self._unsynced_deletions[directory.path] = directory
 
@@ -273,7 +273,7 @@ class LogManager:
             UnknownTopicOrPartitionError: there is no such log.
             KafkaStorageError: its directory is offline or fails.
         """
-        directory, target = self._take_away(tp, why)
+        directory, target = self._detach_log(tp, why)
         try:
             self._files.sync_directory(directory.path)
         except OSError as error:
@@ -282,7 +282,7 @@ class LogManager:
         self.set_aside.append(target)
         return target
 
-    def _take_away(self, tp: TopicPartition, suffix: str) -> tuple[LogDirectory, str]:
+    def _detach_log(self, tp: TopicPartition, suffix: str) -> tuple[LogDirectory, str]:
         log = self._logs.get(tp)
         if log is None:
             raise UnknownTopicOrPartitionError(f"{tp} has no log here")

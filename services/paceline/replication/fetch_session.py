@@ -177,7 +177,7 @@ class FetchSessionCache:
         A higher ``broker_epoch`` means that the follower has restarted: sessions of its earlier process are closed.
         """
         if owner is not None:
-            self._close_earlier_lives(owner, broker_epoch)
+            self._close_earlier_sessions(owner, broker_epoch)
         if len(self._sessions) >= self._slots and not self._evict(owner is not None, now_ms):
             return None
         session_id = self._rng.randrange(1, MAX_EPOCH)
@@ -235,7 +235,7 @@ class FetchSessionCache:
         session.closed = True
         self._on_close(session)
 
-    def _close_earlier_lives(self, owner: int, broker_epoch: int) -> None:
+    def _close_earlier_sessions(self, owner: int, broker_epoch: int) -> None:
         for session in tuple(self._sessions.values()):
             if session.owner == owner and session.broker_epoch < broker_epoch:
                 self._end(session)

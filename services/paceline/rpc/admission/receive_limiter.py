@@ -48,7 +48,7 @@ class ReceiveLimiter:
         self._slow_after_s = slow_after_s
         self._receipt_s = receipt_s
         self._wait_s = wait_s
-        self._look_s = min(slow_after_s, wait_s)
+        self._check_interval_s = min(slow_after_s, wait_s)
         self._waiting: dict[asyncio.Future[None], float] = {}
         """Calls that wait for a slot, oldest first, with the end of their wait."""
         self._quick: dict[asyncio.Task[Any], float] = {}
@@ -71,7 +71,7 @@ class ReceiveLimiter:
         """
         loop = asyncio.get_running_loop()
         if self._timer is None:
-            self._timer = loop.call_later(self._look_s, self._look)
+            self._timer = loop.call_later(self._check_interval_s, self._check_senders)
         if self._free:
             self._free -= 1
         else:
@@ -111,7 +111,7 @@ class ReceiveLimiter:
                 return
         self._free += 1
 
-    def _look(self) -> None:
+    def _check_senders(self) -> None:
         """Throttle calls that have waited too long, take slots from slow senders, and cancel the slowest of these."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
@@ -133,4 +133,4 @@ class ReceiveLimiter:
                 self._cut_off.add(task)
                 task.cancel()
         busy = self._quick or self._slow or self._waiting
-        self._timer = loop.call_later(self._look_s, self._look) if busy else None
+        self._timer = loop.call_later(self._check_interval_s, self._check_senders) if busy else None

@@ -79,7 +79,7 @@ class TlsCredentials:
         with self._lock:
             if now_s - self._looked_s >= CHECK_INTERVAL_S:
                 self._looked_s = now_s
-                self._look()
+                self._reload_if_changed()
             return self._certificates
 
     def server_credentials(self, client_auth: bool) -> Any:
@@ -96,7 +96,7 @@ class TlsCredentials:
 
         return grpc.dynamic_ssl_server_credentials(shown.server_configuration(client_auth), fetch, client_auth)
 
-    def _look(self) -> None:
+    def _reload_if_changed(self) -> None:
         try:
             stamp = _stamp_of(self.files)
             if stamp in (self._stamp, self._refused):

@@ -103,7 +103,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
                 self._hub.check_open()
                 changes = self._changes(cursor, topics)
                 cursor = changes.cursor
-                if _says_something(changes) or time.monotonic() - said_s >= ALIVE_S:
+                if _has_changes(changes) or time.monotonic() - said_s >= ALIVE_S:
                     said_s = time.monotonic()
                     yield pb.WatchMetadataResponse(changes=changes)
                 elif not changes.more:
@@ -122,7 +122,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
                 changes = self._changes(cursor, topics)
                 cursor = changes.cursor
                 left_s = deadline - time.monotonic()
-                if _says_something(changes) or (left_s <= 0 and not changes.more):
+                if _has_changes(changes) or (left_s <= 0 and not changes.more):
                     return pb.PollMetadataResponse(changes=changes)
                 if not changes.more:
                     await self._hub.news(max(left_s, 0))
@@ -226,7 +226,7 @@ def _topic_filter(names: Sequence[str]) -> frozenset[str]:
     return frozenset(bounded(names, MAX_CLIENT_PARTITIONS, "topics"))
 
 
-def _says_something(changes: pb.MetadataChanges) -> bool:
+def _has_changes(changes: pb.MetadataChanges) -> bool:
     return bool(changes.snapshot or changes.HasField("cluster") or changes.topics or changes.removed_topics)
 
 

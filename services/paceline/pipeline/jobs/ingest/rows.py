@@ -82,7 +82,7 @@ def make_rows(index: BatchIndex, parser: ValueParser | None, include_headers: bo
             yield decoded
             continue
         for topic, batch in _by_topic(decoded):
-            yield from _sort_out(topic, batch, parser, schema)
+            yield from _split_topic_rows(topic, batch, parser, schema)
 
 
 def _decode(index: BatchIndex, columns: Sequence[str]) -> Iterator[pa.RecordBatch | DeadLetters]:
@@ -136,7 +136,7 @@ def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         yield encoded.dictionary[int(number)].as_py(), batch if rows is None else batch.take(pa.array(rows))
 
 
-def _sort_out(
+def _split_topic_rows(
     topic: str, batch: pa.RecordBatch, parser: ValueParser | None, schema: pa.Schema
 ) -> Iterator[Rows | DeadLetters]:
     times = batch.column("timestampMs").to_numpy()
