@@ -16,7 +16,9 @@ from paceline.model.errors import MessageTooLargeError, PacelineError, RequestTi
 _ACKS: Final[Mapping[str, Literal[-1, 0, 1]]] = {"all": -1, "leader": 1, "none": 0, "-1": -1, "1": 1, "0": 0}
 """Names and Kafka's numbers."""
 _NOTICE_EVERY_S: Final = 3.0
+"""Wait between two checks for a changed reason of the wait."""
 _INTERRUPTED_FLUSH_S: Final = 2.0
+"""Time to deliver the remaining records after Ctrl-C."""
 _LONGEST_S: Final = 150.0
 """Longer than the producer's delivery timeout, after which every record has a result."""
 _MAX_BLOCK_MS: Final = 15_000

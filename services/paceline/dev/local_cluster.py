@@ -317,7 +317,7 @@ class LocalCluster:
     def _plan_nodes(self, plan: PortPlan) -> None:
         for index, ports in enumerate(plan.controllers):
             self._add("controller", FIRST_CONTROLLER_ID + index, ports.listeners, ports.metrics, {})
-        # Whatever the settings file says: consumer groups of one or two brokers would wait for a third for ever.
+        # Override the settings file: with one or two brokers, consumer groups would wait forever for a third.
         offsets = {key: value for key, value in settings_of_few(self.brokers).items() if key.startswith("offsets.")}
         for index, ports in enumerate(plan.brokers):
             data = self.directory / f"broker-{index + 1}" / "data"

@@ -25,7 +25,7 @@ class DirectoryReport:
     recovered: list[TopicPartition] = field(default_factory=list)
     """Logs that were recovered: their batches were checked."""
     truncated_bytes: dict[TopicPartition, int] = field(default_factory=dict)
-    """Bytes cut per log, for logs that were cut."""
+    """Bytes removed by recovery, by log; only truncated logs."""
     lost_batches: list[TopicPartition] = field(default_factory=list)
     """Logs that lost whole batches; an interrupted append does not count, because it was never acknowledged."""
     is_new: bool = False
@@ -67,7 +67,7 @@ class LoadReport:
 
     @property
     def truncated_bytes(self) -> int:
-        """Bytes cut from all logs."""
+        """Bytes removed by recovery from all logs."""
         return sum(sum(directory.truncated_bytes.values()) for directory in self.directories)
 
     @property
@@ -78,7 +78,8 @@ class LoadReport:
     def is_unclean_restart(self, boot_id: str) -> bool:
         """Whether acknowledged records may be missing in a directory.
 
-        They may be missing if there was no clean-stop marker and either the machine was restarted or recovery cut whole
-        batches, or if an earlier unclean restart was not acknowledged. A directory that was never used does not count.
+        They may be missing if there was no clean-stop marker and either the machine was restarted or recovery removed
+        whole batches, or if an earlier unclean restart was not acknowledged. A directory that was never used does not
+        count.
         """
         return any(directory.may_lack_records(boot_id) for directory in self.directories)

@@ -63,7 +63,7 @@ class LocalLog:
         self.end_offset = 0
         """Offset of the next record."""
         self.physical_end = 0
-        """Offset after the last batch on disk; below `end_offset` after a cut inside a batch."""
+        """Offset after the last batch on disk; below `end_offset` after a truncation within a batch."""
         self.high_watermark = 0
         self.truncation_count = 0
         """Incremented when segments are truncated or removed, which cancels a cleaning; not by compaction itself."""
@@ -174,8 +174,8 @@ class LocalLog:
         if too_far or (
             segment.size and must_roll(self.config, segment, segment.size, first_timestamp, header, size, now_ms)
         ):
-            # After a cut inside a batch this base offset may lie below the log end, but a segment must not begin above
-            # its first batch.
+            # After a truncation within a batch this base offset may be below the log end, but a segment must not begin
+            # above its first batch.
             segment = self._roll(header.base_offset)
         if segment.created_ms is None:
             segment.created_ms = now_ms
@@ -204,7 +204,7 @@ class LocalLog:
     # -- truncation --------------------------------------------------------------------------------------------
 
     def cut_at(self, offset: int) -> None:
-        """Remove the segments above ``offset`` and cut the remaining last one at the batch that holds ``offset``."""
+        """Remove the segments above ``offset`` and truncate the last remaining segment at the batch with ``offset``."""
         self.durability.generation += 1
         self.truncation_count += 1
         self.segments.remove_above(offset)

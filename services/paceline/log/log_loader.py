@@ -1,7 +1,7 @@
 """Load one log from its directory, with recovery after an unclean stop.
 
-Damaged files do not prevent a load: indexes, snapshots and the epoch file are rebuilt from the batches, the log is cut
-at a bad batch, and unknown names are ignored and reported.
+Damaged files do not prevent a load: indexes, snapshots and the epoch file are rebuilt from the batches, the log is
+truncated at a bad batch, and unknown names are ignored and reported.
 Source: docs/protocol/log-format.md#loading-a-log and #recovery.
 """
 
@@ -38,15 +38,15 @@ class LoadedLog:
     recovered: bool = False
     """Whether batches were checked after an unclean stop or because files were inconsistent."""
     truncated_bytes: int = 0
-    """Bytes cut because they were not a sound batch, or followed one that was cut."""
+    """Bytes removed because they were not an intact batch, or followed a removed batch."""
     lost_batches: bool = False
-    """Whether whole batches were cut, and not only an interrupted append."""
+    """Whether whole batches were removed, not only an interrupted append."""
     unexplained_gap: int | None = None
     """Offset of a gap that compaction or a loss of power left in a topic that is or may be compacted."""
     ignored: list[str] = field(default_factory=list)
     """Paths with unknown names, which were ignored."""
     damaged: list[str] = field(default_factory=list)
-    """Paths of files that could not be read; they were rebuilt or left out."""
+    """Paths of files that could not be read; they were rebuilt or ignored."""
 
 
 def load_log(

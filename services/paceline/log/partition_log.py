@@ -173,7 +173,7 @@ class PartitionLog:
         local = self.local
         local.check_online()
         with self._storage:
-            # After a cut inside a batch the next append may begin below the log end and needs the active segment.
+            # After a truncation within a batch the next append may begin below the log end, in the active segment.
             end = local.end_offset if local.physical_end == local.end_offset else None
             segments = local.segments.extents(end)
             offset = retained_from(segments, self.config, self.size_bytes, local.high_watermark, wall_ms)
@@ -390,13 +390,13 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> None:
         """Remove the records from ``offset`` on; the log end offset becomes ``offset``.
 
-        The file is cut at the start of the batch that holds ``offset``. If ``offset`` is at or above the log end, only
+        The file is truncated at the start of the batch with ``offset``. If ``offset`` is at or above the log end, only
         leader epochs without records are removed. A recovery point in the checkpoint above ``offset`` is lowered
         durably before this method returns.
 
         Raises:
-            DamagedLogError: the batch to cut at was not found, or the log still ends above ``offset``; the log may be
-                partly cut and must be rebuilt.
+            DamagedLogError: the batch to remove was not found, or the log still ends above ``offset``; the log may be
+                partly truncated and must be rebuilt.
             KafkaStorageError: storage failed; the directory is offline.
         """
         local = self.local

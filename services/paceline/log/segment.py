@@ -69,7 +69,7 @@ class Segment(IndexedBatchFile):
         self._largest: TimestampOffset | None = TimestampOffset(NO_TIMESTAMP, base_offset)
         self._first_max_timestamp: int | None = None
         self.ended_in_an_append = False
-        """Whether recovery cut only the beginning of one batch, an interrupted append."""
+        """Whether recovery removed only the beginning of one batch, an interrupted append."""
         self.created_ms: int | None = None
         """Wall clock of the first append in this process whose caller gave the time."""
 
@@ -243,7 +243,7 @@ class Segment(IndexedBatchFile):
     # -- recovery and truncation -------------------------------------------------------------------------------
 
     def recover(self, accept: Callable[[BatchHeader, bool], bool] = lambda _header, _is_last: True) -> int:
-        """Check every batch, rebuild both indexes and cut the file at the first bad batch; return the bytes removed.
+        """Check every batch, rebuild both indexes, truncate the file at the first bad batch; return the bytes removed.
 
         ``accept`` receives the header of each sound batch and whether the batch is the last, and may refuse the batch.
 
@@ -276,7 +276,7 @@ class Segment(IndexedBatchFile):
         return removed
 
     def truncate_to(self, offset: int) -> int:
-        """Cut the file at the first batch whose last offset is at least ``offset``; return the bytes removed.
+        """Truncate the file at the first batch whose last offset is at least ``offset``; return the bytes removed.
 
         Raises:
             OSError: storage failed.

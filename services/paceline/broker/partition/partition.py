@@ -370,7 +370,7 @@ class Partition:
             self._host.log_start_moved(self)
 
     def apply_retention(self, wall_ms: int) -> None:
-        """Delete the segments that are too old or exceed the size; followers do so on their own, and follow the leader.
+        """Delete the segments that are too old or exceed the size; each replica does so independently.
 
         No segment is deleted while the topic's settings are unknown: the broker's defaults may retain less.
 

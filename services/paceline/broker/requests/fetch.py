@@ -58,7 +58,7 @@ class FetchHandler:
         self.request_count = 0
 
     def expect(self, replica_ids: Iterable[int]) -> None:
-        """Answer these followers at once, and for a while soon: they are about to fetch newly led partitions.
+        """Answer waiting fetches of these followers now, and later ones soon: they are about to follow new leaders.
 
         A follower has one fetch in flight, and a newly followed partition must wait for its response. Without this each
         new epoch would begin with a pause of up to ``replica.fetch.wait.max.ms``.

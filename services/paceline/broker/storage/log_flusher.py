@@ -83,7 +83,7 @@ class LogFlusher:
         self._next()
 
     def _forget_producers(self) -> None:
-        """Remove producers that have been idle for long: each client has its own id, so they would accumulate."""
+        """Remove producers that were idle for a long time: every client has its own id, so their states accumulate."""
         if self._stopped:
             return
         self._timers["producers"] = self._scheduler.call_later(_PRODUCER_CHECK_MS, self._forget_producers)
