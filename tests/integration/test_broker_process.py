@@ -270,11 +270,11 @@ def test_a_missing_broker_id_is_generated_stored_and_logged(
     zookeeper: str, tmp_path: Path, processes: contextlib.ExitStack
 ) -> None:
     broker = started(processes, Broker(tmp_path, f"{zookeeper}/ids", "data"))
-    assert "broker 1001 of cluster" in broker.ready().output
+    assert "broker ready: id=1001 cluster=" in broker.ready().output
     assert "broker.id=1001" in (tmp_path / "data" / "meta.properties").read_text()
     assert broker.stop() == ExitCode.OK
     again = started(processes, Broker(tmp_path, f"{zookeeper}/ids", "data"))
-    assert "broker 1001 of cluster" in again.ready().output
+    assert "broker ready: id=1001 cluster=" in again.ready().output
     assert "last_stop=clean" in again.output
     assert again.stop() == ExitCode.OK
     other = started(processes, Broker(tmp_path, f"{zookeeper}/ids", "data", "--broker-id=7"))
