@@ -97,7 +97,7 @@ class NullBrokers:
             requests = self.requests(since)
             return {o["broker"] for o in requests if o["kind"] == _LEADER_AND_ISR and o["partitions"] >= partitions}
 
-        eventually(lambda: told() >= set(broker_ids), timeout_s, "every broker is told")
+        eventually(lambda: told() >= set(broker_ids), timeout_s, "every broker has received its request")
         self.await_quiet()
 
     def await_quiet(self, quiet_s: float = 3.0, timeout_s: float = 300.0) -> None:
@@ -108,7 +108,7 @@ class NullBrokers:
             if len(self._said) != count:
                 count, still_since = len(self._said), time.monotonic()
             if time.monotonic() > deadline:
-                raise TimeoutError(f"requests went on for {timeout_s:g} s")
+                raise TimeoutError(f"requests continued for {timeout_s:g} s")
             time.sleep(0.05)
 
 

@@ -32,7 +32,7 @@ class Gone:
 
     def wait(self, timeout_s: float = 60.0) -> int:
         """Wait for the deletion and return its time in milliseconds; call it once."""
-        eventually(lambda: self._at_ms is not None, timeout_s, "the node is gone")
+        eventually(lambda: self._at_ms is not None, timeout_s, "the node was deleted")
         self._client.stop()
         self._client.close()
         assert self._at_ms is not None

@@ -214,7 +214,7 @@ def run(what: str, cluster: LocalCluster, directory: Path, records: int) -> list
                 except subprocess.TimeoutExpired:
                     code = -1
                 finally:
-                    # Executors end by themselves when their driver is gone; the group is killed to leave none behind.
+                    # Executors end after their driver; the process group is killed so that no executor remains.
                     _kill_group(processes.driver)
             if code and not processes.driver_killed:
                 # Spark gives a Python process ten seconds to start, which a busy machine may not keep.

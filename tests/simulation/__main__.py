@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="replay one seed and tell what happens")
     parser.add_argument("--wild", action="store_true", help="many more faults and operations in each run")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes to run in")
-    parser.add_argument("--keep-going", action="store_true", help="go on after many violated seeds")
+    parser.add_argument("--keep-going", action="store_true", help="continue after many violated seeds")
     parser.add_argument("--no-shrink", action="store_true", help="do not look for smaller schedules")
     asked = parser.parse_args(arguments)
     if asked.seed is not None:

@@ -151,7 +151,7 @@ class Checks:
         except MalformedZnodeError as error:
             if write.session_id in self.zookeeper.operators:
                 return
-            self.verdicts.fail("R11", f"somebody wrote what nobody can read: {error}")
+            self.verdicts.fail("R11", f"a state node was written with invalid data: {error}")
 
     # Controllers and brokers
 

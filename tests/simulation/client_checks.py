@@ -71,16 +71,18 @@ class ClientChecks:
         log = life.logs.get(reading.topic_partition)
         if log is not None and log.topic_id == reading.topic_id and position < log.log_start_offset:
             self._verdicts.fail(
-                "R18", f"{record}: {life.name} lets read {position}, it starts at {log.log_start_offset}"
+                "R18", f"{record}: {life.name} returns {position}, its log starts at {log.log_start_offset}"
             )
         self._verdicts.exercise("C9")
         if record.voided:
             return
         end = max((header.last_offset + 1 for _, header in iterate_headers(result.batches)), default=0)
         if end > record.thw:
-            self._verdicts.fail("C9", f"{record}: {life.name} lets read up to {end}, committed is {record.thw}")
+            self._verdicts.fail("C9", f"{record}: {life.name} returns records up to {end}, committed is {record.thw}")
         if result.high_watermark > record.thw:
-            self._verdicts.fail("C9", f"{record}: {life.name} tells {result.high_watermark}, committed is {record.thw}")
+            self._verdicts.fail(
+                "C9", f"{record}: {life.name} returns high watermark {result.high_watermark}, committed is {record.thw}"
+            )
 
     def polled(self, reading: Reading, position: int, poll: Poll) -> None:
         """Check that a batch received by a reader continues at its position."""
@@ -103,7 +105,7 @@ class ClientChecks:
         record = self._records.get(reading.topic_id, reading.topic_partition)
         self._verdicts.exercise("C10")
         if offset < reading.latest and not record.voided and not reading.end_by_deposed:
-            self._verdicts.fail("C10", f"{record}: {reading.client} is told {offset} after {reading.latest}")
+            self._verdicts.fail("C10", f"{record}: {reading.client} receives end {offset} after {reading.latest}")
         reading.latest = max(reading.latest, offset)
 
     def out_of_order(self, send: Send, message: str) -> None:
@@ -164,8 +166,8 @@ class ClientChecks:
             if lost and not record.is_excused(send.offset, send.leader_epoch):
                 self._verdicts.fail(
                     "C1",
-                    f"{record}: {send.client} was told {send.offset} in epoch {send.leader_epoch}, which is gone, "
-                    f"though unclean leaders kept what lies below {record.unclean_starts}",
+                    f"{record}: {send.client} lost {send.offset}, acknowledged in epoch {send.leader_epoch}, "
+                    f"though unclean leaders kept the records below {record.unclean_starts}",
                 )
 
     def _no_phantoms(self, record: PartitionRecord, mirror: Mirror, first: int) -> None:
@@ -174,13 +176,13 @@ class ClientChecks:
             send = self._history.by_crc.get(crc)
             seen[crc] = seen.get(crc, 0) + 1
             if send is None:
-                self._verdicts.fail("C2", f"{record}: nobody sent what lies at {base}")
+                self._verdicts.fail("C2", f"{record}: no client sent the batch at {base}")
                 continue
             if send.outcome is Outcome.FAIL:
-                self._verdicts.fail("C2", f"{record}: {send.client} was refused what lies at {base}")
+                self._verdicts.fail("C2", f"{record}: {send.client} was refused the batch at {base}")
             allowed = 1 if send.producer_id >= 0 else max(1, 2 * send.tries)
             if seen[crc] > allowed:
-                self._verdicts.fail("C4", f"{record}: {send.client}'s batch lies at {base} again")
+                self._verdicts.fail("C4", f"{record}: {send.client}'s batch is at {base} again")
         self._verdicts.exercise("C2", len(mirror.crcs))
         self._verdicts.exercise("C4", len(mirror.crcs))
 
@@ -247,4 +249,4 @@ class ClientChecks:
             self._verdicts.exercise("C6")
             found = mirror.batch_at(poll.base)
             if found is None or found[1] != poll.crc:
-                self._verdicts.fail("C9", f"{record}: {reading.client} read {poll.base}, which is gone or changed")
+                self._verdicts.fail("C9", f"{record}: {reading.client} read {poll.base}, which was lost or changed")

@@ -253,7 +253,7 @@ class Producer(Client):
             return
         gone = self.topic_ids.get(topic_partition.topic) != send.topic_id
         if gone or self.cluster.world.now_us - send.invoked_us > _GIVE_UP_MS * 1_000:
-            self._end(send, Outcome.UNKNOWN if send.in_doubt else Outcome.FAIL, "the topic is gone")
+            self._end(send, Outcome.UNKNOWN if send.in_doubt else Outcome.FAIL, "the topic was deleted")
             return
         known = self.leaders.get(topic_partition)
         if known is None:

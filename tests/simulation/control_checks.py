@@ -174,7 +174,7 @@ class ControlChecks:
         if after.controller_epoch == before.controller_epoch:
             for broker_id, broker in before.brokers.items():
                 if broker_id not in after.brokers and registered.get(broker_id) == broker.broker_epoch:
-                    self._verdicts.fail("K6", f"{target.name} forgets broker {broker_id}, which is registered still")
+                    self._verdicts.fail("K6", f"{target.name} forgets broker {broker_id}, which is still registered")
         for topic, partitions in before.topics.items():
             now = after.topics.get(topic)
             if now is None or now is partitions:
@@ -213,7 +213,7 @@ class ControlChecks:
         context = life.node._components.context
         self._verdicts.exercise("K7")
         if context.brokers or context.topics or context.leadership:
-            self._verdicts.fail("K7", f"{life.name} is not active and still knows the cluster")
+            self._verdicts.fail("K7", f"{life.name} is not active and still has the cluster state")
 
     def states_loaded(self, context: ControllerContext) -> None:
         """Check that the partition states of a new controller, read or copied as a standby, equal those of a full read.
@@ -237,7 +237,9 @@ class ControlChecks:
             leader = context.brokers.get(known.leader)
             for version in range(known.zk_version + 1, record.zk.zk_version + 1):
                 if leader is not None and record.isr_written_in.get(version, -1) < leader.broker_epoch:
-                    self._verdicts.fail("K13", f"{record}: {known} is known, nobody will tell of version {version}")
+                    self._verdicts.fail(
+                        "K13", f"{record}: {known} is known, no leader will notify of version {version}"
+                    )
 
     def looked(self, before: dict[int, int], changes: int, found: dict[int, LiveBroker]) -> None:
         """Check a controller's list of brokers: each as it was registered at some time since the read began

@@ -271,7 +271,7 @@ class FaultInjector(Operations):
     def _resume(self, machine: BrokerMachine | ControllerMachine) -> None:
         life = machine.life
         if life is not None and life.scheduler.paused:
-            self._cluster.note(machine.name, "goes on")
+            self._cluster.note(machine.name, "continues")
             life.scheduler.resume()
 
     def _failed_sync(self, fault: Fault) -> None:

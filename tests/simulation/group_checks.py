@@ -170,7 +170,7 @@ class GroupChecks:
         """Check that no client receives an offset older than one committed before its request."""
         for one in seen:
             if one.mark and one.mark not in places:
-                how = "is told" if one.by_fetch else "has acknowledged"
+                how = "receives" if one.by_fetch else "has acknowledged"
                 self._verdicts.fail("C14", f"{where}: a client {how} {one.mark}, which is not in the log")
                 return
         ended = sorted((one for one in seen if one.mark), key=lambda one: one.ended_us)
@@ -184,7 +184,7 @@ class GroupChecks:
             latest = max(places.get(one.mark, [-1]))
             if latest < floor:
                 self._verdicts.fail(
-                    "C14", f"{where}: a client is told {one.mark or 'nothing'} at {latest}, {floor} was known before"
+                    "C14", f"{where}: a client receives {one.mark or 'no offset'} at {latest}, {floor} was known before"
                 )
 
     def _coordinator_agrees(

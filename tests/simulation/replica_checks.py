@@ -155,7 +155,7 @@ class ReplicaChecks:
         self._verdicts.check(
             "R19",
             offset <= log.high_watermark and not wrong,
-            f"{record}: {life.name} lets go of {wrong} up to {offset}, committed is {log.high_watermark}",
+            f"{record}: {life.name} deletes {wrong} up to {offset}, committed is {log.high_watermark}",
         )
         record.asked_start = max(record.asked_start, offset)
 
@@ -181,7 +181,7 @@ class ReplicaChecks:
         self._verdicts.check(
             "R18",
             log.log_start_offset <= record.asked_start,
-            f"{record}: {life.name} starts at {log.log_start_offset}, somebody asked for {record.asked_start}",
+            f"{record}: {life.name} starts at {log.log_start_offset}, requested was {record.asked_start}",
         )
 
     def _starts_where_promised(self, life: "BrokerLife", record: PartitionRecord, log: ObservedLog) -> None:
@@ -340,7 +340,7 @@ class ReplicaChecks:
             # The deletion at the end of a known reassignment is allowed: only assigned replicas have data to lose.
             keeps = record.harmed and life.broker_id in record.assignment.target
             if keeps and record.topic_id not in self._cluster.checks.dead_topic_ids:
-                self._verdicts.fail("H26", f"{record}: {life.name} deletes the data of a topic nobody can read")
+                self._verdicts.fail("H26", f"{record}: {life.name} deletes the data of a topic with invalid nodes")
         if change.kind is not StateChangeKind.BECAME_LEADER:
             return
         assert change.topic_partition is not None and change.leader_epoch is not None

@@ -116,7 +116,9 @@ class ZooKeeperChecks:
         path = write.change.path
         if self._replaced is not None and self._replaced[0] != write.zxid:
             (zxid, writer), self._replaced = self._replaced, None
-            self._verdicts.check("K8", False, f"zxid {zxid}: {writer} deletes another's /controller and elects nobody")
+            self._verdicts.check(
+                "K8", False, f"zxid {zxid}: {writer} deletes another's /controller without an election"
+            )
         if path.startswith(_TOPICS):
             if path.endswith("/state"):
                 self._state_written(write)
@@ -212,7 +214,7 @@ class ZooKeeperChecks:
         if node.topic_id is None:
             # Written by Kafka's old tools; the controller first gives the topic an id.
             known_id = self._records.topic_ids.get(topic)
-            self._verdicts.check("R16", known_id is None, f"the topic id of {topic} is gone")
+            self._verdicts.check("R16", known_id is None, f"the topic id of {topic} was removed")
             return
         topic_id = node.topic_id
         known_id = self._records.topic_ids.setdefault(topic, topic_id)
@@ -334,7 +336,9 @@ class ZooKeeperChecks:
         life = self._lives.get(write.session_id)
         if new.leader not in (NO_LEADER, old.leader) and isinstance(life, ControllerLife) and life.node.is_active:
             known = life.node._components.context.brokers
-            self._verdicts.check("R5", new.leader in known, f"{record}: {new.leader} is elected, which is gone")
+            self._verdicts.check(
+                "R5", new.leader in known, f"{record}: {new.leader} is elected, which is not registered"
+            )
 
     def _elected(self, record: PartitionRecord, old: LeaderAndIsr, new: LeaderAndIsr) -> None:
         log = record.logs.get(new.leader)

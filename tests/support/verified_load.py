@@ -79,7 +79,7 @@ class VerifiedLoad:
             lost = [offset for offset in acknowledged if offset not in there]
             changed = [offset for offset, value in acknowledged.items() if offset in there and there[offset] != value]
             if lost:
-                found.append(f"partition {partition}: {len(lost)} acknowledged records are gone, first {min(lost)}")
+                found.append(f"partition {partition}: {len(lost)} acknowledged records are lost, first {min(lost)}")
             if changed:
                 found.append(f"partition {partition}: {len(changed)} offsets hold another record, first {min(changed)}")
             extra += len(there) - len(acknowledged)
@@ -92,7 +92,7 @@ class VerifiedLoad:
         # Every retry may have duplicated a batch; an idempotent load has at most one batch in doubt at its end.
         allowed = self._batch if self._idempotent else self.unknown_records
         if extra > allowed:
-            found.append(f"{extra} records nobody acknowledged, at most {allowed} can come from retries")
+            found.append(f"{extra} unacknowledged records, at most {allowed} can come from retries")
         return found
 
     def _run(self) -> None:

@@ -522,7 +522,7 @@ def test_s2_11_a_write_with_a_version_conflict_is_not_notified_and_the_next_writ
 def test_s2_11_a_refused_joiner_is_not_notified() -> None:
     cluster = make()
     cluster.decide(1, 1, (1, 2))
-    # Its registration is gone, which the leader has not been told.
+    # Its registration was deleted, but the leader was not notified.
     cluster[3].zookeeper.link.cut()
     cluster.server.expire(cluster[3].zookeeper.session_id)
     cluster.time.run_for(20_000)
@@ -554,7 +554,7 @@ def test_many_partitions_write_their_isr_together() -> None:
 def test_a_refused_joiner_that_stops_fetching_holds_the_high_watermark_for_the_lag_limit_only() -> None:
     cluster = make()
     cluster.decide(1, 1, (1, 2))
-    # Its registration is gone, which the leader has not been told: each attempt to join is refused.
+    # Its registration was deleted, but the leader was not notified: each attempt to join is refused.
     cluster[3].zookeeper.link.cut()
     cluster.server.expire(cluster[3].zookeeper.session_id)
     cluster.time.run_for(2_000)
