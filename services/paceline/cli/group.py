@@ -72,7 +72,7 @@ def _members(one: Any) -> list[dict[str, Any]]:
         "generation": one.generation,
         "assignor": one.protocol or None,
     }
-    nobody: dict[str, Any] = {
+    no_member: dict[str, Any] = {
         "member": None,
         "instance": None,
         "client_id": None,
@@ -92,7 +92,7 @@ def _members(one: Any) -> list[dict[str, Any]]:
         }
         for member in one.members
     ]
-    return rows or [shared | nobody]
+    return rows or [shared | no_member]
 
 
 @group.command()

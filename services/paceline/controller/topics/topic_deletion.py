@@ -192,7 +192,7 @@ class TopicDeletionManager:
         for _ in range(TREE_ATTEMPTS):
             if gone:
                 break
-            if (yield from self._is_made_anew(topic)):
+            if (yield from self._was_recreated(topic)):
                 raise UnexpectedResponseError(ZkCode.NODE_EXISTS, f"delete {topic}, which was re-created,")
             actual = yield from self._storage.tree(znodes.topic_path(topic))
             gone = yield from self._delete_leaves_first(actual)
@@ -201,7 +201,7 @@ class TopicDeletionManager:
         yield from self._storage.delete_fenced([znodes.topic_config_path(topic)])
         yield from self._storage.delete_fenced([znodes.delete_topic_path(topic)])
 
-    def _is_made_anew(self, topic: str) -> Flow[bool]:
+    def _was_recreated(self, topic: str) -> Flow[bool]:
         """Whether the topic was re-created, with its event still queued."""
         found = yield from self._storage.topic_nodes([topic])
         known_id = self._context.topic_ids.get(topic)
