@@ -1,14 +1,13 @@
-"""A leader's commit thread: one produce request after the other, each waiting for the ISR.
+"""A leader's commit thread: handles one produce request after another; each waits for the ISR.
 
 The thread took a request from its queue and held it until every ISR member had its last record, at most for
-KeepInSyncTime; who had not was dropped from the ISR, which was written, and the check began anew. Then replicas outside
-the ISR that had the record too came in, the high watermark moved to the record, and the client was answered.
+KeepInSyncTime. It then removed slower members from the ISR, wrote the ISR, and repeated the check. Then it added
+replicas outside the ISR that had the record, moved the high watermark to the record, and answered the client.
 
-Today nothing waits in a thread: the high watermark is a function of what followers have fetched
-(`replication/high_watermark.py`), requests wait in a purgatory, and a follower is dropped by a periodic check after
-``replica.lag.time.max.ms`` (`replication/isr.py`), so that one slow request no longer stands in the way of the next.
-A replica may come in only at the high watermark *and* at the start of the leader's epoch (KIP-320), and it counts for
-the high watermark before its admission is written.
+Today no thread waits: the high watermark is computed from the followers' fetches (`replication/high_watermark.py`),
+requests wait in a purgatory, and a periodic check removes a follower after ``replica.lag.time.max.ms``
+(`replication/isr.py`), so a slow request does not delay the next request. A replica may join only at the high watermark
+*and* at the start of the leader's epoch (KIP-320), and it counts for the high watermark before the ISR write.
 
 Source: docs/origins.md, rows S0-8 to S0-11.
 """
@@ -20,14 +19,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class IsrWritten:
-    """The new ISR goes to the partition's ISR node."""
+    """Write this ISR to the partition's ISR node."""
 
     isr: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A request is committed: the high watermark stands at its offset and its client is answered."""
+    """Answer the client of a committed request; the high watermark is at its offset."""
 
     request_id: int
     high_watermark: int
@@ -43,7 +42,7 @@ class _Produce:
 
 
 class CommitLoop:
-    """The thread's state for one partition; time is handed in."""
+    """The thread's state for one partition; the caller passes the time."""
 
     def __init__(
         self, leader: int, assigned_replicas: Sequence[int], isr: Sequence[int], keep_in_sync_time_ms: int
@@ -60,7 +59,7 @@ class CommitLoop:
 
     @property
     def isr(self) -> tuple[int, ...]:
-        """In-sync replicas, in the order in which they came in."""
+        """In-sync replicas, in the order in which they joined."""
         return self._isr
 
     @property
@@ -74,11 +73,11 @@ class CommitLoop:
         self.replicated(self._leader, last_offset)
 
     def replicated(self, replica: int, log_end_offset: int) -> None:
-        """A replica's log ends at this offset now."""
+        """Record the log end offset of a replica."""
         self._log_end_offsets[replica] = log_end_offset
 
     def run(self, now_ms: int) -> list[CommitEffect]:
-        """Do what can be done now and return it in order; call again when a replica or the time has moved on."""
+        """Return the effects that are possible now, in order; call again after progress of a replica or of the time."""
         effects: list[CommitEffect] = []
         while self._queue:
             request = self._queue[0]

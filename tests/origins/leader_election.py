@@ -1,9 +1,10 @@
 """Replicas that elect a leader among themselves: the first to create the ``leader`` node.
 
-Every assigned replica watched the node and stood for election when it disappeared: a herd per partition, and a leader
-that nobody could depose. Today one controller decides for all partitions, in the order of the assignment and without
-waiting; what is left of the rules below is who is eligible. A replica outside the ISR may lead only where unclean
-election is allowed; here it was always allowed once the whole ISR was dead, and committed records were lost.
+Every assigned replica watched the node and stood for election when the node was deleted: a herd of requests per
+partition, and no process could depose a leader. Today one controller elects for all partitions, in the order of the
+assignment and without a wait; only the rules of eligibility remain. A replica outside the ISR may lead only where
+unclean election is allowed; here that was always allowed when all ISR members were dead, and committed records were
+lost.
 
 Source: docs/origins.md, rows S0-6 and S0-7; Kafka before KAFKA-343, KafkaZooKeeper.scala.
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LeaderNode:
-    """Content of a partition's ``leader`` node, an ephemeral one: ``broker;epoch``."""
+    """Content of a partition's ephemeral ``leader`` node: ``broker;epoch``."""
 
     broker_id: int
     epoch: int
@@ -37,7 +38,7 @@ class LeaderNode:
 def may_lead(broker_id: int, assigned_replicas: Sequence[int], isr: Collection[int], alive: Collection[int]) -> bool:
     """Whether a live replica may stand for election.
 
-    With a live ISR member somewhere only ISR members may; with none, or with no ISR at all, any assigned replica may.
+    While an ISR member is alive, only ISR members may; otherwise, or without an ISR, any assigned replica may.
     """
     if broker_id not in assigned_replicas or broker_id not in alive:
         return False
@@ -49,9 +50,9 @@ def may_lead(broker_id: int, assigned_replicas: Sequence[int], isr: Collection[i
 def wait_before_standing_ms(
     broker_id: int, assigned_replicas: Sequence[int], alive: Collection[int], leader_election_wait_ms: int
 ) -> int:
-    """Milliseconds a candidate leaves to the preferred replica, the first assigned one, while that is alive.
+    """Return the milliseconds for which a candidate waits for the preferred (first assigned) replica, if that is alive.
 
-    The wait is spent in vain when the preferred replica is alive but not eligible; a controller knows and never waits.
+    The wait is useless when the preferred replica is alive but not eligible; a controller knows this and never waits.
     """
     preferred = assigned_replicas[0]
     if broker_id == preferred or preferred not in alive:
@@ -60,6 +61,6 @@ def wait_before_standing_ms(
 
 
 def should_give_up_leadership(leader: int, assigned_replicas: Sequence[int], isr: Collection[int]) -> bool:
-    """Whether the leader deletes its node in favour of the preferred replica (checkLoadBalancing, row S0-12)."""
+    """Whether the leader deletes its node in favor of the preferred replica (checkLoadBalancing, row S0-12)."""
     preferred = assigned_replicas[0]
     return leader != preferred and preferred in isr

@@ -1,9 +1,9 @@
 """A leader that moved its own partition to other replicas.
 
-The target stood in ``/brokers/partitions_reassigned``; an empty one meant that the topic was to be deleted. The leader
-started the new replicas, checked after commits whether all of them had the last record, closed the old ones, waited
-until they had left the ISR, and wrote down the result, in an order that survives a crash at every step. The controller
-does this now (docs/protocol/controller.md#reassignment-steps), and deletion has a marker of its own.
+The target was in ``/brokers/partitions_reassigned``; an empty target meant deletion of the topic. The leader started
+the new replicas, checked after commits whether all of them had the last record, closed the old replicas, waited until
+they had left the ISR, and wrote the result, in an order that survives a crash at every step. Today the controller does
+this (docs/protocol/controller.md#reassignment-steps), and a deletion has its own marker.
 
 Source: docs/origins.md, rows S0-13 to S0-15.
 """
@@ -20,7 +20,7 @@ from tests.origins.state_change_queue import Order, StateChange
 def orders_for_new_target(
     topic_partition: TopicPartition, assigned_replicas: Sequence[int], target: Sequence[int], leader_epoch: int
 ) -> list[tuple[int, StateChange]]:
-    """Return what a leader orders of which broker when a target appears: start what is new, or close everything."""
+    """Return the leader's orders to brokers for a new target: start the new replicas, or close all."""
     if not target:
         close = StateChange(Order.CLOSE_REPLICA, topic_partition, leader_epoch)
         return [(broker_id, close) for broker_id in assigned_replicas]
@@ -29,7 +29,7 @@ def orders_for_new_target(
 
 
 class Progress(Enum):
-    """Where a reassignment stands after a commit."""
+    """State of a reassignment after a commit."""
 
     WAIT = "wait"
     CLOSE_OLD = "close old replicas"
@@ -46,7 +46,7 @@ def check_reassigned_replicas(
     leader: int,
     close_was_sent: bool,
 ) -> Progress:
-    """Return what the leader does next: nothing is closed before every target replica has the committed record."""
+    """Return the leader's next step: it closes no replica before every target replica has the committed record."""
     if any(log_end_offsets.get(replica, 0) < committed_offset for replica in target):
         return Progress.WAIT
     others = [replica for replica in assigned_replicas if replica not in target and replica != leader]
@@ -59,17 +59,17 @@ def check_reassigned_replicas(
 
 @dataclass(frozen=True, slots=True)
 class PartitionNodes:
-    """The nodes of one partition as the design had them."""
+    """The nodes of one partition in this design."""
 
     assigned_replicas: tuple[int, ...]
     isr: tuple[int, ...]
     leader: int | None
     target: tuple[int, ...] | None
-    """Of a reassignment that is written down; None without one."""
+    """Target of the reassignment in ZooKeeper; None without a reassignment."""
 
 
 class CompletionStep(NamedTuple):
-    """One step of a completion: what is done, and the nodes after it."""
+    """A step of a completion: its name, and the nodes after it."""
 
     what: str
     nodes: PartitionNodes
@@ -78,9 +78,9 @@ class CompletionStep(NamedTuple):
 def completion_steps(nodes: PartitionNodes, stop: bool) -> list[CompletionStep]:
     """Return the steps that complete a reassignment, in order.
 
-    The ISR goes first: were the assignment written before it, a crash would leave an assignment of which nobody is in
-    sync, and the next election would have to choose blindly. The target goes after both, so whoever leads after a crash
-    in between finds it and does it all again.
+    The ISR is written first: if the assignment were written first, a crash could leave an assignment without an in-sync
+    replica, and the next election would have no safe choice. The target is deleted last, so that a leader elected after
+    a crash finds it and repeats all steps.
     """
     if nodes.target is None:
         return []

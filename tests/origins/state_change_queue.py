@@ -1,9 +1,9 @@
-"""A durable queue of orders for one broker: how a leader told followers to start and to close replicas.
+"""A durable queue of orders for one broker, by which a leader made followers start and close replicas.
 
-Each broker had a node with persistent sequential children, one per order. A broker that was away found its orders when
-it came back, which is why closing a replica needs no current epoch and survives a full queue, while starting one does
-neither. The queue is unbounded now and dies with the registration it serves: a broker that comes back is told
-everything anew, and what must outlive everybody, a deletion, is a node of its own (``/admin/delete_topics``).
+Each broker had a node with persistent sequential children, one per order. A broker found its orders after a restart.
+This is why closing a replica needs no current epoch and survives a full queue, while starting a replica needs the epoch
+and does not survive. Today's queue is unbounded and lives as long as the broker's registration: a broker that returns
+gets the complete state, and a deletion, which must survive all processes, has its own node (``/admin/delete_topics``).
 
 Source: docs/origins.md, rows S0-1 to S0-5 and S1-15; Kafka before KAFKA-343, ZkQueue.scala and
 StateChangeCommandHandler.scala.
@@ -21,18 +21,18 @@ from paceline.model.identifiers import TopicPartition
 LOG = logging.getLogger(__name__)
 
 DEFAULT_QUEUE_SIZE = 1_000
-"""Orders that may wait for one broker (``state.change.queue.size``)."""
+"""Maximum number of waiting orders of one broker (``state.change.queue.size``)."""
 
 ADMIN_EPOCH = -1
-"""Epoch of orders that come from an administrator instead of a leader; a start with it is always carried out."""
+"""Epoch of an administrator's orders; a start with this epoch is always executed."""
 
 
 class FollowerStateChangeQueueFullError(Exception):
-    """The queue holds nothing but closes of distinct partitions, so nothing can be dropped for a new order."""
+    """The queue has only close orders of distinct partitions, so no order can be dropped for a new order."""
 
 
 class IllegalStateChangeError(Exception):
-    """An order names an epoch that no leader has had yet."""
+    """The epoch of an order is newer than its partition's leader epoch."""
 
 
 class MalformedStateChangeError(ValueError):
@@ -40,7 +40,7 @@ class MalformedStateChangeError(ValueError):
 
 
 class Order(Enum):
-    """What a leader could ask of a broker."""
+    """Kind of an order."""
 
     START_REPLICA = "start-replica"
     CLOSE_REPLICA = "close-replica"
@@ -48,15 +48,15 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """One order."""
+    """An order."""
 
     order: Order
     topic_partition: TopicPartition
     epoch: int
-    """Of the leader that gave it, or `ADMIN_EPOCH`."""
+    """Epoch of the leader that created it, or `ADMIN_EPOCH`."""
 
     def encode(self) -> bytes:
-        """Return the data of the order's node; every value is a string, as it was then."""
+        """Return the data of the order's node; every value is a string, as in the original."""
         topic, partition = self.topic_partition
         fields = {"state": self.order.value, "topic": topic, "partition": str(partition), "epoch": str(self.epoch)}
         return json.dumps(fields).encode("utf-8")
@@ -77,7 +77,7 @@ class StateChange:
 
 
 class QueuedChange(NamedTuple):
-    """An order and the child that carries it; names of children ascend with the order of their creation."""
+    """An order and the name of its child node; names ascend in the order of creation."""
 
     name: str
     change: StateChange
@@ -100,10 +100,10 @@ class SequentialNodes(Protocol):
 
 
 def kept_when_full(queued: Sequence[QueuedChange]) -> list[QueuedChange]:
-    """Return what a full queue keeps: per partition the close with the highest epoch, no start at all, in order.
+    """Return the orders that a full queue keeps: per partition the close with the highest epoch, no start, in order.
 
-    A start can be given again by whoever leads; a close may be the last that was ever said about a deleted topic.
-    Between closes of one epoch, the later one stays: it is the same order, sent again.
+    A leader can repeat a start, but a close may be the last order about a deleted topic. Among closes of one epoch, the
+    latest stays: it is a repetition of the same order.
     """
     newest: dict[TopicPartition, QueuedChange] = {}
     for entry in queued:
@@ -116,7 +116,7 @@ def kept_when_full(queued: Sequence[QueuedChange]) -> list[QueuedChange]:
 
 
 class StateChangeQueue:
-    """The queue of one broker, from either end."""
+    """The queue of one broker, for sender and receiver."""
 
     def __init__(self, nodes: SequentialNodes, size: int = DEFAULT_QUEUE_SIZE) -> None:
         self._nodes = nodes
@@ -126,7 +126,7 @@ class StateChangeQueue:
         """Append an order and return the name of its child; a full queue is shrunk first.
 
         Raises:
-            FollowerStateChangeQueueFullError: it is full even so. Nothing was appended.
+            FollowerStateChangeQueueFullError: the queue has only closes of distinct partitions; nothing was appended.
         """
         if len(self._nodes.names()) >= self._size:
             self._shrink()
@@ -136,7 +136,7 @@ class StateChangeQueue:
         return self._nodes.append(change.encode())
 
     def pending(self) -> list[QueuedChange]:
-        """Return all orders, oldest first; children that are none are removed and reported."""
+        """Return all orders, oldest first; remove and report children that are not orders."""
         found = []
         for name in sorted(self._nodes.names(), key=_sequence_number):
             try:
@@ -169,26 +169,26 @@ def _sequence_number(name: str) -> int:
 
 
 class Outcome(Enum):
-    """What became of an order."""
+    """The result of an order."""
 
     STARTED = "started"
     CLOSED = "closed"
     IGNORED = "ignored"
-    """A start of a leader that leads no longer."""
+    """The order was a start by a former leader."""
 
 
 class ReplicaHandler(Protocol):
-    """The broker's side; both may be called again for what they have done already."""
+    """The broker's side; both methods may be called repeatedly for the same replica."""
 
     def start_replica(self, topic_partition: TopicPartition) -> None:
-        """Make sure that the replica exists."""
+        """Create the replica, if it does not exist."""
 
     def close_replica(self, topic_partition: TopicPartition) -> None:
-        """Make sure that the replica does not exist."""
+        """Delete the replica, if it exists."""
 
 
 class StateChangeReceiver:
-    """Works a broker's queue off: oldest first, and an order is removed only after it has been carried out."""
+    """Executes a broker's orders, oldest first; an order is removed only after its execution."""
 
     def __init__(
         self, queue: StateChangeQueue, leader_epoch: Callable[[TopicPartition], int | None], handler: ReplicaHandler
@@ -199,10 +199,10 @@ class StateChangeReceiver:
         self._handler = handler
 
     def handle_next(self) -> Outcome | None:
-        """Carry out the oldest order; None when there is none.
+        """Execute the oldest order and return its result; None without orders.
 
         Raises:
-            IllegalStateChangeError: a start is ahead of its partition's leader. The order stays where it is.
+            IllegalStateChangeError: the epoch of a start is above its partition's leader epoch; the order stays queued.
         """
         head = self._queue.head()
         if head is None:
@@ -212,7 +212,7 @@ class StateChangeReceiver:
         return outcome
 
     def handle_all(self) -> list[Outcome]:
-        """Carry out everything that waits."""
+        """Execute all orders."""
         outcomes = []
         while (outcome := self.handle_next()) is not None:
             outcomes.append(outcome)
@@ -220,7 +220,7 @@ class StateChangeReceiver:
 
     def _carry_out(self, change: StateChange) -> Outcome:
         if change.order is Order.CLOSE_REPLICA:
-            # Not guarded by the epoch: the topic may be deleted, and then there is no leader to compare with.
+            # Not fenced by the epoch: the topic may be deleted, and then it has no leader to compare with.
             self._handler.close_replica(change.topic_partition)
             return Outcome.CLOSED
         if change.epoch != ADMIN_EPOCH:
