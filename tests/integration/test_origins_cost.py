@@ -157,9 +157,7 @@ def test_s1_13_the_leader_driven_design_pays_seven_requests_and_two_events_for_e
         replica.zookeeper.reset()
     dead.close()
     ensemble.time.run_until(lambda: all(len(r.leads | r.follows) == PARTITIONS for r in replicas))
-    assert sorted(p for replica in replicas for p in replica.leads) == sorted(partitions), (
-        "each broker leads one partition"
-    )
+    assert sorted(p for replica in replicas for p in replica.leads) == sorted(partitions), "one leader each"
     # What the server holds now, and how often each node was written, is its own word.
     isrs = ensemble.ask(ensemble.tool, *(GetData(f"{partition}/ISR") for partition in partitions))
     assert {(node.data, node.stat.version if node.stat else None) for node in isrs} == {(b"2,3", 1)}
@@ -222,7 +220,7 @@ def test_s1_13_the_controller_pays_the_same_few_requests_for_all_partitions_toge
     ensemble.time.run_for(500)
     paths = [znodes.partition_state_path(TopicPartition("a", number)) for number in range(PARTITIONS)]
     for path, node in zip(paths, ensemble.ask(ensemble.tool, *(GetData(path) for path in paths)), strict=True):
-        assert node.stat is not None and node.stat.version == 1, "the state was written once"
+        assert node.stat is not None and node.stat.version == 1, "written once"
         state = znodes.decode_partition_state(path, node.data, 1).leader_and_isr
         assert (state.leader, state.isr) == (2, (2, 3))
     messages = Counter(broker_id for broker_id, _ in brokers.received[told_by:])

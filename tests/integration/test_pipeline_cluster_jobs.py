@@ -97,7 +97,7 @@ def test_replicas_that_differ_are_found_and_named(spark: Any, cluster: LocalClus
     log = bytearray(segment.read_bytes())
     at = log.index(b"value 1", 61)
     log[at] ^= 1
-    # A change that the checksum does not show: other bytes written as a valid batch.
+    # A change that the checksum does not show: somebody wrote other bytes as a valid batch.
     size = struct.unpack_from(">i", log, 8)[0] + 12
     assert at < size
     struct.pack_into(">I", log, 17, google_crc32c.value(bytes(log[21:size])))

@@ -152,7 +152,7 @@ def test_a_write_whose_reply_was_lost_is_recognised_and_not_repeated() -> None:
     link.lose_next_reply(lambda r: isinstance(r, Multi) and any(isinstance(o, SetData) for o in r.operations))
     cluster.kill_broker(1)
     cluster.time.run_for(2_000)
-    assert states(cluster) == {"2/1 isr [2] ce 1 v1"}, "the leader epoch rises by one"
+    assert states(cluster) == {"2/1 isr [2] ce 1 v1"}, "one epoch, not two"
     assert any(text.startswith("LAI a-0 2/1") for text in cluster.told()[2])
 
 

@@ -56,7 +56,7 @@ def test_a_refused_directory_is_named_with_any_characters(
     (odd / "thesis.tex").touch()
     for arguments in (["--clean"], []):
         assert main([*arguments, "--directory", str(odd)]) == 1
-        assert "[bold]/[/it] holds files" in capsys.readouterr().out.replace("\n", "")
+        assert "[bold]/[/it] has files" in capsys.readouterr().out.replace("\n", "")
     (tmp_path / "file").touch()
     assert main(["--directory", "file/below"]) == 1
     assert "file/below" in capsys.readouterr().out.replace("\n", "")

@@ -253,7 +253,7 @@ def test_a_batch_above_the_limits_is_refused() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_small_batch_with_too_many_records_is_refused(codec: Codec) -> None:
     raw = encode_batch((NewRecord(1, None, None) for _ in range(MAX_BATCH_RECORDS + 1)), codec=codec)
-    with pytest.raises(MessageTooLargeError, match=f"at most {MAX_BATCH_RECORDS}"):
+    with pytest.raises(MessageTooLargeError, match=f"the limit is {MAX_BATCH_RECORDS}"):
         prepare_client_batch(raw, LogConfig(max_message_bytes=len(raw)), NOW_MS)
 
 

@@ -81,7 +81,7 @@ def test_s1_12_each_span_of_a_leader_change_is_measured_by_itself(
     spans = {after: marks[after] - marks[before] for before, after in itertools.pairwise(names)}
     assert sum(spans.values()) == pytest.approx(marks["record committed"] - marks["killed"])
     assert SESSION_TIMEOUT_MS - 2_000 <= spans["registration gone"] <= SESSION_TIMEOUT_MS + TICK_MS
-    assert spans["event begun"] == pytest.approx(REQUEST_MS / 2), "a watch event takes half a round trip"
+    assert spans["event begun"] == pytest.approx(REQUEST_MS / 2), "the watch travels one way"
     # Registrations are read, children and then data; then the election is one conditional write.
     assert spans["leader written"] <= 4 * REQUEST_MS
     assert spans["leader told"] <= REQUEST_MS
@@ -168,7 +168,7 @@ def test_s1_14_ten_thousand_elections_at_2_ms_a_request(record_property: Callabl
     one_by_one_ms, _ = Ensemble().elect(per_multi=None, in_flight=1)
     assert sequential_requests == pipelined_requests == PARTITIONS
     assert 20_000 <= sequential_ms <= 21_000, "the draft's estimate: 10 000 x 2 ms"
-    assert 2_000 <= pipelined_ms <= 2_500, "ten writes are in flight"
+    assert 2_000 <= pipelined_ms <= 2_500, "ten in flight"
     assert batched_requests <= 20
     assert batched_ms < pipelined_ms / 10 and one_by_one_ms < pipelined_ms / 5
     for name, figure in (("sequential", sequential_ms), ("pipelined", pipelined_ms), ("batched", batched_ms)):

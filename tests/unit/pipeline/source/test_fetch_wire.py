@@ -48,8 +48,8 @@ def test_garbage_is_refused_or_read_within_its_bounds(garbage: bytes) -> None:
     assert all(0 <= part.begin <= part.stop <= len(garbage) for part in answer.partitions)
 
 
-def test_a_cut_answer_is_refused() -> None:
+def test_an_incomplete_response_is_refused() -> None:
     response = log_service_pb2.FetchResponse()
     response.partitions.add(topic="t", batches=b"x" * 100)
-    with pytest.raises(InvalidRequestError, match="cut"):
+    with pytest.raises(InvalidRequestError, match="is incomplete"):
         parse_fetch_answer(response.SerializeToString()[:-1])

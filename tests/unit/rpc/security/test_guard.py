@@ -120,7 +120,7 @@ def test_replica_id_of_bytes_is_the_one_that_the_parser_will_take() -> None:
     second = replication_pb.FetchRequest(replica_id=2).SerializeToString()
     one.check(FETCH, caller, first, context)
     assert replication_pb.FetchRequest.FromString(first + second).replica_id == 2
-    with pytest.raises(ClusterAuthorizationError, match="of broker 2"):
+    with pytest.raises(ClusterAuthorizationError, match="from broker 2"):
         one.check(FETCH, caller, first + second, context)
     with pytest.raises(InvalidRequestError):
         one.check(FETCH, caller, b"\xff", context)
