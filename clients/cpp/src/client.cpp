@@ -4,11 +4,13 @@
 
 #include "cluster.hpp"
 #include "paceline/v1/admin_service.grpc.pb.h"
+#include "text.hpp"
 
 namespace paceline {
 
 namespace {
 
+using detail::check_utf8;
 using detail::Context;
 using detail::make_failure;
 using detail::milliseconds;
@@ -58,6 +60,11 @@ Consumer Client::make_consumer(ConsumerConfig config) const { return Consumer(cl
 GroupConsumer Client::make_group_consumer(GroupConfig config) const { return GroupConsumer(cluster_, std::move(config)); }
 
 std::string Client::create_topic(const NewTopic& topic, const CallOptions& options) {
+  check_utf8("NewTopic::name", topic.name);
+  for (const auto& [key, value] : topic.configs) {
+    check_utf8("a key of NewTopic::configs", key);
+    check_utf8("NewTopic::configs of " + key, value);
+  }
   const auto operation = "creating topic " + topic.name;
   v1::CreateTopicsRequest request;
   auto& wanted = *request.add_topics();
@@ -76,6 +83,7 @@ std::string Client::create_topic(const NewTopic& topic, const CallOptions& optio
 }
 
 void Client::delete_topic(const std::string& name, const CallOptions& options) {
+  check_utf8("the topic", name);
   const auto operation = "deleting topic " + name;
   v1::DeleteTopicsRequest request;
   request.add_topics(name);

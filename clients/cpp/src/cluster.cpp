@@ -8,6 +8,7 @@
 #include <grpcpp/support/channel_arguments.h>
 
 #include "credentials.hpp"
+#include "text.hpp"
 
 namespace paceline::detail {
 
@@ -134,6 +135,7 @@ v1::TopicDescription Cluster::describe_topic_at(const Context& context, const st
   invoke(context, operation, [&](grpc::ClientContext* call) { return stub->DescribeTopics(call, request, &response); });
   if (response.topics_size() != 1)
     throw Error(make_failure(operation, v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer has not one topic"));
+  check_utf8("the topic", topic);
   if (response.topics(0).has_error()) throw Error(topic_failure(operation, response.topics(0).error()));
   return response.topics(0);
 }

@@ -49,8 +49,10 @@ detail::Failure without_answer(std::string operation, const grpc::Status& status
   }
   auto failure = detail::make_failure(std::move(operation), code, status.error_message());
   failure.retriable = failure.refresh = retriable;
-  // A connection that was never made carried no request.
-  failure.definite = status.error_code() == grpc::UNAVAILABLE && contains(status.error_message(), "failed to connect");
+  // A connection that was never made carried no request, and a server does not read a request over its limit.
+  failure.definite =
+      (status.error_code() == grpc::UNAVAILABLE && contains(status.error_message(), "failed to connect")) ||
+      (code == v1::ERROR_CODE_MESSAGE_TOO_LARGE && contains(status.error_message(), "server: received message larger than max"));
   return failure;
 }
 

@@ -8,6 +8,8 @@
 #include <utility>
 
 namespace paceline::detail {
+#include "text.hpp"
+
 
 struct Fetcher::FetchCall {
   struct Asked {
@@ -82,6 +84,7 @@ void Fetcher::assign_topic(const std::string& topic, OffsetSpec start, const Cal
 
 void Fetcher::unassign(const std::string& topic, std::int32_t partition) {
   positions_.erase({topic, partition});
+  check_utf8("the topic", topic);
   std::erase_if(buffered_, [&](const auto& record) { return record.topic == topic && record.partition == partition; });
 }
 

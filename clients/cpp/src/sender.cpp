@@ -6,6 +6,7 @@
 #include <string>
 
 #include "paceline/partitioner.hpp"
+#include "text.hpp"
 
 namespace paceline::detail {
 
@@ -73,6 +74,9 @@ std::future<RecordPlace> Sender::send(Record record, const CallOptions& options)
   const Context context(options);
   if (record.partition && *record.partition < 0) throw std::invalid_argument("Record::partition is negative");
   const auto partition = record.partition ? *record.partition : choose_partition(record, context);
+  // One such record would fail all records of its batch.
+  check_utf8("Record::topic", record.topic);
+  for (const auto& header : record.headers) check_utf8("the key of a header", header.key);
   const auto topic = record.topic;
   PendingRecord pending;
   pending.size = size_of(record);

@@ -7,6 +7,7 @@
 
 #include "fake_broker.hpp"
 #include "paceline/paceline.hpp"
+#include "text.hpp"
 
 using namespace paceline;
 using namespace std::chrono_literals;
@@ -199,6 +200,24 @@ TEST_CASE("a truncated partition is told even when another one has records") {
     CHECK(error.divergent_offset == 4);
   }
   CHECK(consumer.position("rides", 0) == 4);
+}
+
+TEST_CASE("text that is not UTF-8 is refused before it is sent") {
+  const Client client({.bootstrap = {"127.0.0.1:1"}});
+  auto producer = client.make_producer();
+  CHECK_THROWS_WITH_AS(producer.send({.topic = "rides\xff", .partition = 0}), doctest::Contains("topic is not UTF-8"),
+                       std::invalid_argument);
+  CHECK_THROWS_WITH_AS(producer.send({.topic = "rides", .partition = 0, .headers = {{"ok", ""}, {"\xc0\xaf", ""}}}),
+                       doctest::Contains("header is not UTF-8"), std::invalid_argument);
+  CHECK(producer.close(0ms));
+  auto consumer = client.make_consumer();
+  CHECK_THROWS_AS(consumer.assign("rides\xff", 0), std::invalid_argument);
+  CHECK_THROWS_AS(client.make_group_consumer({.group_id = "\xff"}), std::invalid_argument);
+  for (const auto* good : {"", "a", "\xc2\x80", "\xe2\x82\xac", "\xed\x9f\xbf", "\xf0\x9f\x9a\x95", "\xf4\x8f\xbf\xbf"})
+    CHECK(detail::is_utf8(good));
+  for (const auto* bad : {"\x80", "\xc2", "\xc1\xbf", "\xe2\x82", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf",
+                          "\xf4\x90\x80\x80", "\xf8\x88\x80\x80\x80", "\xff"})
+    CHECK_FALSE(detail::is_utf8(bad));
 }
 
 TEST_CASE("a stop ends a poll at once and a new assignment discards what was read before") {

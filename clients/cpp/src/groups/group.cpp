@@ -4,6 +4,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "text.hpp"
+
 namespace paceline::detail {
 
 namespace {
@@ -23,6 +25,9 @@ GroupConfig checked(GroupConfig config) {
   };
   constexpr milliseconds longest{std::numeric_limits<std::int32_t>::max()};
   check(!config.group_id.empty(), "group_id is empty");
+  check_utf8("GroupConfig::group_id", config.group_id);
+  check_utf8("GroupConfig::instance_id", config.instance_id);
+  check_utf8("GroupConfig::client_id", config.client_id);
   check(config.heartbeat_interval > milliseconds(0) && config.heartbeat_interval < config.session_timeout,
         "heartbeat_interval must be positive and below session_timeout");
   check(config.session_timeout <= longest, "session_timeout is too long");
@@ -189,6 +194,8 @@ void Group::commit(const Context& context, const Offsets& offsets) {
     offset.set_partition(at.partition);
     offset.set_offset(committed.offset);
     offset.set_metadata(committed.metadata);
+    check_utf8("the topic", at.topic);
+    check_utf8("CommittedOffset::metadata", committed.metadata);
     if (committed.leader_epoch) offset.set_leader_epoch(*committed.leader_epoch);
   }
   const auto generation = with_member([&](Member& member) {
@@ -220,7 +227,10 @@ Offsets Group::fetch_committed(const Context& context, const std::vector<TopicPa
   if (partitions.empty()) return {};
   v1::FetchOffsetsRequest request;
   request.set_group_id(config_.group_id);
-  for (const auto& at : partitions) add(*request.mutable_partitions(), at);
+  for (const auto& at : partitions) {
+    check_utf8("the topic", at.topic);
+    add(*request.mutable_partitions(), at);
+  }
   v1::FetchOffsetsResponse response;
   retry(context, cluster_->request_timeout(), [&](const Context& attempt) {
     coordinator_.call(attempt, "reading committed offsets of group " + config_.group_id,

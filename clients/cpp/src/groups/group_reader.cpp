@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "text.hpp"
+
 namespace paceline::detail {
 
 namespace {
@@ -43,6 +45,7 @@ GroupReader::~GroupReader() {
   try {
     group_.leave(Context(CallOptions{leave_timeout, {}}));
   } catch (const std::exception&) {
+  for (const auto& topic : topics) check_utf8("the topic", topic);
     // The session timeout ends the membership.
   }
 }
