@@ -1,5 +1,6 @@
 """Clients over TLS, with drivers that take the certificate files in `open`."""
 
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from paceline.security.certificates import CA_CERTIFICATE, CertificateAuthority
 from tests.conformance.answers import packed
 from tests.conformance.clusters import fresh_topic, wait_until
 from tests.conformance.driver import Driver, ToolchainMissingError, known_drivers
+from tests.integration.tcp_proxy import TcpProxy
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 VALUES = [packed(b"%d" % number) for number in range(20)]
@@ -88,6 +90,27 @@ def test_records_and_groups_go_through_a_secure_cluster(driver: Driver, secure: 
     committed = ask("group_committed", member="m", partitions={topic: [0]})["offsets"]
     assert [one["offset"] for one in committed] == ["20"]
     ask("close")
+
+
+def test_a_client_that_was_started_before_its_cluster_connects_later(driver: Driver, secure: LocalCluster) -> None:
+    host, port = secure.bootstrap.split(",")[0].rsplit(":", 1)
+    tls = secure.client_tls
+    assert tls is not None
+    files = {"ca_file": str(tls.ca), "certificate_file": str(tls.certificate), "key_file": str(tls.key)}
+    create = {"command": "create_topic", "topic": fresh_topic(), "partitions": 1, "replication_factor": 1}
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # Without listen(), connections are refused.
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        _ok(driver.ask({"command": "open", "bootstrap": [address], "tls": files}, 60.0))
+        refused = driver.ask(create | {"timeout_ms": 1_500}, 30.0)
+        assert refused["error"]["code"] in ("BROKER_NOT_AVAILABLE", "REQUEST_TIMED_OUT"), refused
+        listener.listen()
+        proxy = TcpProxy(host, int(port), listener)
+        try:
+            _ok(driver.ask(create | {"timeout_ms": 20_000}, 60.0))
+        finally:
+            proxy.close()
+            driver.ask({"command": "close"}, 60.0)
 
 
 @pytest.mark.parametrize("fault", ["no TLS", "no certificate", "another authority"])

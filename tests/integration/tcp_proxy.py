@@ -18,9 +18,10 @@ class _Pair:
 class TcpProxy:
     """Forwards connections to one address; any thread may call its methods, which take effect at once."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, listener: socket.socket | None = None) -> None:
+        """Listen on a free port of 127.0.0.1, or accept the connections of ``listener``."""
         self._target = (host, port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = listener or socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.RLock()
         self._pairs: list[_Pair] = []

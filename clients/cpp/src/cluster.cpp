@@ -15,7 +15,6 @@ namespace paceline::detail {
 namespace {
 
 constexpr milliseconds ask_timeout{2'000};
-constexpr auto metadata_age = std::chrono::minutes(5);
 constexpr int largest_message = 64 * 1024 * 1024;
 
 ClientConfig checked(ClientConfig config) {
@@ -54,7 +53,16 @@ grpc::ChannelArguments channel_arguments() {
 
 }  // namespace
 
-Cluster::Cluster(ClientConfig config) : config_(checked(std::move(config))), credentials_(make_credentials(config_.tls)) {}
+Cluster::Cluster(ClientConfig config, milliseconds metadata_age)
+    : config_(checked(std::move(config))), metadata_age_(metadata_age), credentials_(make_credentials(config_.tls)) {
+  waiter_ = std::jthread([this] {
+    void* tag = nullptr;
+    bool is_ok = false;
+    while (no_events_.Next(&tag, &is_ok)) continue;
+  });
+}
+
+Cluster::~Cluster() { no_events_.Shutdown(); }
 
 std::shared_ptr<grpc::Channel> Cluster::channel(const std::string& address) {
   const std::lock_guard lock(mutex_);
@@ -127,6 +135,7 @@ v1::TopicDescription Cluster::describe_topic(const Context& context, const std::
 
 v1::TopicDescription Cluster::describe_topic_at(const Context& context, const std::string& address,
                                                 const std::string& topic) {
+  check_utf8("the topic", topic);
   const std::string operation = "describing topic " + topic;
   v1::DescribeTopicsRequest request;
   request.add_topics(topic);
@@ -135,7 +144,6 @@ v1::TopicDescription Cluster::describe_topic_at(const Context& context, const st
   invoke(context, operation, [&](grpc::ClientContext* call) { return stub->DescribeTopics(call, request, &response); });
   if (response.topics_size() != 1)
     throw Error(make_failure(operation, v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer has not one topic"));
-  check_utf8("the topic", topic);
   if (response.topics(0).has_error()) throw Error(topic_failure(operation, response.topics(0).error()));
   return response.topics(0);
 }
@@ -198,12 +206,24 @@ void Cluster::refresh(const Context& context, const std::string& topic) {
 }
 
 std::int32_t Cluster::partition_count(const Context& context, const std::string& topic) {
+  bool is_old = false;
   const auto known = [&]() -> std::int32_t {
     const std::lock_guard lock(mutex_);
     const auto found = topics_.find(topic);
-    return found == topics_.end() || Clock::now() - found->second.learned > metadata_age ? 0 : found->second.count;
+    if (found == topics_.end()) return 0;
+    is_old = Clock::now() - found->second.learned > metadata_age_;
+    if (is_old) found->second.learned = Clock::now();  // One caller asks; the others use the known number meanwhile.
+    return found->second.count;
   };
   auto count = known();
+  if (count > 0 && is_old) {
+    try {
+      refresh(context.within(ask_timeout), topic);
+      count = known();
+    } catch (const Error&) {
+      // The known number is used while the cluster cannot be reached.
+    }
+  }
   if (count == 0) {
     retry(context, request_timeout(), [&](const Context& attempt) {
       refresh(attempt, topic);

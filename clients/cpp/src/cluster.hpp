@@ -8,9 +8,11 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <grpcpp/channel.h>
+#include <grpcpp/completion_queue.h>
 #include <grpcpp/security/credentials.h>
 
 #include "context.hpp"
@@ -31,7 +33,8 @@ struct Route {
 /// Safe for concurrent use. Calls run without the mutex.
 class Cluster {
 public:
-  explicit Cluster(ClientConfig config);
+  explicit Cluster(ClientConfig config, milliseconds metadata_age = std::chrono::minutes(5));
+  ~Cluster();
 
   milliseconds request_timeout() const { return config_.request_timeout; }
   std::shared_ptr<grpc::Channel> channel(const std::string& address);
@@ -46,7 +49,7 @@ public:
   /// Learns the leaders of a topic. Throws Error.
   void refresh(const Context& context, const std::string& topic);
 
-  /// Returns the number of partitions of a topic; asks when it is not known, or was learned five minutes ago.
+  /// Returns the number of partitions of a topic; asks when it is not known, or was learned `metadata_age` ago.
   std::int32_t partition_count(const Context& context, const std::string& topic);
   /// Returns the route from memory alone.
   std::optional<Route> known_route(const std::string& topic, std::int32_t partition) const;
@@ -86,9 +89,15 @@ private:
 
   mutable std::mutex mutex_;
   std::map<std::string, std::shared_ptr<grpc::Channel>> channels_;
+  const milliseconds metadata_age_;
   std::map<std::int32_t, std::string> brokers_;
   std::map<std::string, Topic> topics_;
   std::string controller_;
 };
 
 }  // namespace paceline::detail
+
+  /// Never has an event. gRPC 1.51 works on a connection that it makes again only while a thread waits for an event; a call
+  /// fails at once meanwhile, so that with TLS the handshake would never end.
+  grpc::CompletionQueue no_events_;
+  std::jthread waiter_;

@@ -81,7 +81,7 @@ public:
     std::mutex mutex;
     std::condition_variable_any never;
     std::unique_lock lock(mutex);
-    const auto until = std::min(deadline_, Clock::now() + pause);
+    const auto until = std::min(deadline_, Clock::now() + std::min(pause, longest_timeout));
     never.wait_until(lock, stop_, until, [] { return false; });
     return !stopped() && !expired();
   }

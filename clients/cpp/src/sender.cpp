@@ -45,6 +45,7 @@ ProducerConfig checked(ProducerConfig config) {
       config.linger < milliseconds(0))
     throw std::invalid_argument("ProducerConfig: max_pending, batch_bytes and delivery_timeout must be positive, linger not negative");
   config.delivery_timeout = std::min(config.delivery_timeout, longest_timeout);
+  config.linger = std::min(config.linger, longest_timeout);
   return config;
 }
 
@@ -73,10 +74,10 @@ Sender::~Sender() { close(config_.delivery_timeout); }
 std::future<RecordPlace> Sender::send(Record record, const CallOptions& options) {
   const Context context(options);
   if (record.partition && *record.partition < 0) throw std::invalid_argument("Record::partition is negative");
-  const auto partition = record.partition ? *record.partition : choose_partition(record, context);
   // One such record would fail all records of its batch.
   check_utf8("Record::topic", record.topic);
   for (const auto& header : record.headers) check_utf8("the key of a header", header.key);
+  const auto partition = record.partition ? *record.partition : choose_partition(record, context);
   const auto topic = record.topic;
   PendingRecord pending;
   pending.size = size_of(record);
@@ -141,6 +142,7 @@ bool Sender::close(milliseconds timeout) {
     is_closed_ = true;
   }
   const bool is_flushed = flush(timeout);
+  const std::lock_guard ending(ending_);
   sender_thread_.request_stop();
   lookup_thread_.request_stop();
   if (sender_thread_.joinable()) sender_thread_.join();

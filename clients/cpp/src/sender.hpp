@@ -75,6 +75,8 @@ private:
   std::size_t pending_ = 0;
   bool has_work_ = false;
   bool is_closed_ = false;
+  /// Held by the thread that ends the other two: two threads cannot join one.
+  std::mutex ending_;
 
   std::jthread lookup_thread_;
   std::jthread sender_thread_;

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <thread>
 
+#include "cluster.hpp"
 #include "fake_broker.hpp"
 #include "paceline/paceline.hpp"
 #include "text.hpp"
@@ -200,6 +201,33 @@ TEST_CASE("a truncated partition is told even when another one has records") {
     CHECK(error.divergent_offset == 4);
   }
   CHECK(consumer.position("rides", 0) == 4);
+}
+
+TEST_CASE("an old number of partitions is used while no broker can be reached") {
+  auto broker = std::make_unique<FakeBroker>(3);
+  detail::Cluster cluster(config_of(*broker), 1ms);
+  const auto count = [&] { return cluster.partition_count(detail::Context(CallOptions{.timeout = 10s}), "rides"); };
+  CHECK(count() == 3);
+  {
+    const std::lock_guard lock(broker->mutex);
+    broker->logs.resize(4);
+  }
+  std::this_thread::sleep_for(5ms);
+  CHECK(count() == 4);
+  broker.reset();
+  CHECK(count() == 4);
+}
+
+TEST_CASE("two threads may close a producer") {
+  FakeBroker broker(1);
+  Client client(config_of(broker));
+  for (int i = 0; i < 20; ++i) {
+    auto producer = client.make_producer();
+    auto place = producer.send({.topic = "rides", .partition = 0});
+    std::jthread other([&] { producer.close(30s); });
+    CHECK(producer.close(30s));
+    CHECK(place.get().offset == i);
+  }
 }
 
 TEST_CASE("text that is not UTF-8 is refused before it is sent") {

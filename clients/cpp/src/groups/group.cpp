@@ -37,6 +37,8 @@ GroupConfig checked(GroupConfig config) {
   check(!config.assignors.empty(), "a group needs an assignor");
   check(std::set(config.assignors.begin(), config.assignors.end()).size() == config.assignors.size(),
         "an assignor is named twice");
+  config.metadata_max_age = std::min(config.metadata_max_age, longest_timeout);
+  if (config.auto_commit) config.auto_commit = std::min(*config.auto_commit, longest_timeout);
   return config;
 }
 
@@ -192,10 +194,10 @@ void Group::commit(const Context& context, const Offsets& offsets) {
     auto& offset = *request.add_offsets();
     offset.set_topic(at.topic);
     offset.set_partition(at.partition);
-    offset.set_offset(committed.offset);
-    offset.set_metadata(committed.metadata);
     check_utf8("the topic", at.topic);
     check_utf8("CommittedOffset::metadata", committed.metadata);
+    offset.set_offset(committed.offset);
+    offset.set_metadata(committed.metadata);
     if (committed.leader_epoch) offset.set_leader_epoch(*committed.leader_epoch);
   }
   const auto generation = with_member([&](Member& member) {
