@@ -192,8 +192,8 @@ void Cluster::refresh(const Context& context, const std::string& topic) {
   Topic state{description.topic_id(), description.partitions_size(), {}, Clock::now()};
   for (const auto& partition : description.partitions()) {
     const auto broker = brokers_.find(partition.leader());
-    if (partition.has_leader() && broker != brokers_.end())
-      state.leaders[partition.partition()] = {broker->second, partition.leader_epoch()};
+    const bool has_leader = partition.has_leader() && broker != brokers_.end();
+    state.leaders[partition.partition()] = {has_leader ? broker->second : std::string(), partition.leader_epoch()};
   }
   if (const auto before = topics_.find(topic); before != topics_.end() && before->second.id == state.id) {
     // A broker that is behind names an earlier leader.
@@ -240,7 +240,7 @@ std::optional<Route> Cluster::known_route(const std::string& topic, std::int32_t
   const auto found = topics_.find(topic);
   if (found == topics_.end()) return std::nullopt;
   const auto leader = found->second.leaders.find(partition);
-  if (leader == found->second.leaders.end()) return std::nullopt;
+  if (leader == found->second.leaders.end() || leader->second.address.empty()) return std::nullopt;
   return Route{leader->second.address, leader->second.epoch, found->second.id};
 }
 
@@ -262,21 +262,21 @@ Route Cluster::route(const Context& context, const std::string& topic, std::int3
 }
 
 bool Cluster::learn(const Failure& failure, const std::string& topic, std::int32_t partition) {
-  if (!failure.refresh) return false;
+  // A leader that knows only earlier epochs than this client may lead another topic with this name.
+  if (!failure.refresh && failure.code != v1::ERROR_CODE_UNKNOWN_LEADER_EPOCH) return false;
   const std::lock_guard lock(mutex_);
   const auto found = topics_.find(topic);
   if (found == topics_.end()) return false;
   auto& [id, count, leaders, learned] = found->second;
   const auto known = leaders.find(partition);
-  const bool was_known = known != leaders.end();
-  const auto known_epoch = was_known ? known->second.epoch : 0;
-  if (was_known) leaders.erase(known);
+  // The epoch stays: a broker that is behind must not bring back an earlier leader.
+  if (known != leaders.end()) known->second.address.clear();
   if (!failure.leader) return false;
   const auto& hint = *failure.leader;
   const auto address = join_address(hint.host(), hint.port());
   const bool is_same_topic = hint.topic_id().empty() || hint.topic_id() == id;
   // A hint with an older epoch comes from a broker that is behind.
-  if (address.empty() || !is_same_topic || (was_known && hint.leader_epoch() < known_epoch)) return false;
+  if (address.empty() || !is_same_topic || (known != leaders.end() && hint.leader_epoch() < known->second.epoch)) return false;
   leaders[partition] = {address, hint.leader_epoch()};
   return true;
 }

@@ -72,6 +72,7 @@ private:
     std::string address;
     std::int32_t epoch = 0;
   };
+    /// Empty while the partition has no leader, or the leader that was known has failed.
   struct Topic {
     std::string id;
     std::int32_t count = 0;
@@ -88,8 +89,8 @@ private:
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
 
   mutable std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<grpc::Channel>> channels_;
   const milliseconds metadata_age_;
+  std::map<std::string, std::shared_ptr<grpc::Channel>> channels_;
   std::map<std::int32_t, std::string> brokers_;
   std::map<std::string, Topic> topics_;
   std::string controller_;

@@ -203,6 +203,15 @@ TEST_CASE("a truncated partition is told even when another one has records") {
   CHECK(consumer.position("rides", 0) == 4);
 }
 
+TEST_CASE("an offset of a topic that was created again is found although its leader epoch is lower") {
+  FakeBroker broker(1);
+  broker.leader_epoch = 7;
+  Client client(config_of(broker));
+  CHECK(client.list_offset("rides", 0, OffsetSpec::latest()) == 0);
+  broker.create_again({std::vector<v1::Record>(5)}, 1);
+  CHECK(client.list_offset("rides", 0, OffsetSpec::latest(), {.timeout = 10s}) == 5);
+}
+
 TEST_CASE("an old number of partitions is used while no broker can be reached") {
   auto broker = std::make_unique<FakeBroker>(3);
   detail::Cluster cluster(config_of(*broker), 1ms);
