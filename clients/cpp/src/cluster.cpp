@@ -286,28 +286,34 @@ std::string Cluster::controller() const {
   return controller_;
 }
 
+v1::ListOffsetsPartition Cluster::offset_query(const std::string& topic, std::int32_t partition, OffsetSpec at,
+                                               std::int32_t leader_epoch) {
+  v1::ListOffsetsPartition wanted;
+  wanted.set_topic(topic);
+  wanted.set_partition(partition);
+  wanted.set_current_leader_epoch(leader_epoch);
+  switch (at.kind()) {
+    case OffsetSpec::Kind::earliest:
+      wanted.set_spec(v1::OFFSET_SPEC_EARLIEST);
+      break;
+    case OffsetSpec::Kind::latest:
+      wanted.set_spec(v1::OFFSET_SPEC_LATEST);
+      break;
+    case OffsetSpec::Kind::timestamp:
+      wanted.set_spec(v1::OFFSET_SPEC_TIMESTAMP);
+      wanted.set_timestamp_ms(at.time().time_since_epoch().count());
+      break;
+  }
+  return wanted;
+}
+
 std::optional<std::int64_t> Cluster::list_offset(const Context& context, const std::string& topic,
                                                  std::int32_t partition, OffsetSpec at) {
   const auto operation = "listing an offset of " + topic + "/" + std::to_string(partition);
   return retry(context, request_timeout(), [&](const Context& attempt) -> std::optional<std::int64_t> {
     const auto leader = route(attempt, topic, partition);
     v1::ListOffsetsRequest request;
-    auto& wanted = *request.add_partitions();
-    wanted.set_topic(topic);
-    wanted.set_partition(partition);
-    wanted.set_current_leader_epoch(leader.leader_epoch);
-    switch (at.kind()) {
-      case OffsetSpec::Kind::earliest:
-        wanted.set_spec(v1::OFFSET_SPEC_EARLIEST);
-        break;
-      case OffsetSpec::Kind::latest:
-        wanted.set_spec(v1::OFFSET_SPEC_LATEST);
-        break;
-      case OffsetSpec::Kind::timestamp:
-        wanted.set_spec(v1::OFFSET_SPEC_TIMESTAMP);
-        wanted.set_timestamp_ms(at.time().time_since_epoch().count());
-        break;
-    }
+    *request.add_partitions() = offset_query(topic, partition, at, leader.leader_epoch);
     const auto stub = v1::LogService::NewStub(channel(leader.address));
     v1::ListOffsetsResponse response;
     try {

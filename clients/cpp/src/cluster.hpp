@@ -66,13 +66,16 @@ public:
 
   std::optional<std::int64_t> list_offset(const Context& context, const std::string& topic, std::int32_t partition,
                                           OffsetSpec at);
+  /// Returns the part of a ListOffsets request about one partition.
+  static v1::ListOffsetsPartition offset_query(const std::string& topic, std::int32_t partition, OffsetSpec at,
+                                               std::int32_t leader_epoch);
 
 private:
   struct Leader {
+    /// Empty while the partition has no leader, or the leader that was known has failed.
     std::string address;
     std::int32_t epoch = 0;
   };
-    /// Empty while the partition has no leader, or the leader that was known has failed.
   struct Topic {
     std::string id;
     std::int32_t count = 0;
@@ -86,19 +89,19 @@ private:
   v1::TopicDescription describe_topic_at(const Context& context, const std::string& address, const std::string& topic);
 
   const ClientConfig config_;
+  const milliseconds metadata_age_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
 
   mutable std::mutex mutex_;
-  const milliseconds metadata_age_;
   std::map<std::string, std::shared_ptr<grpc::Channel>> channels_;
   std::map<std::int32_t, std::string> brokers_;
   std::map<std::string, Topic> topics_;
   std::string controller_;
-};
-
-}  // namespace paceline::detail
 
   /// Never has an event. gRPC 1.51 works on a connection that it makes again only while a thread waits for an event; a call
   /// fails at once meanwhile, so that with TLS the handshake would never end.
   grpc::CompletionQueue no_events_;
   std::jthread waiter_;
+};
+
+}  // namespace paceline::detail

@@ -4,40 +4,55 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
-namespace paceline::detail {
 #include "text.hpp"
 
+namespace paceline::detail {
 
-struct Fetcher::FetchCall {
+/// One call under way: a Fetch, or a ListOffsets for partitions without a position.
+struct Fetcher::Call {
   struct Asked {
     Name name;
     std::uint64_t assignment = 0;
-    std::int32_t leader_epoch = 0;
+    Route route;
   };
   grpc::ClientContext context;
   std::unique_ptr<v1::LogService::Stub> stub;
   std::vector<Asked> asked;
+  bool lists_offsets = false;
   v1::FetchRequest request;
   v1::FetchResponse response;
+  v1::ListOffsetsRequest offsets_request;
+  v1::ListOffsetsResponse offsets_response;
   grpc::Status status;
 };
 
 struct Fetcher::Answers {
   std::mutex mutex;
-  std::condition_variable_any arrived;
+  std::condition_variable_any arrived;  // for the consumer's thread
+  std::condition_variable_any lookup;   // for the lookup thread
   bool is_woken = false;
-  std::map<FetchCall*, std::unique_ptr<FetchCall>> calls;
+  std::map<Call*, std::unique_ptr<Call>> calls;
   /// Calls that have ended, freed by the consumer's thread: gRPC 1.51 crashes when one of its own threads releases the last
   /// reference to a channel, and a call holds one.
-  std::vector<std::unique_ptr<FetchCall>> done;
+  std::vector<std::unique_ptr<Call>> done;
+  /// Topics whose leaders are wanted.
+  std::set<std::string> lookups;
+  std::vector<std::pair<std::string, std::optional<Failure>>> looked_up;
 };
 
 namespace {
 
-constexpr milliseconds least_lookup{1'000};
+ConsumerConfig checked(ConsumerConfig config) {
+  if (config.max_bytes < 0 || config.max_wait < milliseconds(0))
+    throw std::invalid_argument("ConsumerConfig: max_bytes and max_wait must not be negative");
+  // The server does not wait longer either.
+  config.max_wait = std::min<milliseconds>(config.max_wait, std::chrono::minutes(1));
+  return config;
+}
 
 ConsumedRecord decode(const std::string& topic, std::int32_t partition, const v1::Record& record) {
   ConsumedRecord found;
@@ -55,10 +70,10 @@ ConsumedRecord decode(const std::string& topic, std::int32_t partition, const v1
 }  // namespace
 
 Fetcher::Fetcher(std::shared_ptr<Cluster> cluster, ConsumerConfig config)
-    : cluster_(std::move(cluster)), config_(config), answers_(std::make_unique<Answers>()) {
-  if (config.max_bytes < 0 || config.max_wait < milliseconds(0))
-    throw std::invalid_argument("ConsumerConfig: max_bytes and max_wait must not be negative");
-}
+    : cluster_(std::move(cluster)),
+      config_(checked(config)),
+      answers_(std::make_unique<Answers>()),
+      lookup_thread_([this](const std::stop_token& stop) { run_lookups(stop); }) {}
 
 Fetcher::~Fetcher() {
   std::unique_lock lock(answers_->mutex);
@@ -69,6 +84,7 @@ Fetcher::~Fetcher() {
 void Fetcher::assign(const std::string& topic, std::int32_t partition, std::optional<OffsetSpec> start,
                      std::int64_t offset) {
   if (partition < 0 || offset < 0) throw std::invalid_argument("partition and offset must not be negative");
+  check_utf8("the topic", topic);
   Position at;
   at.next = at.returned = offset;
   at.start = start;
@@ -84,7 +100,6 @@ void Fetcher::assign_topic(const std::string& topic, OffsetSpec start, const Cal
 
 void Fetcher::unassign(const std::string& topic, std::int32_t partition) {
   positions_.erase({topic, partition});
-  check_utf8("the topic", topic);
   std::erase_if(buffered_, [&](const auto& record) { return record.topic == topic && record.partition == partition; });
 }
 
@@ -124,25 +139,20 @@ std::vector<ConsumedRecord> Fetcher::poll(const Context& context, std::size_t ma
       errors_.pop_front();
       std::rethrow_exception(error);
     }
-    std::vector<std::unique_ptr<FetchCall>> done;
-    bool is_woken = false;
-    {
-      const std::lock_guard lock(answers_->mutex);
-      done.swap(answers_->done);
-      is_woken = std::exchange(answers_->is_woken, false);
-    }
-    for (const auto& call : done) on_answer(*call);
+    const bool is_woken = take_answers();
     if (!buffered_.empty() || !errors_.empty()) continue;
     if (context.stopped()) throw CancelledError("polling: a stop was requested");
+    // A poll without time begins calls, too: a later poll returns what they find.
+    start_calls();
     if (is_woken || context.expired()) return {};
-    start_fetches(context);
-    if (!errors_.empty()) continue;
 
     auto until = context.deadline();
     for (const auto& [name, at] : positions_)
-      if (!at.is_fetching) until = std::min(until, at.due);
+      if (!at.is_asking && !at.awaits_leader) until = std::min(until, at.due);
     std::unique_lock lock(answers_->mutex);
-    answers_->arrived.wait_until(lock, context.stop(), until, [this] { return answers_->is_woken || !answers_->done.empty(); });
+    answers_->arrived.wait_until(lock, context.stop(), until, [this] {
+      return answers_->is_woken || !answers_->done.empty() || !answers_->looked_up.empty();
+    });
   }
 }
 
@@ -160,95 +170,170 @@ std::vector<ConsumedRecord> Fetcher::give(std::size_t max_records) {
   return given;
 }
 
-/// Sends one long poll to each broker that leads partitions without one.
-void Fetcher::start_fetches(const Context& context) {
-  std::map<std::string, std::unique_ptr<FetchCall>> by_address;
-  for (auto& [name, at] : positions_) {
-    if (at.is_fetching || at.due > Clock::now()) continue;
-    const auto route = prepare(context, name, at);
-    if (!route) continue;
-    auto& call = by_address[route->address];
-    if (!call) {
-      call = std::make_unique<FetchCall>();
-      call->stub = v1::LogService::NewStub(cluster_->channel(route->address));
-      call->request.set_max_wait_ms(static_cast<std::int32_t>(config_.max_wait.count()));
-      call->request.set_min_bytes(1);
-      call->request.set_max_bytes(config_.max_bytes);
-      call->request.set_format(v1::FETCH_FORMAT_RECORDS);
-    }
-    auto& wanted = *call->request.add_partitions();
-    wanted.set_topic(name.first);
-    wanted.set_partition(name.second);
-    wanted.set_topic_id(route->topic_id);
-    wanted.set_fetch_offset(at.next);
-    wanted.set_current_leader_epoch(route->leader_epoch);
-    if (at.epoch) wanted.set_last_fetched_epoch(*at.epoch);
-    wanted.set_max_bytes(config_.max_bytes);
-    call->asked.push_back({name, at.assignment, route->leader_epoch});
-    at.is_fetching = true;
-  }
-  for (auto& [address, started] : by_address) {
-    auto* const call = started.get();
-    set_deadline(call->context, Clock::now() + config_.max_wait + cluster_->request_timeout());
+/// Handles what has arrived since the last time. Returns whether the poll was woken.
+bool Fetcher::take_answers() {
+  std::vector<std::unique_ptr<Call>> done;
+  std::vector<std::pair<std::string, std::optional<Failure>>> looked_up;
+  bool is_woken = false;
+  {
     const std::lock_guard lock(answers_->mutex);
-    answers_->calls.emplace(call, std::move(started));
-    call->stub->async()->Fetch(&call->context, &call->request, &call->response,
-                               [call, answers = answers_.get()](grpc::Status status) {
-                                 const std::lock_guard guard(answers->mutex);
-                                 call->status = std::move(status);
-                                 const auto ended = answers->calls.find(call);
-                                 answers->done.push_back(std::move(ended->second));
-                                 answers->calls.erase(ended);
-                                 answers->arrived.notify_all();
-                               });
+    done.swap(answers_->done);
+    looked_up.swap(answers_->looked_up);
+    is_woken = std::exchange(answers_->is_woken, false);
   }
+  for (const auto& [topic, failure] : looked_up) on_lookup(topic, failure);
+  for (const auto& call : done) on_answer(*call);
+  return is_woken;
 }
 
-/// Finds position and leader of a partition; nothing when that failed, and the partition waits or an error is kept.
-std::optional<Route> Fetcher::prepare(const Context& poll, const Name& name, Position& at) {
-  const auto& [topic, partition] = name;
-  // A poll that ends soon must not keep a lookup from ever having an answer.
-  const Context context(std::max(poll.deadline(), Clock::now() + least_lookup), poll.stop());
-  try {
-    if (at.start) {
-      auto offset = cluster_->list_offset(context, topic, partition, *at.start);
-      if (!offset) offset = cluster_->list_offset(context, topic, partition, OffsetSpec::latest());
-      at.next = at.returned = offset.value_or(0);
-      at.start.reset();
+/// Begins what each partition without a call needs: a look-up of its leader, a look-up of its position, or a long poll.
+void Fetcher::start_calls() {
+  std::map<std::string, std::unique_ptr<Call>> lists;
+  std::map<std::string, std::unique_ptr<Call>> fetches;
+  for (auto& [name, at] : positions_) {
+    const auto& [topic, partition] = name;
+    if (at.is_asking || at.awaits_leader || at.due > Clock::now()) continue;
+    const auto route = cluster_->known_route(topic, partition);
+    if (!route) {
+      at.awaits_leader = true;
+      const std::lock_guard lock(answers_->mutex);
+      answers_->lookups.insert(topic);
+      answers_->lookup.notify_one();
+      continue;
     }
-    return cluster_->route(context.within(cluster_->request_timeout()), topic, partition);
-  } catch (const Error& error) {
-    on_failure(name, at, error.failure());
-    return std::nullopt;
+    auto& call = (at.start ? lists : fetches)[route->address];
+    if (!call) call = make_call(route->address);
+    if (at.start) {
+      call->lists_offsets = true;
+      *call->offsets_request.add_partitions() = Cluster::offset_query(topic, partition, *at.start, route->leader_epoch);
+    } else {
+      auto& wanted = *call->request.add_partitions();
+      wanted.set_topic(topic);
+      wanted.set_partition(partition);
+      wanted.set_topic_id(route->topic_id);
+      wanted.set_fetch_offset(at.next);
+      wanted.set_current_leader_epoch(route->leader_epoch);
+      if (at.epoch) wanted.set_last_fetched_epoch(*at.epoch);
+      wanted.set_max_bytes(config_.max_bytes);
+    }
+    call->asked.push_back({name, at.assignment, *route});
+  }
+  for (auto* calls : {&lists, &fetches})
+    for (auto& [address, call] : *calls) start(std::move(call));
+}
+
+std::unique_ptr<Fetcher::Call> Fetcher::make_call(const std::string& address) {
+  auto call = std::make_unique<Call>();
+  call->stub = v1::LogService::NewStub(cluster_->channel(address));
+  call->request.set_max_wait_ms(static_cast<std::int32_t>(config_.max_wait.count()));
+  call->request.set_min_bytes(1);
+  call->request.set_max_bytes(config_.max_bytes);
+  call->request.set_format(v1::FETCH_FORMAT_RECORDS);
+  return call;
+}
+
+void Fetcher::start(std::unique_ptr<Call> started) {
+  auto* const call = started.get();
+  for (const auto& asked : call->asked) positions_.at(asked.name).is_asking = true;
+  const auto wait = call->lists_offsets ? milliseconds(0) : config_.max_wait;
+  set_deadline(call->context, Clock::now() + wait + cluster_->request_timeout());
+  const auto done = [call, answers = answers_.get()](grpc::Status status) {
+    const std::lock_guard guard(answers->mutex);
+    call->status = std::move(status);
+    const auto ended = answers->calls.find(call);
+    answers->done.push_back(std::move(ended->second));
+    answers->calls.erase(ended);
+    answers->arrived.notify_all();
+  };
+  const std::lock_guard lock(answers_->mutex);
+  answers_->calls.emplace(call, std::move(started));
+  if (call->lists_offsets)
+    call->stub->async()->ListOffsets(&call->context, &call->offsets_request, &call->offsets_response, done);
+  else
+    call->stub->async()->Fetch(&call->context, &call->request, &call->response, done);
+}
+
+void Fetcher::run_lookups(const std::stop_token& stop) {
+  auto& answers = *answers_;
+  std::unique_lock lock(answers.mutex);
+  while (answers.lookup.wait(lock, stop, [&] { return !answers.lookups.empty(); })) {
+    const auto topic = *answers.lookups.begin();
+    lock.unlock();
+    std::optional<Failure> failure;
+    try {
+      cluster_->refresh(Context(CallOptions{cluster_->request_timeout(), stop}), topic);
+    } catch (const Error& error) {
+      failure = error.failure();
+    } catch (const CancelledError&) {
+      return;
+    }
+    lock.lock();
+    answers.lookups.erase(topic);
+    answers.looked_up.emplace_back(topic, std::move(failure));
+    answers.arrived.notify_all();
   }
 }
 
-void Fetcher::on_answer(const FetchCall& call) {
-  const bool is_complete = call.response.partitions_size() == static_cast<int>(call.asked.size());
+void Fetcher::on_lookup(const std::string& topic, const std::optional<Failure>& failure) {
+  for (auto& [name, at] : positions_) {
+    if (name.first != topic || !std::exchange(at.awaits_leader, false)) continue;
+    if (cluster_->known_route(topic, name.second)) continue;
+    on_failure(name, at, failure ? *failure : cluster_->missing_route(topic, name.second));
+  }
+}
+
+void Fetcher::on_answer(const Call& call) {
+  const auto count = call.lists_offsets ? call.offsets_response.partitions_size() : call.response.partitions_size();
+  const bool is_complete = count == static_cast<int>(call.asked.size());
   for (int i = 0; i < static_cast<int>(call.asked.size()); ++i) {
-    const auto& [name, assignment, leader_epoch] = call.asked[static_cast<std::size_t>(i)];
+    const auto& [name, assignment, route] = call.asked[static_cast<std::size_t>(i)];
     const auto found = positions_.find(name);
     if (found == positions_.end() || found->second.assignment != assignment) continue;
     auto& at = found->second;
-    at.is_fetching = false;
-    const auto operation =
-        "reading " + name.first + "/" + std::to_string(name.second) + " from offset " + std::to_string(at.next);
+    at.is_asking = false;
+    const auto place = name.first + "/" + std::to_string(name.second);
+    const auto operation = call.lists_offsets ? "listing an offset of " + place
+                                              : "reading " + place + " from offset " + std::to_string(at.next);
+    const auto take = [&](const auto& result, const auto&... more) {
+      if (result.has_error())
+        on_failure(name, at, partition_failure(operation, result.error()));
+      else
+        accept(name, at, result, more...);
+    };
     if (!call.status.ok())
       on_failure(name, at, call_failure(operation, call.status));
     else if (!is_complete)
       on_failure(name, at, make_failure(operation, v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer lacks partitions"));
-    else if (const auto& result = call.response.partitions(i); result.has_error())
-      on_failure(name, at, partition_failure(operation, result.error()));
+    else if (call.lists_offsets)
+      take(call.offsets_response.partitions(i));
     else
-      accept(name, at, result, leader_epoch);
+      take(call.response.partitions(i), route);
   }
 }
 
+/// Takes a position that was looked up.
+void Fetcher::accept(const Name&, Position& at, const v1::ListOffsetsPartitionResult& result) {
+  if (!result.has_offset() && at.start->kind() != OffsetSpec::Kind::latest) {
+    at.start = OffsetSpec::latest();  // No record is that young.
+    return;
+  }
+  at.next = at.returned = result.offset();
+  at.start.reset();
+}
+
 /// Keeps the records of an answer and moves the position.
-void Fetcher::accept(const Name& name, Position& at, const v1::FetchPartitionResult& result,
-                     std::int32_t leader_epoch) {
+void Fetcher::accept(const Name& name, Position& at, const v1::FetchPartitionResult& result, const Route& route) {
   at.due = {};
   at.backoff.reset();
+  if (!at.topic_id.empty() && at.topic_id != route.topic_id) {
+    // Offset and epoch are those of the deleted topic.
+    if (config_.reset != ResetPolicy::error) return reset(at);
+    errors_.push_back(std::make_exception_ptr(
+        Error(make_failure("reading " + name.first + "/" + std::to_string(name.second), v1::ERROR_CODE_OFFSET_OUT_OF_RANGE,
+                           "the topic was deleted and created again, and the reset policy is an error"))));
+    return;
+  }
+  at.topic_id = route.topic_id;
   if (result.has_diverging_epoch()) {
     const auto& diverging = result.diverging_epoch();
     at.epoch = diverging.epoch();
@@ -263,22 +348,25 @@ void Fetcher::accept(const Name& name, Position& at, const v1::FetchPartitionRes
     if (record.offset() < at.next) continue;
     buffered_.push_back(decode(name.first, name.second, record));
     at.next = record.offset() + 1;
-    at.epoch = leader_epoch;
+    at.epoch = route.leader_epoch;
   }
 }
 
 void Fetcher::on_failure(const Name& name, Position& at, const Failure& failure) {
-  if (failure.code == v1::ERROR_CODE_OFFSET_OUT_OF_RANGE && config_.reset != ResetPolicy::error) {
-    at.start = config_.reset == ResetPolicy::latest ? OffsetSpec::latest() : OffsetSpec::earliest();
-    at.epoch.reset();
-    return;
-  }
+  if (failure.code == v1::ERROR_CODE_OFFSET_OUT_OF_RANGE && config_.reset != ResetPolicy::error) return reset(at);
   if (!failure.retriable) {
     errors_.push_back(std::make_exception_ptr(Error(failure)));
     return;
   }
   cluster_->learn(failure, name.first, name.second);
   at.due = Clock::now() + std::max(failure.retry_after, at.backoff.next());
+}
+
+/// Looks the position up again, at the end that the reset policy names.
+void Fetcher::reset(Position& at) {
+  at.start = config_.reset == ResetPolicy::latest ? OffsetSpec::latest() : OffsetSpec::earliest();
+  at.epoch.reset();
+  at.topic_id.clear();
 }
 
 }  // namespace paceline::detail

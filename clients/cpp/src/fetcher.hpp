@@ -7,7 +7,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -39,7 +41,7 @@ public:
 
 private:
   using Name = std::pair<std::string, std::int32_t>;
-  struct FetchCall;
+  struct Call;
   struct Answers;
 
   struct Position {
@@ -51,19 +53,29 @@ private:
     std::optional<OffsetSpec> start{};
     /// Leader epoch under which records were last read.
     std::optional<std::int32_t> epoch{};
+    /// Id of the topic that was last read; empty before. Another id means that the topic was deleted and created again.
+    std::string topic_id{};
     /// Tells answers for an earlier assignment apart.
     std::uint64_t assignment = 0;
-    bool is_fetching = false;
+    /// Whether a call about this partition is under way.
+    bool is_asking = false;
+    bool awaits_leader = false;
     TimePoint due{};
     Backoff backoff{};
   };
 
   std::vector<ConsumedRecord> give(std::size_t max_records);
-  void start_fetches(const Context& context);
-  std::optional<Route> prepare(const Context& poll, const Name& name, Position& at);
-  void on_answer(const FetchCall& call);
-  void accept(const Name& name, Position& at, const v1::FetchPartitionResult& result, std::int32_t leader_epoch);
+  bool take_answers();
+  void start_calls();
+  std::unique_ptr<Call> make_call(const std::string& address);
+  void start(std::unique_ptr<Call> call);
+  void run_lookups(const std::stop_token& stop);
+  void on_lookup(const std::string& topic, const std::optional<Failure>& failure);
+  void on_answer(const Call& call);
+  void accept(const Name& name, Position& at, const v1::ListOffsetsPartitionResult& result);
+  void accept(const Name& name, Position& at, const v1::FetchPartitionResult& result, const Route& route);
   void on_failure(const Name& name, Position& at, const Failure& failure);
+  void reset(Position& at);
 
   const std::shared_ptr<Cluster> cluster_;
   const ConsumerConfig config_;
@@ -74,6 +86,8 @@ private:
   /// What the next polls throw.
   std::deque<std::exception_ptr> errors_;
   const std::unique_ptr<Answers> answers_;
+  /// Looks for leaders, so that a poll does not wait for brokers that hang. Last: it ends before what it uses.
+  std::jthread lookup_thread_;
 };
 
 }  // namespace paceline::detail

@@ -203,6 +203,81 @@ TEST_CASE("a truncated partition is told even when another one has records") {
   CHECK(consumer.position("rides", 0) == 4);
 }
 
+TEST_CASE("a stop while a position is looked up does not keep other partitions from being read later") {
+  FakeBroker broker(2);
+  broker.logs[0].resize(3);
+  broker.list_pause = 1h;
+  Client client(config_of(broker));
+  auto consumer = client.make_consumer();
+  consumer.assign("rides", 0, std::int64_t{3});
+  consumer.assign("rides", 1);
+  std::stop_source source;
+  std::jthread stopper([&] {
+    std::this_thread::sleep_for(200ms);
+    source.request_stop();
+  });
+  CHECK_THROWS_AS(consumer.poll(30s, source.get_token()), CancelledError);
+  {
+    const std::lock_guard lock(broker.mutex);
+    broker.list_pause = 0ms;
+    broker.logs[0].resize(4);
+  }
+  const auto records = consumer.poll(20s);
+  REQUIRE(records.size() == 1);
+  CHECK(records[0].offset == 3);
+}
+
+TEST_CASE("a partition without a leader and a slow look-up do not hold up other partitions") {
+  FakeBroker broker(3);
+  broker.logs[1].resize(3);
+  broker.leaderless = {0};
+  broker.list_pause = 1h;
+  Client client({.bootstrap = {broker.address()}, .request_timeout = 20s});
+  auto consumer = client.make_consumer();
+  consumer.assign("rides", 0);
+  consumer.assign("rides", 1, std::int64_t{0});
+  consumer.assign("rides", 2);
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(consumer.poll(15s).size() == 3);
+  CHECK(std::chrono::steady_clock::now() - begin < 10s);
+}
+
+TEST_CASE("polls without time read records in the end") {
+  FakeBroker broker(1);
+  broker.logs[0].resize(3);
+  Client client(config_of(broker));
+  auto consumer = client.make_consumer();
+  consumer.assign("rides", 0);
+  std::size_t read = 0;
+  const auto until = std::chrono::steady_clock::now() + 30s;
+  while (read < 3 && std::chrono::steady_clock::now() < until) {
+    read += consumer.poll(0s).size();
+    std::this_thread::sleep_for(5ms);
+  }
+  CHECK(read == 3);
+}
+
+TEST_CASE("a topic that was deleted and created again is read from where the reset policy says") {
+  FakeBroker broker(1);
+  broker.logs[0].resize(3);
+  Client client(config_of(broker));
+  auto earliest = client.make_consumer();
+  auto strict = client.make_consumer({.reset = ResetPolicy::error});
+  for (auto* consumer : {&earliest, &strict}) {
+    consumer->assign("rides", 0, std::int64_t{0});
+    CHECK(consumer->poll(30s).size() == 3);
+  }
+  broker.create_again({std::vector<v1::Record>(5)});
+  std::vector<std::int64_t> offsets;
+  while (offsets.size() < 5) {
+    const auto records = earliest.poll(30s);
+    REQUIRE_FALSE(records.empty());
+    for (const auto& record : records) offsets.push_back(record.offset);
+  }
+  CHECK(offsets == std::vector<std::int64_t>{0, 1, 2, 3, 4});
+  CHECK_THROWS_WITH_AS(strict.poll(30s), doctest::Contains("created again"), Error);
+}
+
 TEST_CASE("an offset of a topic that was created again is found although its leader epoch is lower") {
   FakeBroker broker(1);
   broker.leader_epoch = 7;

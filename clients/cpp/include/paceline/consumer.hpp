@@ -40,7 +40,7 @@ private:
   Timestamp time_;
 };
 
-/// What happens when a position is out of range.
+/// What happens when a position is out of range, or its topic was deleted and created again.
 enum class ResetPolicy {
   /// Continue at the first offset still in the log.
   earliest,
