@@ -22,24 +22,24 @@
 
 class FakeBroker final : public paceline::v1::MetadataService::Service, public paceline::v1::LogService::Service {
 public:
-  explicit FakeBroker(int partition_count) : logs(static_cast<std::size_t>(partition_count)) {
+  /// Serves a coordinator of groups, too, if there is one.
+  explicit FakeBroker(int partition_count, grpc::Service* coordinator = nullptr)
+      : logs(static_cast<std::size_t>(partition_count)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(static_cast<paceline::v1::MetadataService::Service*>(this));
     builder.RegisterService(static_cast<paceline::v1::LogService::Service*>(this));
+    if (coordinator != nullptr) builder.RegisterService(coordinator);
     server_ = builder.BuildAndStart();
   }
   ~FakeBroker() override { server_->Shutdown(std::chrono::system_clock::now()); }
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  int port() const { return port_; }
 
   std::mutex mutex;
   /// Records by partition; the offset of a record is its index.
   std::vector<std::vector<paceline::v1::Record>> logs;
-  std::vector<paceline::v1::ProduceRequest> produced;
-  /// Answers of the next Produce calls, per partition, in the place of an append.
-  std::deque<paceline::v1::ErrorCode> refusals;
-  /// Append, then answer the next Produce calls with DEADLINE_EXCEEDED.
   /// Deletes the topic and creates it again with these logs and this leader epoch.
   void create_again(std::vector<std::vector<paceline::v1::Record>> new_logs, int epoch = 0) {
     const std::lock_guard lock(mutex);
@@ -50,15 +50,19 @@ public:
   std::string topic_id = "topic-id";
   int leader_epoch = 0;
   std::set<int> leaderless;
+  std::vector<paceline::v1::ProduceRequest> produced;
+  /// Answers of the next Produce calls, per partition, in the place of an append.
+  std::deque<paceline::v1::ErrorCode> refusals;
+  /// Append, then answer the next Produce calls with DEADLINE_EXCEEDED.
   int lost_answers = 0;
   /// Changes the results of Fetch.
   std::function<void(paceline::v1::FetchPartitionResult&, const paceline::v1::FetchPartition&)> on_fetch;
+  /// Pause before each answer of ListOffsets.
+  std::chrono::milliseconds list_pause{0};
 
 private:
   grpc::Status DescribeCluster(grpc::ServerContext*, const paceline::v1::DescribeClusterRequest*,
                                paceline::v1::DescribeClusterResponse* response) override {
-  /// Pause before each answer of ListOffsets.
-  std::chrono::milliseconds list_pause{0};
     auto& broker = *response->add_brokers();
     broker.set_id(1);
     broker.set_host("127.0.0.1");
@@ -68,11 +72,11 @@ private:
 
   grpc::Status DescribeTopics(grpc::ServerContext*, const paceline::v1::DescribeTopicsRequest* request,
                               paceline::v1::DescribeTopicsResponse* response) override {
+    const std::lock_guard lock(mutex);
     auto& topic = *response->add_topics();
     topic.set_name(request->topics(0));
     topic.set_topic_id(topic_id);
     for (int i = 0; i < static_cast<int>(logs.size()); ++i) {
-    const std::lock_guard lock(mutex);
       auto& partition = *topic.add_partitions();
       partition.set_partition(i);
       partition.set_leader_epoch(leader_epoch);
@@ -121,15 +125,15 @@ private:
       const std::lock_guard lock(mutex);
       for (const auto& partition : request->partitions()) {
         auto& result = *response->add_partitions();
-        result.mutable_records();
-        const auto& log = logs.at(static_cast<std::size_t>(partition.partition()));
-        for (auto offset = static_cast<std::size_t>(partition.fetch_offset()); offset < log.size(); ++offset) {
-          auto& record = *result.mutable_records()->add_records();
         if (partition.topic_id() != topic_id) {
           result.mutable_error()->set_code(paceline::v1::ERROR_CODE_INCONSISTENT_TOPIC_ID);
           has_records = true;
           continue;
         }
+        result.mutable_records();
+        const auto& log = logs.at(static_cast<std::size_t>(partition.partition()));
+        for (auto offset = static_cast<std::size_t>(partition.fetch_offset()); offset < log.size(); ++offset) {
+          auto& record = *result.mutable_records()->add_records();
           record = log[offset];
           record.set_offset(static_cast<std::int64_t>(offset));
           has_records = true;
@@ -146,22 +150,22 @@ private:
 
   grpc::Status ListOffsets(grpc::ServerContext* context, const paceline::v1::ListOffsetsRequest* request,
                            paceline::v1::ListOffsetsResponse* response) override {
-    const std::lock_guard lock(mutex);
-    for (const auto& partition : request->partitions()) {
-      const bool is_latest = partition.spec() == paceline::v1::OFFSET_SPEC_LATEST;
-      const auto end = static_cast<std::int64_t>(logs.at(static_cast<std::size_t>(partition.partition())).size());
     const auto begin = std::chrono::steady_clock::now();
     const auto must_wait = [&] {
       const std::lock_guard lock(mutex);
       return !context->IsCancelled() && std::chrono::steady_clock::now() < begin + list_pause;
     };
     while (must_wait()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      response->add_partitions()->set_offset(is_latest ? end : 0);
-    }
+    const std::lock_guard lock(mutex);
+    for (const auto& partition : request->partitions()) {
       if (partition.current_leader_epoch() > leader_epoch) {
         response->add_partitions()->mutable_error()->set_code(paceline::v1::ERROR_CODE_UNKNOWN_LEADER_EPOCH);
         continue;
       }
+      const bool is_latest = partition.spec() == paceline::v1::OFFSET_SPEC_LATEST;
+      const auto end = static_cast<std::int64_t>(logs.at(static_cast<std::size_t>(partition.partition())).size());
+      response->add_partitions()->set_offset(is_latest ? end : 0);
+    }
     return grpc::Status::OK;
   }
 

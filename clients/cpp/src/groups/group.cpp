@@ -171,7 +171,10 @@ PartitionCounts Group::assign(const v1::JoinGroupResponse& joined, v1::SyncGroup
 }
 
 void Group::leave(const Context& context) {
-  const auto member_id = with_member([](Member& member) { return member.leave(); });
+  tell_leave(context, with_member([](Member& member) { return member.leave(); }));
+}
+
+void Group::tell_leave(const Context& context, const std::string& member_id) {
   if (member_id.empty() || !config_.instance_id.empty()) return;
   v1::LeaveGroupRequest request;
   request.set_group_id(config_.group_id);
@@ -191,11 +194,11 @@ void Group::commit(const Context& context, const Offsets& offsets) {
   request.set_group_id(config_.group_id);
   request.set_group_instance_id(config_.instance_id);
   for (const auto& [at, committed] : offsets) {
+    check_utf8("the topic", at.topic);
+    check_utf8("CommittedOffset::metadata", committed.metadata);
     auto& offset = *request.add_offsets();
     offset.set_topic(at.topic);
     offset.set_partition(at.partition);
-    check_utf8("the topic", at.topic);
-    check_utf8("CommittedOffset::metadata", committed.metadata);
     offset.set_offset(committed.offset);
     offset.set_metadata(committed.metadata);
     if (committed.leader_epoch) offset.set_leader_epoch(*committed.leader_epoch);
@@ -274,13 +277,17 @@ void Group::beat(const std::stop_token& stop) {
 }
 
 void Group::leave_idle(const std::stop_token& stop) {
+  // The loss is noted before the call: the program may poll, and join again, before the answer arrives.
+  const auto member_id = with_member([](Member& member) {
+    member.lose();
+    return member.leave();
+  });
+  wake();
   try {
-    leave(until_stopped(config_.session_timeout / 2, stop));
+    tell_leave(until_stopped(config_.session_timeout / 2, stop), member_id);
   } catch (const Error&) {
     // The session timeout ends the membership.
   }
-  with_member([](Member& member) { member.lose(); });
-  wake();
 }
 
 void Group::heartbeat(std::int32_t generation, const std::stop_token& stop) {

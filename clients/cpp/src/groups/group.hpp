@@ -62,6 +62,7 @@ private:
   v1::JoinGroupResponse join_group(const std::set<std::string>& topics, const std::stop_token& stop);
   std::vector<TopicPartition> sync_group(const v1::JoinGroupResponse& joined, const std::stop_token& stop);
   PartitionCounts assign(const v1::JoinGroupResponse& joined, v1::SyncGroupRequest& request, const std::stop_token& stop);
+  void tell_leave(const Context& context, const std::string& member_id);
   void leave_idle(const std::stop_token& stop);
   void heartbeat(std::int32_t generation, const std::stop_token& stop);
   PartitionCounts assigned_by();

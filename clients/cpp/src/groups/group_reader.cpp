@@ -78,7 +78,14 @@ void GroupReader::take_part() {
     give_up_partitions();
     start_join();
   }
-  if (joining_.valid() && joining_.wait_for(milliseconds(0)) == std::future_status::ready) begin(joining_.get());
+  if (!joining_.valid() || joining_.wait_for(milliseconds(0)) != std::future_status::ready) return;
+  auto joined = joining_.get();
+  // Other members may have the partitions already.
+  const bool is_lost = group_.with_member([](Member& member) { return member.take_lost(); });
+  if (is_lost)
+    start_join();
+  else
+    begin(std::move(joined));
 }
 
 void GroupReader::start_join() {

@@ -1,0 +1,92 @@
+// A member of a group against a coordinator and a broker in this process.
+#include <chrono>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "fake_broker.hpp"
+#include "fake_coordinator.hpp"
+#include "paceline/paceline.hpp"
+
+using namespace paceline;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Cluster {
+  FakeCoordinator coordinator;
+  FakeBroker broker{1, &coordinator};
+  Client client{{.bootstrap = {broker.address()}, .request_timeout = 5s}};
+
+  Cluster() {
+    coordinator.port = broker.port();
+    broker.logs[0].resize(3);
+  }
+
+  GroupConsumer consumer(std::chrono::milliseconds max_poll_interval = 60s) const {
+    GroupConfig config;
+    config.group_id = "g";
+    config.heartbeat_interval = 50ms;
+    config.session_timeout = 60s;
+    config.max_poll_interval = max_poll_interval;
+    config.auto_commit.reset();
+    return client.make_group_consumer(config);
+  }
+};
+
+RebalanceListener noting(std::vector<std::string>& events) {
+  const auto note = [&events](const char* event) { return [&events, event](const auto&) { events.push_back(event); }; };
+  return {.on_assigned = note("assigned"), .on_revoked = note("revoked"), .on_lost = note("lost")};
+}
+
+void wait_until(const std::function<bool()>& holds) {
+  const auto until = std::chrono::steady_clock::now() + 30s;
+  while (!holds() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(5ms);
+  REQUIRE(holds());
+}
+
+void poll_until(GroupConsumer& consumer, const std::function<bool()>& holds) {
+  wait_until([&] {
+    if (!holds()) consumer.poll(20ms);
+    return holds();
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a membership that begins while a late departure is under way stays") {
+  Cluster cluster;
+  auto& coordinator = cluster.coordinator;
+  coordinator.holds_leaves = true;
+  std::vector<std::string> events;
+  auto consumer = cluster.consumer(2s);
+  consumer.subscribe({"rides"}, noting(events));
+  poll_until(consumer, [&] { return !consumer.assignment().empty(); });
+  wait_until([&] { return coordinator.count(&FakeCoordinator::leaves) == 1; });
+  poll_until(consumer, [&] { return coordinator.count(&FakeCoordinator::joins) == 2 && !consumer.assignment().empty(); });
+  const auto before = coordinator.count(&FakeCoordinator::heartbeats);
+  {
+    const std::lock_guard lock(coordinator.mutex);
+    coordinator.holds_leaves = false;
+  }
+  poll_until(consumer, [&] { return coordinator.count(&FakeCoordinator::heartbeats) >= before + 2; });
+  CHECK(coordinator.count(&FakeCoordinator::joins) == 2);
+  CHECK(consumer.generation() == 2);
+  CHECK(events == std::vector<std::string>{"assigned", "lost", "assigned"});
+}
+
+TEST_CASE("partitions of a membership that ended before a poll are not read") {
+  Cluster cluster;
+  auto& coordinator = cluster.coordinator;
+  std::vector<std::string> events;
+  auto consumer = cluster.consumer(1s);
+  consumer.subscribe({"rides"}, noting(events));
+  consumer.poll(0ms);
+  wait_until([&] { return coordinator.count(&FakeCoordinator::leaves) == 1; });
+  poll_until(consumer, [&] { return coordinator.count(&FakeCoordinator::joins) >= 2 && !consumer.assignment().empty(); });
+  CHECK(events == std::vector<std::string>{"assigned"});
+}
