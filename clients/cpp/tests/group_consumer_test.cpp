@@ -90,3 +90,37 @@ TEST_CASE("partitions of a membership that ended before a poll are not read") {
   poll_until(consumer, [&] { return coordinator.count(&FakeCoordinator::joins) >= 2 && !consumer.assignment().empty(); });
   CHECK(events == std::vector<std::string>{"assigned"});
 }
+
+TEST_CASE("a listener commits while the consumer closes") {
+  Cluster cluster;
+  auto consumer = cluster.consumer();
+  consumer.subscribe({"rides"}, {.on_revoked = [&](const auto&) { consumer.commit(); }});
+  poll_until(consumer, [&] { return consumer.position("rides", 0) == 3; });
+  consumer.close();
+  CHECK(cluster.coordinator.committed["rides/0"] == 3);
+  CHECK_THROWS_AS(consumer.poll(0ms), std::logic_error);
+}
+
+TEST_CASE("a listener may subscribe, and may not poll or close") {
+  Cluster cluster;
+  auto consumer = cluster.consumer();
+  std::vector<std::string> events;
+  int refusals = 0;
+  const auto refused = [&](const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const std::logic_error&) {
+      ++refusals;
+    }
+  };
+  const std::string large(1'000, 'x');
+  consumer.subscribe({"rides"}, {.on_assigned = [&, large](const auto&) {
+    consumer.subscribe({"rides"}, noting(events));
+    refused([&] { consumer.poll(0ms); });
+    refused([&] { consumer.close(); });
+    events.push_back(std::to_string(large.size()));
+  }});
+  poll_until(consumer, [&] { return events.size() == 3; });
+  CHECK(refusals == 2);
+  CHECK(events == std::vector<std::string>{"1000", "revoked", "assigned"});
+}

@@ -85,8 +85,8 @@ struct GroupConfig {
   ConsumerConfig consumer{};
 };
 
-/// Receives the rebalances of a group, in poll, on its thread. Empty functions are not called, and no function is called
-/// without partitions.
+/// Receives the rebalances of a group, in poll and close, on their thread. Empty functions are not called, and no function is
+/// called without partitions. Poll and close throw std::logic_error in a function.
 struct RebalanceListener {
   using Partitions = std::vector<TopicPartition>;
 

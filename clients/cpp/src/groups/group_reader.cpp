@@ -28,11 +28,6 @@ private:
   Group& group_;
 };
 
-void notify(const std::function<void(const RebalanceListener::Partitions&)>& function,
-            const RebalanceListener::Partitions& partitions) {
-  if (function && !partitions.empty()) function(partitions);
-}
-
 }  // namespace
 
 GroupReader::GroupReader(const std::shared_ptr<Cluster>& cluster, GroupConfig config)
@@ -45,18 +40,19 @@ GroupReader::~GroupReader() {
   try {
     group_.leave(Context(CallOptions{leave_timeout, {}}));
   } catch (const std::exception&) {
-  for (const auto& topic : topics) check_utf8("the topic", topic);
     // The session timeout ends the membership.
   }
 }
 
 void GroupReader::subscribe(std::vector<std::string> topics, RebalanceListener listener) {
+  for (const auto& topic : topics) check_utf8("the topic", topic);
   topics_ = {topics.begin(), topics.end()};
   listener_ = std::move(listener);
   group_.rejoin();
 }
 
 std::vector<ConsumedRecord> GroupReader::poll(const Context& context, std::size_t max_records) {
+  refuse_in_listener("poll");
   if (topics_.empty()) throw std::logic_error("the consumer has no topics: call subscribe first");
   if (!heartbeats_.joinable()) {
     heartbeats_ = std::jthread([this](const std::stop_token& stop) { group_.beat(stop); });
@@ -122,7 +118,7 @@ void GroupReader::begin(Joined joined) {
   }
   assigned_ = {joined.partitions.begin(), joined.partitions.end()};
   next_commit_ = Clock::now() + config.auto_commit.value_or(milliseconds(0));
-  notify(listener_.on_assigned, assignment());
+  notify(listener_.on_assigned);
 }
 
 /// Commits and revokes the partitions before a JoinGroup: the next generation may give them to other members.
@@ -137,12 +133,29 @@ void GroupReader::give_up_partitions() {
     }
   }
   try {
-    notify(is_lost ? listener_.on_lost : listener_.on_revoked, assignment());
+    notify(is_lost ? listener_.on_lost : listener_.on_revoked);
   } catch (...) {
     drop_partitions();
     throw;
   }
   drop_partitions();
+}
+
+/// Calls a function of the listener. The function is a copy: it may subscribe, which replaces the listener.
+void GroupReader::notify(std::function<void(const RebalanceListener::Partitions&)> function) {
+  if (!function || assigned_.empty()) return;
+  is_notifying_ = true;
+  try {
+    function(assignment());
+  } catch (...) {
+    is_notifying_ = false;
+    throw;
+  }
+  is_notifying_ = false;
+}
+
+void GroupReader::refuse_in_listener(const std::string& call) const {
+  if (is_notifying_) throw std::logic_error(call + " was called by a rebalance listener: call it when poll has returned");
 }
 
 void GroupReader::drop_partitions() {
@@ -190,7 +203,7 @@ void GroupReader::close(const Context& context) {
   };
   const bool is_lost = group_.with_member([](Member& member) { return member.take_lost(); });
   attempt([&] { commit_automatically(context); });
-  attempt([&] { notify(is_lost ? listener_.on_lost : listener_.on_revoked, assignment()); });
+  attempt([&] { notify(is_lost ? listener_.on_lost : listener_.on_revoked); });
   drop_partitions();
   attempt([&] { group_.leave(context.within(leave_timeout)); });
   if (problem) std::rethrow_exception(problem);
@@ -239,8 +252,16 @@ std::optional<std::int32_t> GroupConsumer::generation() const {
   return reader().group().with_member([](detail::Member& member) { return member.generation(); });
 }
 void GroupConsumer::close(const CallOptions& options) {
-  const auto ended = reader_ ? std::move(reader_) : nullptr;
-  if (ended) ended->close(detail::Context(options));
+  if (!reader_) return;
+  reader_->refuse_in_listener("close");
+  try {
+    // The listener may commit meanwhile.
+    reader_->close(detail::Context(options));
+  } catch (...) {
+    reader_.reset();
+    throw;
+  }
+  reader_.reset();
 }
 
 }  // namespace paceline

@@ -1,6 +1,7 @@
 // The engine of GroupConsumer: polls records, and joins the group again when that is necessary.
 #pragma once
 
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -31,6 +32,8 @@ public:
   Offsets consumed() const { return fetcher_.consumed(); }
   std::vector<TopicPartition> assignment() const { return {assigned_.begin(), assigned_.end()}; }
   void seek(const TopicPartition& at, std::int64_t offset);
+  /// Throws std::logic_error while a function of the listener runs.
+  void refuse_in_listener(const std::string& call) const;
   const Fetcher& fetcher() const { return fetcher_; }
   Group& group() { return group_; }
 
@@ -40,6 +43,7 @@ private:
   void end_join();
   void begin(Joined joined);
   void give_up_partitions();
+  void notify(std::function<void(const RebalanceListener::Partitions&)> function);
   void drop_partitions();
   void commit_automatically(const Context& context);
   TimePoint commit_when_due(TimePoint deadline);
@@ -48,6 +52,7 @@ private:
   Group group_;
   std::set<std::string> topics_;
   RebalanceListener listener_;
+  bool is_notifying_ = false;
   std::set<TopicPartition> assigned_;
   TimePoint next_commit_{};
   /// The join under way; it survives the end of a poll, and a later poll takes what it found.
