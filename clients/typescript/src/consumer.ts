@@ -285,8 +285,9 @@ export class Consumer {
     const { topic, partition } = position;
     if (position.start !== undefined) {
       const { admin } = this.client;
-      const offset = await admin.listOffsetOnce(topic, partition, position.start, limit);
-      position.next = offset ?? (await admin.listOffsetOnce(topic, partition, "latest", limit))!;
+      // The end comes first, for a time without a record: one that is written between the calls is not skipped.
+      const end = typeof position.start === "object" ? await admin.listOffsetOnce(topic, partition, "latest", limit) : undefined;
+      position.next = (await admin.listOffsetOnce(topic, partition, position.start, limit) ?? end)!;
       position.start = undefined;
     }
     const operation = `reading ${topic}/${partition} from offset ${position.next}`;

@@ -4,6 +4,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import { Client, configFromEnvironment, PacelineError, TruncatedError, type ProducerRecord } from "paceline";
 import { AdminService } from "../src/gen/paceline/v1/admin_service_pb.js";
 import { ErrorCode } from "../src/gen/paceline/v1/errors_pb.js";
+import { OffsetSpec } from "../src/gen/paceline/v1/log_service_pb.js";
 import type { WatchEventsRequest } from "../src/gen/paceline/v1/metadata_service_pb.js";
 import type { RecordList } from "../src/gen/paceline/v1/record_pb.js";
 import { FakeBroker, Refusal } from "./fake_broker.js";
@@ -402,6 +403,17 @@ test("a call may last for ever", async () => {
   } finally {
     controller.stop();
   }
+});
+
+test("a consumer that begins at a time reads a record that is written during the look-up", async () => {
+  broker.offsetOf = (spec) => {
+    if (spec === OffsetSpec.LATEST) return BigInt(broker.values[0]!.length);
+    setImmediate(() => broker.values[0]!.push("new"));
+    return undefined;
+  };
+  using consumer = client.consumer();
+  consumer.assign("t", 0, { timestampMs: 1 });
+  assert.deepEqual((await consumer.poll({ timeoutMs: 10_000 })).map(({ offset }) => offset), [0n]);
 });
 
 test("an address where no process listens is a definite failure", async () => {

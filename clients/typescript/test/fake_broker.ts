@@ -12,7 +12,7 @@ import {
 import { ErrorInfoSchema } from "../src/gen/google/rpc/error_details_pb.js";
 import { StatusSchema } from "../src/gen/google/rpc/status_pb.js";
 import { ErrorCode } from "../src/gen/paceline/v1/errors_pb.js";
-import { LogService, type FetchRequest, type ProducePartition } from "../src/gen/paceline/v1/log_service_pb.js";
+import { LogService, type OffsetSpec, type FetchRequest, type ProducePartition } from "../src/gen/paceline/v1/log_service_pb.js";
 import { MetadataService, type EventBatchSchema, type WatchEventsRequest } from "../src/gen/paceline/v1/metadata_service_pb.js";
 import type { RecordList as Records } from "../src/gen/paceline/v1/record_pb.js";
 
@@ -53,6 +53,8 @@ export class FakeBroker {
   /** Ids that the next descriptions of the topic have instead: metadata that are behind. */
   readonly oldTopicIds: string[] = [];
   leaderEpoch = 5;
+  /** Answers ListOffsets. */
+  offsetOf: (spec: OffsetSpec) => bigint | undefined = () => 0n;
   private readonly server = new Server();
   private readonly known = new Map<string, bigint>();
   private nextProducerId = 100n;
@@ -82,11 +84,11 @@ export class FakeBroker {
     this.serve(LogService.method.initProducerId, () => ({ producerId: this.nextProducerId++, producerEpoch: 0 }));
     this.serve(LogService.method.produce, (request) => this.produce(request.partitions[0]!));
     this.serve(LogService.method.listOffsets, ({ partitions }) => ({
-      partitions: partitions.map(({ currentLeaderEpoch = 0 }) =>
-        currentLeaderEpoch > this.leaderEpoch
-          ? { error: { code: ErrorCode.UNKNOWN_LEADER_EPOCH, message: "the epoch is newer" } }
-          : { offset: 0n },
-      ),
+      partitions: partitions.map(({ currentLeaderEpoch = 0, spec }) => {
+        if (currentLeaderEpoch > this.leaderEpoch) return { error: { code: ErrorCode.UNKNOWN_LEADER_EPOCH, message: "the epoch is newer" } };
+        const offset = this.offsetOf(spec);
+        return offset === undefined ? {} : { offset };
+      }),
     }));
     this.serve(LogService.method.fetch, (request) => this.fetch(request));
   }
