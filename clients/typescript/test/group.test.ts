@@ -138,6 +138,18 @@ test("a commit of a member that lost its place is a typed error", async () => {
   assert.match(failure.message, /UNKNOWN_MEMBER_ID/);
 });
 
+test("a commit that is refused after an attempt of unknown outcome may have been applied", async () => {
+  const member = open();
+  await pollUntil(() => offsets.length === 20);
+  group.refusals.commit.push("NOT_COORDINATOR", "UNKNOWN_MEMBER_ID");
+  await assert.rejects(member.commit(), { name: "CommitFailedError", definite: false });
+  group.refusals.find.push(...Array.from({ length: 100 }, () => "COORDINATOR_NOT_AVAILABLE" as const));
+  const alone = client.groupConsumer({ groupId: "g" });
+  await assert.rejects(alone.commit([{ topic: "t", partition: 0, offset: 1n }], { timeoutMs: 300 }), { definite: true });
+  group.refusals.find.length = 0;
+  await alone.close();
+});
+
 test("a refused commit has the member join again before the next heartbeat", async () => {
   const member = open({ heartbeatIntervalMs: 40_000 });
   await pollUntil(() => offsets.length === 20);

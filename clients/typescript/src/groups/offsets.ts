@@ -86,16 +86,23 @@ export class GroupOffsets {
         ...(leaderEpoch === undefined ? {} : { leaderEpoch }),
       })),
     };
+    let isUnknown = false;
     try {
       await this.coordinator.call(limit, async (connection, within) => {
-        const answer = await connection.unary(operation, GroupService.method.commitOffsets, request, within);
-        for (const { topic, partition, error } of answer.partitions) throwGroupError(`${operation}: ${topic}/${partition}`, error);
+        try {
+          const answer = await connection.unary(operation, GroupService.method.commitOffsets, request, within);
+          for (const { topic, partition, error } of answer.partitions) throwGroupError(`${operation}: ${topic}/${partition}`, error);
+        } catch (error) {
+          if (!(error instanceof PacelineError && error.definite)) isUnknown = true;
+          throw error;
+        }
       });
     } catch (error) {
       if (!(error instanceof PacelineError)) throw error;
       if (identity !== undefined) this.onRefused(identity.generation, error);
       const isLost = error.code === "UNKNOWN_MEMBER_ID" || error.code === "ILLEGAL_GENERATION";
-      throw isLost ? this.commitFailed(error.message, error) : error;
+      // An earlier attempt may have been applied, whatever the last one met.
+      throw (isLost ? this.commitFailed(error.message, error) : error).with({ definite: !isUnknown });
     }
   }
 
