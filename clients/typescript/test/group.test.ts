@@ -103,6 +103,24 @@ test("a membership that the coordinator forgot is lost, and nothing is committed
   assert.deepEqual([member.memberId, group.commits], ["member-2", 0]);
 });
 
+test("an error of a listener is thrown by poll and is no answer of the coordinator", async () => {
+  const member = open();
+  for (const code of ["UNKNOWN_MEMBER_ID", "COORDINATOR_NOT_AVAILABLE"] as const) {
+    const failure = new PacelineError("committing for another group", code, "on purpose");
+    let isThrown = false;
+    member.subscribe("t", {
+      onPartitionsAssigned: () => {
+        if (isThrown) return;
+        isThrown = true;
+        throw failure;
+      },
+    });
+    await assert.rejects(pollUntil(() => false), (error) => error === failure);
+    assert.equal(member.memberId, "member-1");
+    await pollUntil(() => member.assignment().length === 2);
+  }
+});
+
 test("another process with the same instance id ends the consumer, which does not leave", async () => {
   const member = open({ groupInstanceId: "static" });
   await pollUntil(() => events.length > 0);

@@ -63,6 +63,8 @@ export class GroupMembership {
   private joinedTopics: ReadonlySet<string> = new Set();
   private quietUntil = 0;
   private failingSince: number | undefined;
+  /** Last error that the listener threw. */
+  private listenerError: unknown;
   /** Ends the calls of a member that leaves. */
   private calls = new AbortController();
   private isStopped = false;
@@ -147,6 +149,7 @@ export class GroupMembership {
         if (!(await this.step(limit))) return false;
         this.failingSince = undefined;
       } catch (error) {
+        if (error === this.listenerError) throw error;
         this.noteFailure(error);
         if (limit.leftMs === 0) return false;
       }
@@ -217,12 +220,21 @@ export class GroupMembership {
   private async drop(wasLost: boolean): Promise<void> {
     const owned = this.host.assignment();
     if (owned.length === 0) return;
-    const { listener } = this;
+    const isLoss = wasLost && this.listener.onPartitionsLost !== undefined;
     try {
-      if (wasLost && listener.onPartitionsLost !== undefined) await listener.onPartitionsLost(owned);
-      else await listener.onPartitionsRevoked?.(owned);
+      await this.tell(isLoss ? "onPartitionsLost" : "onPartitionsRevoked", owned);
     } finally {
       this.host.take([]);
+    }
+  }
+
+  /** Call the listener, and remember its error, which is no answer of the coordinator even if it looks like one. */
+  private async tell(event: keyof RebalanceListener, partitions: TopicPartition[]): Promise<void> {
+    try {
+      await this.listener[event]?.(partitions);
+    } catch (error) {
+      this.listenerError = error;
+      throw error;
     }
   }
 
@@ -314,7 +326,7 @@ export class GroupMembership {
     this.isJoinNeeded = this.isLost || this.topics !== this.joinedTopics;
     this.isPrepared = false;
     this.host.take(assigned);
-    await this.listener.onPartitionsAssigned?.(assigned);
+    await this.tell("onPartitionsAssigned", assigned);
   }
 
   // Leaving
