@@ -182,7 +182,9 @@ function withoutAnswer(operation: string, ended: ServiceError): PacelineError {
   const facts = { cause: ended, hasAnswer: false, definite: false, retriable: true, refresh: true };
   const final = { ...facts, retriable: false, refresh: false };
   if (ended.code === status.RESOURCE_EXHAUSTED && /larger than|too large/i.test(ended.details)) {
-    return new PacelineError(operation, "MESSAGE_TOO_LARGE", ended.details, final);
+    // Brokers say it with "(9 vs. 8)" before they read a request, and grpc-js with "(9 vs 8)" of an answer that it refuses.
+    const isUnread = /Received message larger than max.* vs\. /.test(ended.details);
+    return new PacelineError(operation, "MESSAGE_TOO_LARGE", ended.details, { ...final, definite: isUnread });
   }
   switch (ended.code) {
     case status.DEADLINE_EXCEEDED:

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
+import { Metadata, status } from "@grpc/grpc-js";
 import { Client, configFromEnvironment, PacelineError, TruncatedError, type ProducerRecord } from "paceline";
 import { AdminService } from "../src/gen/paceline/v1/admin_service_pb.js";
 import { ErrorCode } from "../src/gen/paceline/v1/errors_pb.js";
@@ -162,6 +163,21 @@ test("a batch above the limit of its topic is sent in parts, in order", async ()
   assert.deepEqual(places.map(({ offset }) => Number(offset)), [...places.keys()]);
   const lists = broker.calls.map(({ data }) => data.value as RecordList);
   assert.deepEqual(lists.map(({ records, baseSequence }) => [records.length, baseSequence]), [[8, 0], [4, 0], [2, 0], [2, 2], [2, 4], [2, 6]]);
+});
+
+test("a batch that a server refuses for its size is surely not in the log, and is sent in parts", async () => {
+  class TooLarge extends Refusal {
+    override status(): object {
+      const details = "SERVER: Received message larger than max (9 vs. 8)";
+      return { code: status.RESOURCE_EXHAUSTED, details, metadata: new Metadata() };
+    }
+  }
+  broker.obstacles.push(new TooLarge("MESSAGE_TOO_LARGE"));
+  const producer = client.producer();
+  await Promise.all([..."abcd"].map((value) => producer.send({ topic: "t", partition: 0, value })));
+  assert.deepEqual(broker.calls.map(({ data }) => (data.value as RecordList).records.length), [4, 2, 2]);
+  broker.obstacles.push(new TooLarge("MESSAGE_TOO_LARGE"));
+  await assert.rejects(producer.send({ topic: "t", partition: 0, value: "e" }), { code: "MESSAGE_TOO_LARGE", definite: true });
 });
 
 test("a record above the limit of a request is refused before it is sent", async () => {
