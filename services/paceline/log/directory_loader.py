@@ -15,6 +15,7 @@ from paceline.log.checkpoint import (
     DamagedFileError,
     read_offsets,
 )
+from paceline.log.damage_file import CUT, GAP, NO_TOPIC_ID, read_known_damage, write_known_damage
 from paceline.log.directory_names import is_being_deleted, is_future, is_set_aside, parse_directory_name
 from paceline.log.files import FileKind, Files, join, write_atomically
 from paceline.log.load_report import UNCLEAN_RESTART, DirectoryReport
@@ -126,19 +127,35 @@ class DirectoryLoader:
                 if not report.lost_batches:
                     write_boot_id(self._files, directory, UNCLEAN_RESTART)
                 report.lost_batches.append(tp)
-            elif loaded.lost_batches:
-                self.cut_after_clean_stop[tp] = (
+            found: dict[str, str] = {}
+            if loaded.lost_batches and report.clean_shutdown:
+                found[CUT] = (
                     f"recovery removed {loaded.truncated_bytes} damaged bytes from {log.path} after a clean stop"
                 )
             if loaded.unexplained_gap is not None:
-                self.unexplained_gaps[tp] = (
+                found[GAP] = (
                     f"{log.path} has a gap at {loaded.unexplained_gap} after a loss of power, maybe not by compaction"
                 )
             if log.topic_id is None and log.size_bytes and (power_lost or log.path in report.damaged):
-                self.without_owner[tp] = f"the topic id is missing from {log.path}"
+                found[NO_TOPIC_ID] = f"the topic id is missing from {log.path}"
+            self._keep_damage(tp, log.path, found)
             self.logs[tp] = log
         known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys() | first_dirty.keys()
         self.stale_checkpoints[directory.path] = {tp for tp in known if tp not in self.logs}
+
+    def _keep_damage(self, tp: TopicPartition, path: str, found: dict[str, str]) -> None:
+        """Report the damage of a log that this load or an earlier load has found, and let no restart forget it."""
+        known = read_known_damage(self._files, path)
+        if not found.keys() <= known.keys():
+            write_known_damage(self._files, path, known | found)
+        for kind, by_partition in (
+            (CUT, self.cut_after_clean_stop),
+            (GAP, self.unexplained_gaps),
+            (NO_TOPIC_ID, self.without_owner),
+        ):
+            reason = found.get(kind) or known.get(kind)
+            if reason is not None:
+                by_partition[tp] = reason
 
     def _open(
         self,

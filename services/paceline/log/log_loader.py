@@ -27,7 +27,7 @@ from paceline.log.snapshots import SNAPSHOT_SUFFIX
 from paceline.model.errors import CorruptMessageError
 
 _SEGMENT_FILE = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.cleaned|\.swap|\.deleted)?")
-_OTHER_FILES = re.compile(r"(leader-epoch-checkpoint|partition\.metadata)(\.tmp)?")
+_OTHER_FILES = re.compile(r"(leader-epoch-checkpoint|partition\.metadata|known-damage)(\.tmp)?")
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from paceline.log.checkpoint import (
     decode_meta_properties,
     encode_meta_properties,
 )
+from paceline.log.damage_file import DAMAGE_FILE
 from paceline.log.directory_loader import DirectoryLoader, TopicSettings, write_boot_id
 from paceline.log.directory_names import DELETED, free_path, is_being_deleted, parse_directory_name
 from paceline.log.files import FileKind, FileLock, Files, join, read_all, write_atomically
@@ -281,6 +282,24 @@ class LogManager:
             raise KafkaStorageError(f"{tp}: {error}") from error
         self.set_aside.append(target)
         return target
+
+    def forget_cut(self, tp: TopicPartition) -> None:
+        """Stop reporting that a log was truncated after a clean stop: it follows a leader now, outside the ISR.
+
+        Raises:
+            KafkaStorageError: its directory is offline or fails.
+        """
+        if self.cut_after_clean_stop.pop(tp, None) is None:
+            return
+        log = self._logs[tp]
+        log.directory.check_online()
+        try:
+            self._files.remove(join(log.path, DAMAGE_FILE))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            log.directory.fail(error)
+            raise KafkaStorageError(f"{tp}: {error}") from error
 
     def _detach_log(self, tp: TopicPartition, suffix: str) -> tuple[LogDirectory, str]:
         log = self._logs.get(tp)

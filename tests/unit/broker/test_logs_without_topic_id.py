@@ -37,6 +37,18 @@ def test_a_follower_in_the_isr_is_refused_until_it_has_left_the_isr(cluster: Bro
     assert answer.partition_errors == {TP: ErrorCode.KAFKA_STORAGE_ERROR}
 
 
+def test_a_lost_topic_id_is_reported_again_after_a_restart(cluster: BrokerCluster) -> None:
+    """The file is missing, not damaged, as after a loss of power whose restart the controller has acknowledged."""
+    del cluster[3].files.contents["/data/orders-0/partition.metadata"]
+    cluster.restart(3)
+    assert list(cluster[3].logs.without_owner) == [TP]
+    cluster.update_metadata()
+    cluster.decide(1, 5, (1, 2))
+    cluster.until_in_sync(1, 2, 3)
+    (path,) = cluster[3].logs.set_aside
+    assert path.endswith("-damaged") and cluster[3].values() == [b"a", b"b"]
+
+
 def test_the_last_isr_member_leads_with_its_records(cluster: BrokerCluster) -> None:
     answer = cluster.send(3, cluster.partition(3, 5, (3,)))
     assert answer.partition_errors == {TP: ErrorCode.NONE}

@@ -185,6 +185,34 @@ def test_the_last_batch_of_a_cleanly_stopped_log_is_checked() -> None:
     assert found is not None and found.log_end_offset == COUNT - 1
 
 
+def test_a_cut_after_a_clean_stop_is_reported_again_after_restarts_until_the_log_follows_a_leader() -> None:
+    files = MemoryFiles()
+    logs, log = filled(files)
+    at = positions(files, log)[6]
+    logs.shutdown()
+    files.contents["/d/t-0/00000000000000000000.log"][at + 16] = 9
+    first = manager(files).cut_after_clean_stop
+    assert list(first) == [TP]
+    files.locked.clear()  # the process was killed
+    again = manager(files)
+    assert again.cut_after_clean_stop == first
+    again.shutdown()
+    again = manager(files)
+    assert again.cut_after_clean_stop == first
+    again.forget_cut(TP)
+    again.shutdown()
+    assert manager(files).cut_after_clean_stop == {}
+
+
+@pytest.mark.parametrize("content", [b"", b"version: 7\ngap: a\n", b"version: 0\nhole: a\n", b"\xff"])
+def test_damage_that_cannot_be_read_counts_as_a_gap(content: bytes) -> None:
+    files = MemoryFiles()
+    logs, _ = filled(files)
+    logs.shutdown()
+    files.contents["/d/t-0/known-damage"] = bytearray(content)
+    assert manager(files).unexplained_gaps == {TP: "/d/t-0/known-damage cannot be read"}
+
+
 EPOCH = range(12, 16)
 
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 
 from paceline.log.checkpoint import LOG_START_CHECKPOINT, read_offsets
+from paceline.log.directory_names import DAMAGED
 from paceline.log.files import join
+from paceline.log.load_report import LoadReport
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
@@ -159,6 +161,40 @@ def test_a_gap_after_a_loss_of_power_is_reported_when_compaction_may_have_left_i
     (loaded,) = found.all_logs()
     assert loaded.log_end_offset == 20
     assert list(found.unexplained_gaps) == [loaded.topic_partition]
+
+
+@pytest.mark.parametrize("is_clean", [False, True], ids=["crash", "clean stop"])
+def test_a_gap_is_reported_again_after_restarts_until_the_log_is_set_aside(is_clean: bool) -> None:
+    """The controller knows of the unclean restart; the replica was not rebuilt yet."""
+    disk = SimulatedDisk(lambda: NOW_MS, random.Random(1))
+    settings = replace(CONFIG, cleanup_policy=frozenset({"compact"}))
+    _, log = start(disk, 0)
+    for i in range(20):
+        log.append_as_leader(batch(b"value %d" % i), 0, NOW_MS)
+    disk.truncate(log.segments[0].log_path, 0)
+    disk.append(log.segments[0].log_path, batch(b"value 0", base_offset=0, leader_epoch=0))
+    disk.crash_process()
+
+    def load() -> tuple[LogManager, LoadReport]:
+        found = LogManager(disk, [ROOT], CONFIG, on_dir_failure=lambda *_: None, boot_id="boot 1")
+        return found, found.load(NOW_MS, lambda _topic: settings)
+
+    first, report = load()
+    assert report.is_unclean_restart("boot 1")
+    described = first.unexplained_gaps[TP]
+    first.unclean_restart_noted()
+    for _ in range(2):
+        if is_clean:
+            first.shutdown()
+        else:
+            disk.crash_process()
+        first, report = load()
+        assert not report.is_unclean_restart("boot 1") and not report.quarantined
+        assert first.unexplained_gaps == {TP: described}
+    first.set_log_aside(TP, DAMAGED)
+    disk.crash_process()
+    after, _ = load()
+    assert not after.unexplained_gaps and after.get(TP) is None
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -177,6 +177,7 @@ class DamagedLogs:
             return False
         del self.damaged[topic_partition]
         if damage.is_cut:
+            manager.logs.forget_cut(topic_partition)
             return False
         log = manager.logs.get(topic_partition)
         if log is None:
