@@ -71,8 +71,11 @@ class TopicOfBroker:
     def read(self, partition: int, offset: int, max_bytes: int, limit_offset: int) -> bytes:
         found = b""
         for base, batch in self._cluster.log.batches:
-            if base >= offset and (not found or len(found) + len(batch) <= max_bytes):
-                found += batch
+            if base < offset:
+                continue
+            if found and len(found) + len(batch) > max_bytes:
+                break
+            found += batch
         return found
 
     def append(

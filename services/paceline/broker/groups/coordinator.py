@@ -329,9 +329,11 @@ class GroupCoordinator:
 
         def kept(answer: int | PacelineError) -> None:
             if isinstance(answer, PacelineError):
-                self.storage.restore(doomed)
+                self.storage.restore(doomed, answer)
                 reply(answer)
             else:
                 reply(None)
 
-        self.storage.keep_deletion(doomed, list(doomed.offsets), True, kept)
+        # A commit that is being written comes before the tombstones in the log.
+        offsets = dict.fromkeys((*doomed.offsets, *doomed.pending_commits))
+        self.storage.keep_deletion(doomed, list(offsets), True, kept)

@@ -43,6 +43,8 @@ _LOAD_BYTES: Final = 64 * 1024
 _LOAD_POLL_MS: Final = 20
 """Pause between checks of the high watermark, when all records are read and some are not committed."""
 _LOAD_RETRY_MS: Final = 500
+_TOMBSTONES_AT_ONCE: Final = 100
+"""Tombstones in a batch; a key has at most some 2 KiB."""
 _NOT_AVAILABLE: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -227,8 +229,13 @@ class GroupStorage:
             del owned.groups[group.group_id]
             self._kill(group, CoordinatorNotAvailableError(f"group {group.group_id} was deleted"))
 
-    def restore(self, group: Group) -> None:
-        """Restore a group whose deletion could not be stored."""
+    def restore(self, group: Group, error: PacelineError) -> None:
+        """Restore a group whose deletion could not be stored, unless tombstones may be in the log.
+
+        With such tombstones the offsets of a restored group would be lost at the next load.
+        """
+        if not error.definite:
+            return
         owned = self._owned.get(group.partition)
         if owned is not None and group.group_id not in owned.groups and group.is_in(GroupState.DEAD):
             group.state = GroupState.EMPTY
@@ -279,14 +286,33 @@ class GroupStorage:
     def keep_deletion(
         self, group: Group, offsets: Sequence[TopicPartition], with_group: bool, on_done: AppendReply
     ) -> None:
-        """Write tombstones for offsets, and for the group itself."""
+        """Write tombstones for offsets, and for the group itself; ``on_done`` gets the offset of the first.
+
+        An error is `definite` only if no tombstone was appended.
+        """
         records: list[tuple[bytes, bytes | None]] = [(encode_offset_key(group.group_id, one), None) for one in offsets]
         if with_group:
             records.append((encode_group_key(group.group_id), None))
-        if not records:
+        # One batch with all tombstones of a large group would be larger than max.message.bytes.
+        batches = [records[at : at + _TOMBSTONES_AT_ONCE] for at in range(0, len(records), _TOMBSTONES_AT_ONCE)]
+        if not batches:
             on_done(0)
             return
-        self._append(group, records, on_done)
+        answers: list[int | PacelineError] = []
+
+        def kept(answer: int | PacelineError) -> None:
+            answers.append(answer)
+            if len(answers) < len(batches):
+                return
+            errors = [one for one in answers if isinstance(one, PacelineError)]
+            if errors:
+                errors[0].definite = len(errors) == len(answers) and all(one.definite for one in errors)
+                on_done(errors[0])
+            else:
+                on_done(min(one for one in answers if not isinstance(one, PacelineError)))
+
+        for batch in batches:
+            self._append(group, batch, kept)
 
     def _append(self, group: Group, records: Sequence[tuple[bytes, bytes | None]], on_done: AppendReply) -> None:
         owned = self._owned.get(group.partition)
@@ -304,10 +330,12 @@ class GroupStorage:
 
 def _for_client(error: PacelineError) -> PacelineError:
     """Return the error for the member after a failed write to the offsets topic."""
+    found = error
     if error.code in _NOT_AVAILABLE:
-        return CoordinatorNotAvailableError(f"the group could not be written: {error}")
-    if error.code in _MOVED:
-        return NotCoordinatorError(f"the group could not be written: {error}")
-    if error.code in _TOO_LARGE:
-        return InvalidCommitOffsetSizeError(str(error))
-    return error
+        found = CoordinatorNotAvailableError(f"the group could not be written: {error}")
+    elif error.code in _MOVED:
+        found = NotCoordinatorError(f"the group could not be written: {error}")
+    elif error.code in _TOO_LARGE:
+        found = InvalidCommitOffsetSizeError(str(error))
+    found.definite = error.definite
+    return found

@@ -91,7 +91,9 @@ class HostedOffsetsTopic:
         """Append with acks=all; ``on_done`` gets the offset of the first record, or the error."""
         topic_partition = TopicPartition(OFFSETS_TOPIC, partition)
         if not self.leads(partition, leader_epoch):
-            on_done(NotLeaderOrFollowerError(f"this broker does not lead {topic_partition} in epoch {leader_epoch}"))
+            refusal = NotLeaderOrFollowerError(f"this broker does not lead {topic_partition} in epoch {leader_epoch}")
+            refusal.definite = True
+            on_done(refusal)
             return
 
         def done(results: list[ProduceResult]) -> None:

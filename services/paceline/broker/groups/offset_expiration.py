@@ -80,6 +80,6 @@ class OffsetExpiration:
         def kept(answer: int | PacelineError) -> None:
             if isinstance(answer, PacelineError):
                 LOG.warning("group not deleted: group=%s error=%s", group.group_id, answer)
-                self._storage.restore(group)
+                self._storage.restore(group, answer)
 
         self._storage.keep_deletion(group, (), True, kept)

@@ -2,7 +2,13 @@
 
 import pytest
 
-from paceline.model.errors import CoordinatorNotAvailableError, NotCoordinatorError, PacelineError
+from paceline.model.errors import (
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+    NotEnoughReplicasError,
+    PacelineError,
+    RequestTimedOutError,
+)
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import GroupConfig
 from tests.support.group_cluster import GROUP, GroupCluster
@@ -220,11 +226,70 @@ def test_deleted_group_stays_deleted_after_a_failover() -> None:
 def test_deletion_that_could_not_be_written_keeps_the_group() -> None:
     cluster = GroupCluster()
     cluster.commit(5)
-    cluster.append_error = CoordinatorNotAvailableError("no")
+    cluster.append_error = NotEnoughReplicasError("no")
     errors: list[PacelineError | None] = []
     cluster.coordinator.delete(GROUP, errors.append)
     assert code(errors[0]) == "COORDINATOR_NOT_AVAILABLE"
     assert cluster.committed() == 5
+
+
+def test_a_deletion_whose_tombstones_may_be_in_the_log_is_not_undone() -> None:
+    """A restored group would serve offsets that the next coordinator does not have."""
+    cluster = GroupCluster()
+    cluster.commit(5)
+    cluster.hold_appends = True
+    errors: list[PacelineError | None] = []
+    cluster.coordinator.delete(GROUP, errors.append)
+    ((on_done, _),) = cluster.held
+    on_done(RequestTimedOutError("not replicated yet"))
+    assert code(errors[0]) == "COORDINATOR_NOT_AVAILABLE"
+    assert cluster.committed() is None
+    cluster.held.clear()
+    cluster.hold_appends = False
+    cluster.commit(6, partition=1)
+    cluster.fail_over()
+    assert (cluster.committed(), cluster.committed(partition=1)) == (None, 6)
+
+
+def test_a_commit_that_is_being_written_does_not_survive_a_deletion() -> None:
+    cluster = GroupCluster()
+    cluster.commit(4, partition=1)
+    cluster.hold_appends = True
+    cluster.commit(5)
+    errors: list[PacelineError | None] = []
+    cluster.coordinator.delete(GROUP, errors.append)
+    cluster.release_appends()
+    assert errors == [None]
+    cluster.fail_over()
+    assert (cluster.committed(), cluster.committed(partition=1)) == (None, None)
+
+
+def test_a_group_with_more_offsets_than_fit_into_a_batch_is_deleted() -> None:
+    cluster = GroupCluster()
+    for partition in range(1_000):
+        cluster.commit(5, partition=partition, topic="t" * 200)
+    before = len(cluster.log.batches)
+    errors: list[PacelineError | None] = []
+    cluster.coordinator.delete(GROUP, errors.append)
+    assert errors == [None]
+    assert max(len(batch) for _, batch in cluster.log.batches[before:]) < 64 * 1024
+    cluster.fail_over()
+    assert cluster.state() == "DEAD"
+
+
+def test_a_deletion_that_is_written_in_part_is_not_undone() -> None:
+    cluster = GroupCluster()
+    for partition in range(150):
+        cluster.commit(5, partition=partition)
+    cluster.hold_appends = True
+    errors: list[PacelineError | None] = []
+    cluster.coordinator.delete(GROUP, errors.append)
+    (_, replicated), (on_done, _) = cluster.held
+    replicated()
+    assert errors == []
+    on_done(NotEnoughReplicasError("no"))
+    assert code(errors[0]) == "COORDINATOR_NOT_AVAILABLE"
+    assert cluster.committed() is None
 
 
 def test_offsets_of_an_empty_group_expire_after_their_retention() -> None:
