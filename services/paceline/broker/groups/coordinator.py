@@ -148,7 +148,7 @@ class GroupCoordinator:
             reply(group.sync_result(member))
             return None
         member.on_sync = reply
-        if request.member_id == group.leader:
+        if request.member_id == group.leader and group.written_generation != group.generation:
             self._keep_assignments(group, request)
 
         def cancel() -> None:
@@ -159,7 +159,8 @@ class GroupCoordinator:
 
     def _keep_assignments(self, group: Group, request: SyncRequest) -> None:
         assignments = {member_id: request.assignments.get(member_id, b"") for member_id in group.members}
-        generation = group.generation
+        # A repeated SyncGroup waits for the first: the log must not get other assignments than the members.
+        group.written_generation = generation = group.generation
 
         def kept(answer: int | PacelineError) -> None:
             if not group.is_in(GroupState.COMPLETING_REBALANCE) or group.generation != generation:

@@ -93,6 +93,8 @@ class Group:
         """Member ids from MEMBER_ID_REQUIRED that have not joined yet."""
         self.pending_sync: set[str] = set()
         """Members that have not sent SyncGroup in this generation."""
+        self.written_generation = -1
+        """Latest generation whose assignments are in the log or being written."""
         self.static_members: dict[str, str] = {}
         """Member id of each group instance id."""
         self.offsets: dict[TopicPartition, CommittedOffset] = {}

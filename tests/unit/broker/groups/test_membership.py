@@ -176,6 +176,30 @@ def test_failed_write_of_the_assignments_fails_every_sync_and_rebalances() -> No
     assert cluster.state() == "PREPARING_REBALANCE"
 
 
+def test_a_repeated_sync_of_the_leader_does_not_change_the_stored_assignments() -> None:
+    """Its first answer was lost, and it has assigned again, with other metadata. Members have the first assignments."""
+    cluster = GroupCluster()
+    (joined,) = cluster.join()
+    cluster.hold_appends = True
+    cluster.sync(joined, {joined.member_id: b"first"})
+    answers = cluster.sync(joined, {joined.member_id: b"second"})
+    cluster.release_appends()
+    assert [one.assignment for one in answers] == [b"first"]
+    cluster.fail_over()
+    assert [one.assignment for one in cluster.sync(joined)] == [b"first"]
+
+
+def test_the_leader_assigns_again_in_the_generation_after_a_failed_write() -> None:
+    cluster = GroupCluster()
+    (joined,) = cluster.join()
+    cluster.append_error = NotEnoughReplicasError("too few")
+    cluster.sync(joined, {joined.member_id: b"first"})
+    cluster.append_error = None
+    (again,) = cluster.join(joined.member_id)
+    (answer,) = cluster.sync(again, {joined.member_id: b"second"})
+    assert answer.assignment == b"second"
+
+
 def test_member_without_sync_is_removed_after_the_rebalance_timeout() -> None:
     cluster = GroupCluster()
     leader, silent = cluster.stable(2)
