@@ -151,6 +151,7 @@ class BrokerNode:
             lambda: zookeeper.session_may_be_over,
             self._topic_left,
             self._reports.request,
+            lambda topic_partition: self._leadership_changed((), (topic_partition,)),
             lambda: self._heartbeats.beat_now(),
         )
         background = background or InlineWork(scheduler)

@@ -68,6 +68,7 @@ class ReplicaManager:
         session_may_be_over: Callable[[], bool],
         on_topic_left: Callable[[str], None],
         on_replicas_changed: Callable[[], None],
+        on_partition_left: Callable[[TopicPartition], None],
         on_fetch_connection_broke: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the manager without partitions.
@@ -87,8 +88,10 @@ class ReplicaManager:
             session_may_be_over: whether ZooKeeper may have ended the session.
             on_topic_left: called with each topic that is no longer hosted.
             on_replicas_changed: makes the controller request the state of the replicas.
+            on_partition_left: called with each partition that is no longer hosted, or is Offline.
             on_fetch_connection_broke: called when a fetcher has lost the connection to its leader.
         """
+        self._on_partition_left = on_partition_left
         self.on_fetch_connection_broke = on_fetch_connection_broke
         """With the controller's own evidence, a broken connection of a fetcher proves that its leader is dead."""
         self.config = config
@@ -184,6 +187,7 @@ class ReplicaManager:
     def drop(self, topic_partition: TopicPartition) -> Partition | None:
         """Stop hosting a partition; return it if it was Online."""
         partition = self.hosted.drop(topic_partition)
+        self._on_partition_left(topic_partition)
         if not self.hosted.of_topic(topic_partition.topic):
             self.traffic.forget(topic_partition.topic)
         return partition

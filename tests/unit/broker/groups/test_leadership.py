@@ -62,6 +62,21 @@ def test_s2_4_the_callback_loads_groups_of_a_new_leader_and_drops_those_of_a_fol
     assert refusal(cluster) is ErrorCode.NOT_COORDINATOR
 
 
+def test_groups_of_a_deleted_offsets_topic_end_when_its_log_is_set_aside(cluster: BrokerCluster) -> None:
+    """Its successor begins with a lower leader epoch, which must load the groups of the new log."""
+    groups = cluster[ME].node.groups
+    groups._topic.partition_count = lambda: 1  # type: ignore[method-assign]
+    lead(cluster, 3, is_new=True)
+    cluster.time.run_for(1_000)
+    assert commit(cluster, 7) == [{SALES: None}]
+    cluster.set_controller_epoch(cluster.controller_epoch + 1)
+    state = cluster.partition(ME, 0, (ME,), tp=OFFSETS, is_new=True, topic_id="another-topic-of-the-name")
+    assert cluster.send(ME, state).partition_errors[OFFSETS] is ErrorCode.NONE
+    cluster.time.run_for(1_000)
+    assert groups.fetch_offsets("g", [SALES]) == {SALES: None}
+    assert commit(cluster, 8) == [{SALES: None}]
+
+
 def test_offsets_topic_is_created_when_enough_brokers_live(cluster: BrokerCluster) -> None:
     """KIP-115: never with fewer replicas than ``offsets.topic.replication.factor``."""
     with pytest.raises(CoordinatorNotAvailableError):
