@@ -85,6 +85,25 @@ def test_a_damaged_leader_goes_offline_and_is_rebuilt_from_its_successor(cluster
     )
 
 
+def test_a_damaged_log_that_no_assignment_names_is_not_reported_to_the_controller(cluster: BrokerCluster) -> None:
+    """Each report makes the controller request the state of all replicas of the broker."""
+    broker = cluster[1]
+    path = broker.log().segments[0].log_path
+    stopped: list[bool] = []
+    broker.node.stop(lambda: stopped.append(True))
+    cluster.time.run_until(lambda: bool(stopped), 60_000)
+    data = broker.files.contents[path]
+    data[data.index(VALUES[8]) - 51] = 9  # the magic byte of the last but one batch
+    cluster._decisions.clear()
+    back = cluster.boot(1, broker.files)
+    cluster.time.run_until(lambda: back.node.ready, 60_000)
+    cluster.update_metadata()
+    assert list(back.logs.cut_after_clean_stop) == [TP] and TP not in back.node.replica_manager.partitions
+    before = events(cluster)
+    cluster.time.run_for(120_000)
+    assert events(cluster) == before
+
+
 def test_the_last_isr_member_serves_its_intact_records(cluster: BrokerCluster) -> None:
     cluster.cuts |= {(2, 1), (3, 1)}
     cluster.decide(1, 5, (1,))

@@ -229,13 +229,19 @@ class DamagedLogs:
         is_later = state.leader_epoch > damage.leader_epoch
         return is_later and state.leader != me and (state.leader == NO_LEADER or me not in state.isr)
 
+    def _waits_for_a_role(self, topic_partition: TopicPartition) -> bool:
+        """Whether the controller should request the state of a replica; it knows no replica of an unassigned log."""
+        if topic_partition in self._manager.partitions:
+            return False
+        state = self._manager.metadata.snapshot.partition(topic_partition)
+        return state is not None and self._manager.broker_id in state.replicas
+
     def look(self) -> None:
         """Take waiting replicas offline when possible, and notify the controller again of pending replicas."""
-        manager = self._manager
         waits = False
         for topic_partition in tuple(self.damaged):
             self._give_up(topic_partition)
-            waits = waits or topic_partition not in manager.partitions
+            waits = waits or self._waits_for_a_role(topic_partition)
         self.metadata_changed()
         if waits:
             self._tell_controller()
