@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from paceline.broker.partition.partition import Partition
 from paceline.broker.storage import log_retention
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, SetData
@@ -42,6 +43,23 @@ def led_by_1(config: LogConfig = CONFIG, replica_lag_time_max_ms: int = 30_000) 
 
 def starts(cluster: BrokerCluster) -> list[int]:
     return [cluster[broker_id].log().log_start_offset for broker_id in (1, 2, 3)]
+
+
+def test_an_unexpected_error_in_one_log_does_not_end_retention(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = led_by_1()
+    for number in range(10):
+        produce(cluster, b"%d" % number, age_ms=RETENTION_MS if number < 5 else 0)
+    cluster.until_in_sync(1, 2, 3)
+    failures: list[int] = []
+
+    def fail(_partition: Partition, wall_ms: int) -> None:
+        failures.append(wall_ms)
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patches:
+        patches.setattr(Partition, "apply_retention", fail)
+        cluster.time.run_until(lambda: len(failures) >= 3, CHECK_MS + 1_000)
+    cluster.time.run_until(lambda: min(starts(cluster)) > 0, CHECK_MS + 1_000)
 
 
 def test_old_segments_are_deleted_on_every_replica_and_their_files_after_the_delay() -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from paceline.broker.partition.partition import Partition
 from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.log.damage import DamagedLogError
-from paceline.model.errors import KafkaStorageError, PacelineError
+from paceline.model.errors import KafkaStorageError
 from paceline.model.scheduler import Cancellable
 
 LOG: Final = logging.getLogger(__name__)
@@ -64,5 +64,5 @@ class LogRetention:
             self._manager.storage_failed(topic_partition)
         except DamagedLogError as error:
             self._manager.log_damaged(topic_partition, error)
-        except PacelineError:
+        except Exception:  # an error of one log must not end the retention of all logs
             LOG.exception("retention failed: partition=%s", topic_partition)
