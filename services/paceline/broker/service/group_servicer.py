@@ -68,7 +68,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
             _host_of(context.peer()),
             convert.at_least(request.rebalance_timeout_ms, 0, "rebalance time-out") or request.session_timeout_ms,
             convert.at_least(request.session_timeout_ms, 0, "session time-out"),
-            request.protocol_type or values.CONSUMER,
+            _id(request.protocol_type, "protocol type") or values.CONSUMER,
             tuple(
                 Protocol(_id(one.name, "assignor"), values.subscription_to_bytes(one.subscription))
                 for one in convert.bounded(request.protocols, MAX_PROTOCOLS, "assignors")
