@@ -32,6 +32,7 @@ from paceline.model.replica_fetch import (
 )
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.v1 import log_service_pb2
+from tests.support.waiting import eventually
 
 TP = TopicPartition("t", 0)
 REQUEST = ReplicaFetchRequest(2, 9, 100, 1, 1000, 0, 0, [ReplicaFetchPartition(TP, None, 3, 0, None, 0, 1000)], [])
@@ -170,3 +171,22 @@ async def test_a_leader_without_a_replication_listener_is_an_error(transport: Gr
     nowhere = LiveBroker(1, (Endpoint("CLIENT", "127.0.0.1", 1),))
     error = await outcome(lambda done: transport.replica_fetch(nowhere, 0, REQUEST, 60_000, done))
     assert isinstance(error, InvalidRequestError)
+
+
+async def test_calls_to_a_controller_at_a_new_address_close_the_earlier_connection(
+    transport: GrpcBrokerTransport, leader: tuple[Leader, int]
+) -> None:
+    """Otherwise each address that a controller ever had would keep a thread and a connection."""
+    _, port = leader
+    request, earlier = ControlledShutdownRequest(2, 9), set(threading.enumerate())
+    for host in ("127.0.0.1", "localhost", "127.0.0.1"):
+        controller = Endpoint("CONTROL", host, port)
+        moved = await outcome(
+            lambda done, address=controller: transport.controlled_shutdown(address, request, 60_000, done)  # type: ignore[misc]
+        )
+        assert isinstance(moved, ControlledShutdownResponse)
+
+    def callers() -> list[threading.Thread]:
+        return [one for one in threading.enumerate() if one.name == "controller-calls" and one not in earlier]
+
+    await asyncio.to_thread(eventually, lambda: len(callers()) == 1, 60, "one thread for calls to the controller")

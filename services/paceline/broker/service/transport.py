@@ -62,7 +62,7 @@ class GrpcBrokerTransport:
         self._security = security
         self._fetchers: dict[tuple[int, int], _Fetcher] = {}
         self._deadlines: _Deadlines | None = None
-        self._controllers: dict[str, _Caller] = {}
+        self._controller_calls: _Caller | None = None
         self._heart: _Caller | None = None
 
     def replica_fetch(
@@ -121,9 +121,12 @@ class GrpcBrokerTransport:
         self._controller(controller).submit(call, on_done)
 
     def _controller(self, controller: Endpoint) -> "_Caller":
-        caller = self._controllers.get(controller.address)
+        caller = self._controller_calls
+        if caller is not None and caller.address != controller.address:
+            caller.close()
+            caller = None
         if caller is None:
-            caller = self._controllers[controller.address] = _Caller(
+            caller = self._controller_calls = _Caller(
                 "controller-calls", self._control_channel(controller), controller.address, self._post
             )
         return caller
@@ -155,12 +158,10 @@ class GrpcBrokerTransport:
 
     def close(self) -> None:
         """End every thread; waits briefly for calls in flight."""
-        callers: list[_Caller | _Fetcher] = [*self._fetchers.values(), *self._controllers.values()]
-        if self._heart is not None:
-            callers.append(self._heart)
-            self._heart = None
+        callers: list[_Caller | _Fetcher] = list(self._fetchers.values())
+        callers.extend(one for one in (self._controller_calls, self._heart) if one is not None)
         self._fetchers.clear()
-        self._controllers.clear()
+        self._controller_calls = self._heart = None
         for caller in callers:
             caller.close()
         for caller in callers:
