@@ -1,6 +1,6 @@
 """The part of `Admin` for consumer groups: list, describe, offsets, delete."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from paceline.model.errors import (
     error_for,
 )
 from paceline.model.identifiers import TopicPartition
+from paceline.rpc.errors import from_rpc_error
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1.group_service_pb2 import (
     ConsumerAssignment,
@@ -45,6 +46,8 @@ _RETRIABLE_CODES: Final = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 }
+
+_ABSENT: Final = {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_MEMBER_ID}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +192,15 @@ class GroupAdmin(AdminConnection):
         """
         results = []
         for group_id in _names(group_ids):
+            attempts = _Attempts()
 
-            def call(stub: GroupServiceStub, _broker: int, left_s: float, group_id: str = group_id) -> None:
-                (one,) = stub.DeleteGroups(DeleteGroupsRequest(group_ids=[group_id]), timeout=left_s).groups
+            def call(
+                stub: GroupServiceStub, _broker: int, left_s: float, group_id: str = group_id, tried: Any = attempts
+            ) -> None:
+                request = DeleteGroupsRequest(group_ids=[group_id])
+                (one,) = tried.answer_of(lambda: stub.DeleteGroups(request, timeout=left_s)).groups
                 if one.HasField("error"):
-                    raise error_for(one.error.code, f"group {group_id}: {one.error.message}")
+                    tried.refused(error_for(one.error.code, f"group {group_id}: {one.error.message}"))
 
             try:
                 self._on_coordinator(group_id, call, timeout_ms)
@@ -213,11 +220,12 @@ class GroupAdmin(AdminConnection):
         members = [LeavingMember(member_id=one) for one in member_ids]
         members += [LeavingMember(group_instance_id=one) for one in instance_ids]
         request = LeaveGroupRequest(group_id=group_id, members=members)
+        attempts = _Attempts()
 
         def call(stub: GroupServiceStub, _broker: int, left_s: float) -> None:
-            for one in stub.LeaveGroup(request, timeout=left_s).members:
+            for one in attempts.answer_of(lambda: stub.LeaveGroup(request, timeout=left_s)).members:
                 if one.HasField("error"):
-                    raise error_for(one.error.code, one.error.message)
+                    attempts.refused(error_for(one.error.code, one.error.message))
 
         self._on_coordinator(group_id, call, None)
 
@@ -254,6 +262,28 @@ class GroupAdmin(AdminConnection):
 
     def _group_timeout_ms(self, timeout_ms: int | None) -> int:
         return self._describe_timeout_ms if timeout_ms is None else timeout_ms
+
+
+class _Attempts:
+    """The attempts of a removal: once an attempt may have been carried out, an absent group or member is a success."""
+
+    def __init__(self) -> None:
+        self._may_be_done = False
+
+    def answer_of(self, call: Callable[[], Any]) -> Any:
+        """Return the answer; a failed call may have been carried out."""
+        try:
+            return call()
+        except grpc.RpcError as failure:
+            self._may_be_done = self._may_be_done or not from_rpc_error(failure).definite
+            raise
+
+    def refused(self, error: PacelineError) -> None:
+        """Raise the error of an answer, unless an earlier attempt is its cause."""
+        if error.code in _ABSENT and self._may_be_done:
+            return
+        self._may_be_done = self._may_be_done or not error.definite
+        raise error
 
 
 def _names(names: Iterable[str]) -> list[str]:
