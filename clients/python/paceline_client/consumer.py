@@ -301,16 +301,12 @@ class Consumer(GroupPartitions):
         """
         self._raise_if_closed()
         deadline = time.monotonic() + (self._api_timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        with self._lock:
-            while True:
+        while True:
+            with self._lock:
                 self._raise_if_closed()
                 state = self._assignment.state(topic_partition)
                 if state.position is not None:
                     return state.position
-                if state.awaits_committed and self._group is not None:
-                    self._group.begin_at_committed(deadline)
-                    if not state.awaits_committed:
-                        continue
                 if state.error is not None:
                     raise state.take_error() or state.error
                 self._poller.raise_if_failed()
@@ -320,7 +316,12 @@ class Consumer(GroupPartitions):
                     raise RequestTimedOutError(
                         f"position of {topic_partition} not found in time: {cause or 'no answer'}"
                     ) from cause
-                self._news.wait(left)
+                group = self._group if state.awaits_committed else None
+                if group is None:
+                    self._news.wait(left)
+            if group is not None:
+                # Without the lock, which the threads for heartbeats and fetches need.
+                group.begin_at_committed(deadline)
 
     def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
