@@ -1,3 +1,4 @@
+import asyncio
 import os
 import signal
 import threading
@@ -21,6 +22,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline_client import (
+    AsyncProducer,
     BootstrapError,
     BufferExhaustedError,
     Consumer,
@@ -651,3 +653,28 @@ def test_new_partitions_are_used_after_a_refresh(cluster: FakeCluster) -> None:
         producer._metadata.request()
         wait_for(lambda: producer.partitions_for("grown") == 2 and producer._routes["grown"].count == 2)
         assert producer.send("grown", b"b", partition=1).result(60).offset == 0
+
+
+def test_an_async_send_to_a_partition_beyond_the_count_waits_on_another_thread(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for metadata with a new partition; on the event loop it would block all other tasks."""
+    threads: list[threading.Thread] = []
+    find_route = Producer._find_route
+
+    def find(producer: Producer, topic: str, partition: int | None = None) -> Any:
+        threads.append(threading.current_thread())
+        return find_route(producer, topic, partition)
+
+    monkeypatch.setattr(Producer, "_find_route", find)
+
+    async def program() -> None:
+        async with AsyncProducer(cluster.bootstrap, linger_ms=0) as producer:
+            await producer.send_and_wait("one", b"a", partition=0)
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await producer.send("one", b"b", partition=1)
+            await producer.send_and_wait("one", b"c", partition=0)
+
+    asyncio.run(program())
+    assert len(threads) == 2 and threading.current_thread() not in threads
+    assert cluster.values("one") == {0: [b"a", b"c"]}

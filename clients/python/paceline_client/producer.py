@@ -316,10 +316,11 @@ class Producer:
         if wake:
             self._sender.wake()
 
-    @property
-    def has_room(self) -> bool:
-        """Whether `send` would have memory without waiting."""
-        accumulator = self._accumulator
+    def sends_at_once(self, topic: str, partition: object) -> bool:
+        """Whether `send` would need to wait neither for memory nor for metadata."""
+        accumulator, route = self._accumulator, self._routes.get(topic)
+        if route is None or (isinstance(partition, int) and partition >= route.count):
+            return False
         return not self._closed and accumulator.fatal is None and accumulator.buffered_bytes < self._buffer_memory
 
     def _choose(self, topic: str, route: _Route, key: bytes | None, partition: int | None) -> PartitionQueue:

@@ -23,8 +23,6 @@ class AsyncProducer:
         self._bootstrap, self._settings = bootstrap, settings
         self._calls = Calls("paceline-async-producer")
         self._producer: Producer | None = None
-        self._known: set[str] = set()
-        """Topics with cached metadata, for which `send` does not wait."""
 
     async def start(self) -> None:
         """Create the producer; does not wait for the cluster."""
@@ -52,11 +50,10 @@ class AsyncProducer:
         def delivered(metadata: RecordMetadata | None, error: PacelineError | None) -> None:
             loop.call_soon_threadsafe(_settle, future, metadata, error)
 
-        if topic in self._known and producer.has_room:
+        if producer.sends_at_once(topic, partition):
             producer.send(topic, value, key, partition, headers, timestamp_ms, delivered)
         else:
             await self._calls.run(producer.send, topic, value, key, partition, headers, timestamp_ms, delivered)
-            self._known.add(topic)
         return future
 
     async def send_and_wait(
