@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from paceline.model.errors import FencedInstanceIdError
 from paceline.model.identifiers import TopicPartition
 from paceline.v1.group_service_pb2 import (
     ConsumerAssignment,
@@ -146,3 +149,19 @@ def test_member_that_polls_again_while_its_leave_is_under_way_keeps_its_new_memb
     assert group.left == ["member-1"]
     assert (membership.member_id, membership.generation) == ("member-2", 2)
     assert listener.lost == [ONE]
+
+
+def test_member_that_was_fenced_joins_again_after_it_has_left() -> None:
+    settings = GroupSettings("g", "static", "c", "", 60_000, 20_000, 60_000, True, 5_000, assignors_of(["range"]))
+    subscription: Any = SimpleNamespace(
+        is_empty=False, version=0, topics=frozenset({"t"}), refresh=lambda at_once=False: False
+    )
+    membership = GroupMembership(settings, Group(), subscription, Partitions(), lambda *_: None, lambda: None)  # type: ignore[arg-type]
+    membership.poll(time.monotonic() + 60)
+    membership.lose(FencedInstanceIdError("another process has taken over"), forget_member=True)
+    for _ in range(2):
+        with pytest.raises(FencedInstanceIdError):
+            membership.poll(time.monotonic() + 60)
+    membership.leave(1_000)
+    membership.poll(time.monotonic() + 60)
+    assert (membership.member_id, membership.generation) == ("member-2", 2)

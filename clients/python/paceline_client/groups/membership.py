@@ -415,6 +415,8 @@ class GroupMembership:
         finally:
             self.send_leave(timeout_ms / 2)
             self._prepared = False
+            with self.changed:
+                self._fatal = None  # it belongs to the membership that has ended
 
     def send_leave(self, timeout_ms: float, lost: bool = False) -> None:
         """Send LeaveGroup for a dynamic member; a failure is only logged.
