@@ -177,12 +177,15 @@ class Cluster:
         except UnknownTopicOrPartitionError:
             return {name: self._topics[name] for name in names if name in self._topics}
 
-    def refresh(self, names: Sequence[str], seconds: float | None = None) -> dict[str, TopicView]:
+    def refresh(
+        self, names: Sequence[str], seconds: float | None = None, over: threading.Event | None = None
+    ) -> dict[str, TopicView]:
         """Refresh brokers and topics from the first server that answers.
 
         Args:
             names: topics to describe; all when empty.
             seconds: shorter deadline, for a caller that has less time left.
+            over: ends the retries when it is set.
 
         Raises:
             PacelineError: no server answered in time, or a topic failed for another reason than being unknown.
@@ -190,7 +193,8 @@ class Cluster:
         policy = self._policy
         if seconds is not None:
             policy = replace(policy, deadline_ms=min(METADATA_DEADLINE_MS, int(seconds * 1000)))
-        return call_with_retry(policy, lambda left: self._refresh_once(names, left))
+        over = over or threading.Event()
+        return call_with_retry(policy, lambda left: self._refresh_once(names, left), is_over=over.is_set, wake=over)
 
     def _refresh_once(self, names: Sequence[str], seconds: float | None) -> dict[str, TopicView]:
         failure: PacelineError = BrokerNotAvailableError("no server is known")

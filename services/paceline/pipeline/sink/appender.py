@@ -4,6 +4,7 @@ A batch is retried until its leader acknowledges it, so it may be appended twice
 never changes. A separate thread sends batches while the caller prepares the next batches.
 """
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -64,6 +65,9 @@ class BatchAppender(Generic[T]):
         self._pending_bytes = 0
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="paceline-append")
         self._sending: Future[None] | None = None
+        self._closed = threading.Event()
+        self._calls: list[Any] = []
+        """Produce calls in flight."""
 
     def append(self, topic_partition: TopicPartition, batch: bytes | bytearray, tag: T) -> None:
         """Queue a batch after the earlier batches of its partition.
@@ -86,9 +90,15 @@ class BatchAppender(Generic[T]):
         self._wait()
 
     def close(self) -> None:
-        """End the sending thread; batches not flushed may or may not have been appended."""
+        """Cancel the calls in flight and end the sending thread; batches not flushed may or may not be appended."""
+        self._closed.set()
         self._pending.clear()
+        self._cancel_calls()
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _cancel_calls(self) -> None:
+        for call in self._calls:
+            call.cancel()
 
     def _send_pending(self) -> None:
         self._wait()
@@ -102,8 +112,14 @@ class BatchAppender(Generic[T]):
             sending.result()
 
     def _send_all(self, queues: dict[TopicPartition, deque[_Queued[T]]]) -> None:
-        while queues:
-            call_with_retry(self._policy, lambda left: self._send_heads(queues, left))
+        while queues and not self._closed.is_set():
+            call_with_retry(
+                self._policy,
+                lambda left: self._send_heads(queues, left),
+                is_over=self._closed.is_set,
+                wake=self._closed,
+            )
+        self._calls = []
 
     def _send_heads(self, queues: dict[TopicPartition, deque[_Queued[T]]], seconds: float | None) -> None:
         """Send the first batch of each partition, all leaders at the same time.
@@ -113,7 +129,8 @@ class BatchAppender(Generic[T]):
         """
         until = time.monotonic() + (seconds if seconds is not None else self._options.delivery_timeout_ms / 1000)
         if any(self._cluster.leader_address(tp) is None for tp in queues):
-            self._cluster.refresh(sorted({tp.topic for tp in queues}), max(until - time.monotonic(), 0.001))
+            names = sorted({tp.topic for tp in queues})
+            self._cluster.refresh(names, max(until - time.monotonic(), 0.001), self._closed)
         by_leader: dict[str, list[TopicPartition]] = {}
         failure: PacelineError | None = None
         for tp in queues:
@@ -128,6 +145,9 @@ class BatchAppender(Generic[T]):
             for address, owned in by_leader.items()
             for chunk in self._chunks(owned, queues)
         ]
+        self._calls = [call for _, _, call in calls]
+        if self._closed.is_set():
+            self._cancel_calls()
         progress = False
         for address, chunk, call in calls:
             try:
@@ -138,7 +158,7 @@ class BatchAppender(Generic[T]):
                 failure = error
         if failure is not None:
             names = sorted({tp.topic for tp in queues})
-            self._cluster.refresh(names, max(until - time.monotonic(), 0.001))
+            self._cluster.refresh(names, max(until - time.monotonic(), 0.001), self._closed)
             if not progress:
                 raise failure
 

@@ -1,7 +1,9 @@
 """The writers against brokers over real gRPC, without Spark: routing, columns, both guarantees, drivers that die."""
 
 import pickle
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 from paceline.model.errors import ErrorCode, MessageTooLargeError, UnknownTopicOrPartitionError
+from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.cluster import Cluster, close_channels
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.pipeline.errors import (
@@ -523,3 +526,31 @@ def test_a_streaming_task_without_a_query_id_cannot_be_exact(
     made = writer_module.PacelineStreamWriter(exact(served), ("value",))
     with pytest.raises(UnsupportedOperationError, match="no query id"):
         made.write(iter([]))
+
+
+def test_an_appender_closes_at_once_while_no_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that has failed, or that Spark has killed, does not wait for the delivery timeout."""
+    monkeypatch.setattr(appender_module, "ROUND_BYTES", 1)
+    options = parse_write_options({"paceline.bootstrap.servers": "127.0.0.1:1", "topic": "t"})
+    assert options.delivery_timeout_ms >= 120_000
+    appender: appender_module.BatchAppender[None] = appender_module.BatchAppender(Cluster(options), options)
+    appender.append(TopicPartition("t", 0), b"batch", None)
+    closing = threading.Thread(target=appender.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    assert not closing.is_alive()
+
+
+def test_an_appender_that_closes_cancels_its_calls(served: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appender_module, "ROUND_BYTES", 1)
+    options = parse_write_options({"paceline.bootstrap.servers": served.bootstrap, "topic": "t"})
+    cluster, started = Cluster(options), threading.Event()
+    held: Future[Any] = Future()
+    monkeypatch.setattr(cluster, "start_produce", lambda *_: started.set() or held)
+    appender: appender_module.BatchAppender[None] = appender_module.BatchAppender(cluster, options)
+    appender.append(TopicPartition("t", 0), b"batch", None)
+    assert started.wait(60)
+    closing = threading.Thread(target=appender.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    assert held.cancelled() and not closing.is_alive()
