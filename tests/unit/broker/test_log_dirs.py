@@ -1,5 +1,7 @@
 """DescribeLogDirs and AlterReplicaLogDirs at a broker: replicas per directory, and refusals."""
 
+from paceline.coordination import znodes
+from paceline.coordination.interface import Create
 from paceline.model.errors import (
     InvalidRequestError,
     KafkaStorageError,
@@ -107,3 +109,17 @@ def test_a_replica_named_twice_is_refused_twice() -> None:
     cluster = two_directories()
     errors = one(cluster, (TP, "/one"), (TP, "/two"))
     assert [type(error) for error in errors] == [InvalidRequestError, InvalidRequestError]
+
+
+def test_a_report_that_zookeeper_refuses_is_repeated() -> None:
+    """Without it the controller leaves the leaders on a failed log directory."""
+    cluster = two_directories()
+    cluster.delete(znodes.LOG_DIR_EVENT_NOTIFICATION)
+    cluster[1].files.fails = lambda _operation, path: path.startswith("/two")
+    cluster[1].node.replica_manager.logs.checkpoint_high_watermarks()
+    cluster[1].node.replica_manager.take_failed_dirs_offline()
+    cluster.time.run_for(5_000)
+    assert [view.error is None for view in cluster[1].node.describe_log_dirs(None)] == [True, False]
+    assert not any(path.startswith(znodes.LOG_DIR_EVENT_NOTIFICATION) for path in cluster.paths())
+    cluster.zk(Create(znodes.LOG_DIR_EVENT_NOTIFICATION, None))
+    cluster.time.run_until(lambda: any(path.startswith(znodes.LOG_DIR_EVENT_PREFIX) for path in cluster.paths()), 5_000)

@@ -4,14 +4,22 @@ The broker writes a log-dir-event node; the controller answers it with LeaderAnd
 replicas are offline.
 """
 
+from typing import Final
+
 from paceline.broker.recipes import notify_log_dir_failure
+from paceline.coordination.errors import SessionLostError
 from paceline.coordination.flow import FlowRun
 from paceline.coordination.interface import ZooKeeper
 from paceline.model.scheduler import Scheduler
 
+RETRY_MS: Final = 1_000
+
 
 class ReplicaReports:
-    """Writes one node for all changes since the previous report; a failed report is repeated in the next session."""
+    """Writes one node for all changes since the previous report.
+
+    A report that ZooKeeper refuses is repeated, and one whose session ended is repeated in the next session.
+    """
 
     def __init__(self, broker_id: int, zookeeper: ZooKeeper, scheduler: Scheduler) -> None:
         self._broker_id = broker_id
@@ -38,5 +46,7 @@ class ReplicaReports:
         flow = notify_log_dir_failure(self._broker_id)
         FlowRun(flow, self._zookeeper, self._scheduler, lambda _none: None, self._failed).start()
 
-    def _failed(self, _error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
         self._is_due = True
+        if not isinstance(error, SessionLostError):
+            self._scheduler.call_later(RETRY_MS, self._write)
