@@ -6,10 +6,13 @@ import pytest
 
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create
+from paceline.log.compaction.cleanable import Cleanable
+from paceline.log.compaction.log_compaction import LogCompaction
 from paceline.log.log_config import LogConfig
 from paceline.log.record_batch import NewRecord, encode_batch
 from paceline.log.segment import Segment
 from paceline.model.client_io import ProduceData, ProduceResult, RequiredAcks
+from paceline.model.identifiers import TopicPartition
 from tests.support.broker_cluster import TP, BrokerCluster
 
 BACKOFF_MS = 1_000
@@ -118,6 +121,25 @@ def test_a_log_whose_compaction_failed_is_not_compacted_again(monkeypatch: pytes
     monkeypatch.undo()
     (response,) = cluster[1].consume(0)
     assert response.results[0].failure is None
+
+
+def test_an_unexpected_error_in_one_log_does_not_end_the_compaction_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = led_by_1()
+    other = TopicPartition("payments", 0)
+    cluster.decide(1, 4, (1, 2, 3), tp=other, is_new=True)
+    bad = [cluster[one].log(other).local for one in (1, 2, 3)]
+    find = LogCompaction.find_cleanable
+
+    def fails(compaction: LogCompaction, wall_ms: int) -> Cleanable | None:
+        if compaction._log in bad:
+            raise ZeroDivisionError
+        return find(compaction, wall_ms)
+
+    monkeypatch.setattr(LogCompaction, "find_cleanable", fails)
+    produce(cluster)
+    before = sizes(cluster)[0]
+    cluster.time.run_until(are_compacted(cluster, before), 120_000)
+    assert cluster[1].node.metrics_snapshot()["uncleanable_partitions"] == 1
 
 
 def test_a_damaged_log_goes_offline_and_other_logs_are_compacted() -> None:

@@ -17,7 +17,7 @@ from paceline.log.compaction.cleanable import Cleanable
 from paceline.log.compaction.cleaning_task import CleaningTask
 from paceline.log.damage import DamagedLogError
 from paceline.log.partition_log import PartitionLog
-from paceline.model.errors import CorruptMessageError, KafkaStorageError, PacelineError, UnknownTopicOrPartitionError
+from paceline.model.errors import CorruptMessageError, KafkaStorageError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.scheduler import Cancellable
 
@@ -120,7 +120,7 @@ class LogCleaner:
         try:
             log.compaction.roll_idle_segment(wall_ms)
             return log.compaction.find_cleanable(wall_ms)
-        except PacelineError as error:
+        except Exception as error:  # an error of one log must not end the compaction of all logs
             self._failed(log, error)
             return None
 
