@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.model.errors import FencedInstanceIdError
+from paceline.model.errors import FencedInstanceIdError, UnknownMemberIdError
 from paceline.model.identifiers import TopicPartition
 from paceline.v1.group_service_pb2 import (
     ConsumerAssignment,
@@ -158,10 +158,24 @@ def test_member_that_was_fenced_joins_again_after_it_has_left() -> None:
     )
     membership = GroupMembership(settings, Group(), subscription, Partitions(), lambda *_: None, lambda: None)  # type: ignore[arg-type]
     membership.poll(time.monotonic() + 60)
-    membership.lose(FencedInstanceIdError("another process has taken over"), forget_member=True)
+    membership.lose(FencedInstanceIdError("another process has taken over"), forget_member=True, generation=1)
     for _ in range(2):
         with pytest.raises(FencedInstanceIdError):
             membership.poll(time.monotonic() + 60)
     membership.leave(1_000)
     membership.poll(time.monotonic() + 60)
     assert (membership.member_id, membership.generation) == ("member-2", 2)
+
+
+def test_a_late_refusal_of_a_heartbeat_does_not_end_the_next_membership() -> None:
+    settings = GroupSettings("g", "", "c", "", 60_000, 20_000, 60_000, True, 5_000, assignors_of(["range"]))
+    subscription: Any = SimpleNamespace(
+        is_empty=False, version=0, topics=frozenset({"t"}), refresh=lambda at_once=False: False
+    )
+    membership = GroupMembership(settings, Group(), subscription, Partitions(), lambda *_: None, lambda: None)  # type: ignore[arg-type]
+    membership.poll(time.monotonic() + 60)
+    membership.rejoin()
+    membership.poll(time.monotonic() + 60)
+    membership.lose(UnknownMemberIdError("member-1 was removed"), forget_member=True, generation=1)
+    assert (membership.member_id, membership.generation) == ("member-2", 2)
+    assert not membership.wants_poll

@@ -95,7 +95,7 @@ class Heartbeats:
             return self._settings.heartbeat_interval_ms / 1000
         if error.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID):
             LOG.info("group membership lost: group=%s error=%s", self._settings.group_id, error)
-            membership.lose(error, forget_member=error.code is not ErrorCode.ILLEGAL_GENERATION)
+            membership.lose(error, error.code is not ErrorCode.ILLEGAL_GENERATION, generation)
             return self._settings.heartbeat_interval_ms / 1000
         LOG.debug("heartbeat refused: group=%s error=%s", self._settings.group_id, error)
         return _RETRY_S

@@ -128,9 +128,14 @@ class GroupMembership:
             self._needs_join = True
         self._on_news()
 
-    def lose(self, error: PacelineError, forget_member: bool) -> None:
-        """Record that the membership was lost and other members may own this member's partitions."""
+    def lose(self, error: PacelineError, forget_member: bool, generation: int) -> None:
+        """Record that the membership was lost and other members may own this member's partitions.
+
+        Do nothing if the member has joined another generation since: the error belongs to ``generation``.
+        """
         with self.changed:
+            if self.generation != generation:
+                return
             if error.code is ErrorCode.FENCED_INSTANCE_ID:
                 self._fatal = error
             self.generation = -1
