@@ -28,7 +28,7 @@ class IsrHistory:
     """
     unclean: tuple[int, ...] = ()
     """ISR members that returned from an unclean restart: they stay in the ISR, since it is never empty, but may lack
-    committed records. When there is such a member, all members are."""
+    committed records. If one ISR member is listed, all are."""
 
 
 NO_HISTORY = IsrHistory()

@@ -75,7 +75,7 @@ class Node:
 
 
 def settings_of_few(brokers: int) -> dict[str, str]:
-    """Return the settings without which one or two brokers could create no topic, or write to none (KIP-115)."""
+    """Return the settings that one or two brokers need to create topics and accept writes (KIP-115)."""
     if brokers >= 3:
         return {}
     return {

@@ -87,7 +87,7 @@ def commit(coordinator: GroupCoordinator, request: CommitOffsetsRequest, timeout
 def fetch_committed(
     coordinator: GroupCoordinator, partitions: Iterable[TopicPartition] | None, timeout_ms: float
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """Return committed offsets: of these partitions, with None where there is none, or of all partitions.
+    """Return the committed offsets of these partitions, None where a partition has none, or of all partitions.
 
     Raises:
         PacelineError: the coordinator refused, or did not answer in time.

@@ -54,10 +54,10 @@ class Registration:
     Every registration reports an unclean restart until a controller has handled it: `acknowledged`. A broker that has
     registered before and finds its log directories empty has lost all records, which also counts as an unclean restart.
 
-    A registration of a session in ``sessions_of_dead_processes``, which are sessions of earlier processes of this
-    broker, is replaced at once. Another owner of the broker id, or of an address, may also be a predecessor, without
-    proof; its node disappears when its session times out, so that only an owner that outlives a session timeout is
-    fatal. ``remember_session`` receives each session before the broker registers in it.
+    A registration from one of ``sessions_of_dead_processes``, the sessions of this broker's earlier processes, is
+    replaced at once. Any other owner of the broker id, or of an address, may be an earlier process too, without proof.
+    ZooKeeper deletes its node at its session timeout, so an owner whose node outlives that timeout is fatal.
+    ``remember_session`` receives each session before the broker registers in it.
     """
 
     def __init__(

@@ -409,9 +409,9 @@ class Partition:
         """Record a follower's valid fetch; return False when the follower is not assigned.
 
         Raises:
-            StaleBrokerEpochError: the fetch is from a process before the present registration. BrokerNotAvailableError:
-            the fetch has a broker epoch that this broker does not know. Usually its metadata is on
-                the way; if the epoch were recorded, a forged epoch would block the real follower.
+            StaleBrokerEpochError: the fetch is from a process before the present registration.
+            BrokerNotAvailableError: the fetch has a broker epoch that this broker does not know. Usually metadata with
+                the epoch arrives soon; if the epoch were recorded now, a forged epoch would block the real follower.
         """
         follower = self.followers.get(replica_id)
         if follower is None or self.log is None:
@@ -444,7 +444,7 @@ class Partition:
             follower.answered_ms = now_ms
 
     def leave_session(self, session: FetchSession, forgotten: bool) -> None:
-        """Remove the partition from a session; the session's owner may have ``forgotten`` it itself."""
+        """Remove the partition from a session; ``forgotten`` means that the session's owner removed it."""
         self.sessions.pop(session, None)
         follower = None if session.owner is None else self.followers.get(session.owner)
         if follower is not None and follower.clock is session.clock and self.log is not None:
