@@ -5,8 +5,8 @@ import os
 import socket
 from collections.abc import Iterator
 
-# gRPC's handlers around fork break children that a test process starts with fork and exec, Spark's JVM among them.
-# The variable is read when gRPC is first imported, hence before everything else.
+# gRPC's fork handlers break children that a test process starts with fork and exec, such as Spark's JVM. The variable
+# is read when gRPC is first imported, so set it before other imports.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import pytest
@@ -17,14 +17,14 @@ from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper, jars_path, ja
 
 _chroots = itertools.count(1)
 
-# An example that takes longer than 200 ms on a busy machine is no fault.
+# An example that takes longer than 200 ms on a busy machine is no failure.
 settings.register_profile("paceline", deadline=None)
 settings.load_profile("paceline")
 
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    """A running server; do not stop or pause it, others use it too."""
+    """A running server; do not stop or pause it, because other tests use it."""
     try:
         java_path()
         jars_path()

@@ -40,23 +40,23 @@ STEPS = {
     "copy": ("staged", "list", "decide", "read", "scan", "append", "done"),
 }
 MAX_FAILURES = 5
-"""How often the driver may end without having been killed; it is started again, as a supervisor would."""
+"""Number of times that the driver may fail without a kill; it is restarted, as by a supervisor."""
 RUN_TIMEOUT_S = 3_600.0
 
 
 @dataclass
 class Processes:
-    """What can be killed: the Spark driver's processes and those of the cluster."""
+    """The processes to kill: those of the Spark driver and those of the cluster."""
 
     cluster: LocalCluster
     topic: str
-    """Its leaders are victims."""
+    """Topic whose leaders are killed."""
     driver: "subprocess.Popen[bytes] | None" = None
     driver_killed: bool = False
     _down: list[Node] = field(default_factory=list)
 
     def kill(self, victim: str, asking_pid: int) -> str:
-        """Kill a process of this kind, as a machine without power would, and return its name."""
+        """Kill a process of this kind with SIGKILL and return its name."""
         if victim == "driver":
             return self._kill_driver()
         if victim == "executor":
@@ -81,7 +81,7 @@ class Processes:
         return f"driver {self.driver.pid}"
 
     def _kill_executor(self, asking_pid: int) -> str:
-        """Kill the executor of the task that asks; between tasks, any, as soon as Spark has replaced the last one."""
+        """Kill the executor of the asking task; between tasks any executor, once Spark has replaced the last one."""
         assert self.driver is not None
         ancestors = [asking_pid, *_ancestors(asking_pid)]
         deadline = time.monotonic() + 60
@@ -112,7 +112,7 @@ class Processes:
 
 
 class Matrix(socketserver.ThreadingTCPServer):
-    """Answers the processes that ask before a step, after it has killed what the plan says."""
+    """Answers the processes that ask before a step, after the kill that the plan has for the step."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -184,7 +184,7 @@ def _children_of(pid: int) -> list[int]:
 
 
 def run(what: str, cluster: LocalCluster, directory: Path, records: int) -> list[str]:
-    """Copy the rows under all kills of one kind of job and return the problems found."""
+    """Copy the rows with all kills for one kind of job and return the problems."""
     source, target = f"{what}-in", f"{what}-out"
     with Admin(cluster.bootstrap) as admin:
         settings = {"min.insync.replicas": "2"}
@@ -217,7 +217,7 @@ def run(what: str, cluster: LocalCluster, directory: Path, records: int) -> list
                     # Executors end after their driver; the process group is killed so that no executor remains.
                     _kill_group(processes.driver)
             if code and not processes.driver_killed:
-                # Spark gives a Python process ten seconds to start, which a busy machine may not keep.
+                # Spark allows a Python process ten seconds to start, which a busy machine may exceed.
                 failures += 1
                 print(f"the driver ended by itself with exit code {code}", flush=True)
             if failures > MAX_FAILURES:

@@ -26,13 +26,13 @@ from tests.soak import BROKERS, PARTITIONS, TOPIC, Load, wait_full_isr
 
 FULL_ISR_S = 180.0
 MAX_LEADERLESS_MS = 100
-"""A false suspicion may leave a partition without a leader for so long."""
+"""Longest time for which a false suspicion may leave a partition without a leader."""
 Say = Callable[[str], None]
 
 
 @dataclass
 class Accounts:
-    """What a run found; `problems` is empty when all is well."""
+    """The results of a run; `problems` is empty after a success."""
 
     rounds: int = 0
     effective: int = 0
@@ -42,7 +42,7 @@ class Accounts:
     failed: int = 0
     read: int = 0
     pauses_ms: list[int] = field(default_factory=list)
-    """By round: time until every partition had acknowledged again, or, of suspicions, without a leader."""
+    """By round: time until every partition has acknowledged again, or, for suspicions, without a leader."""
     problems: list[str] = field(default_factory=list)
 
     def summary(self) -> str:
@@ -57,7 +57,7 @@ class Accounts:
 
 
 class TimedLoad(Load):
-    """Notes when each partition acknowledged last."""
+    """Stores the time of each partition's last acknowledgement."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap, window=2_000, pause_s=0.01)
@@ -69,13 +69,13 @@ class TimedLoad(Load):
             self.last_acked_s[at.partition] = time.monotonic()  # type: ignore[attr-defined]
 
     def await_acks_since(self, since_s: float, timeout_s: float = 120.0) -> int:
-        """Return the milliseconds from ``since_s`` until every partition has acknowledged something newer."""
+        """Return the milliseconds from ``since_s`` until every partition has acknowledged a newer record."""
         waiting = set(range(PARTITIONS))
         latest_s = since_s
         while waiting:
             for partition in list(waiting):
                 acked_s = self.last_acked_s.get(partition, 0.0)
-                # A record that was on its way at the kill is acknowledged within a few milliseconds of it.
+                # A record in flight at the kill is acknowledged within a few milliseconds after the kill.
                 if acked_s > since_s + 0.02:
                     waiting.discard(partition)
                     latest_s = max(latest_s, acked_s)
@@ -103,7 +103,7 @@ class RefusingProxy(TcpProxy):
 
 
 class ProxiedCluster(LocalCluster):
-    """A cluster whose brokers advertise their CONTROL listener at a proxy."""
+    """A cluster whose brokers advertise a proxy as their CONTROL listener."""
 
     def _add(self, kind: str, node_id: int, listeners: dict[str, int], metrics: int, more: Mapping[str, str]) -> None:
         if kind == "broker":
@@ -122,7 +122,7 @@ class ProxiedCluster(LocalCluster):
 
 
 def run(directory: Path, rounds: int, seed: int, play: "Play", say: Say) -> Accounts:
-    """Play ``rounds`` rounds under load and account for every record."""
+    """Run ``rounds`` rounds under load and account for every record."""
     rng = random.Random(seed)
     accounts = Accounts()
     kind = ProxiedCluster if play is suspicion_round else LocalCluster
@@ -157,7 +157,7 @@ Play = Callable[[LocalCluster, TimedLoad, random.Random, int, Accounts, Say], st
 def kill_round(
     cluster: LocalCluster, load: TimedLoad, rng: random.Random, number: int, accounts: Accounts, say: Say
 ) -> str | None:
-    """Kill a broker, the active controller, or both; restart after a random while; wait for every ISR."""
+    """Kill a broker, the active controller, or both; restart after a random pause; wait for every ISR."""
     time.sleep(rng.uniform(0.2, 1.5))
     victims: list[Node] = []
     kind = rng.choices(("broker", "controller", "both"), (8, 1, 1))[0]
@@ -236,7 +236,7 @@ def _leaderless_ms(marks: Marks) -> int | None:
 
 
 def _account(bootstrap: str, load: TimedLoad, accounts: Accounts) -> None:
-    """Read everything back: each acknowledged record exactly once at its place, no record twice, each in its turn."""
+    """Read all records: each acknowledged record must be at its offset once, in the order of sending."""
     accounts.sent, accounts.acked, accounts.failed = load.sent, len(load.acked), len(load.failed)
     accounts.problems.extend(f"record {seq} failed: {why}" for seq, why in sorted(load.failed.items())[:5])
     seen: dict[int, tuple[int, int]] = {}
@@ -269,7 +269,7 @@ def _account(bootstrap: str, load: TimedLoad, accounts: Accounts) -> None:
 
 
 def main() -> int:
-    """Run one of the two and print one closing line; exit with 1 when something was found."""
+    """Run one of the two soaks and print a summary line; exit with 1 when it found problems."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak_failover", description=__doc__)
     parser.add_argument("what", choices=("kills", "suspicions"))
     parser.add_argument("--rounds", type=int, help="100 kills, or 60 suspicions")

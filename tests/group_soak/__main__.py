@@ -1,9 +1,9 @@
 """``python -m tests.group_soak --minutes 10``: 50 members on 200 partitions; members and coordinators die.
 
-Each minute the coordinator is killed and started again, two processes with five members each are killed and replaced,
-and, with all members alive, one more joins and later leaves. In the end: no partition had two owners in a generation,
-every record was processed at least once, no acknowledged commit is lost, and the join of the one more member took no
-longer than two heartbeats.
+Each minute the coordinator is killed and restarted, and two processes with five members each are killed and replaced.
+When all members are alive, another member joins and later leaves. At the end: no partition had two owners in a
+generation, every record was processed at least once, no acknowledged commit is lost, and the join of the additional
+member took at most two heartbeats.
 """
 
 import argparse
@@ -50,12 +50,12 @@ class Worker:
         self._process.wait()
 
     def begin_stop(self) -> None:
-        """Have its members leave the group."""
+        """Make its members leave the group."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
     def stop(self) -> None:
-        """Have its members leave the group, and wait for the end of the process."""
+        """Make its members leave the group, and wait for the end of the process."""
         self.begin_stop()
         self._process.wait(180)
 
@@ -76,7 +76,7 @@ class Load(threading.Thread):
                 self.sent += 1
 
     def stop(self) -> None:
-        """Stop, and wait for every record."""
+        """Stop sending, and wait for the results of all records."""
         self._over.set()
         self.join()
         self._producer.flush()
@@ -84,7 +84,7 @@ class Load(threading.Thread):
 
 
 class Soak:
-    """One run."""
+    """A run of the soak."""
 
     def __init__(self, directory: Path, cluster: LocalCluster, say: Callable[[str], None]) -> None:
         self._directory = directory
@@ -99,7 +99,7 @@ class Soak:
         self.member_kills = 0
 
     def run(self, minutes: int) -> list[str]:
-        """Do it all; return every broken rule."""
+        """Run all phases; return every broken rule."""
         for _ in range(WORKERS):
             self._start()
         self._await_settled("the group forms", 0.0)
@@ -191,7 +191,7 @@ class Soak:
 
 
 def main() -> int:
-    """Run the soak and print its outcome; return 0 when no rule was broken."""
+    """Run the soak and print its results; return 0 when no rule was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.group_soak", description=__doc__)
     parser.add_argument("--minutes", type=int, default=10)
     arguments = parser.parse_args()

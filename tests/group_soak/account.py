@@ -1,4 +1,4 @@
-"""Reads what the members of a soaked group have noted, and names every rule that was broken."""
+"""Read the notes of all members of a soaked group, and name every broken rule."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ COMMIT_S: Final = 1.0
 
 @dataclass(slots=True)
 class Account:
-    """What happened, by partition where that matters."""
+    """The events of a run, by partition where that matters."""
 
     owners: dict[tuple[int, int], str] = field(default_factory=dict)
     """Member by generation and partition."""
@@ -22,20 +22,20 @@ class Account:
     committed: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
     """Times and offsets of acknowledged commits."""
     begun: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
-    """When a member was assigned a partition, and the first offset that it processed then."""
+    """Times at which a member was assigned a partition, and the first offset that it then processed."""
     joins: list[float] = field(default_factory=list)
     assignments: dict[int, list[float]] = field(default_factory=dict)
-    """When members were given their partitions, by generation."""
+    """Times at which members received their partitions, by generation."""
     problems: list[str] = field(default_factory=list)
 
     @property
     def generations(self) -> int:
-        """How many generations gave out partitions."""
+        """Number of generations that assigned partitions."""
         return len(self.assignments)
 
 
 def read(lines: Iterable[str]) -> Account:
-    """Return the account of all members; a last line that was cut by a kill is ignored."""
+    """Return the account of all members; ignore a last line that a kill left incomplete."""
     account = Account()
     waiting: dict[tuple[str, int], float] = {}
     for line in lines:
@@ -108,7 +108,7 @@ def _first_gap(ranges: Iterable[tuple[int, int]], end: int) -> int | None:
 
 
 def rebalance_seconds(account: Account, since: float, members: int) -> float | None:
-    """Return how long after ``since`` all members had the same new generation, None when that never came."""
+    """Return the time from ``since`` until all members had the same new generation, None if they never had."""
     for _, times in sorted(account.assignments.items()):
         if len(times) >= members and min(times) >= since:
             return max(times) - since

@@ -18,22 +18,22 @@ from tests.group_soak.account import COMMIT_S, GROUP, HEARTBEAT_MS, SESSION_MS, 
 
 
 class Notes(RebalanceListener):
-    """Writes what one member does."""
+    """Writes the steps of one member."""
 
     def __init__(self, descriptor: int, member: str) -> None:
         self._descriptor = descriptor
         self._member = member
         self.positions: dict[TopicPartition, OffsetAndMetadata] = {}
-        """Behind the records that were processed in this generation."""
+        """Positions after the records that were processed in this generation."""
         self.consumer: Consumer | None = None
 
     def write(self, kind: str, *fields: object) -> None:
-        """Write a line in one piece."""
+        """Write a line with a single write."""
         text = " ".join(map(str, (kind, self._member, f"{time.monotonic():.4f}", *fields)))
         os.write(self._descriptor, text.encode() + b"\n")
 
     def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Note the partitions of a generation."""
+        """Write the partitions of a generation."""
         self.positions.clear()
         group = None if self.consumer is None else self.consumer._group
         assert group is not None
@@ -41,7 +41,7 @@ class Notes(RebalanceListener):
 
 
 class Member(threading.Thread):
-    """A consumer that polls, notes, and commits until it is stopped."""
+    """A consumer that polls, writes its steps, and commits until it is stopped."""
 
     def __init__(self, bootstrap: str, descriptor: int, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -81,17 +81,17 @@ class Member(threading.Thread):
         try:
             self._consumer.commit(offsets)
         except PacelineError:
-            return  # Another member takes over from the last commit.
+            return  # Another member continues from the last commit.
         for one, position in offsets.items():
             self._notes.write("C", one.partition, position.offset)
 
     def stop(self) -> None:
-        """End after the present poll."""
+        """End after the poll in progress."""
         self._over.set()
 
 
 def main() -> None:
-    """Run members until the input ends."""
+    """Run members until stdin ends."""
     bootstrap, path, name, count = sys.argv[1:]
     descriptor = os.open(Path(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     members = [Member(bootstrap, descriptor, f"{name}-{number}") for number in range(int(count))]

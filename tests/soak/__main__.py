@@ -1,4 +1,4 @@
-"""Run a soak and print one closing line; exit with 1 when something was found."""
+"""Run a soak and print a summary line; exit with 1 when it found problems."""
 
 import argparse
 import random
@@ -10,7 +10,7 @@ from tests.soak.rounds import soak
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run the soak that the command line selects."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))

@@ -1,4 +1,4 @@
-"""The faults of the soak. Each is over, and its process running, when its function returns."""
+"""The faults of the soak. Each fault is over, and its process running, when its function returns."""
 
 import contextlib
 import random
@@ -13,7 +13,7 @@ Fault = Callable[[Sandbox, random.Random], str]
 
 
 def kill_broker(cluster: Sandbox, chance: random.Random) -> str:
-    """Kill a broker, and start it again at once, soon, or after its session has ended."""
+    """Kill a broker; start it again at once, soon, or after its session has ended."""
     node = _broker(cluster, chance)
     cluster.kill(node)
     away_s = chance.choice([0.0, chance.uniform(0.0, 3.0), chance.uniform(SESSION_S, 1.5 * SESSION_S)])
@@ -23,12 +23,12 @@ def kill_broker(cluster: Sandbox, chance: random.Random) -> str:
 
 
 def pause_broker(cluster: Sandbox, chance: random.Random) -> str:
-    """Stop a broker for less or for more than its session."""
+    """Pause a broker for less or more than its session timeout."""
     return _pause(cluster, _broker(cluster, chance), chance.uniform(0.3, 3.0) * SESSION_S)
 
 
 def pause_controller(cluster: Sandbox, chance: random.Random) -> str:
-    """Stop a controller, the active one or the other."""
+    """Pause the active controller or the other controller."""
     node = cluster.controller(chance.randrange(cluster.controllers))
     return _pause(cluster, node, chance.uniform(0.3, 3.0) * SESSION_S)
 
@@ -44,7 +44,7 @@ def kill_controller(cluster: Sandbox, chance: random.Random) -> str:
 
 
 def pause_zookeeper(cluster: Sandbox, chance: random.Random) -> str:
-    """Stop ZooKeeper for less or for more than the sessions."""
+    """Pause ZooKeeper for less or more than the session timeout."""
     assert cluster.zookeeper is not None
     paused_s = chance.uniform(0.3, 2.5) * SESSION_S
     cluster.zookeeper.pause()
@@ -56,7 +56,7 @@ def pause_zookeeper(cluster: Sandbox, chance: random.Random) -> str:
 
 
 def cut_one_way(cluster: Sandbox, chance: random.Random) -> str:
-    """Drop what a broker sends to another broker, to ZooKeeper or to the controllers; what they send arrives."""
+    """Drop packets from a broker to another broker, to ZooKeeper or to the controllers, but not their packets to it."""
     assert cluster.network is not None and cluster.ports is not None
     broker_id = chance.randint(1, cluster.brokers)
     others = [one for one in range(1, cluster.brokers + 1) if one != broker_id]
@@ -84,7 +84,7 @@ def cut_one_way(cluster: Sandbox, chance: random.Random) -> str:
 
 
 def fill_disk(cluster: Sandbox, chance: random.Random) -> str:
-    """Fill a broker's disk until the broker ends or some time has gone by, then make room and start it again."""
+    """Fill a broker's disk until the broker ends or a time limit passes, then free the space and start it again."""
     assert cluster.disks is not None
     node = _broker(cluster, chance)
     cluster.disks.fill(node.node_id)

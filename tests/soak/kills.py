@@ -1,9 +1,9 @@
-"""Kills and restarts brokers under load, again and again, and checks that every replica ends the same.
+"""Kill and restart brokers repeatedly under load, and check that all replicas are equal.
 
-The test suite runs five rounds; ``make soak`` mixes in other faults (`tests.soak.rounds`). A round kills a broker with
-SIGKILL at a random moment, restarts it after a random while, and waits until it is back in every ISR. In the end
-everything acknowledged must be read back exactly once, and the three replicas of each partition must hold the identical
-batch sequence below the high watermark, compared batch by batch.
+The test suite runs five rounds; ``make soak`` adds other faults (`tests.soak.rounds`). A round kills a broker with
+SIGKILL at a random time, restarts it after a random pause, and waits until it is in every ISR again. At the end every
+acknowledged record must be read exactly once, and the three replicas of each partition must have identical batches
+below the high watermark.
 """
 
 import random
@@ -25,7 +25,7 @@ TOPIC, PARTITIONS, BROKERS = "soak", 6, 3
 
 @dataclass
 class Outcome:
-    """What a soak found; `problems` is empty when all is well."""
+    """The results of a soak; `problems` is empty after a success."""
 
     rounds: int = 0
     sent: int = 0
@@ -36,7 +36,7 @@ class Outcome:
 
 
 class Load:
-    """Sends numbered records until stopped, keeping at most ``window`` without an outcome."""
+    """Sends numbered records until stopped, with at most ``window`` records without a result."""
 
     def __init__(self, bootstrap: str, window: int = 5_000, pause_s: float = 0.002) -> None:
         self._producer = Producer(bootstrap, linger_ms=5)
@@ -45,7 +45,7 @@ class Load:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self.acked: dict[int, tuple[int, int]] = {}
-        """Sequence number to (partition, offset)."""
+        """(partition, offset) by sequence number."""
         self.failed: dict[int, str] = {}
         self.sent = 0
 
@@ -54,7 +54,7 @@ class Load:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop sending and wait for every outcome."""
+        """Stop sending and wait for every result."""
         self._over.set()
         self._thread.join(120.0)
         self._producer.flush(timeout_s=150.0)
@@ -83,7 +83,7 @@ class Load:
 
 
 def soak(directory: Path, rounds: int, seed: int, say: Callable[[str], None] = lambda _: None) -> Outcome:
-    """Run ``rounds`` rounds below ``directory`` and return what was found."""
+    """Run ``rounds`` rounds below ``directory`` and return the results."""
     rng = random.Random(seed)
     outcome = Outcome()
     cluster = LocalCluster(directory, CONFIG_FILE, ports=free_plan(2, BROKERS))
@@ -135,7 +135,7 @@ def _round(cluster: LocalCluster, rng: random.Random, number: int, say: Callable
 def wait_full_isr(
     cluster: LocalCluster, timeout_s: float, topic: str = TOPIC, partitions: int = PARTITIONS
 ) -> str | None:
-    """Wait until every partition has a leader and all brokers in its ISR; return what is missing, or None."""
+    """Wait until every partition has a leader and all brokers in its ISR; return the missing part, or None."""
     addresses = {node.node_id: node.client_address for node in cluster.nodes.values() if node.kind == "broker"}
     observer = ClusterObserver(addresses)
     everyone = frozenset(addresses)

@@ -1,8 +1,8 @@
-"""ZooKeeper and all controllers down for minutes under load, and then a leader that is cut off from its cluster.
+"""ZooKeeper and all controllers are down for minutes under load; then a leader is cut off from its cluster.
 
-With neither ZooKeeper nor controllers no leader can be replaced, so leaders whose followers fetch serve on, and every
-acks=all write goes through. A leader that is cut off from brokers, ZooKeeper and controllers, but not from clients,
-stops answering as leader within `BOUND_S`, for it has a successor.
+Without ZooKeeper and controllers no leader can be replaced, so leaders whose followers fetch continue, and every write
+with acks=all succeeds. A leader that is cut off from brokers, ZooKeeper and controllers, but not from clients, stops
+answering as leader within `BOUND_S`, because it has a successor.
 """
 
 import time
@@ -19,14 +19,14 @@ from tests.soak.sandbox import Sandbox
 from tests.support.stub_client import StubClient
 
 GAP_S = 20.0
-"""Longest time without an acknowledgement that a busy machine may take; one call may wait 18 s."""
+"""Longest time without an acknowledgement on a busy machine; one call may wait 18 s."""
 BOUND_S = 9.0 + 3.0 + 3.0
-"""The lease, a third of it, and what a busy machine adds."""
+"""The lease, a third of it, and a margin for a busy machine."""
 WATCHED_S = 45.0
 
 
 def outage(directory: Path, seconds: float, say: Callable[[str], None] = lambda _: None) -> Outcome:
-    """Run it once and return what was found."""
+    """Run the soak once and return its results."""
     outcome = Outcome(rounds=1)
     with Sandbox(directory, BROKERS, CONTROLLERS, {"auto.leader.rebalance.enable": "false"}) as cluster:
         outcome.missing = cluster.missing
@@ -77,7 +77,7 @@ def _cut_a_leader_off(cluster: Sandbox, say: Callable[[str], None]) -> list[str]
                 network.drop(broker_id, "-d", other)
             for port in (ports.zookeeper, *control):
                 network.drop(broker_id, "-d", rest, "-p", "tcp", "--dport", str(port))
-            # What controllers send has the broker's own control port on this side.
+            # Packets of controllers have the broker's CONTROL port as their destination.
             own = str(ports.brokers[broker_id - 1].listeners["CONTROL"])
             network.drop(broker_id, "-d", rest, "-p", "tcp", "--sport", own)
             cut = time.monotonic()

@@ -1,4 +1,4 @@
-"""Rounds of faults under load; what was acknowledged has to be there once, and the replicas have to be the same."""
+"""Rounds of faults under load; every acknowledged record must be in the log once, and all replicas must be equal."""
 
 import random
 import time
@@ -21,7 +21,7 @@ HEALED_S = 240.0
 
 @dataclass
 class Outcome:
-    """What a soak found; `problems` is empty when all is well."""
+    """The results of a soak; `problems` is empty after a success."""
 
     rounds: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
@@ -35,7 +35,7 @@ class Outcome:
 
 
 def soak(directory: Path, rounds: int, seed: int, say: Callable[[str], None] = lambda _: None) -> Outcome:
-    """Run rounds until one does not heal; every fault of this machine comes before one comes again."""
+    """Run rounds until the cluster does not heal; inject every possible fault before repeating one."""
     chance = random.Random(seed)
     outcome = Outcome()
     with Sandbox(directory, BROKERS, CONTROLLERS, {}) as cluster:
@@ -68,7 +68,7 @@ def soak(directory: Path, rounds: int, seed: int, say: Callable[[str], None] = l
 
 
 def start_writers(cluster: Sandbox, pause_s: float) -> list[Writer]:
-    """Create the topic and begin to write to each partition."""
+    """Create the topic and start a writer for each partition."""
     bootstrap = cluster.bootstrap.split(",")
     with StubClient(bootstrap) as client:
         client.create_topic(TOPIC, PARTITIONS, BROKERS, min_insync_replicas="2", segment_bytes="1000000")
@@ -79,7 +79,7 @@ def start_writers(cluster: Sandbox, pause_s: float) -> list[Writer]:
 
 
 def account(cluster: Sandbox, writers: list[Writer], outcome: Outcome) -> None:
-    """End the load and compare what was acknowledged with what is there."""
+    """Stop the load and compare the acknowledged records with the logs."""
     for writer in writers:
         writer.stop()
     with StubClient(cluster.bootstrap.split(",")) as reader:

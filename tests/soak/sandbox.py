@@ -1,7 +1,7 @@
-"""A local cluster whose brokers have a network, a disk and a clock for their writes of their own, as far as allowed.
+"""A local cluster whose brokers have their own network, disk and disk speed, as far as the machine allows.
 
-Each part needs something of the machine: network namespaces and small file systems need root, a slow disk needs a C
-compiler. A part that is not to be had is left out, with the reason in `Sandbox.missing`.
+Network namespaces and small file systems need root, a slow disk needs a C compiler. A part that is not possible is
+omitted, with the reason in `Sandbox.missing`.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ _CALL_S = 30.0
 
 
 def run(*argv: str) -> None:
-    """Run a command; its last words are in the error when it fails."""
+    """Run a command; an error has the end of its output."""
     done = subprocess.run(argv, capture_output=True, text=True, timeout=_CALL_S, check=False)
     if done.returncode:
         raise OSError(f"{' '.join(argv)}: {done.stderr.strip() or done.returncode}")
 
 
 class Network:
-    """A bridge, and behind it a namespace with one address for each broker."""
+    """A bridge, and a network namespace with its own address for each broker."""
 
     def __init__(self, brokers: int) -> None:
         number = os.getpid()
@@ -53,22 +53,22 @@ class Network:
         return f"{self._prefix}.{10 + broker_id}"
 
     def inside(self, broker_id: int) -> list[str]:
-        """Return what to put before a command that runs in a broker's namespace."""
+        """Return the command prefix that runs a command in a broker's namespace."""
         return ["ip", "netns", "exec", self._namespace(broker_id)]
 
     def drop(self, broker_id: int, *what: str) -> None:
-        """Drop what a broker sends and the rule of iptables ``what`` matches; the other direction stays open."""
+        """Drop a broker's outgoing packets that match the iptables rule ``what``; incoming packets pass."""
         run(*self.inside(broker_id), "iptables", "-A", "OUTPUT", *what, "-j", "DROP")
 
     def heal(self, broker_id: int) -> None:
-        """Let everything through again."""
+        """Remove all rules that drop packets."""
         run(*self.inside(broker_id), "iptables", "-F", "OUTPUT")
 
     def _namespace(self, broker_id: int) -> str:
         return f"{self._name}b{broker_id}"
 
     def _build(self) -> None:
-        # The bridge has a namespace of its own: this machine's firewall may drop what it forwards.
+        # The bridge has its own namespace, because this machine's firewall may drop forwarded packets.
         hub, outer = f"{self._name}hub", f"{self._name}h"
         self._add_namespace(hub)
         run("ip", "-n", hub, "link", "add", "bridge", "type", "bridge")
@@ -146,17 +146,17 @@ class Disks:
             raise
 
     def close(self) -> None:
-        """Unmount them; their content is lost."""
+        """Unmount the file systems; their content is lost."""
         self._ends.close()
 
     def fill(self, broker_id: int) -> None:
-        """Leave no free byte."""
+        """Use all free bytes."""
         with contextlib.suppress(OSError), self._filler(broker_id).open("wb", buffering=0) as file:
             while file.write(bytes(65_536)):
                 pass
 
     def empty(self, broker_id: int) -> None:
-        """Give back what `fill` took."""
+        """Free the bytes that `fill` used."""
         self._filler(broker_id).unlink(missing_ok=True)
 
     def _filler(self, broker_id: int) -> Path:
@@ -164,11 +164,11 @@ class Disks:
 
 
 class Sandbox(LocalCluster):
-    """A cluster of the soak; use it as a context manager, for it changes the machine."""
+    """The cluster of a soak; use it as a context manager, because it changes the machine's network."""
 
     def __init__(self, directory: Path, brokers: int, controllers: int, settings: Mapping[str, str]) -> None:
         self.missing: dict[str, str] = {}
-        """What this machine cannot do, and why."""
+        """Impossible parts with the reason."""
         self._slow = directory.resolve() / "slow"
         shutil.rmtree(directory, ignore_errors=True)
         self._slow.mkdir(parents=True)
@@ -180,7 +180,7 @@ class Sandbox(LocalCluster):
             CONFIG_FILE,
             brokers=brokers,
             controllers=controllers,
-            # Only this machine reaches the addresses of the namespaces.
+            # Only this machine can reach the addresses of the namespaces.
             settings={"allow.insecure": "true", **settings},
             ports=free_plan(controllers, brokers),
         )
@@ -214,7 +214,7 @@ class Sandbox(LocalCluster):
         return self._shim is not None
 
     def slow_disk(self, broker_id: int, write_ms: int) -> None:
-        """Delay each write of a broker by so long, and each sync by ten times that; 0 ends it."""
+        """Delay each write of a broker by this time, and each sync by ten times this time; 0 ends the delay."""
         path = self._slow_file(broker_id)
         temporary = path.with_suffix(".tmp")
         temporary.write_text(str(write_ms))

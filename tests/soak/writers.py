@@ -1,4 +1,4 @@
-"""Load by generated stubs alone, with exact accounting: idempotent batches, repeated until their outcome is known."""
+"""A load on generated stubs with exact accounting: idempotent batches, retried until their result is known."""
 
 import itertools
 import threading
@@ -9,11 +9,11 @@ from tests.support.stub_client import StubClient
 
 BATCH = 10
 GIVE_UP_S = 900.0
-"""No fault lasts nearly as long; a batch without an outcome by then is a finding."""
+"""Much longer than any fault; a batch without a result after this time is a problem."""
 
 
 class Writer:
-    """Writes numbered records to one partition, one batch after the other."""
+    """Writes numbered records to one partition, one batch after another."""
 
     def __init__(self, bootstrap: Sequence[str], topic: str, partition: int, pause_s: float) -> None:
         self.topic, self.partition = topic, partition
@@ -33,7 +33,7 @@ class Writer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write the running batch to its end, and nothing more."""
+        """Finish the batch in progress, then stop."""
         self._over.set()
         self._thread.join(GIVE_UP_S + 60.0)
         assert not self._thread.is_alive(), f"the writer of partition {self.partition} does not end"
@@ -57,7 +57,7 @@ class Writer:
             self.failure = error
 
     def problems(self, reader: StubClient) -> tuple[int, list[str]]:
-        """Read everything back; return how many records there are, and what is not as acknowledged."""
+        """Read all records; return their number and the differences from the acknowledged records."""
         found = []
         if self.failure is not None:
             found.append(f"partition {self.partition}: the writer failed: {self.failure}")
