@@ -17,7 +17,7 @@ from tests.conformance.scenarios import Scenario, all_scenarios
 
 
 def play(driver: Driver, scenario: Scenario, real: Callable[[], Cluster]) -> Outcome:
-    """Play one scenario; scripted clusters are made for it, the real one is shared."""
+    """Play one scenario; create a scripted cluster for it, or use the shared real cluster."""
     if scenario.group in driver.spec.lacks:
         return Outcome(NOT_YET)
     scripted = ScriptedCluster() if scenario.cluster == "scripted" else None
@@ -35,7 +35,7 @@ def play(driver: Driver, scenario: Scenario, real: Callable[[], Cluster]) -> Out
 
 
 def main() -> int:
-    """Play and report; 0 when nothing failed."""
+    """Play scenarios and report; return 0 when none failed."""
     drivers = known_drivers()
     arguments = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     arguments.add_argument("--language", required=True, choices=sorted(drivers))

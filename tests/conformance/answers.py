@@ -1,22 +1,22 @@
-"""Judging the answers of drivers."""
+"""Compare the answers of drivers with the expected answers."""
 
 import base64
 from typing import Any
 
 
 class UnsupportedError(Exception):
-    """The client lacks what a scenario is about."""
+    """The client does not support the subject of a scenario."""
 
 
 class ScenarioError(AssertionError):
-    """The client does not behave as the scenario says."""
+    """The client does not behave as the scenario requires."""
 
 
 def difference(wanted: Any, found: Any, path: str = "answer") -> str:
-    """Return in words where an answer differs from what is expected, empty when it does not.
+    """Return the difference between an answer and the expected answer in words, empty when there is none.
 
-    An object has to contain the expected fields and may have others; a list has to have as many entries; other things
-    have to be equal.
+    An object must contain the expected fields and may have more; a list must have the expected length; other values
+    must be equal.
     """
     if isinstance(wanted, dict):
         if not isinstance(found, dict):

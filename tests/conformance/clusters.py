@@ -1,4 +1,4 @@
-"""The clusters scenarios are played on: a scripted one that answers what a scenario says, and real processes."""
+"""The clusters of scenarios: a scripted cluster, whose answers the scenario sets, and real processes."""
 
 import itertools
 import time
@@ -26,14 +26,14 @@ _numbers = itertools.count(1)
 
 
 class Cluster(Protocol):
-    """What scenarios ask of either cluster."""
+    """Operations of scenarios on a cluster."""
 
     @property
     def bootstrap(self) -> list[str]:
-        """Addresses to begin with."""
+        """Bootstrap addresses."""
 
     def topic(self, name: str, partitions: int) -> None:
-        """Create a topic; every partition has a leader when this returns."""
+        """Create a topic; return when every partition has a leader."""
 
     def values(self, topic: str, partition: int) -> list[bytes | None]:
         """Return the values in a partition's log, in order."""
@@ -42,7 +42,7 @@ class Cluster(Protocol):
         """Return the end of a partition's log."""
 
     def act(self, action: str, arguments: dict[str, Any]) -> None:
-        """Do what a step of a scenario says."""
+        """Execute a step of a scenario."""
 
 
 class ScriptedCluster:
@@ -75,7 +75,7 @@ class ScriptedCluster:
         return self.fake.logs[TopicPartition(topic, partition)].end
 
     def act(self, action: str, arguments: dict[str, Any]) -> None:
-        """Change the logs, or plan faults."""
+        """Change the logs, or schedule faults."""
         fake, faults = self.fake, self.fake.faults
         match action:
             case "begin_at":
@@ -135,7 +135,7 @@ class RealCluster:
         self.local.stop()
 
     def topic(self, name: str, partitions: int) -> None:
-        """Create a topic with three replicas, two of which have to be in sync, and wait until every broker knows it."""
+        """Create a topic with three replicas and min.insync.replicas 2, and wait until every broker knows it."""
         self._stubs.create_topic(name, partitions, 3, min_insync_replicas="2")
         for address in self.bootstrap:
             with StubClient([address]) as broker:
@@ -147,11 +147,11 @@ class RealCluster:
         return [read[offset] for offset in sorted(read)]
 
     def end(self, topic: str, partition: int) -> int:
-        """Return the end of what is committed, as the leader says."""
+        """Return the end of the committed records, from the leader."""
         return self._stubs.end_offset(topic, partition)
 
     def act(self, action: str, arguments: dict[str, Any]) -> None:
-        """Break something, or mend it."""
+        """Inject a fault, or end it."""
         match action:
             case "kill_leader":
                 self.local.kill(self.local.broker(self._leader(arguments["topic"])))

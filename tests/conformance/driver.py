@@ -1,4 +1,4 @@
-"""A running driver: one process that wraps the client of one language, and the list of drivers there are."""
+"""A running driver, which is a process that wraps the client of one language, and the list of drivers."""
 
 import json
 import queue
@@ -18,28 +18,28 @@ TOOLCHAIN_MISSING: Final = 77
 """Exit code of a build that cannot run on this machine, as in Automake's test suites."""
 END_OF_STDERR_S: Final = 5.0
 _END_TIMEOUT_S: Final = 30.0
-"""Three times the ten seconds that drivers are asked for: a busy machine may stop them for a while."""
+"""Three times the ten seconds that a driver has to end, because a busy machine may delay it."""
 
 Message = dict[str, Any]
 
 
 class DriverError(Exception):
-    """The driver broke the protocol, or did not answer in time; the message ends with what it wrote to stderr."""
+    """The driver violated the protocol, or did not answer in time; the message ends with its stderr."""
 
 
 class ToolchainMissingError(DriverError):
-    """This machine lacks what the driver is built with; the message names it."""
+    """A tool to build the driver is missing on this machine; the message names it."""
 
 
 @dataclass(frozen=True)
 class DriverSpec:
-    """How the driver of a language is built and started."""
+    """The commands that build and start the driver of a language."""
 
     language: str
     command: tuple[str, ...]
     build: tuple[str, ...] = ()
     lacks: frozenset[str] = frozenset()
-    """Groups of scenarios that the client has no code for yet."""
+    """Groups of scenarios that the client does not support yet."""
 
 
 def known_drivers() -> dict[str, DriverSpec]:
@@ -53,7 +53,7 @@ def known_drivers() -> dict[str, DriverSpec]:
 
 
 class Driver:
-    """The process. Commands are sent one after the other; `close` ends it."""
+    """The process. It executes one command at a time; `close` ends it."""
 
     def __init__(self, spec: DriverSpec) -> None:
         """Build and start the driver.
@@ -108,7 +108,7 @@ class Driver:
             self._complaints_reader.join(END_OF_STDERR_S)
             raise DriverError(f"the driver ended: {failure}{self._stderr()}") from None
         if line is None:
-            # stdout and stderr close at the same moment and are read by two threads: wait for the slower reader
+            # stdout and stderr close at the same time, but two threads read them: wait for the slower reader.
             self._complaints_reader.join(END_OF_STDERR_S)
             raise DriverError(f"the driver ended during {command['command']}{self._stderr()}")
         try:
@@ -139,7 +139,7 @@ class Driver:
             raise DriverError(f"the driver ended with code {code}{self._stderr()}")
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
 

@@ -25,7 +25,7 @@ _PAUSE_S: Final = 0.03
 
 
 class Members:
-    """Plays the steps about members."""
+    """Plays the steps for members of consumer groups."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes

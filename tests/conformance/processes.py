@@ -1,4 +1,4 @@
-"""The processes that a scenario talks to: the driver under test, and more of its kind or of the Python driver."""
+"""The processes of a scenario: the driver under test, further processes of it, and Python drivers."""
 
 from dataclasses import replace
 from typing import Final
@@ -11,13 +11,13 @@ PYTHON: Final = "python"
 
 
 class Processes:
-    """Starts a process with the first command for it, and sends commands for a member to the process that has it."""
+    """Starts a process at its first command; sends a member's commands to the process that opened it."""
 
     def __init__(self, first: Driver) -> None:
         self._first = first
         self._others: dict[str, Driver] = {}
         self._places: dict[str, Driver] = {}
-        """Processes by the names of the members opened in them."""
+        """Process by the name of each member opened in it."""
 
     def ask(self, command: Message, name: str = "") -> Message:
         """Send a command to the process that has its member, else to the named one, and return the answer.
@@ -36,11 +36,11 @@ class Processes:
         return answer
 
     def kill(self, name: str) -> None:
-        """Kill a process that is not the first."""
+        """Kill a process other than the first."""
         self._others.pop(name).kill()
 
     def kill_all(self) -> None:
-        """Kill every process but the first."""
+        """Kill every process except the first."""
         for process in self._others.values():
             process.kill()
         self._others.clear()

@@ -1,4 +1,4 @@
-"""What each client has passed: kept in results.json, shown as a table in docs/clients.md."""
+"""The passed scenarios of each client: stored in results.json, shown as a table in docs/clients.md."""
 
 import json
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ END: Final = "<!-- conformance end -->"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one scenario ended."""
+    """The result of one scenario."""
 
     verdict: str
     why: str = ""
 
 
 def read_results() -> dict[str, dict[str, Any]]:
-    """Return the kept results by language: the client, the counts of each group, and what did not pass."""
+    """Return the stored results by language: the client, the counts of each group, and the failed scenarios."""
     if not RESULTS_FILE.exists():
         return {}
     found: dict[str, dict[str, Any]] = json.loads(RESULTS_FILE.read_text())
@@ -35,7 +35,7 @@ def read_results() -> dict[str, dict[str, Any]]:
 
 
 def record(language: str, client: str, outcomes: dict[str, Outcome]) -> None:
-    """Keep the results of the groups whose scenarios were all played, and rewrite the table."""
+    """Store the results of completely played groups, and rewrite the table."""
     results = read_results()
     earlier = results.get(language, {"groups": {}, "exceptions": {}})
     groups: dict[str, dict[str, int]] = {}
@@ -58,9 +58,10 @@ def record(language: str, client: str, outcomes: dict[str, Outcome]) -> None:
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """Return the table: a row per group, a column per language, and a list of what did not pass.
+    """Return the table: a row per group, a column per language, and a list of failed scenarios.
 
-    A group without results says "not yet": the client has no code for it, or was not played since the group is there.
+    A group without results is shown as "not yet": the client does not support it, or was not played since the group was
+    added.
     """
     languages = sorted(results)
     groups = list(dict.fromkeys(scenario.group for scenario in all_scenarios()))

@@ -1,4 +1,4 @@
-"""The scenarios as data, and the expansion of those that are played once for every error code."""
+"""The scenarios as data; some are expanded to one scenario per error code."""
 
 import json
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Step = dict[str, Any]
 
 @dataclass(frozen=True)
 class ErrorFacts:
-    """What the descriptor says of an error code."""
+    """Properties of an error code in the protobuf descriptor."""
 
     name: str
     retriable: bool
@@ -24,12 +24,12 @@ class ErrorFacts:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether a client sends an idempotent request again after this error."""
+        """Whether a client retries an idempotent request after this error."""
         return self.retriable or self.refresh_metadata
 
 
 def error_facts() -> list[ErrorFacts]:
-    """Return every error code with its options, as any language reads them from the descriptor."""
+    """Return every error code with its options from the descriptor, as every language can read them."""
     found = []
     for value in errors_pb2.ErrorCode.DESCRIPTOR.values:
         options = value.GetOptions().Extensions
@@ -47,7 +47,7 @@ def error_facts() -> list[ErrorFacts]:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One scenario."""
+    """A scenario."""
 
     name: str
     group: str

@@ -17,7 +17,7 @@ DRIVERS = known_drivers()
 
 @pytest.fixture(scope="module")
 def real_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Cluster]]:
-    """Return what makes the real cluster with the first scenario that needs it."""
+    """Return a function that creates the real cluster for the first scenario that needs it."""
     clusters: list[RealCluster] = []
 
     def make() -> Cluster:

@@ -1,4 +1,4 @@
-"""The judge of consumer groups is judged: wrong assignments, doubled records and members that fail are found."""
+"""The checks of consumer groups detect wrong assignments, duplicate records and failed members."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.conformance.processes import Processes
 
 
 class Answering(Processes):
-    """Answers with states instead of asking a process."""
+    """Answers with given states instead of those of a process."""
 
     def __init__(self, **states: Any) -> None:
         self.states = states

@@ -1,4 +1,4 @@
-"""The judge is judged: wrong answers, wrong logs and drivers against the protocol are found."""
+"""The player detects wrong answers, wrong logs and drivers that violate the protocol."""
 
 import sys
 import textwrap
@@ -81,7 +81,7 @@ def test_a_build_reports_whether_the_toolchain_is_missing_or_the_build_fails(
 
 
 def produced(cluster: ScriptedCluster, results: str, writes: list[bytes]) -> Player:
-    """Return a player whose driver says that two records were delivered, and whose cluster has ``writes``."""
+    """Return a player whose driver reports two delivered records, and whose cluster has ``writes``."""
     from paceline.log.record_batch import NewRecord, encode_batch
     from paceline.model.identifiers import TopicPartition
 

@@ -1,4 +1,4 @@
-"""Recording some groups of scenarios leaves the results of the others as they are."""
+"""Recording some groups of scenarios does not change the results of the other groups."""
 
 import json
 from pathlib import Path

@@ -49,7 +49,7 @@ class Driver:
         }
 
     def answer(self, command: Message) -> Message:
-        """Do what a command says and return the answer."""
+        """Execute a command and return the answer."""
         handler = self._commands.get(command["command"])
         if handler is None:
             return {"id": command["id"], "unsupported": f"there is no command {command['command']}"}
@@ -59,7 +59,7 @@ class Driver:
             return {"id": command["id"], "error": error_fields(error)}
 
     def hello(self, command: Message) -> Message:
-        """Return what this driver is."""
+        """Return the description of this driver."""
         return {"language": "python", "client": "paceline_client", "version": __version__}
 
     def partition_for_key(self, command: Message) -> Message:
@@ -69,7 +69,7 @@ class Driver:
         return {"partition": partition_for_key(key, command["partition_count"])}
 
     def open(self, command: Message) -> Message:
-        """Make the clients."""
+        """Create the clients."""
         self.close(command)
         self._bootstrap = command["bootstrap"]
         delivery_ms = command.get("delivery_timeout_ms", 30_000)
@@ -85,7 +85,7 @@ class Driver:
         return {}
 
     def produce(self, command: Message) -> Message:
-        """Send all records and wait for their outcomes."""
+        """Send all records and wait for their results."""
         producer = self._open_producer()
         futures: list[Any] = []
         for record in command["records"]:
@@ -105,7 +105,7 @@ class Driver:
         return {"results": [outcome_of(future) for future in futures]}
 
     def consume_open(self, command: Message) -> Message:
-        """Make a consumer."""
+        """Create a consumer."""
         topic_partition = TopicPartition(command["topic"], command["partition"])
         consumer = Consumer(self._bootstrap, auto_offset_reset=command.get("reset", "earliest"))
         self._consumers[command["consumer"]] = consumer, topic_partition
@@ -131,13 +131,13 @@ class Driver:
         return {"records": [record_fields(record) for record in found.get(topic_partition, [])], "truncated": None}
 
     def consume_close(self, command: Message) -> Message:
-        """Close one consumer."""
+        """Close a consumer."""
         consumer, _ = self._consumers.pop(command["consumer"])
         consumer.close()
         return {}
 
     def group_open(self, command: Message) -> Message:
-        """Make a member of a group and begin to poll it."""
+        """Create a member of a group and start to poll it."""
         self._members[command["member"]] = PythonMember(self._bootstrap, command, error_fields)
         return {}
 
@@ -213,7 +213,7 @@ class Driver:
 
 
 def outcome_of(future: Any) -> Message:
-    """Return the outcome of one record."""
+    """Return the result of one record."""
     try:
         if isinstance(future, PacelineError):
             raise future
@@ -224,7 +224,7 @@ def outcome_of(future: Any) -> Message:
 
 
 def error_fields(error: PacelineError) -> Message:
-    """Return an error with the code of its last real cause."""
+    """Return an error with the code of its last cause."""
     cause = error
     if isinstance(error, DeliveryFailedError | ProducerFatalError):
         cause = error.cause or error
@@ -233,7 +233,7 @@ def error_fields(error: PacelineError) -> Message:
 
 
 def record_fields(record: Any) -> Message:
-    """Return a record that was read."""
+    """Return a record as an object."""
     return {
         "partition": record.partition,
         "offset": str(record.offset),

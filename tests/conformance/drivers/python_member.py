@@ -18,7 +18,7 @@ JOB_TIMEOUT_S: Final = 90.0
 
 
 class PythonMember(RebalanceListener):
-    """A consumer that a thread of its own polls; commands are done on that thread, between two polls."""
+    """A consumer polled by its own thread; commands run on that thread, between two polls."""
 
     def __init__(self, bootstrap: Sequence[str], command: Message, fields_of: Callable[[PacelineError], Message]):
         self._fields_of = fields_of
@@ -46,11 +46,11 @@ class PythonMember(RebalanceListener):
     # Commands
 
     def state(self) -> Message:
-        """Return what the member owns and has read, and the callbacks so far."""
+        """Return the member's partitions, the records it has read, and its callbacks so far."""
         return self._do(self._state)
 
     def commit(self, offsets: list[Message] | None) -> Message:
-        """Commit these offsets, or the positions after all records that were read."""
+        """Commit these offsets, or the positions after all records read so far."""
 
         def job() -> Message:
             self._consumer.commit(None if offsets is None else committable(offsets))
@@ -73,11 +73,11 @@ class PythonMember(RebalanceListener):
         return self._do(lambda: self._set_polling(False))
 
     def resume(self) -> Message:
-        """Poll again."""
+        """Continue polling."""
         return self._do(lambda: self._set_polling(True))
 
     def close(self) -> Message:
-        """Close the consumer and end the thread."""
+        """Close the consumer and end its thread."""
 
         def job() -> Message:
             self._closed = True
@@ -89,15 +89,15 @@ class PythonMember(RebalanceListener):
     # Callbacks
 
     def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """Note the callback."""
+        """Record the callback."""
         self._note("revoked", partitions)
 
     def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Note the callback."""
+        """Record the callback."""
         self._note("assigned", partitions)
 
     def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Note the callback."""
+        """Record the callback."""
         self._note("lost", partitions)
 
     # On the thread
@@ -166,7 +166,7 @@ def by_topic(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:
 
 
 def committable(offsets: Sequence[Message]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets of a command as the client takes them."""
+    """Return a command's offsets in the client's form."""
     return {
         TopicPartition(one["topic"], one["partition"]): OffsetAndMetadata(
             int(one["offset"]), one.get("metadata", ""), one.get("leader_epoch")
@@ -176,7 +176,7 @@ def committable(offsets: Sequence[Message]) -> dict[TopicPartition, OffsetAndMet
 
 
 def committed_fields(partition: TopicPartition, value: OffsetAndMetadata | None) -> Message:
-    """Return a committed offset, or that there is none."""
+    """Return a committed offset as an object; its offset is null when none is committed."""
     return {
         "topic": partition.topic,
         "partition": partition.partition,
