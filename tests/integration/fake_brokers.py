@@ -103,7 +103,7 @@ class Log:
 
 @dataclass
 class Faults:
-    """Failures that the brokers inject; a counter or list is used up by its failures, the others persist."""
+    """Failures that the brokers inject; counters and lists are used up by their failures, other fields persist."""
 
     drop_before: int = 0
     """Number of Produce requests that fail before the append."""

@@ -66,7 +66,7 @@ class FakeBrokers:
     scheduler: Scheduler
     received: list[tuple[int, ControlRequest]] = field(default_factory=list)
     silent: set[int] = field(default_factory=set)
-    """Brokers that do not answer; what they are sent waits in `held`."""
+    """Brokers that do not answer; their requests wait in `held`."""
     unreachable: set[int] = field(default_factory=set)
     unregistered: set[int] = field(default_factory=set)
     """Brokers whose process says that it is not registered."""
@@ -155,7 +155,7 @@ class Streams:
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self.opened: list[int] = []
-        """Who followed, in order."""
+        """Ids of the standbys that opened a stream, in order."""
         self.cut = False
         """Whether every new stream fails, and nothing arrives on those that are open."""
         self.open: list[tuple[int, Sink]] = []
