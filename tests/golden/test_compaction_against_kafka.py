@@ -22,7 +22,7 @@ CONFIG = LogConfig(
     segment_bytes=3000, index_interval_bytes=300, segment_index_bytes=4096, cleanup_policy=frozenset({"compact"})
 )
 CLEANED_TO = {"compact_keep": 286, "compact_drop": 274}
-"""What Kafka's cleaner-offset-checkpoint says of ``log/cleaned``."""
+"""First dirty offset of ``log/cleaned`` in Kafka's cleaner-offset-checkpoint."""
 
 
 def batches(directory: Path) -> list[tuple[int, bytes]]:

@@ -52,7 +52,7 @@ def text(data: bytes | None) -> str | None:
 
 
 def as_line(header: BatchHeader, batch: bytes) -> dict[str, Any]:
-    """What we read, in the words of an expected line."""
+    """Return a batch as this code decodes it, in the form of an expected line."""
     records = []
     for record in decode_batch(batch):
         sequence = -1 if header.base_sequence < 0 else (header.base_sequence + record.offset - header.base_offset)

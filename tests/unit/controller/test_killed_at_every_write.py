@@ -73,9 +73,9 @@ class Job:
     name: str
     prepare: Callable[[Cluster], None]
     begin: Callable[[Cluster], None]
-    """Ask for it; the controller may be dead already."""
+    """Send the request; the controller may be dead already."""
     finish: Callable[[Cluster], None]
-    """What others do meanwhile, and the asker's second attempt; a controller is there."""
+    """Run concurrent operations and the caller's second attempt; a controller is active."""
     check: Callable[[Cluster], None]
     least_writes: int
     config: ControllerConfig = CONFIG
@@ -315,7 +315,7 @@ def at_home(cluster: Cluster) -> None:
 
 
 ONE_BY_ONE = replace(CONFIG, zookeeper_multi_max_operations=2)
-"""One state per multi, so there are as many moments to die at as there are partitions."""
+"""One state per multi, so that the controller can be killed between any two partitions."""
 
 JOBS = [
     Job("creation", nothing, create, create, created, 2),

@@ -461,7 +461,7 @@ STEP = st.one_of(
 
 
 class Model:
-    """What a log must hold: batches as (offsets, values, epoch)."""
+    """Expected content of a log: batches as (offsets, values, epoch)."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, list[bytes], int]] = []

@@ -1,4 +1,4 @@
-"""What real Kafka wrote, and what is in it: segments and batches of tests/golden with their expected records."""
+"""Segments and batches written by real Kafka (tests/golden), and their expected records."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""What docs/spark.md tells of the options is what the source takes."""
+"""docs/spark.md describes the options that the source accepts."""
 
 import re
 from pathlib import Path

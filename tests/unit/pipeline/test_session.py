@@ -1,4 +1,4 @@
-"""What `configure` does to a session builder."""
+"""`configure` sets the session builder's options."""
 
 import os
 import sys

@@ -165,7 +165,7 @@ def test_a_refused_option_comes_with_advice(name: str, advice: str) -> None:
 
 
 def test_a_table_in_the_catalog_is_refused_with_advice() -> None:
-    """What Spark 4.3 hands over for CREATE TABLE; SELECT from that table would come with no options at all."""
+    """Spark 4.3 passes these options to CREATE TABLE, but passes no options to SELECT from that table."""
     added = {"foo": "bar", "option.subscribe": "t", "owner": "me", "provider": "paceline", "comment": "c"}
     with pytest.raises(InvalidOptionError, match=r"CREATE TABLE is refused.*CREATE TEMPORARY VIEW"):
         parse_batch_options(added | MINIMAL)

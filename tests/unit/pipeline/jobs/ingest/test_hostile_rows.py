@@ -234,7 +234,7 @@ def log_of(value_format: str) -> tuple[bytes, dict[str, list[int]], list[int]]:
 
 @dataclass(frozen=True)
 class Ingested:
-    """What an ingest of `log_of` left."""
+    """Table and dead letters after an ingest of `log_of`."""
 
     lines: dict[str, list[int]]
     good: list[int]
