@@ -110,6 +110,15 @@ def test_the_number_of_partitions_in_a_request_is_limited() -> None:
     assert [type(result.error).__name__ for result in results] == ["NoneType", "InvalidPartitionsError", "NoneType"]
 
 
+def test_a_configuration_that_does_not_fit_is_refused_and_the_other_topics_are_created() -> None:
+    cluster = started()
+    configs = {"leader.replication.throttled.replicas": ",".join(f"{number}:1" for number in range(150_000))}
+    results = cluster.create(NewTopic("a", partitions=1, replication_factor=1, configs=configs), NewTopic("b"))
+    assert [type(result.error) for result in results] == [InvalidConfigError, type(None)]
+    assert "bytes" in str(results[0].error)
+    assert cluster.children(znodes.TOPICS) == ("b", "taken.name")
+
+
 def test_the_names_of_a_large_request_are_not_all_compared_with_each_other() -> None:
     compared = 0
 

@@ -17,6 +17,7 @@ from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Exists, Multi, SetData, ZkCode
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import (
+    InvalidConfigError,
     InvalidPartitionsError,
     PacelineError,
     RequestTimedOutError,
@@ -28,7 +29,8 @@ from paceline.model.identifiers import TopicPartition, new_id
 from paceline.model.settings import ControllerConfig
 
 MAX_TOPIC_NODE_BYTES = 1_000_000
-"""Maximum size of a topic's node, below ZooKeeper's ``jute.maxbuffer`` of 1 MiB."""
+"""Maximum size of a topic's node, and of a new topic's node and configuration, which are written together; below
+ZooKeeper's ``jute.maxbuffer`` of 1 MiB."""
 
 CREATE_ATTEMPTS = 3
 DEFAULT_TIMEOUT_MS = 30_000
@@ -98,8 +100,14 @@ class TopicRequests:
         nodes: dict[str, bytes] = {}
         for name, (topic_id, assignments) in created.items():
             data = znodes.encode_topic_assignment(znodes.TopicAssignment(assignments, topic_id))
+            config_bytes = len(znodes.encode_config(by_name[name].configs))
             if len(data) > MAX_TOPIC_NODE_BYTES:
                 errors[name] = InvalidPartitionsError(f"{len(assignments)} partitions do not fit into one topic node")
+            elif len(data) + config_bytes > MAX_TOPIC_NODE_BYTES:
+                errors[name] = InvalidConfigError(
+                    f"the configuration takes {config_bytes} bytes, the topic node {len(data)}: together at most "
+                    f"{MAX_TOPIC_NODE_BYTES} are allowed"
+                )
             else:
                 nodes[name] = data
         remaining = list(nodes)
