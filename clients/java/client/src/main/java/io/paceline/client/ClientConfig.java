@@ -3,6 +3,8 @@ package io.paceline.client;
 import java.time.Duration;
 import java.util.List;
 import java.util.Objects;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 /**
  * How to reach a cluster. Immutable; each {@code with} method returns a changed copy.
@@ -12,6 +14,8 @@ import java.util.Objects;
  * @param tls PEM files, or null for plaintext connections
  */
 public record ClientConfig(List<String> bootstrap, Duration requestTimeout, TlsFiles tls) {
+    private static final Pattern ADDRESS = Pattern.compile("(?:\\[[^\\[\\]\\s]+]|[^:\\[\\]\\s]+):(\\d{1,5})");
+
     /** Checks that there is an address and that the time-out is positive. */
     public ClientConfig {
         bootstrap = List.copyOf(bootstrap);
@@ -19,8 +23,10 @@ public record ClientConfig(List<String> bootstrap, Duration requestTimeout, TlsF
             throw new IllegalArgumentException("bootstrap is empty: name the address of at least one broker");
         }
         for (String address : bootstrap) {
-            if (!address.matches(".+:\\d{1,5}")) {
-                throw new IllegalArgumentException("bootstrap address \"" + address + "\" is not host:port");
+            Matcher parts = ADDRESS.matcher(address);
+            if (!parts.matches() || Integer.parseInt(parts.group(1)) < 1 || Integer.parseInt(parts.group(1)) > 65_535) {
+                throw new IllegalArgumentException("bootstrap address \"" + address
+                        + "\" is not host:port, with an IPv6 host in brackets and a port from 1 to 65535");
             }
         }
         Objects.requireNonNull(requestTimeout, "requestTimeout");
