@@ -68,11 +68,12 @@ final class Failures {
         throw of(operation, error.getCode(), error.getMessage());
     }
 
-    /** Throws the error of one partition of a commit, if there is one. */
-    static void throwCommit(String operation, CommitOffsetResult result) {
+    /** Throws the error of one partition of a commit, if there is one; not definite when another partition has none. */
+    static void throwCommit(String operation, CommitOffsetResult result, boolean isPart) {
         if (result.hasError()) {
-            throw of(operation, result.getError().getCode(),
+            PacelineException failure = of(operation, result.getError().getCode(),
                     result.getTopic() + "/" + result.getPartition() + ": " + result.getError().getMessage());
+            throw failure.with(failure.retriable(), failure.definite() && !isPart);
         }
     }
 

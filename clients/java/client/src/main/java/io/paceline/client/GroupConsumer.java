@@ -87,6 +87,7 @@ public final class GroupConsumer implements AutoCloseable {
      * @throws TruncatedException when records that were read are not in the log any more
      * @throws PacelineException when the coordinator refuses this member for good, OFFSET_OUT_OF_RANGE without a position
      *     and with {@link ResetPolicy#ERROR}, and any failure that no retry can mend
+     * @throws RuntimeException what the listener throws; the next poll continues
      */
     public List<ConsumerRecord> poll(Duration timeout) {
         requireOpen();

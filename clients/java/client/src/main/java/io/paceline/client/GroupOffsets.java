@@ -119,8 +119,9 @@ final class GroupOffsets {
         try {
             coordinator.call(operation(), total, stub -> {
                 CommitOffsetsResponse answer = stub.commitOffsets(request);
+                boolean isPart = answer.getPartitionsList().stream().anyMatch(one -> !one.hasError());
                 for (CommitOffsetResult result : answer.getPartitionsList()) {
-                    Failures.throwCommit(operation(), result);
+                    Failures.throwCommit(operation(), result, isPart);
                 }
                 return answer;
             });

@@ -6,8 +6,10 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.protobuf.Message;
 import io.paceline.v1.CommitOffsetsRequest;
+import io.paceline.v1.CommitOffsetsResponse;
 import io.paceline.v1.ErrorCode;
 import io.paceline.v1.FindCoordinatorRequest;
+import io.paceline.v1.GroupServiceGrpc;
 import io.paceline.v1.HeartbeatRequest;
 import io.paceline.v1.JoinGroupRequest;
 import io.paceline.v1.LeaveGroupRequest;
@@ -179,6 +181,27 @@ class GroupConsumerTest {
         CommitFailedException failure = assertThrows(CommitFailedException.class, consumer::commitSync);
         assertEquals(ErrorCode.ERROR_CODE_ILLEGAL_GENERATION, failure.code());
         assertTrue(failure.getMessage().contains("UNKNOWN_MEMBER_ID"), failure.getMessage());
+    }
+
+    @Test
+    void aCommitOfWhichAPartWasTakenIsNotDefinitelyRefused() {
+        broker.on(GroupServiceGrpc.getCommitOffsetsMethod(), request -> {
+            var answer = CommitOffsetsResponse.newBuilder();
+            request.getOffsetsList().forEach(one -> {
+                var result = answer.addPartitionsBuilder().setTopic(one.getTopic()).setPartition(one.getPartition());
+                if (one.getPartition() == 1) {
+                    result.getErrorBuilder().setCode(ErrorCode.ERROR_CODE_OFFSET_METADATA_TOO_LARGE).setMessage("on purpose");
+                }
+            });
+            return answer.build();
+        });
+        consumer = client.groupConsumer(config());
+        OffsetAndMetadata one = new OffsetAndMetadata(1);
+        for (Map<TopicPartition, OffsetAndMetadata> offsets : List.of(Map.of(SECOND, one), Map.of(FIRST, one, SECOND, one))) {
+            PacelineException failure = assertThrows(PacelineException.class, () -> consumer.commitSync(offsets));
+            assertEquals("OFFSET_METADATA_TOO_LARGE", failure.codeName());
+            assertEquals(offsets.size() == 1, failure.definite());
+        }
     }
 
     @Test
