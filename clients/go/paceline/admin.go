@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
@@ -35,13 +36,15 @@ func (c *Client) CreateTopic(ctx context.Context, topic Topic) (string, error) {
 		answer, err := admin.CreateTopics(ctx, &pacelinev1.CreateTopicsRequest{
 			Topics: []*pacelinev1.NewTopic{request}, TimeoutMs: serverWait(ctx),
 		})
-		if err == nil {
-			result := answer.GetTopics()[0]
-			id, err = result.GetTopicId(), topicError(operation, result.GetError())
-		} else {
-			err = callError(ctx, operation, err)
+		if err != nil {
+			return callError(ctx, operation, err)
 		}
-		return err
+		result, err := only(operation, answer.GetTopics())
+		if err != nil {
+			return err
+		}
+		id = result.GetTopicId()
+		return topicError(operation, result.GetError())
 	})
 	return id, err
 }
@@ -54,7 +57,11 @@ func (c *Client) DeleteTopic(ctx context.Context, name string) error {
 		if err != nil {
 			return callError(ctx, operation, err)
 		}
-		return topicError(operation, answer.GetTopics()[0].GetError())
+		result, err := only(operation, answer.GetTopics())
+		if err != nil {
+			return err
+		}
+		return topicError(operation, result.GetError())
 	})
 }
 
@@ -101,7 +108,10 @@ func (c *Client) ListOffset(ctx context.Context, topic string, partition int32, 
 			if err != nil {
 				return callError(ctx, operation, err)
 			}
-			result := answer.GetPartitions()[0]
+			result, err := only(operation, answer.GetPartitions())
+			if err != nil {
+				return err
+			}
 			offset, ok = result.GetOffset(), result.Offset != nil
 			err = partitionError(operation, result.GetError())
 			var failure *Error
@@ -144,11 +154,24 @@ func (c *Client) onController(
 	})
 }
 
+// only returns the one entry that an answer to a question about one thing has.
+func only[T any](operation string, entries []T) (T, error) {
+	if len(entries) == 1 {
+		return entries[0], nil
+	}
+	var none T
+	return none, newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR,
+		fmt.Sprintf("one thing was asked for, %d were answered", len(entries)))
+}
+
 // serverWait returns how long a server may wait so that its answer arrives before the deadline, in milliseconds.
 func serverWait(ctx context.Context) int32 {
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		return 0
 	}
-	return int32(max(time.Until(deadline)*8/10, time.Millisecond).Milliseconds())
+	return milliseconds(max(time.Until(deadline)/10*8, time.Millisecond))
 }
+
+// milliseconds returns a time as a field of a request, the longest that fits at most.
+func milliseconds(long time.Duration) int32 { return int32(min(long.Milliseconds(), math.MaxInt32)) }

@@ -33,6 +33,8 @@ const (
 	connectTimeout = 5 * time.Second
 	metadataMaxAge = 5 * time.Minute
 	largestMessage = 64 << 20
+	// longestTime stands for longer settings: sums of two of them do not overflow.
+	longestTime = 365 * 24 * time.Hour
 	// connectionMaxAge is longer than any call takes.
 	connectionMaxAge = time.Hour
 )
@@ -88,6 +90,12 @@ func NewClient(config Config) (*Client, error) {
 	if len(config.Bootstrap) == 0 {
 		return nil, errors.New("paceline: Config.Bootstrap is empty")
 	}
+	for _, address := range config.Bootstrap {
+		// gRPC takes ::1:9092 for a host without a port, and uses port 443.
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return nil, fmt.Errorf("paceline: Config.Bootstrap: %q is not host:port, an IPv6 host in brackets: %w", address, err)
+		}
+	}
 	transport, err := transportCredentials(config)
 	if err != nil {
 		return nil, err
@@ -108,7 +116,7 @@ func NewClient(config Config) (*Client, error) {
 		timeout = 10 * time.Second
 	}
 	return &Client{
-		requestTimeout: timeout, dialOptions: options, bootstrap: config.Bootstrap,
+		requestTimeout: min(timeout, longestTime), dialOptions: options, bootstrap: config.Bootstrap,
 		connections: map[string]*connection{}, brokers: map[int32]string{}, topics: map[string]*topicState{},
 	}, nil
 }

@@ -63,3 +63,17 @@ func TestAnIPv6HostHasOnePairOfBrackets(t *testing.T) {
 		}
 	}
 }
+
+func TestAnAddressWithoutAPortIsRefused(t *testing.T) {
+	for address, good := range map[string]bool{
+		"::1:9092": false, "broker-1": false, "": false, "[::1]:9092": true, "broker-1:9092": true,
+	} {
+		client, err := NewClient(Config{Bootstrap: []string{address}})
+		if (err == nil) != good {
+			t.Errorf("%q: %v", address, err)
+		}
+		if client != nil {
+			client.Close()
+		}
+	}
+}

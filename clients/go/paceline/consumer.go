@@ -56,6 +56,7 @@ func (c *Client) NewConsumer(config ConsumerConfig) *Consumer {
 	if config.MaxWait == 0 {
 		config.MaxWait = 500 * time.Millisecond
 	}
+	config.MaxWait, config.MaxBytes = min(config.MaxWait, longestTime), min(config.MaxBytes, math.MaxInt32)
 	return &Consumer{client: c, config: config, positions: map[TopicPartition]*position{}, wake: make(chan struct{}, 1)}
 }
 

@@ -21,6 +21,7 @@ type fakeCluster struct {
 	pacelinev1.UnimplementedMetadataServiceServer
 	pacelinev1.UnimplementedGroupServiceServer
 	pacelinev1.UnimplementedLogServiceServer
+	pacelinev1.UnimplementedAdminServiceServer
 	host string
 	port int32
 
@@ -56,6 +57,7 @@ func startFake(t *testing.T) (*fakeCluster, *Client) {
 	pacelinev1.RegisterMetadataServiceServer(server, fake)
 	pacelinev1.RegisterGroupServiceServer(server, fake)
 	pacelinev1.RegisterLogServiceServer(server, fake)
+	pacelinev1.RegisterAdminServiceServer(server, fake)
 	go func() { _ = server.Serve(listener) }()
 	client, err := NewClient(Config{Bootstrap: []string{listener.Addr().String()}})
 	if err != nil {
@@ -181,7 +183,9 @@ func partitionRefused(code pacelinev1.ErrorCode) *pacelinev1.PartitionError {
 func (f *fakeCluster) ListOffsets(_ context.Context, request *pacelinev1.ListOffsetsRequest) (*pacelinev1.ListOffsetsResponse, error) {
 	answer := &pacelinev1.ListOffsetsResponse{}
 	for _, one := range request.GetPartitions() {
-		answer.Partitions = append(answer.Partitions, f.listOffsets(one))
+		if f.listOffsets != nil {
+			answer.Partitions = append(answer.Partitions, f.listOffsets(one))
+		}
 	}
 	return answer, nil
 }
@@ -210,4 +214,12 @@ func (f *fakeCluster) Produce(_ context.Context, request *pacelinev1.ProduceRequ
 		answer.Partitions = append(answer.Partitions, f.produce(one))
 	}
 	return answer, nil
+}
+
+func (f *fakeCluster) CreateTopics(context.Context, *pacelinev1.CreateTopicsRequest) (*pacelinev1.CreateTopicsResponse, error) {
+	return &pacelinev1.CreateTopicsResponse{}, nil
+}
+
+func (f *fakeCluster) DeleteTopics(context.Context, *pacelinev1.DeleteTopicsRequest) (*pacelinev1.DeleteTopicsResponse, error) {
+	return &pacelinev1.DeleteTopicsResponse{}, nil
 }

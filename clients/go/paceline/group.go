@@ -115,6 +115,8 @@ func problemOf(config GroupConfig) string {
 		return "Topics is empty"
 	case config.HeartbeatInterval < 0 || config.HeartbeatInterval >= config.SessionTimeout:
 		return "HeartbeatInterval must be positive and below SessionTimeout"
+	case config.AutoCommitInterval < 0:
+		return "AutoCommitInterval must be positive"
 	case config.MaxPollInterval < 0 || max(config.SessionTimeout, config.MaxPollInterval) > math.MaxInt32*time.Millisecond:
 		return "SessionTimeout and MaxPollInterval must be positive and below 2^31 ms"
 	}

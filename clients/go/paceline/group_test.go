@@ -247,6 +247,7 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 		"no group":       {Topics: []string{"t"}},
 		"no topic":       {GroupID: "g"},
 		"slow heartbeat": {GroupID: "g", Topics: []string{"t"}, SessionTimeout: time.Second},
+		"past commits":   {GroupID: "g", Topics: []string{"t"}, AutoCommitInterval: -time.Second},
 	} {
 		if _, err := client.NewGroupConsumer(config); CodeOf(err) != pacelinev1.ErrorCode_ERROR_CODE_INVALID_REQUEST {
 			t.Errorf("%s: %v", name, err)

@@ -3,6 +3,7 @@ package paceline
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -78,5 +79,39 @@ func TestAChangeWithoutAControllerWasSurelyNotMade(t *testing.T) {
 	var failure *Error
 	if err := client.DeleteTopic(ctx, "t"); !errors.As(err, &failure) || !failure.Definite {
 		t.Fatal(err)
+	}
+}
+
+func TestAnAnswerWithoutWhatWasAskedForIsAnError(t *testing.T) {
+	fake, client := startFake(t)
+	fake.describe = func(topic string) *pacelinev1.TopicDescription { return described(topic, "id", 1, 0) }
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	_, createError := client.CreateTopic(ctx, Topic{Name: "t"})
+	_, _, listError := client.ListOffset(ctx, "t", 0, Latest())
+	for operation, err := range map[string]error{
+		"create": createError, "delete": client.DeleteTopic(ctx, "t"), "list": listError,
+	} {
+		var failure *Error
+		if !errors.As(err, &failure) || failure.Code != pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR || failure.Definite {
+			t.Errorf("%s: %v", operation, err)
+		}
+	}
+}
+
+func TestTimesWithoutAnEndCanBeSet(t *testing.T) {
+	client, err := NewClient(Config{Bootstrap: []string{"127.0.0.1:1"}, RequestTimeout: math.MaxInt64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	consumer := client.NewConsumer(ConsumerConfig{MaxWait: math.MaxInt64, MaxBytes: math.MaxInt})
+	if limit := consumer.config.MaxWait + client.requestTimeout; limit <= 0 || int32(consumer.config.MaxBytes) <= 0 {
+		t.Fatalf("a fetch takes %v at most and %d bytes", limit, consumer.config.MaxBytes)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), client.requestTimeout)
+	defer cancel()
+	if wait := serverWait(ctx); wait != math.MaxInt32 || milliseconds(consumer.config.MaxWait) != math.MaxInt32 {
+		t.Fatalf("the server waits %d ms", wait)
 	}
 }

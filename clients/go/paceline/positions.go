@@ -90,7 +90,7 @@ func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedReco
 		call, cancel := context.WithTimeout(ctx, k.config.MaxWait+k.client.requestTimeout)
 		defer cancel()
 		answer, err := log.Fetch(call, &pacelinev1.FetchRequest{
-			MaxWaitMs: int32(k.config.MaxWait.Milliseconds()), MinBytes: 1, MaxBytes: int32(k.config.MaxBytes),
+			MaxWaitMs: milliseconds(k.config.MaxWait), MinBytes: 1, MaxBytes: int32(k.config.MaxBytes),
 			Format: pacelinev1.FetchFormat_FETCH_FORMAT_RECORDS,
 			Partitions: []*pacelinev1.FetchPartition{{
 				Topic: at.Topic, Partition: at.Partition, TopicId: topicID, FetchOffset: at.next,
