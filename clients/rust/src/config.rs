@@ -85,10 +85,14 @@ impl ClientConfig {
             return Err(Error::InvalidArgument("the list of bootstrap addresses is empty".to_owned()));
         }
         for address in &self.bootstrap {
-            let port =
-                address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+            let has_host = |host: &str| {
+                if host.contains(':') { host.starts_with('[') && host.ends_with(']') } else { !host.is_empty() }
+            };
+            let port = address.rsplit_once(':').filter(|(host, _)| has_host(host)).map(|(_, port)| port.parse::<u16>());
             if !matches!(port, Some(Ok(_))) {
-                return Err(Error::InvalidArgument(format!("the bootstrap address {address:?} is not host:port")));
+                return Err(Error::InvalidArgument(format!(
+                    "the bootstrap address {address:?} is not host:port, an IPv6 host in brackets"
+                )));
             }
         }
         self.tls.as_ref().map_or(Ok(()), |files| files.load().map(|_| ()))
@@ -145,7 +149,7 @@ mod tests {
 
     #[test]
     fn addresses_without_a_port_are_refused() {
-        for address in ["localhost", "localhost:", ":9092", "localhost:x", ""] {
+        for address in ["localhost", "localhost:", ":9092", "localhost:x", "", "::1:9092"] {
             assert!(message(ClientConfig::new([address]).check()).contains("is not host:port"), "{address:?}");
         }
         assert!(message(ClientConfig::new(Vec::<String>::new()).check()).contains("empty"));

@@ -149,6 +149,11 @@ impl Consumer {
         !self.positions.is_empty() || !self.failures.is_empty()
     }
 
+    /// Forgets failures of partitions that were given up.
+    pub(crate) fn forget_failures(&mut self) {
+        self.failures.clear();
+    }
+
     pub(crate) fn fail_next_poll(&mut self, failure: Error) {
         self.failures.push_back(failure);
     }

@@ -13,7 +13,7 @@ use crate::v1;
 
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// How often the leader looks for topics that do not exist yet.
-const MISSING_TOPIC_PAUSE: Duration = Duration::from_secs(5);
+const MISSING_TOPIC_PAUSE: Duration = Duration::from_secs(1);
 
 /// Sends heartbeats while the member is in a generation, and leaves the group when the program does not poll any more.
 pub(crate) async fn beat(group: Arc<Group>) {

@@ -297,6 +297,7 @@ impl GroupConsumer {
         for (topic, partition) in std::mem::take(&mut self.assigned) {
             self.records.unassign(&topic, partition);
         }
+        self.records.forget_failures();
     }
 
     /// Reads the partitions of a new generation.
@@ -369,4 +370,22 @@ fn no_offset(group_id: &str, (topic, partition): &TopicPartition) -> Error {
     let operation = format!("reading {topic}/{partition}");
     let message = format!("group {group_id} has committed no offset, and the reset policy is an error: call seek");
     Error::new(&operation, ErrorCode::OffsetOutOfRange, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ClientConfig;
+
+    #[tokio::test]
+    async fn failures_of_partitions_that_were_given_up_are_forgotten() {
+        let client = Client::new(ClientConfig::new(["127.0.0.1:1"])).unwrap();
+        let mut member = client.group_consumer(GroupConfig::new("g")).unwrap();
+        let at = ("t".to_owned(), 0);
+        member.records.assign(&at.0, at.1, 0);
+        member.records.fail_next_poll(no_offset("g", &at));
+        member.assigned.insert(at);
+        member.drop_partitions();
+        assert!(!member.records.has_partitions());
+    }
 }
