@@ -12,6 +12,8 @@ from paceline.model.errors import FencedInstanceIdError, UnknownMemberIdError
 from paceline.model.identifiers import TopicPartition
 from paceline.v1.group_service_pb2 import (
     ConsumerAssignment,
+    ConsumerSubscription,
+    JoinGroupMember,
     JoinGroupResponse,
     SyncGroupResponse,
     TopicPartitions,
@@ -179,3 +181,41 @@ def test_a_late_refusal_of_a_heartbeat_does_not_end_the_next_membership() -> Non
     membership.lose(UnknownMemberIdError("member-1 was removed"), forget_member=True, generation=1)
     assert (membership.member_id, membership.generation) == ("member-2", 2)
     assert not membership.wants_poll
+
+
+class LedGroup(Group):
+    """A coordinator whose only member leads the group."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.assigned: list[Any] = []
+
+    def _join(self, _request: Any, timeout: float) -> Ended:
+        member = JoinGroupMember(member_id="m", subscription=ConsumerSubscription(topics=["t"]))
+        return Ended(
+            JoinGroupResponse(member_id="m", leader="m", generation_id=1, protocol_name="range", members=[member])
+        )
+
+    def _sync(self, request: Any, timeout: float) -> Ended:
+        self.assigned = [index for one in request.assignments[0].assignment.partitions for index in one.partitions]
+        return super()._sync(request, timeout)
+
+
+def test_a_leader_assigns_new_partitions_that_the_broker_it_asks_does_not_know_yet() -> None:
+    """The counts are compared again only after the next change of the metadata, which may be hours away."""
+    settings = GroupSettings("g", "", "c", "", 60_000, 20_000, 60_000, True, 5_000, assignors_of(["range"]))
+    subscription: Any = SimpleNamespace(
+        is_empty=False,
+        version=1,
+        topics=frozenset({"t"}),
+        refresh=lambda at_once=False: False,
+        known_count=lambda topic: {"t": 3}[topic],
+        partition_counts=lambda _topics: {"t": 1},
+    )
+    group = LedGroup()
+    membership = GroupMembership(settings, group, subscription, Partitions(), lambda *_: None, lambda: None)  # type: ignore[arg-type]
+    membership.poll(time.monotonic() + 60)
+    assert group.assigned == [0, 1, 2]
+    subscription.version = 2
+    membership.poll(time.monotonic() + 60)
+    assert not membership.wants_poll, "the counts have not changed"

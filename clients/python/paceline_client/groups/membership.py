@@ -365,7 +365,9 @@ class GroupMembership:
             for one in answer.members
         ]
         topics = {topic for member in members for topic in member.topics}
-        counts = self.subscription.partition_counts(topics) if topics else {}
+        answered = self.subscription.partition_counts(topics) if topics else {}
+        # The broker that answered may not know partitions yet that this client has learned of from another broker.
+        counts = {topic: max(count, self.subscription.known_count(topic)) for topic, count in answered.items()}
         self._counts = {topic: counts.get(topic, 0) for topic in topics}
         assigned = assignor.assign(members, counts)
         LOG.info(

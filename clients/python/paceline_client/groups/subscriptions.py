@@ -77,10 +77,14 @@ class GroupSubscription:
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Return the partition counts of the topics that exist; no names mean all topics.
 
+        A topic that one broker does not know may be new, so the other brokers are asked, too.
+
         Raises:
             BrokerNotAvailableError: no broker answered.
         """
-        request = DescribeTopicsRequest(topics=sorted(topics))
+        names = frozenset(topics)
+        request = DescribeTopicsRequest(topics=sorted(names))
+        found: dict[str, int] | None = None
         cause: Exception | str = "no answer"
         try:
             brokers = self._metadata.wait_for_brokers(_ONE_CALL_S)
@@ -90,7 +94,13 @@ class GroupSubscription:
             try:
                 stub = MetadataServiceStub(self._channels.get(broker.address))
                 answer = merged_pages(request, functools.partial(stub.DescribeTopics, timeout=_ONE_CALL_S), "topics")
-                return {one.name: len(one.partitions) for one in answer.topics if not one.HasField("error")}
             except grpc.RpcError as failure:
                 cause = from_rpc_error(failure)
+                continue
+            counts = {one.name: len(one.partitions) for one in answer.topics if not one.HasField("error")}
+            found = counts | (found or {})
+            if names <= found.keys():
+                return found
+        if found is not None:
+            return found
         raise BrokerNotAvailableError(f"no broker described the topics: {cause}")
