@@ -17,7 +17,7 @@ def cluster() -> None:
 @output_option
 @bootstrap_option
 def info(output: str, bootstrap: str) -> None:
-    """List live brokers; the title has the cluster id and the active controller. Exits with 3 without one."""
+    """List live brokers; the title has the cluster id and the active controller. Exits with 3 without a controller."""
     with reported(output):
         from paceline_client import Admin
 

@@ -63,7 +63,7 @@ FAILED_FAILOVER_PAUSE_MS = 1_000
 """Pause after a failed failover, to let another controller try first."""
 
 REFUSED_ADDRESS_PAUSE_MS = 10_000
-"""Pause before the address is published again that ZooKeeper refused."""
+"""Pause before another attempt to publish an address that ZooKeeper refused."""
 
 ELECTION_BACKOFF = Backoff(initial_backoff_ms=1_000, max_backoff_ms=60_000)
 """Pauses between attempts when no controller can be elected; each attempt logs the reason."""

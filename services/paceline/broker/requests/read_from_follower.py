@@ -13,8 +13,8 @@ from paceline.replication.truncation import divergence
 def look_at_follower(partition: Partition, position: FetchPosition, read: PartitionRead) -> None:
     """Set the follower's offsets and whether it has data for the client.
 
-    Above its high watermark its log may still be truncated, so that no epochs are compared there, and an offset beyond
-    its end is not the client's error: the client knows the offset from the leader.
+    Above its high watermark the follower's log may still be truncated, so epochs are not compared there. An offset
+    above the log end is not the client's error: the client may know the offset from the leader.
 
     Raises:
         OffsetNotAvailableError: the log does not have the offset yet.

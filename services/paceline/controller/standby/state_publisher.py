@@ -24,7 +24,7 @@ HEARTBEAT_MS = 1_000
 PARTITIONS_PER_UPDATE = 10_000
 """About 300 KB on the wire."""
 MAX_FOLLOWERS = 16
-"""With more standbys than this, each new stream would end another, and each stream begins with a snapshot."""
+"""Maximum number of streams; more standbys would end each other's streams, each of which begins with a snapshot."""
 
 
 class StateSink(Protocol):
