@@ -208,15 +208,20 @@ export class Cluster {
   private async learn(topic: string): Promise<TopicState> {
     const limit = Limit.in(5 * ASK_TIMEOUT_MS);
     const description = await this.describeTopic(topic, limit);
-    const before = this.topics.get(topic);
+    if (description.partitions.length === 0) {
+      throw new PacelineError(`describing topic ${topic}`, "LEADER_NOT_AVAILABLE", "the topic has no partitions yet");
+    }
+    const earlier = this.topics.get(topic);
+    const before = earlier?.id === description.topicId ? earlier : undefined;
     const state: TopicState = {
       id: description.topicId,
-      partitionCount: description.partitions.length,
-      leaders: new Map(),
+      // A topic never loses partitions: the broker that answers fewer is behind, and keys would move to other partitions.
+      partitionCount: Math.max(description.partitions.length, before?.partitionCount ?? 0),
+      leaders: new Map(before?.leaders),
       learnedAt: performance.now(),
     };
     for (const { partition, leader, leaderEpoch } of description.partitions) {
-      const known = before?.id === state.id ? before.leaders.get(partition) : undefined;
+      const known = before?.leaders.get(partition);
       if (known !== undefined && known.epoch > leaderEpoch) {
         state.leaders.set(partition, known); // The broker that answered is behind.
       } else {

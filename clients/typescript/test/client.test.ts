@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { Metadata, status } from "@grpc/grpc-js";
-import { Client, configFromEnvironment, PacelineError, TruncatedError, type ProducerRecord } from "paceline";
+import { Client, configFromEnvironment, PacelineError, partitionForKey, TruncatedError, type ProducerRecord } from "paceline";
 import { AdminService } from "../src/gen/paceline/v1/admin_service_pb.js";
 import { ErrorCode } from "../src/gen/paceline/v1/errors_pb.js";
 import { OffsetSpec } from "../src/gen/paceline/v1/log_service_pb.js";
@@ -430,6 +430,24 @@ test("a consumer that begins at a time reads a record that is written during the
   using consumer = client.consumer();
   consumer.assign("t", 0, { timestampMs: 1 });
   assert.deepEqual((await consumer.poll({ timeoutMs: 10_000 })).map(({ offset }) => offset), [0n]);
+});
+
+test("a broker that is behind takes no partition of a topic away", async () => {
+  const producer = client.producer();
+  const key = [..."abcdefgh"].find((one) => partitionForKey(one, 3) === 2)!;
+  assert.equal((await producer.send({ topic: "t", key, value: "a" })).partition, 2);
+  broker.describedPartitions = 1;
+  broker.obstacles.push({ code: ErrorCode.NOT_LEADER_OR_FOLLOWER });
+  await producer.send({ topic: "t", partition: 0, value: "b" });
+  assert.equal((await producer.send({ topic: "t", key, value: "c" })).partition, 2);
+});
+
+test("a topic whose partitions are not known yet is waited for", async () => {
+  broker.describedPartitions = 0;
+  const sent = client.producer().send({ topic: "t", key: "a", value: "a" });
+  while (retries.length === 0) await pause(5);
+  broker.describedPartitions = 3;
+  assert.equal((await sent).partition, partitionForKey("a", 3));
 });
 
 test("an address where no process listens is a definite failure", async () => {

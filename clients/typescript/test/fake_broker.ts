@@ -53,6 +53,8 @@ export class FakeBroker {
   /** Ids that the next descriptions of the topic have instead: metadata that are behind. */
   readonly oldTopicIds: string[] = [];
   leaderEpoch = 5;
+  /** How many partitions the descriptions of the topic have at most. */
+  describedPartitions = Infinity;
   /** Answers ListOffsets. */
   offsetOf: (spec: OffsetSpec) => bigint | undefined = () => 0n;
   private readonly server = new Server();
@@ -76,7 +78,7 @@ export class FakeBroker {
           ? {
               name,
               topicId: this.oldTopicIds.shift() ?? this.topicId,
-              partitions: this.values.map((_, partition) => ({ partition, leader: 1, leaderEpoch: this.leaderEpoch, replicas: [1], isr: [1] })),
+              partitions: this.values.slice(0, this.describedPartitions).map((_, partition) => ({ partition, leader: 1, leaderEpoch: this.leaderEpoch, replicas: [1], isr: [1] })),
             }
           : { name, error: { code: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message: "no such topic" } },
       ),
