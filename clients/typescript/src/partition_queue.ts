@@ -49,6 +49,8 @@ export class PartitionQueue {
   private onFull: (() => void) | undefined;
   private producer: { id: bigint; epoch: number; nextSequence: number } | undefined;
   private topicId: string | undefined;
+  /** End of the time for which metadata with another topic id may be outdated, for a batch of unknown outcome. */
+  private doubtUntil: number | undefined;
   private lastFailure: PacelineError | undefined;
 
   constructor(
@@ -155,6 +157,7 @@ export class PartitionQueue {
     const records = batch.map((item) => item.record);
     const limit = Limit.in(batch[0]!.deadline - performance.now(), this.closing);
     let isUnknown = false;
+    this.doubtUntil = undefined;
     try {
       const base = await this.client.retry(limit, (within) =>
         this.client.onLeader(this.topic, this.partition, within, async (connection, leader, topicId) => {
@@ -187,7 +190,10 @@ export class PartitionQueue {
   private async identify(connection: Connection, limit: Limit, topicId: string, isUnknown: boolean): Promise<void> {
     if (this.topicId !== topicId) {
       if (isUnknown) {
-        const facts = { retriable: false, refresh: false, definite: false };
+        // The broker that described the topic may be behind. When others agree, the outcome can never be learned.
+        this.doubtUntil ??= performance.now() + this.client.requestTimeoutMs;
+        const isInDoubt = performance.now() < this.doubtUntil;
+        const facts = { retriable: isInDoubt, refresh: isInDoubt, definite: false };
         throw new PacelineError(this.operation, "UNKNOWN_TOPIC_OR_PARTITION", "the topic was created again", facts);
       }
       this.topicId = topicId;

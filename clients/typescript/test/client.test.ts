@@ -450,6 +450,28 @@ test("a topic whose partitions are not known yet is waited for", async () => {
   assert.equal((await sent).partition, partitionForKey("a", 3));
 });
 
+test("a lost answer is repeated although a broker still describes a deleted topic", async () => {
+  const producer = client.producer();
+  await producer.send({ topic: "t", partition: 0, value: "a" });
+  broker.oldTopicIds.push("deleted");
+  broker.obstacles.push("lose answer");
+  assert.equal((await producer.send({ topic: "t", partition: 0, value: "b" })).offset, 1n);
+  assert.deepEqual(broker.values[0], ["a", "b"]);
+});
+
+test("a record in doubt does not block its partition in a topic that was created again", async () => {
+  using hurried = new Client({ bootstrap: `127.0.0.1:${broker.port}`, requestTimeoutMs: 500, onRetry: () => undefined });
+  const producer = hurried.producer();
+  await producer.send({ topic: "t", partition: 0, value: "a" });
+  broker.topicId = "new";
+  broker.obstacles.push("lose answer");
+  const doubtful = producer.send({ topic: "t", partition: 0, value: "b" });
+  await assert.rejects(doubtful, { code: "UNKNOWN_TOPIC_OR_PARTITION", definite: false });
+  await producer.send({ topic: "t", partition: 0, value: "c" });
+  const last = broker.calls.at(-1)!;
+  assert.deepEqual([last.topicId, (last.data.value as RecordList).baseSequence], ["new", 0]);
+});
+
 test("an address where no process listens is a definite failure", async () => {
   const away = new Client({ bootstrap: "127.0.0.1:1", onRetry: () => undefined });
   const failure = await away.admin.createTopic({ name: "x" }, { timeoutMs: 300 }).catch((error: unknown) => error);
