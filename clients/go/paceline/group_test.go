@@ -125,15 +125,19 @@ func TestARebalanceCommitsAndRevokesBeforeTheMemberJoinsAgain(t *testing.T) {
 func TestALostMembershipIsNotCommitted(t *testing.T) {
 	fake, client := startFake(t)
 	var generations atomic.Int32
-	var lost atomic.Bool
+	var owns, lost atomic.Bool
 	fake.join = joinAlone(&generations)
 	fake.heartbeat = func(request *pacelinev1.HeartbeatRequest) error {
-		if request.GetGenerationId() == 1 {
+		// A member that has not taken its partitions yet loses none.
+		if request.GetGenerationId() == 1 && owns.Load() {
 			return refused(pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_MEMBER_ID, nil)
 		}
 		return nil
 	}
-	member := memberOf(t, fake, client, GroupConfig{OnLost: func(context.Context, []TopicPartition) { lost.Store(true) }})
+	note := func(is *atomic.Bool) func(context.Context, []TopicPartition) {
+		return func(context.Context, []TopicPartition) { is.Store(true) }
+	}
+	member := memberOf(t, fake, client, GroupConfig{OnAssigned: note(&owns), OnLost: note(&lost)})
 	pollUntil(t, member, func() bool { _, generation := member.Member(); return generation == 2 })
 	fake.mu.Lock()
 	defer fake.mu.Unlock()
