@@ -211,6 +211,28 @@ func TestAFencedMemberIsToldAtEveryPoll(t *testing.T) {
 	}
 }
 
+func TestAMemberThatIsFencedWhileItSyncsDoesNotJoinAgain(t *testing.T) {
+	fake, client := startFake(t)
+	var generations atomic.Int32
+	fake.join = joinAlone(&generations)
+	fake.heartbeat = func(*pacelinev1.HeartbeatRequest) error {
+		return refused(pacelinev1.ErrorCode_ERROR_CODE_FENCED_INSTANCE_ID, nil)
+	}
+	release := make(chan struct{})
+	defer close(release)
+	fake.sync = func(*pacelinev1.SyncGroupRequest) (*pacelinev1.SyncGroupResponse, error) {
+		<-release
+		return nil, refused(pacelinev1.ErrorCode_ERROR_CODE_FENCED_INSTANCE_ID, nil)
+	}
+	member := memberOf(t, fake, client, GroupConfig{InstanceID: "i", ManualCommit: true})
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	_, err := member.Poll(ctx)
+	if CodeOf(err) != pacelinev1.ErrorCode_ERROR_CODE_FENCED_INSTANCE_ID || generations.Load() != 1 {
+		t.Fatalf("after %d joins: %v", generations.Load(), err)
+	}
+}
+
 func TestOnlyADynamicMemberLeavesWhenItIsClosed(t *testing.T) {
 	for instance, expected := range map[string]int{"": 1, "i": 0} {
 		fake, client := startFake(t)

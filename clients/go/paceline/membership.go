@@ -147,6 +147,10 @@ func (m *membership) join(ctx context.Context) (*assignment, error) {
 			return nil, ctx.Err()
 		}
 		if errors.Is(err, errGenerationEnded) {
+			// Joining again would fence the process that has taken over the instance id.
+			if fatal := m.failure(); fatal != nil {
+				return nil, fatal
+			}
 			continue
 		}
 		var failure *Error

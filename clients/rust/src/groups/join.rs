@@ -112,6 +112,10 @@ pub(crate) async fn join(group: Arc<Group>, topics: BTreeSet<String>) -> Result<
 async fn assigned_partitions(group: &Group, topics: &BTreeSet<String>) -> Result<Vec<TopicPartition>> {
     let mut retry = group.coordinator.client().retry();
     loop {
+        if let Some(failure) = group.member(|member| member.fatal()) {
+            // Joining again would fence the process that has taken over the instance id.
+            return Err(failure);
+        }
         let outcome = match join_group(group, topics).await {
             Ok(joined) => {
                 // The wait for the other members does not count.
@@ -231,4 +235,22 @@ async fn reported<T>(what: &str, call: impl Future<Output = T>) -> T {
 
 fn milliseconds(time: Duration) -> i32 {
     i32::try_from(time.as_millis()).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ClientConfig, ErrorCode};
+
+    #[tokio::test]
+    async fn a_member_that_was_fenced_while_it_joined_does_not_join_again() {
+        let config = ClientConfig::new(["127.0.0.1:1"]).timeout(Duration::from_millis(300));
+        let group = Group::new(Client::new(config).unwrap(), GroupConfig::new("g"));
+        group.member(|member| {
+            member.joined("m", 3);
+            member.heartbeat_refused(3, &Error::new("heartbeat", ErrorCode::FencedInstanceId, "no"))
+        });
+        let failure = assigned_partitions(&group, &BTreeSet::new()).await.unwrap_err();
+        assert_eq!(failure.code(), Some(ErrorCode::FencedInstanceId));
+    }
 }
