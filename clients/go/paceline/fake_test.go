@@ -30,7 +30,7 @@ type fakeCluster struct {
 	sync      func(*pacelinev1.SyncGroupRequest) (*pacelinev1.SyncGroupResponse, error)
 	heartbeat func(*pacelinev1.HeartbeatRequest) error
 	commit    func(*pacelinev1.CommitOffsetsRequest) error
-	leave     func(context.Context)
+	leave     func()
 	committed func(*pacelinev1.CommittedOffset)
 
 	describe    func(topic string) *pacelinev1.TopicDescription
@@ -125,9 +125,9 @@ func (f *fakeCluster) Heartbeat(_ context.Context, request *pacelinev1.Heartbeat
 	return &pacelinev1.HeartbeatResponse{}, nil
 }
 
-func (f *fakeCluster) LeaveGroup(ctx context.Context, request *pacelinev1.LeaveGroupRequest) (*pacelinev1.LeaveGroupResponse, error) {
+func (f *fakeCluster) LeaveGroup(_ context.Context, request *pacelinev1.LeaveGroupRequest) (*pacelinev1.LeaveGroupResponse, error) {
 	if f.leave != nil {
-		f.leave(ctx)
+		f.leave()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -316,7 +316,9 @@ func TestACoordinatorThatDoesNotAnswerDoesNotKeepAMemberThatIsClosed(t *testing.
 	fake, client := startFake(t)
 	var generations atomic.Int32
 	fake.join = joinAlone(&generations)
-	fake.leave = func(ctx context.Context) { <-ctx.Done() }
+	release := make(chan struct{})
+	defer close(release)
+	fake.leave = func() { <-release }
 	client.requestTimeout = 500 * time.Millisecond
 	member := memberOf(t, fake, client, GroupConfig{ManualCommit: true})
 	pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
