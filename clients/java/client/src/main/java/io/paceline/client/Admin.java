@@ -131,18 +131,18 @@ public final class Admin {
 
     /**
      * Gives every event of the cluster from now on to {@code handle}, until it returns false, the thread is interrupted, or
-     * the client is closed. After the death of a process it connects to another and resumes behind the last event.
+     * the client is closed. After the death or the resignation of the controller it continues at the next one, with the
+     * events since the last event, which may come twice then.
      *
      * @throws PacelineException when the controller refuses for good, or no controller was found for 30 s
      */
     public void watchEvents(Predicate<ClusterEvent> handle) {
-        String cursor = "";
+        WatchEventsRequest.Builder request = WatchEventsRequest.newBuilder().setActiveControllerOnly(true);
         while (!cluster.closed() && !Thread.currentThread().isInterrupted()) {
-            AtomicReference<String> next = new AtomicReference<>(cursor);
             try {
                 String address = cluster.retry(Retry.after(DEFAULT_TIMEOUT),
                         deadline -> cluster.controllerOnce("finding the controller", deadline));
-                if (!watchOnce(address, next, handle)) {
+                if (!watchOnce(address, request, handle)) {
                     return;
                 }
             } catch (StatusRuntimeException broken) {
@@ -152,25 +152,30 @@ public final class Admin {
                 }
                 // The stream is opened again at the controller that is active by then.
             }
-            cursor = next.get();
             Retry.sleep(Retry.after(Duration.ofSeconds(1)), Retry.LONGEST_PAUSE_MS / 4);
         }
     }
 
-    private boolean watchOnce(String address, AtomicReference<String> cursor, Predicate<ClusterEvent> handle) {
+    /** Reads one stream to its end; {@code request} is where the next stream begins. Returns whether to read on. */
+    private boolean watchOnce(String address, WatchEventsRequest.Builder request, Predicate<ClusterEvent> handle) {
         Context.CancellableContext context = Context.current().withCancellation();
         Context before = context.attach();
         try {
             Iterator<WatchEventsResponse> answers = MetadataServiceGrpc.newBlockingStub(cluster.channel(address))
-                    .watchEvents(WatchEventsRequest.newBuilder().setCursor(cursor.get()).build());
+                    .watchEvents(request.build());
             while (answers.hasNext()) {
                 EventBatch batch = answers.next().getBatch();
                 for (ClusterEvent event : batch.getEventsList()) {
                     if (!handle.test(event)) {
                         return false;
                     }
+                    // Another controller does not know the cursor, and begins at this time.
+                    request.setSinceMs(Math.max(request.getSinceMs(), event.getTimeMs()));
                 }
-                cursor.set(batch.getCursor());
+                request.setCursor(batch.getCursor());
+                if (!request.hasSinceMs()) {
+                    request.setSinceMs(System.currentTimeMillis());
+                }
             }
             return true;
         } finally {

@@ -4,12 +4,17 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 
+import io.paceline.v1.ClusterEvent;
 import io.paceline.v1.ErrorCode;
+import io.paceline.v1.EventBatch;
 import io.paceline.v1.MetadataServiceGrpc;
+import io.paceline.v1.WatchEventsRequest;
+import io.paceline.v1.WatchEventsResponse;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CopyOnWriteArrayList;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -50,6 +55,24 @@ class ClusterTest {
                     assertThrows(PacelineException.class, () -> client.admin().watchEvents(event -> true)));
             assertEquals("CLUSTER_AUTHORIZATION_FAILED", failure.codeName());
         }
+    }
+
+    @Test
+    void aWatchOfEventsContinuesAtTheActiveControllerWithTheEventsSinceTheLast() {
+        List<WatchEventsRequest> requests = new CopyOnWriteArrayList<>();
+        broker.on(MetadataServiceGrpc.getWatchEventsMethod(), request -> {
+            requests.add(request);
+            return WatchEventsResponse.newBuilder().setBatch(EventBatch.newBuilder()
+                    .setCursor("c" + requests.size()).addEvents(ClusterEvent.newBuilder().setTimeMs(requests.size()))).build();
+        });
+        try (PacelineClient client = PacelineClient.connect(broker.address())) {
+            assertTimeoutPreemptively(Duration.ofSeconds(20), () ->
+                    client.admin().watchEvents(event -> event.getTimeMs() < 2));
+        }
+        assertEquals(List.of("", "c1"), requests.stream().map(WatchEventsRequest::getCursor).toList());
+        assertEquals(List.of(false, true), requests.stream().map(WatchEventsRequest::hasSinceMs).toList());
+        assertEquals(1, requests.get(1).getSinceMs());
+        assertEquals(List.of(true, true), requests.stream().map(WatchEventsRequest::getActiveControllerOnly).toList());
     }
 
     @Test
