@@ -22,6 +22,22 @@ bool contains(std::string text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
+/// Returns what to do when a TLS setting probably made a connection fail; empty for another failure.
+std::string tls_advice(const std::string& message) {
+  const auto says = [&](std::string_view part) { return contains(message, part); };
+  if (!says("failed to connect")) return {};
+  if (says("certificate verify failed") || says("certificate_verify_failed"))
+    return " (PACELINE_SSL_CA_FILE or TlsFiles::ca_file does not name the authority of the server's certificate, or the"
+           " certificate has expired or is for another host name)";
+  if (says("wrong version number") || says("wrong_version_number"))
+    return " (the server does not use TLS on this port: unset PACELINE_SSL_CA_FILE or ClientConfig::tls, or use another port)";
+  // Under TLS 1.3 a client learns only after the handshake that its certificate was refused.
+  if (says("socket closed") || says("endpoint read failed"))
+    return " (an SSL listener ends connections without TLS, and those whose certificate is missing, expired or of another"
+           " authority: check PACELINE_SSL_CA_FILE, PACELINE_SSL_CERTIFICATE_FILE and PACELINE_SSL_KEY_FILE, or ClientConfig::tls)";
+  return {};
+}
+
 /// The failure of a call that no server of Paceline answered. Its outcome is unknown unless no connection was made.
 detail::Failure without_answer(std::string operation, const grpc::Status& status) {
   auto code = v1::ERROR_CODE_UNKNOWN_SERVER_ERROR;
@@ -47,7 +63,7 @@ detail::Failure without_answer(std::string operation, const grpc::Status& status
     default:
       break;
   }
-  auto failure = detail::make_failure(std::move(operation), code, status.error_message());
+  auto failure = detail::make_failure(std::move(operation), code, status.error_message() + tls_advice(status.error_message()));
   failure.retriable = failure.refresh = retriable;
   // A connection that was never made carried no request, and a server does not read a request over its limit.
   failure.definite =

@@ -94,6 +94,24 @@ TEST_CASE("a call without an answer is definite only when no connection was made
   }
 }
 
+TEST_CASE("a connection that fails because of TLS is explained") {
+  const auto message = [](const std::string& said) { return call_failure("testing", {grpc::UNAVAILABLE, said}).message; };
+  const std::string begin = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:9443: ";
+  for (const auto& [said, advice] : {std::pair("Ssl handshake failed: SSL_ERROR_SSL: error:0A000086:SSL routines::certificate verify failed",
+                                               "does not name the authority"),
+                                     {"Ssl handshake failed: error:1000007d:SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED",
+                                      "does not name the authority"},
+                                     {"Ssl handshake failed: error:0A00010B:SSL routines::wrong version number", "does not use TLS"},
+                                     {"Socket closed", "PACELINE_SSL_CERTIFICATE_FILE"},
+                                     {"Endpoint read failed", "PACELINE_SSL_CERTIFICATE_FILE"}}) {
+    CAPTURE(said);
+    CHECK(message(begin + said).find(begin + said) == 0);
+    CHECK(message(begin + said).find(advice) != std::string::npos);
+  }
+  CHECK(message(begin + "Connection refused") == begin + "Connection refused");
+  CHECK(message("Socket closed") == "Socket closed");
+}
+
 TEST_CASE("pauses double up to a second and have a fifth of chance") {
   Backoff backoff;
   for (const auto longest : {100, 200, 400, 800, 1'000, 1'000}) {
