@@ -205,7 +205,9 @@ void Fetcher::start_calls() {
     if (!call) call = make_call(route->address);
     if (at.start) {
       call->lists_offsets = true;
-      *call->offsets_request.add_partitions() = Cluster::offset_query(topic, partition, *at.start, route->leader_epoch);
+      const bool needs_end = at.start->kind() == OffsetSpec::Kind::timestamp && !at.end;
+      *call->offsets_request.add_partitions() =
+          Cluster::offset_query(topic, partition, needs_end ? OffsetSpec::latest() : *at.start, route->leader_epoch);
     } else {
       auto& wanted = *call->request.add_partitions();
       wanted.set_topic(topic);
@@ -313,11 +315,12 @@ void Fetcher::on_answer(const Call& call) {
 
 /// Takes a position that was looked up.
 void Fetcher::accept(const Name&, Position& at, const v1::ListOffsetsPartitionResult& result) {
-  if (!result.has_offset() && at.start->kind() != OffsetSpec::Kind::latest) {
-    at.start = OffsetSpec::latest();  // No record is that young.
+  if (at.start->kind() == OffsetSpec::Kind::timestamp && !at.end) {
+    at.end = result.offset();
     return;
   }
-  at.next = at.returned = result.offset();
+  // Without an offset no record was that young.
+  at.next = at.returned = result.has_offset() ? result.offset() : at.end.value_or(0);
   at.start.reset();
 }
 

@@ -51,6 +51,8 @@ private:
     std::int64_t returned = 0;
     /// Looked up before the first fetch; nothing once the position is known.
     std::optional<OffsetSpec> start{};
+    /// The end of the partition before a time is looked up that may have no record: what is written meanwhile is read.
+    std::optional<std::int64_t> end{};
     /// Leader epoch under which records were last read.
     std::optional<std::int32_t> epoch{};
     /// Id of the topic that was last read; empty before. Another id means that the topic was deleted and created again.

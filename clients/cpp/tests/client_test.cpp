@@ -287,6 +287,17 @@ TEST_CASE("an offset of a topic that was created again is found although its lea
   CHECK(client.list_offset("rides", 0, OffsetSpec::latest(), {.timeout = 10s}) == 5);
 }
 
+TEST_CASE("a record that is written while a time without records is looked up is read") {
+  FakeBroker broker(1);
+  broker.logs[0].resize(3);
+  Client client(config_of(broker));
+  auto consumer = client.make_consumer();
+  consumer.assign("rides", 0, OffsetSpec::at(Timestamp(1h)));
+  const auto records = consumer.poll(10s);
+  REQUIRE(records.size() == 1);
+  CHECK(records[0].offset == 3);
+}
+
 TEST_CASE("an old number of partitions is used while no broker can be reached") {
   auto broker = std::make_unique<FakeBroker>(3);
   detail::Cluster cluster(config_of(*broker), 1ms);

@@ -162,6 +162,12 @@ private:
         response->add_partitions()->mutable_error()->set_code(paceline::v1::ERROR_CODE_UNKNOWN_LEADER_EPOCH);
         continue;
       }
+      if (partition.spec() == paceline::v1::OFFSET_SPEC_TIMESTAMP) {
+        // No record is that young; one is written right after the answer.
+        response->add_partitions();
+        logs.at(static_cast<std::size_t>(partition.partition())).emplace_back();
+        continue;
+      }
       const bool is_latest = partition.spec() == paceline::v1::OFFSET_SPEC_LATEST;
       const auto end = static_cast<std::int64_t>(logs.at(static_cast<std::size_t>(partition.partition())).size());
       response->add_partitions()->set_offset(is_latest ? end : 0);
