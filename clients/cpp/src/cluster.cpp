@@ -206,17 +206,13 @@ void Cluster::refresh(const Context& context, const std::string& topic) {
 }
 
 std::int32_t Cluster::partition_count(const Context& context, const std::string& topic) {
-  bool is_old = false;
   const auto known = [&]() -> std::int32_t {
     const std::lock_guard lock(mutex_);
     const auto found = topics_.find(topic);
-    if (found == topics_.end()) return 0;
-    is_old = Clock::now() - found->second.learned > metadata_age_;
-    if (is_old) found->second.learned = Clock::now();  // One caller asks; the others use the known number meanwhile.
-    return found->second.count;
+    return found == topics_.end() ? 0 : found->second.count;
   };
   auto count = known();
-  if (count > 0 && is_old) {
+  if (count > 0 && take_old(topic)) {
     try {
       refresh(context.within(ask_timeout), topic);
       count = known();
@@ -233,6 +229,14 @@ std::int32_t Cluster::partition_count(const Context& context, const std::string&
     });
   }
   return count;
+}
+
+bool Cluster::take_old(const std::string& topic) {
+  const std::lock_guard lock(mutex_);
+  const auto found = topics_.find(topic);
+  if (found == topics_.end() || Clock::now() - found->second.learned <= metadata_age_) return false;
+  found->second.learned = Clock::now();
+  return true;
 }
 
 std::optional<Route> Cluster::known_route(const std::string& topic, std::int32_t partition) const {

@@ -194,13 +194,14 @@ void Fetcher::start_calls() {
     const auto& [topic, partition] = name;
     if (at.is_asking || at.awaits_leader || at.due > Clock::now()) continue;
     const auto route = cluster_->known_route(topic, partition);
-    if (!route) {
-      at.awaits_leader = true;
+    at.awaits_leader = !route;
+    // A leader that is cut off from the cluster does not know that it was replaced, and refuses nothing.
+    if (!route || cluster_->take_old(topic)) {
       const std::lock_guard lock(answers_->mutex);
       answers_->lookups.insert(topic);
       answers_->lookup.notify_one();
-      continue;
     }
+    if (!route) continue;
     auto& call = (at.start ? lists : fetches)[route->address];
     if (!call) call = make_call(route->address);
     if (at.start) {

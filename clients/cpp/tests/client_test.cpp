@@ -7,6 +7,7 @@
 
 #include "cluster.hpp"
 #include "fake_broker.hpp"
+#include "fetcher.hpp"
 #include "paceline/paceline.hpp"
 #include "text.hpp"
 
@@ -296,6 +297,20 @@ TEST_CASE("a record that is written while a time without records is looked up is
   const auto records = consumer.poll(10s);
   REQUIRE(records.size() == 1);
   CHECK(records[0].offset == 3);
+}
+
+TEST_CASE("a consumer asks again for leaders although no fetch fails") {
+  FakeBroker broker(1);
+  detail::Fetcher fetcher(std::make_shared<detail::Cluster>(config_of(broker), 10ms), {.max_wait = 10ms});
+  fetcher.assign("rides", 0, std::nullopt, 0);
+  const auto descriptions = [&] {
+    const std::lock_guard lock(broker.mutex);
+    return broker.descriptions;
+  };
+  const auto until = std::chrono::steady_clock::now() + 30s;
+  while (descriptions() < 3 && std::chrono::steady_clock::now() < until)
+    CHECK(fetcher.poll(detail::Context(CallOptions{.timeout = 20ms}), 1).empty());
+  CHECK(descriptions() >= 3);
 }
 
 TEST_CASE("an old number of partitions is used while no broker can be reached") {

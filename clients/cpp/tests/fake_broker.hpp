@@ -73,6 +73,7 @@ private:
   grpc::Status DescribeTopics(grpc::ServerContext*, const paceline::v1::DescribeTopicsRequest* request,
                               paceline::v1::DescribeTopicsResponse* response) override {
     const std::lock_guard lock(mutex);
+    ++descriptions;
     auto& topic = *response->add_topics();
     topic.set_name(request->topics(0));
     topic.set_topic_id(topic_id);
