@@ -1,5 +1,7 @@
 #include "paceline/client.hpp"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "cluster.hpp"
@@ -131,6 +133,9 @@ std::optional<std::int64_t> Client::list_offset(const std::string& topic, std::i
 void Client::watch_events(const std::function<void(const v1::EventBatch&)>& handle, std::stop_token stop) {
   const Context context(CallOptions{detail::longest_timeout, stop});
   std::string cursor;
+  // Time of the last event, where a controller begins that does not know the cursor.
+  std::int64_t since_ms =
+      std::chrono::duration_cast<milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   detail::Backoff backoff;
   while (!context.stopped()) {
     std::string address;
@@ -147,6 +152,8 @@ void Client::watch_events(const std::function<void(const v1::EventBatch&)>& hand
       const std::stop_callback cancel(stop, [&] { call.TryCancel(); });
       v1::WatchEventsRequest request;
       request.set_cursor(cursor);
+      if (!cursor.empty()) request.set_since_ms(since_ms);
+      request.set_active_controller_only(true);
       const auto stub = v1::MetadataService::NewStub(cluster_->channel(address));
       const auto stream = stub->WatchEvents(&call, request);
       v1::WatchEventsResponse response;
@@ -154,6 +161,7 @@ void Client::watch_events(const std::function<void(const v1::EventBatch&)>& hand
         while (stream->Read(&response)) {
           backoff.reset();
           cursor = response.batch().cursor();
+          for (const auto& event : response.batch().events()) since_ms = std::max(since_ms, event.time_ms());
           if (response.batch().events_size() > 0 || response.batch().has_gap()) handle(response.batch());
         }
       } catch (...) {

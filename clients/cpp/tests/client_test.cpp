@@ -313,6 +313,24 @@ TEST_CASE("a consumer asks again for leaders although no fetch fails") {
   CHECK(descriptions() >= 3);
 }
 
+TEST_CASE("a watch follows the active controller and continues after the last event") {
+  FakeBroker broker(1);
+  Client client(config_of(broker));
+  std::stop_source source;
+  int events = 0;
+  client.watch_events(
+      [&](const v1::EventBatch& batch) {
+        events += batch.events_size();
+        if (events == 2) source.request_stop();
+      },
+      source.get_token());
+  REQUIRE(broker.watches.size() == 2);
+  CHECK(broker.watches[0].active_controller_only());
+  CHECK_FALSE(broker.watches[0].has_since_ms());
+  CHECK(broker.watches[1].cursor() == "cursor-1");
+  CHECK(broker.watches[1].since_ms() == 4'000'000'000'000);
+}
+
 TEST_CASE("an old number of partitions is used while no broker can be reached") {
   auto broker = std::make_unique<FakeBroker>(3);
   detail::Cluster cluster(config_of(*broker), 1ms);

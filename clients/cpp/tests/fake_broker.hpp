@@ -57,6 +57,10 @@ public:
   int lost_answers = 0;
   /// Changes the results of Fetch.
   std::function<void(paceline::v1::FetchPartitionResult&, const paceline::v1::FetchPartition&)> on_fetch;
+  /// Requests of WatchEvents; each gets one event, and the end of the stream.
+  std::vector<paceline::v1::WatchEventsRequest> watches;
+  /// Number of DescribeTopics calls.
+  int descriptions = 0;
   /// Pause before each answer of ListOffsets.
   std::chrono::milliseconds list_pause{0};
 
@@ -67,6 +71,21 @@ private:
     broker.set_id(1);
     broker.set_host("127.0.0.1");
     broker.set_port(port_);
+    response->set_controller_host("127.0.0.1");
+    response->set_controller_port(port_);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status WatchEvents(grpc::ServerContext*, const paceline::v1::WatchEventsRequest* request,
+                           grpc::ServerWriter<paceline::v1::WatchEventsResponse>* writer) override {
+    paceline::v1::WatchEventsResponse response;
+    {
+      const std::lock_guard lock(mutex);
+      watches.push_back(*request);
+      response.mutable_batch()->set_cursor("cursor-" + std::to_string(watches.size()));
+      response.mutable_batch()->add_events()->set_time_ms(4'000'000'000'000);
+    }
+    writer->Write(response);
     return grpc::Status::OK;
   }
 
