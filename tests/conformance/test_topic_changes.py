@@ -1,4 +1,4 @@
-"""Topics that are re-created, or take smaller batches than the producer makes: the drivers of Go and Rust."""
+"""Topics that are re-created, or take smaller batches than the producer makes: the drivers of C++, Go and Rust."""
 
 import threading
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.conformance.clusters import ScriptedCluster, fresh_topic, wait_until
 from tests.conformance.driver import Driver, ToolchainMissingError, known_drivers
 
 
-@pytest.fixture(scope="module", params=["go", "rust"])
+@pytest.fixture(scope="module", params=["cpp", "go", "rust"])
 def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
     """A driver; a language without its tools is skipped."""
     try:

@@ -1,6 +1,7 @@
 // The records of one partition on their way to the broker: a state without I/O, so that it can be tested alone.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -80,7 +81,8 @@ public:
     batch.emplace();
     batch->deadline = records_.front().deadline;
     std::size_t size = 0;
-    while (!records_.empty() && (size == 0 || size + records_.front().size <= batch_bytes)) {
+    const auto limit = std::min(batch_bytes, limit_);
+    while (!records_.empty() && (size == 0 || size + records_.front().size <= limit)) {
       auto& next = records_.front();
       size += next.size;
       *batch->list.add_records() = std::move(next.record);
@@ -90,6 +92,27 @@ public:
     bytes_ -= size;
     state = State::waiting;
     due = now;
+  }
+
+  /// Puts the second half of a batch that is too large back, and takes no larger ones from now on. Returns false, and
+  /// changes nothing, when the batch has one record.
+  bool halve() {
+    if (batch->promises.size() < 2) return false;
+    auto& list = *batch->list.mutable_records();
+    for (const auto left = (batch->promises.size() + 1) / 2; batch->promises.size() > left;) {
+      PendingRecord last;
+      last.record = std::move(*list.rbegin());
+      list.RemoveLast();
+      last.size = last.record.ByteSizeLong();
+      last.queued = batch->deadline - 2 * longest_timeout;  // It does not wait for the linger time again.
+      last.deadline = batch->deadline;
+      last.promise = std::move(batch->promises.back());
+      batch->promises.pop_back();
+      bytes_ += last.size;
+      records_.push_front(std::move(last));
+    }
+    limit_ = std::max<std::size_t>(batch->list.ByteSizeLong(), 1);
+    return true;
   }
 
   /// Ends the batch. The caller fulfils its promises and then reports their number with `complete`.
@@ -123,6 +146,7 @@ public:
 private:
   std::deque<PendingRecord> records_;
   std::size_t bytes_ = 0;
+  std::size_t limit_ = std::numeric_limits<std::size_t>::max();
   std::uint64_t accepted_ = 0;
   std::uint64_t completed_ = 0;
   std::uint64_t flush_mark_ = 0;

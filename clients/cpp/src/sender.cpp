@@ -366,8 +366,14 @@ void Sender::on_failure(PartitionQueue& queue, Failure failure, bool was_sent) {
     failure.definite = true;  // Nothing was appended by asking.
   }
   queue.state = State::waiting;
-  if (!failure.retriable) return deliver(queue, 0, std::move(failure));
   const auto now = Clock::now();
+  const bool is_too_large =
+      failure.code == v1::ERROR_CODE_MESSAGE_TOO_LARGE || failure.code == v1::ERROR_CODE_RECORD_LIST_TOO_LARGE;
+  if (was_sent && is_too_large && !batch.is_unknown && queue.halve()) {
+    queue.due = now;
+    return;
+  }
+  if (!failure.retriable) return deliver(queue, 0, std::move(failure));
   queue.due = now + std::max(failure.retry_after, batch.backoff.next());
   // A hint is followed at once, but two brokers that name each other are asked with pauses.
   if (has_hint && !batch.followed_hint) queue.due = now;

@@ -112,6 +112,21 @@ TEST_CASE("a record that the broker refuses for good fails at once and others do
   CHECK(producer.send({.topic = "rides", .partition = 0, .value = "b"}).get().offset == 0);
 }
 
+TEST_CASE("a batch that is too large is sent in smaller parts, in order") {
+  FakeBroker broker(1);
+  broker.too_many_records = 3;
+  Client client(config_of(broker));
+  auto producer = client.make_producer({.linger = 1h});
+  std::vector<std::future<RecordPlace>> places;
+  for (int i = 0; i < 11; ++i) places.push_back(producer.send({.topic = "rides", .partition = 0, .value = std::to_string(i)}));
+  CHECK(producer.flush(30s));
+  REQUIRE(broker.logs[0].size() == 11);
+  for (int i = 0; i < 11; ++i) {
+    CHECK(places[static_cast<std::size_t>(i)].get().offset == i);
+    CHECK(broker.logs[0][static_cast<std::size_t>(i)].value() == std::to_string(i));
+  }
+}
+
 TEST_CASE("a partition that the topic does not have is an error in the end") {
   FakeBroker broker(2);
   Client client(config_of(broker));

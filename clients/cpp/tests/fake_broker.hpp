@@ -53,6 +53,8 @@ public:
   std::vector<paceline::v1::ProduceRequest> produced;
   /// Answers of the next Produce calls, per partition, in the place of an append.
   std::deque<paceline::v1::ErrorCode> refusals;
+  /// Number of records from which a batch is too large.
+  int too_many_records = 1'000'000;
   /// Append, then answer the next Produce calls with DEADLINE_EXCEEDED.
   int lost_answers = 0;
   /// Changes the results of Fetch.
@@ -124,6 +126,10 @@ private:
         continue;
       }
       const auto& list = partition.records();
+      if (list.records_size() >= too_many_records) {
+        result.mutable_error()->set_code(paceline::v1::ERROR_CODE_MESSAGE_TOO_LARGE);
+        continue;
+      }
       const auto key = std::make_tuple(list.producer_id(), partition.partition(), list.base_sequence());
       auto& log = logs.at(static_cast<std::size_t>(partition.partition()));
       const auto [known, is_new] = appended_.try_emplace(key, static_cast<std::int64_t>(log.size()));
