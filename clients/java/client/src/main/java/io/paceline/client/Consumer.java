@@ -214,6 +214,7 @@ public final class Consumer {
         try {
             buffered.addAll(at.accept(finished.join()));
             at.pauseMs = Retry.FIRST_PAUSE_MS;
+            at.warnings.clear();
             return null;
         } catch (CompletionException | TruncatedException | PacelineException error) {
             boolean isFetch = error instanceof CompletionException;
@@ -225,12 +226,14 @@ public final class Consumer {
                 at.start = config.reset() == ResetPolicy.LATEST ? OffsetSpec.latest() : OffsetSpec.earliest();
                 at.epoch = null;
                 at.topicId = "";
+                at.warnings.log(known);
                 return null;
             }
             if (!known.retriable()) {
                 return failure;
             }
             at.pause(known.details().retryAfter());
+            at.warnings.add(known);
             return null;
         }
     }

@@ -28,6 +28,8 @@ final class Position {
     CompletableFuture<Fetched> fetch;
     long pausedUntilNanos = System.nanoTime();
     long pauseMs = Retry.FIRST_PAUSE_MS;
+    /** Says why nothing is read while fetches fail. */
+    final Warnings warnings = new Warnings();
 
     Position(String topic, int partition, long offset, OffsetSpec start) {
         this.topic = topic;

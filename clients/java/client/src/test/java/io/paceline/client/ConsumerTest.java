@@ -3,8 +3,10 @@ package io.paceline.client;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.paceline.v1.EpochEndOffset;
+import io.paceline.v1.ErrorCode;
 import io.paceline.v1.FetchPartition;
 import io.paceline.v1.FetchPartitionResult;
 import io.paceline.v1.FetchRequest;
@@ -12,15 +14,21 @@ import io.paceline.v1.FetchResponse;
 import io.paceline.v1.ListOffsetsPartitionResult;
 import io.paceline.v1.ListOffsetsResponse;
 import io.paceline.v1.LogServiceGrpc;
+import io.paceline.v1.PartitionError;
 import io.paceline.v1.Record;
 import io.paceline.v1.RecordList;
 import java.io.IOException;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.List;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.logging.Handler;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
 import org.junit.jupiter.api.Test;
 
 class ConsumerTest {
@@ -130,6 +138,46 @@ class ConsumerTest {
             assertThrows(IllegalArgumentException.class, () -> consumer.assign("t", -1, OffsetSpec.latest()));
             assertThrows(IllegalArgumentException.class, () -> consumer.assign("t", 0, -1L));
             assertThrows(IllegalStateException.class, () -> consumer.poll(Duration.ZERO), "nothing is assigned");
+        }
+    }
+
+    @Test
+    void theReasonWhyNothingIsReadIsLogged() throws IOException {
+        Queue<String> logged = new ConcurrentLinkedQueue<>();
+        Logger logger = Logger.getLogger("io.paceline.client");
+        Handler handler = new Handler() {
+            @Override
+            public void publish(LogRecord record) {
+                logged.add(record.getMessage());
+            }
+
+            @Override
+            public void flush() {}
+
+            @Override
+            public void close() {}
+        };
+        logger.addHandler(handler);
+        try (FakeBroker broker = new FakeBroker(); PacelineClient client = PacelineClient.connect(broker.address())) {
+            Consumer consumer = client.consumer();
+            consumer.assign("absent-" + broker.port(), 0, 0L);
+            pollUntilLogged(consumer, logged, "describing topic absent-" + broker.port());
+            broker.topics.put("t", 1);
+            consumer.assign("t", 0, 4_000L);
+            broker.on(LogServiceGrpc.getFetchMethod(), request -> FetchResponse.newBuilder()
+                    .addPartitions(FetchPartitionResult.newBuilder().setError(PartitionError.newBuilder()
+                            .setCode(ErrorCode.ERROR_CODE_OFFSET_OUT_OF_RANGE).setMessage("on purpose"))).build());
+            pollUntilLogged(consumer, logged, "reading t/0 from offset 4000: OFFSET_OUT_OF_RANGE");
+        } finally {
+            logger.removeHandler(handler);
+        }
+    }
+
+    private static void pollUntilLogged(Consumer consumer, Queue<String> logged, String text) {
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
+        while (logged.stream().noneMatch(one -> one.contains(text))) {
+            assertTrue(System.nanoTime() < end, text);
+            assertEquals(List.of(), consumer.poll(Duration.ofMillis(100)));
         }
     }
 
