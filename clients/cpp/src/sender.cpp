@@ -12,8 +12,8 @@ namespace paceline::detail {
 
 namespace {
 
-/// Requests stay well below the broker's limit of 16 MiB (socket.request.max.bytes).
-constexpr std::size_t largest_request = 8 * 1024 * 1024;
+/// Most bytes of the batches in a request; brokers refuse requests above 4 MiB (socket.request.max.bytes).
+constexpr std::size_t largest_request = 3 * 1024 * 1024;
 
 std::size_t size_of(const Record& record) {
   std::size_t size = record.key.value_or("").size() + record.value.value_or("").size() + 32;

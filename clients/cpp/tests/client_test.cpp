@@ -45,6 +45,17 @@ TEST_CASE("records that gather during the linger time are sent in one call for a
   for (const auto& log : broker.logs) CHECK(log.size() == 20);
 }
 
+TEST_CASE("the batches of many partitions are sent in several calls when a broker would refuse their size") {
+  FakeBroker broker(24);  // Takes 4 MiB in a request, as brokers do.
+  Client client(config_of(broker));
+  auto producer = client.make_producer({.linger = 1h});
+  for (const std::size_t size : {1, 240'000}) {
+    for (int i = 0; i < 24; ++i) producer.send({.topic = "rides", .partition = i, .value = std::string(size, 'a')});
+    CHECK(producer.flush(30s));
+  }
+  for (const auto& log : broker.logs) CHECK(log.size() == 2);
+}
+
 TEST_CASE("a full batch does not wait for the linger time") {
   FakeBroker broker(1);
   Client client(config_of(broker));
