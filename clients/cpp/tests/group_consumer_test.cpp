@@ -28,8 +28,7 @@ struct Cluster {
   }
 
   GroupConsumer consumer(std::chrono::milliseconds max_poll_interval = 60s) const {
-    GroupConfig config;
-    config.group_id = "g";
+    GroupConfig config{.group_id = "g"};
     config.heartbeat_interval = 50ms;
     config.session_timeout = 60s;
     config.max_poll_interval = max_poll_interval;
