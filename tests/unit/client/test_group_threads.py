@@ -84,8 +84,10 @@ def test_thousands_of_queued_commits_fail_in_order_when_the_membership_is_lost()
 class Group:
     """A coordinator of one member, which gets the partition; each join begins a generation."""
 
-    def __init__(self) -> None:
+    def __init__(self, later: Sequence[int] = ()) -> None:
+        """``later`` are the partitions of the second generation and after it."""
         self.generation = 0
+        self.later = later
         self.left: list[str] = []
         self.on_leave: Any = None
         self.JoinGroup = SimpleNamespace(future=self._join)
@@ -99,7 +101,8 @@ class Group:
         return Ended(JoinGroupResponse(member_id=f"member-{self.generation}", generation_id=self.generation))
 
     def _sync(self, _request: Any, timeout: float) -> Ended:
-        partitions = [TopicPartitions(topic=ONE.topic, partitions=[ONE.partition])]
+        indexes = self.later if self.later and self.generation > 1 else [ONE.partition]
+        partitions = [TopicPartitions(topic=ONE.topic, partitions=indexes)]
         return Ended(SyncGroupResponse(assignment=ConsumerAssignment(partitions=partitions)))
 
     def call(self, _method: str, request: Any, _timeout_ms: float, sends_again: bool) -> None:
@@ -219,3 +222,57 @@ def test_a_leader_assigns_new_partitions_that_the_broker_it_asks_does_not_know_y
     subscription.version = 2
     membership.poll(time.monotonic() + 60)
     assert not membership.wants_poll, "the counts have not changed"
+
+
+class Failing(RebalanceListener):
+    """Raises the error of another member's group once, for example from a commit."""
+
+    def __init__(self, method: str) -> None:
+        self._method: str | None = method
+
+    def _fail(self, method: str) -> None:
+        if self._method == method:
+            self._method = None
+            raise UnknownMemberIdError("another group does not know its member")
+
+    def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        self._fail("revoked")
+
+    def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        self._fail("assigned")
+
+
+@pytest.mark.parametrize("method", ["revoked", "assigned"])
+def test_poll_raises_an_error_of_the_listener_and_the_member_keeps_its_place_in_the_group(method: str) -> None:
+    settings = GroupSettings("g", "", "c", "", 60_000, 20_000, 1, True, 5_000, assignors_of(["range"]))
+    subscription: Any = SimpleNamespace(
+        is_empty=False, version=0, topics=frozenset({"t"}), refresh=lambda at_once=False: False
+    )
+    group, partitions = Group(), Partitions()
+    membership = GroupMembership(settings, group, subscription, partitions, lambda *_: None, lambda: None)  # type: ignore[arg-type]
+    membership.listener = Failing(method)
+    if method == "revoked":
+        membership.poll(time.monotonic() + 60)
+        membership.rejoin()
+    with pytest.raises(UnknownMemberIdError, match="another group"):
+        membership.poll(time.monotonic() + 60)
+    membership.poll(time.monotonic() + 60)
+    assert (membership.generation, membership.member_id) == (group.generation, f"member-{group.generation}")
+    assert partitions.assignment() == [ONE]
+    assert not membership.wants_poll
+
+
+def test_new_partitions_are_read_although_the_listener_raises_when_others_are_revoked() -> None:
+    settings = GroupSettings("g", "", "c", "", 60_000, 20_000, 1, True, 5_000, assignors_of(["cooperative-sticky"]))
+    subscription: Any = SimpleNamespace(
+        is_empty=False, version=0, topics=frozenset({"t"}), refresh=lambda at_once=False: False
+    )
+    group, partitions = Group(later=[1]), Partitions()
+    membership = GroupMembership(settings, group, subscription, partitions, lambda *_: None, lambda: None)  # type: ignore[arg-type]
+    membership.poll(time.monotonic() + 60)
+    membership.listener = Failing("revoked")
+    membership.rejoin()
+    with pytest.raises(UnknownMemberIdError):
+        membership.poll(time.monotonic() + 60)
+    membership.poll(time.monotonic() + 60)
+    assert partitions.assignment() == [TopicPartition("t", 1)]

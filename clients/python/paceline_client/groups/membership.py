@@ -54,6 +54,14 @@ _FATAL: Final = {
 }
 
 
+class _ListenerError(Exception):
+    """Carries an error of the rebalance listener past the handlers of the coordinator's errors."""
+
+    def __init__(self, error: PacelineError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class AssignedPartitions(Protocol):
     """The part of the consumer that the membership uses."""
 
@@ -151,7 +159,7 @@ class GroupMembership:
 
         Raises:
             FencedInstanceIdError: another process has taken over the group instance id.
-            PacelineError: the coordinator permanently refuses this member.
+            PacelineError: the coordinator permanently refuses this member, or the rebalance listener raised this error.
         """
         with self.changed:
             self.last_poll = time.monotonic()
@@ -166,6 +174,8 @@ class GroupMembership:
             try:
                 if not self._step(deadline):
                     return
+            except _ListenerError as failure:
+                raise failure.error from None
             except PacelineError as error:
                 if error.code in _FATAL:
                     raise
@@ -252,7 +262,7 @@ class GroupMembership:
     ) -> None:
         if partitions:
             try:
-                notify(partitions)
+                _call_listener(notify, partitions)
             finally:
                 self._host.take_assignment(kept)
 
@@ -398,14 +408,15 @@ class GroupMembership:
         revoked = [one for one in owned if one not in assigned]
         added = [one for one in assigned if one not in owned]
         if revoked:
-            # Only with a cooperative assignor: the next rebalance assigns the revoked partitions to other members.
-            self._drop(revoked, [one for one in owned if one in assigned], self.listener.on_partitions_revoked)
+            # Only with a cooperative assignor: the next rebalance assigns the revoked partitions to other members. Join
+            # first, because the new partitions are lost if the listener raises.
             self.rejoin()
+            self._drop(revoked, [one for one in owned if one in assigned], self.listener.on_partitions_revoked)
         self._host.take_assignment(assigned)
         LOG.info(
             "joined group: group=%s generation=%d partitions=%d", self.settings.group_id, self.generation, len(assigned)
         )
-        self.listener.on_partitions_assigned(added)
+        _call_listener(self.listener.on_partitions_assigned, added)
 
     # Leaving -----------------------------------------------------------------------------------------------------
 
@@ -419,6 +430,8 @@ class GroupMembership:
         try:
             notify = self.listener.on_partitions_lost if self._lost else self.listener.on_partitions_revoked
             self._drop(owned, [], notify)
+        except _ListenerError as failure:
+            raise failure.error from None
         finally:
             self.send_leave(timeout_ms / 2)
             self._prepared = False
@@ -443,6 +456,13 @@ class GroupMembership:
             self.coordinator.call("LeaveGroup", request, timeout_ms, sends_again=False)
         except PacelineError as error:
             LOG.info("leaving the group failed: group=%s error=%s", self.settings.group_id, error)
+
+
+def _call_listener(notify: Callable[[Sequence[TopicPartition]], None], partitions: Sequence[TopicPartition]) -> None:
+    try:
+        notify(partitions)
+    except PacelineError as error:
+        raise _ListenerError(error) from error
 
 
 def _to_wire(partitions: Sequence[TopicPartition]) -> list[TopicPartitions]:
