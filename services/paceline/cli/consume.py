@@ -106,16 +106,15 @@ def consume(
             ]
             if waiting:
                 click.echo(f"waiting for a leader: {', '.join(waiting)}", err=True)
-            ends = consumer.end_offsets(partitions) if exit_at_end or offset is not None else {}
+            ends = consumer.end_offsets(partitions) if exit_at_end or start not in {"start", "end"} else {}
             if offset is not None:
                 first = consumer.beginning_offsets(partitions)
                 for tp in partitions:
                     consumer.seek(tp, _within(tp, offset, first[tp], ends[tp]))
             if since_ms is not None:
-                consumer.seek_to_end()
+                # The ends are older than this look-up, so no record that is written during it is skipped.
                 for tp, found_at in consumer.offsets_for_times(dict.fromkeys(partitions, since_ms)).items():
-                    if found_at is not None:
-                        consumer.seek(tp, found_at.offset)
+                    consumer.seek(tp, ends[tp] if found_at is None else found_at.offset)
             watch = _TopicWatch(admin, topic)
             while not exit_at_end or any(consumer.position(tp) < ends[tp] for tp in partitions):
                 polled = consumer.poll(timeout_ms=500)

@@ -1,0 +1,62 @@
+"""`paceline consume --from TIME` when the topic has no record of that time yet."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import paceline_client
+from paceline.cli.commands import cli
+
+
+class Topic:
+    """An admin and a consumer of a topic with one partition and no young record; one is written during the look-up."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._end = 5
+        self._position: int | None = None
+        self._polls = 0
+
+    def __enter__(self) -> "Topic":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def describe_topics(self, _names: Any) -> list[Any]:
+        return [SimpleNamespace(partitions=[SimpleNamespace(partition=0, leader=1)])]
+
+    def assign(self, partitions: Any) -> None:
+        (self._tp,) = partitions
+
+    def end_offsets(self, _partitions: Any) -> dict[Any, int]:
+        return {self._tp: self._end}
+
+    def offsets_for_times(self, _times: Any) -> dict[Any, None]:
+        self._end += 1
+        return {self._tp: None}
+
+    def seek_to_end(self) -> None:
+        self._position = None
+
+    def seek(self, _tp: Any, offset: int) -> None:
+        self._position = offset
+
+    def poll(self, timeout_ms: int) -> dict[Any, list[Any]]:
+        self._polls += 1
+        assert self._polls < 10, "the record that was written during the look-up was skipped"
+        begin = self._end if self._position is None else self._position
+        self._position = self._end
+        records = [
+            SimpleNamespace(offset=offset, key=None, value=b"young", headers=[], timestamp_ms=0)
+            for offset in range(begin, self._end)
+        ]
+        return {self._tp: records} if records else {}
+
+
+def test_a_record_that_is_written_while_the_time_is_looked_up_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paceline_client, "Admin", Topic)
+    monkeypatch.setattr(paceline_client, "Consumer", Topic)
+    ended = CliRunner().invoke(cli, ["consume", "t", "--from", "10m", "-n", "1", "-b", "127.0.0.1:1"])
+    assert (ended.exception, ended.output) == (None, "young\n")
