@@ -90,7 +90,10 @@ class LogTruncatedError(PacelineError):
 
 
 class CommitFailedError(PacelineError):
-    """Offsets were not committed: the group has rebalanced, and other members may own the partitions."""
+    """The group has rebalanced, and other members may own the partitions, so a commit was refused.
+
+    ``definite`` is False if an earlier attempt of the commit may have been carried out.
+    """
 
     code = ErrorCode.ILLEGAL_GENERATION
 

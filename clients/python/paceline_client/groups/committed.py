@@ -67,6 +67,7 @@ def why_not_committed(group_id: str, error: PacelineError) -> PacelineError:
             f"poll more often, return fewer records per poll or raise max_poll_interval_ms ({error})"
         )
         lost.__cause__ = error
+        lost.definite = error.definite
         return lost
     return error
 

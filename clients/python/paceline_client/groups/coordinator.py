@@ -55,16 +55,22 @@ class GroupCoordinator:
         A retry looks the coordinator up again when the group has moved.
 
         Raises:
-            PacelineError: the coordinator refused, or the deadline expired; the message has the last cause.
+            PacelineError: the coordinator refused, or the deadline expired; the message has the last cause. It is not
+                ``definite`` if any attempt may have been carried out.
         """
+        may_be_done = False
 
         def attempt(left_s: float | None) -> Any:
+            nonlocal may_be_done
             left = timeout_ms / 1000 if left_s is None else left_s
             stub = self.stub(left)
             try:
                 return getattr(stub, method)(request, timeout=max(0.001, min(left, timeout_ms / 1000)))
             except grpc.RpcError as failure:
-                raise self.failed(failure) from failure
+                error = self.failed(failure)
+                may_be_done = may_be_done or not error.definite
+                error.definite = not may_be_done
+                raise error from failure
 
         return call_with_retry(
             RetryPolicy(deadline_ms=int(timeout_ms), max_attempts=None if sends_again else 1), attempt

@@ -1,0 +1,75 @@
+"""The verdict of a commit that was refused after an attempt whose answer was lost."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+
+from paceline.model.errors import IllegalGenerationError
+from paceline.model.identifiers import TopicPartition
+from paceline.rpc.channels import ChannelCache
+from paceline.rpc.errors import AbortableStatus
+from paceline.v1 import group_service_pb2 as pb
+from paceline.v1.group_service_pb2_grpc import GroupServiceServicer, add_GroupServiceServicer_to_server
+from paceline_client.errors import CommitFailedError
+from paceline_client.groups.committed import commit, commit_request
+from paceline_client.groups.coordinator import GroupCoordinator
+from paceline_client.groups.values import OffsetAndMetadata
+
+
+class Broker(GroupServiceServicer):  # type: ignore[misc]
+    """A coordinator that loses the answers of its first commits, and refuses the others."""
+
+    def __init__(self, lost_answers: int) -> None:
+        self.port = 0
+        self._lost_answers = lost_answers
+
+    def FindCoordinator(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return pb.FindCoordinatorResponse(broker_id=1, host="127.0.0.1", port=self.port)
+
+    def CommitOffsets(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if self._lost_answers:
+            self._lost_answers -= 1
+            context.abort(grpc.StatusCode.UNAVAILABLE, "Connection reset by peer")
+        context.abort_with_status(AbortableStatus(IllegalGenerationError("another generation has begun")))
+
+
+class Brokers:
+    """Metadata with one broker."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def wait_for_brokers(self, _timeout_s: float) -> list["Brokers"]:
+        return [self]
+
+    def request(self) -> None:
+        """Ignore the request for new metadata."""
+
+
+@pytest.fixture
+def channels() -> Iterator[ChannelCache]:
+    cache = ChannelCache()
+    yield cache
+    cache.close()
+
+
+@pytest.mark.parametrize("lost_answers", [0, 1])
+def test_a_refused_commit_is_definite_only_if_no_earlier_attempt_may_have_been_carried_out(
+    channels: ChannelCache, lost_answers: int
+) -> None:
+    servicer = Broker(lost_answers)
+    server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
+    add_GroupServiceServicer_to_server(servicer, server)
+    servicer.port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        coordinator = GroupCoordinator("g", Brokers(f"127.0.0.1:{servicer.port}"), channels)  # type: ignore[arg-type]
+        request = commit_request("g", {TopicPartition("t", 0): OffsetAndMetadata(5)}, 1, "m")
+        with pytest.raises(CommitFailedError) as refused:
+            commit(coordinator, request, 60_000)
+        assert refused.value.definite == (lost_answers == 0)
+    finally:
+        server.stop(0).wait(60)
