@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.model.errors import FencedInstanceIdError, UnknownMemberIdError
+from paceline.model.errors import FencedInstanceIdError, PacelineError, RequestTimedOutError, UnknownMemberIdError
 from paceline.model.identifiers import TopicPartition
 from paceline.v1.group_service_pb2 import (
     ConsumerAssignment,
@@ -20,6 +20,7 @@ from paceline.v1.group_service_pb2 import (
 )
 from paceline_client.assignors import assignors_of
 from paceline_client.errors import CommitFailedError
+from paceline_client.groups import committer as committer_module
 from paceline_client.groups.committer import Committer
 from paceline_client.groups.heartbeats import Heartbeats
 from paceline_client.groups.membership import GroupMembership
@@ -79,6 +80,28 @@ def test_thousands_of_queued_commits_fail_in_order_when_the_membership_is_lost()
     assert not committer.is_busy
     committer.call_back()
     assert failed == list(range(5_000))
+
+
+def test_commits_that_waited_longer_than_their_time_limit_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[InFlight] = []
+
+    def send(_request: None, timeout: float) -> InFlight:
+        calls.append(InFlight())
+        return calls[-1]
+
+    stub = SimpleNamespace(CommitOffsets=SimpleNamespace(future=send))
+    coordinator: Any = SimpleNamespace(group_id="g", stub=lambda _timeout_s: stub)
+    committer = Committer(coordinator, lambda _offsets: None, lambda: None)
+    failed: list[PacelineError | None] = []
+    for offset in range(3):
+        committer.send({ONE: OffsetAndMetadata(offset)}, lambda _offsets, error: failed.append(error))
+        monkeypatch.setattr(committer_module, "COMMIT_TIMEOUT_S", 0.05)
+    time.sleep(0.06)
+    calls[0].end()
+    committer.call_back()
+    assert (len(calls), committer.is_busy) == (1, False)
+    assert [type(error) for error in failed[1:]] == [RequestTimedOutError] * 2
+    assert all(error is not None and error.definite for error in failed[1:])
 
 
 class Group:

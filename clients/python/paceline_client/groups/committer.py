@@ -9,12 +9,13 @@ from typing import Any, Final
 
 import grpc
 
-from paceline.model.errors import PacelineError
+from paceline.model.errors import PacelineError, RequestTimedOutError
 from paceline_client.groups.committed import check_committed, commit, why_not_committed
 from paceline_client.groups.coordinator import GroupCoordinator
 from paceline_client.groups.values import CommitCallback, Offsets
 
 COMMIT_TIMEOUT_S: Final = 5.0
+"""Longest time from the call of `Committer.send` to the end of the commit."""
 
 
 class Committer:
@@ -29,7 +30,8 @@ class Committer:
         self._on_news = on_news
         self._changed = threading.Condition()
         self._in_flight = False
-        self._queue: deque[tuple[Offsets, CommitCallback]] = deque()
+        self._queue: deque[tuple[Offsets, CommitCallback, float]] = deque()
+        """Commits to be sent, with the time at which they end."""
         self._ended: deque[tuple[Offsets, CommitCallback, PacelineError | None]] = deque()
         """Commits whose callbacks have not run yet."""
 
@@ -66,7 +68,7 @@ class Committer:
     def send(self, offsets: Offsets, callback: CommitCallback) -> None:
         """Commit without waiting."""
         with self._changed:
-            self._queue.append((offsets, callback))
+            self._queue.append((offsets, callback, time.monotonic() + COMMIT_TIMEOUT_S))
             if self._in_flight:
                 return
             self._in_flight = True
@@ -77,10 +79,13 @@ class Committer:
         more = True
         while more:
             with self._changed:
-                offsets, callback = self._queue.popleft()
+                offsets, callback, until_s = self._queue.popleft()
             try:
-                stub = self._coordinator.stub(1.0)
-                call = stub.CommitOffsets.future(self._request_of(offsets), timeout=COMMIT_TIMEOUT_S)
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    raise _not_sent()
+                stub = self._coordinator.stub(min(1.0, left_s))
+                call = stub.CommitOffsets.future(self._request_of(offsets), timeout=left_s)
             except PacelineError as failure:
                 more = self._end(offsets, callback, failure)
             else:
@@ -114,3 +119,10 @@ class Committer:
             self._changed.notify_all()
         self._on_news()
         return more
+
+
+def _not_sent() -> RequestTimedOutError:
+    """Return the error of a commit that waited too long: a later commit has probably newer offsets."""
+    error = RequestTimedOutError(f"earlier commits took longer than {COMMIT_TIMEOUT_S:g} s; this one was not sent")
+    error.definite = True
+    return error
