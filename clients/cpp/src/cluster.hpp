@@ -51,7 +51,8 @@ public:
 
   /// Returns the number of partitions of a topic; asks when it is not known, or was learned `metadata_age` ago.
   std::int32_t partition_count(const Context& context, const std::string& topic);
-  /// Returns whether a topic was learned `metadata_age` ago. The one caller that is told so asks again.
+  /// Returns whether the metadata of a topic is older than `metadata_age`. Returns true once per age, to the caller that
+  /// then asks a broker again.
   bool take_old(const std::string& topic);
   /// Returns the route from memory alone.
   std::optional<Route> known_route(const std::string& topic, std::int32_t partition) const;

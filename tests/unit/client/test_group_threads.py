@@ -147,6 +147,24 @@ class Partitions:
         return {}
 
 
+def member(
+    group: Group,
+    partitions: Partitions | None = None,
+    *,
+    instance_id: str = "",
+    assignor: str = "range",
+    max_poll_interval_ms: int = 60_000,
+) -> GroupMembership:
+    """Return a member of the group that has subscribed to ``t`` and has not joined yet."""
+    settings = GroupSettings(
+        "g", instance_id, "c", "", 60_000, 20_000, max_poll_interval_ms, True, 5_000, assignors_of([assignor])
+    )
+    subscription: Any = SimpleNamespace(
+        is_empty=False, version=0, topics=frozenset({"t"}), refresh=lambda at_once=False: False
+    )
+    return GroupMembership(settings, group, subscription, partitions or Partitions(), lambda *_: None, lambda: None)  # type: ignore[arg-type]
+
+
 class Listener(RebalanceListener):
     def __init__(self) -> None:
         self.lost: list[TopicPartition] = []
@@ -156,12 +174,8 @@ class Listener(RebalanceListener):
 
 
 def test_member_that_polls_again_while_its_leave_is_under_way_keeps_its_new_membership() -> None:
-    settings = GroupSettings("g", "", "c", "", 60_000, 20_000, 1, True, 5_000, assignors_of(["range"]))
     group, left = Group(), threading.Event()
-    subscription: Any = SimpleNamespace(
-        is_empty=False, version=0, topics=frozenset({"t"}), refresh=lambda at_once=False: False
-    )
-    membership = GroupMembership(settings, group, subscription, Partitions(), lambda *_: None, lambda: None)  # type: ignore[arg-type]
+    membership = member(group, max_poll_interval_ms=1)
     membership.listener = listener = Listener()
     membership.poll(time.monotonic() + 60)
 
@@ -180,11 +194,7 @@ def test_member_that_polls_again_while_its_leave_is_under_way_keeps_its_new_memb
 
 
 def test_member_that_was_fenced_joins_again_after_it_has_left() -> None:
-    settings = GroupSettings("g", "static", "c", "", 60_000, 20_000, 60_000, True, 5_000, assignors_of(["range"]))
-    subscription: Any = SimpleNamespace(
-        is_empty=False, version=0, topics=frozenset({"t"}), refresh=lambda at_once=False: False
-    )
-    membership = GroupMembership(settings, Group(), subscription, Partitions(), lambda *_: None, lambda: None)  # type: ignore[arg-type]
+    membership = member(Group(), instance_id="static")
     membership.poll(time.monotonic() + 60)
     membership.lose(FencedInstanceIdError("another process has taken over"), forget_member=True, generation=1)
     for _ in range(2):
@@ -196,11 +206,7 @@ def test_member_that_was_fenced_joins_again_after_it_has_left() -> None:
 
 
 def test_a_late_refusal_of_a_heartbeat_does_not_end_the_next_membership() -> None:
-    settings = GroupSettings("g", "", "c", "", 60_000, 20_000, 60_000, True, 5_000, assignors_of(["range"]))
-    subscription: Any = SimpleNamespace(
-        is_empty=False, version=0, topics=frozenset({"t"}), refresh=lambda at_once=False: False
-    )
-    membership = GroupMembership(settings, Group(), subscription, Partitions(), lambda *_: None, lambda: None)  # type: ignore[arg-type]
+    membership = member(Group())
     membership.poll(time.monotonic() + 60)
     membership.rejoin()
     membership.poll(time.monotonic() + 60)
@@ -267,12 +273,8 @@ class Failing(RebalanceListener):
 
 @pytest.mark.parametrize("method", ["revoked", "assigned"])
 def test_poll_raises_an_error_of_the_listener_and_the_member_keeps_its_place_in_the_group(method: str) -> None:
-    settings = GroupSettings("g", "", "c", "", 60_000, 20_000, 1, True, 5_000, assignors_of(["range"]))
-    subscription: Any = SimpleNamespace(
-        is_empty=False, version=0, topics=frozenset({"t"}), refresh=lambda at_once=False: False
-    )
     group, partitions = Group(), Partitions()
-    membership = GroupMembership(settings, group, subscription, partitions, lambda *_: None, lambda: None)  # type: ignore[arg-type]
+    membership = member(group, partitions)
     membership.listener = Failing(method)
     if method == "revoked":
         membership.poll(time.monotonic() + 60)
@@ -286,12 +288,8 @@ def test_poll_raises_an_error_of_the_listener_and_the_member_keeps_its_place_in_
 
 
 def test_new_partitions_are_read_although_the_listener_raises_when_others_are_revoked() -> None:
-    settings = GroupSettings("g", "", "c", "", 60_000, 20_000, 1, True, 5_000, assignors_of(["cooperative-sticky"]))
-    subscription: Any = SimpleNamespace(
-        is_empty=False, version=0, topics=frozenset({"t"}), refresh=lambda at_once=False: False
-    )
     group, partitions = Group(later=[1]), Partitions()
-    membership = GroupMembership(settings, group, subscription, partitions, lambda *_: None, lambda: None)  # type: ignore[arg-type]
+    membership = member(group, partitions, assignor="cooperative-sticky")
     membership.poll(time.monotonic() + 60)
     membership.listener = Failing("revoked")
     membership.rejoin()

@@ -4,6 +4,7 @@ The broker writes a log-dir-event node; the controller answers it with LeaderAnd
 replicas are offline.
 """
 
+import logging
 from typing import Final
 
 from paceline.broker.recipes import notify_log_dir_failure
@@ -11,6 +12,8 @@ from paceline.coordination.errors import SessionLostError
 from paceline.coordination.flow import FlowRun
 from paceline.coordination.interface import ZooKeeper
 from paceline.model.scheduler import Scheduler
+
+LOG = logging.getLogger("paceline.broker")
 
 RETRY_MS: Final = 1_000
 
@@ -49,4 +52,5 @@ class ReplicaReports:
     def _failed(self, error: Exception) -> None:
         self._is_due = True
         if not isinstance(error, SessionLostError):
+            LOG.warning("log dir event not written, trying again: broker=%d error=%s", self._broker_id, error)
             self._scheduler.call_later(RETRY_MS, self._write)
