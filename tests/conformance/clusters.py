@@ -162,10 +162,15 @@ class RealCluster:
             case "kill_coordinator":
                 self.local.kill(self.local.broker(self._coordinator(arguments["group_id"])))
             case "kill_active_controller":
-                cluster = self._stubs.describe_cluster()
-                self.local.kill(self.local.nodes[f"controller-{cluster.controller_id}"])
+                self.local.kill(self.local.nodes[f"controller-{self._active_controller()}"])
             case _:
                 raise ValueError(f"a real cluster cannot {action}")
+
+    def _active_controller(self) -> int:
+        def known() -> int:
+            return self._stubs.describe_cluster().controller_id  # 0 from a broker that has just started
+
+        return int(wait_until(known, "a controller is active"))
 
     def _leader(self, topic: str) -> int:
         def known() -> int:

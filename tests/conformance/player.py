@@ -6,6 +6,8 @@ A step is an object with one of these keys:
 * `{"send": COMMAND, "expect": PART}` sends a command. The answer has to contain PART (see `difference`), or be "ok"
   without PART. "$bootstrap" stands for the addresses of the brokers, "$standby" for the address of the standby
   controller. The steps of `"during": [STEP, ...]` are played by another thread while the driver works on the command.
+  With `"again": CODE`, an error with `definite` false is followed by the same command once more, whose error CODE then
+  also counts as success: the connection may have closed while the first request was on its way.
   The records of a produce command may be `{"count": 1000, "partition": 0}`: values "0" to "999". With `"driver": NAME`
   the command goes to another process of the same driver, or with "python" to one of the Python driver; commands that
   name a member go where it was opened.
@@ -117,6 +119,10 @@ class Player:
             background.join(COMMAND_TIMEOUT_S)
         if failures:
             raise failures[0]
+        if "again" in step and answer.get("error", {}).get("definite") is False:
+            answer = self._processes.ask(command, step.get("driver", ""))
+            if answer.get("error", {}).get("code") == step["again"]:
+                return
         if command["command"] == "produce" and "ok" in answer:
             self._produced = command, answer["ok"]["results"]
         wanted = step.get("expect", {"ok": {}})

@@ -1,5 +1,6 @@
 """The player detects wrong answers, wrong logs and drivers that violate the protocol."""
 
+import contextlib
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -121,6 +122,35 @@ def test_lost_duplicate_and_reordered_records_are_found(
         return
     with pytest.raises(ScenarioError, match=says):
         playing._step(check)
+
+
+ANSWERS = {
+    "made": '{"ok": {}}',
+    "in doubt": '{"error": {"code": "REQUEST_TIMED_OUT", "definite": false}}',
+    "refused": '{"error": {"code": "NOT_CONTROLLER", "definite": true}}',
+    "exists": '{"error": {"code": "TOPIC_ALREADY_EXISTS", "definite": true}}',
+}
+
+
+@pytest.mark.parametrize(
+    ("answers", "passes"),
+    [
+        (["made"], True),
+        (["in doubt", "made"], True),
+        (["in doubt", "exists"], True),
+        (["in doubt", "in doubt"], False),
+        (["in doubt", "refused"], False),
+        (["refused", "made"], False),
+        (["exists", "made"], False),
+    ],
+)
+def test_a_change_of_unknown_outcome_may_be_repeated_once(answers: list[str], passes: bool) -> None:
+    lines = [f'{{"id": {number}, {ANSWERS[name][1:]}' for number, name in enumerate(answers, 2)]
+    driver = driver_of(f"for line in {lines}: sys.stdin.readline(); print(line, flush=True)")
+    step = {"send": {"command": "create_topic"}, "again": "TOPIC_ALREADY_EXISTS"}
+    with contextlib.nullcontext() if passes else pytest.raises(ScenarioError):
+        Player(driver, None)._step(step)
+    driver.kill()
 
 
 def test_wrong_values_and_wrong_numbers_of_calls_are_found(scripted: ScriptedCluster) -> None:
