@@ -154,23 +154,29 @@ class ControllerProcess(NodeProcess):
 
     async def _refresh(self) -> None:
         """Check the cluster id and update readiness and metrics, once a second."""
-        assert self._node is not None and self._zookeeper is not None
-        counted = dict.fromkeys(self._node.elections, 0)
+        node = self._node
+        assert node is not None
+        counted = dict.fromkeys(node.elections, 0)
         cluster_id = ""
         while True:
             await asyncio.sleep(_REFRESH_S)
             cluster_id = self._check_cluster_id(cluster_id)
             await self._report_readiness()
-            for labels, count in self._node.elections.items():
-                self._metrics.leader_elections.labels(*labels).inc(count - counted.get(labels, 0))
-                counted[labels] = count
-            self._metrics.refresh(self._node.gauges() | {"watchers": self._hub.watcher_count})
-            queues = self._node.broker_queues()
-            self._metrics.families.rows = {
-                "controller_broker_queue_size": {(str(broker),): size for broker, size, _, _ in queues},
-                "controller_broker_requests_total": {(str(broker),): sent for broker, _, sent, _ in queues},
-                "controller_broker_queue_seconds_total": {
-                    (str(broker),): waited / 1000 for broker, _, _, waited in queues
-                },
-                **self._zookeeper.families(),
-            }
+            try:
+                self._refresh_metrics(node, counted)
+            except Exception:  # a metric that cannot be computed must not end readiness
+                LOG.exception("updating the metrics failed")
+
+    def _refresh_metrics(self, node: ControllerNode, counted: dict[tuple[str, str], int]) -> None:
+        """Update the metrics; ``counted`` has the elections that are already in their counter."""
+        for labels, count in node.elections.items():
+            self._metrics.leader_elections.labels(*labels).inc(count - counted.get(labels, 0))
+            counted[labels] = count
+        self._metrics.refresh(node.gauges() | {"watchers": self._hub.watcher_count})
+        queues = node.broker_queues()
+        self._metrics.families.rows = {
+            "controller_broker_queue_size": {(str(broker),): size for broker, size, _, _ in queues},
+            "controller_broker_requests_total": {(str(broker),): sent for broker, _, sent, _ in queues},
+            "controller_broker_queue_seconds_total": {(str(broker),): waited / 1000 for broker, _, _, waited in queues},
+            **(self._zookeeper.families() if self._zookeeper is not None else {}),
+        }
