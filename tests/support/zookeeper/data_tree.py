@@ -86,7 +86,7 @@ class DataTree:
         self.read_only: set[str] = set()
         """Paths of nodes whose writes are refused, as by an ACL."""
         self.unreadable: set[str] = set()
-        """Paths of nodes whose data cannot be read."""
+        """Paths of nodes whose data and children cannot be read."""
 
     def get(self, path: str) -> Node | None:
         """Return a node for reading."""
@@ -136,7 +136,7 @@ class DataTree:
         return Response(ZkCode.OK, results=tuple(results))
 
     def _one(self, operation: Operation, session_id: int, zxid: int, index: int | None) -> Response:
-        if operation.path in self.read_only and not isinstance(operation, Check):
+        if operation.path in self.read_only and self._needs_permission(operation):
             raise _RefusedError(ZkCode.OTHER)
         match operation:
             case Create():
@@ -148,6 +148,10 @@ class DataTree:
             case Check():
                 self._expect_version(operation.path, operation.version)
                 return Response(ZkCode.OK)
+
+    def _needs_permission(self, operation: Operation) -> bool:
+        """Whether the server reads an access list for this operation; a missing node has none."""
+        return isinstance(operation, Create) or (not isinstance(operation, Check) and operation.path in self._nodes)
 
     def _create(self, create: Create, session_id: int, zxid: int, index: int | None) -> Response:
         parent_path = parent_of(create.path)

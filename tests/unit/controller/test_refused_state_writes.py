@@ -6,8 +6,10 @@ import pytest
 
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
+from paceline.coordination.interface import Delete
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import ControllerConfig
+from tests.support.zookeeper.link import Link
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster
 
 PARTITIONS = 40
@@ -65,3 +67,29 @@ def test_an_isr_that_zookeeper_refuses_to_write_does_not_stop_the_controller() -
     (result,) = cluster.reassign({TopicPartition("a", 7): (1,)})
     assert result.error is not None and "OTHER" in str(result.error), "the reassignment needs the state, too"
     assert cluster.controller.is_active
+
+
+class SlowLink(Link):
+    """Requests take a millisecond, so that endless attempts do not stop the virtual time."""
+
+    def request_delay_ms(self) -> float:
+        return 1.0
+
+
+def test_a_journal_that_zookeeper_refuses_to_create_again_ends_the_attempts_of_an_election() -> None:
+    cluster = Cluster(CONFIG)
+    cluster.start_broker(1, 2)
+    cluster.start_controller(link=SlowLink())
+    cluster.time.run_for(1_000)
+    cluster.create(NewTopic("a", assignments=((1, 2),) * PARTITIONS))
+    cluster.zk(Delete(znodes.CONTROLLER_JOURNAL))
+    cluster.server.tree.read_only.add(znodes.CONTROLLER_JOURNAL)
+    cluster.kill_broker(1)
+    cluster.time.run_for(5_000)
+    assert cluster.controller.is_idle, "the election ends"
+    cluster.server.tree.read_only.clear()
+    cluster.start_broker(3)
+    cluster.time.run_for(5_000)
+    states = {cluster.state(f"a-{partition}").partition(" ce")[0] for partition in range(PARTITIONS)}
+    assert states == {"2/1 isr [2]"}, "the next event tries the election again"
+    assert cluster.exists(znodes.CONTROLLER_JOURNAL)

@@ -137,16 +137,21 @@ class StateWriter:
 
     def _send(self, multis: Sequence["_Journaled"]) -> Flow[list[Response]]:
         responses = yield from self._storage.send_fenced([one.multi for one in multis])
-        without_journal = False
-        for one, response in zip(multis, responses, strict=True):
+        without_journal = []
+        for index, (one, response) in enumerate(zip(multis, responses, strict=True)):
             if response.ok:
                 self._journal.confirm(one.sequence)
             elif first_failure(response)[0] == len(one.multi.operations) - 1:
-                without_journal = True
+                without_journal.append(index)
         if without_journal:
             # The journal was deleted. Writes that failed with it are read back and decided again like any conflict.
             LOG.warning("journal was deleted, creating it: path=%s", znodes.CONTROLLER_JOURNAL)
-            yield from self._storage.send_fenced([self._storage.fenced(self._journal.forget())])
+            (created,) = yield from self._storage.send_fenced([self._storage.fenced(self._journal.forget())])
+            code = first_failure(created)[1]
+            if not created.ok and code is not ZkCode.NODE_EXISTS:
+                LOG.error("journal not created, ZooKeeper refused: error=%s", code.name)
+                for index in without_journal:
+                    responses[index] = Response(code)
         return responses
 
     def touch(self, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
