@@ -305,6 +305,8 @@ class MemoryZooKeeperServer:
         children = self.tree.children(request.path)
         if node is None or children is None:
             return Response(ZkCode.NO_NODE)
+        if request.path in self.tree.unreadable:
+            return Response(ZkCode.OTHER)
         if request.watch:
             self._watches.watch_children(request.path, connection)
         return Response(ZkCode.OK, children=children, stat=node.stat())

@@ -1,5 +1,6 @@
 """A node that ZooKeeper refuses to change leaves the cluster with a controller: each failover continues without it."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -7,7 +8,7 @@ import pytest
 
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
-from paceline.coordination.interface import Create
+from paceline.coordination.interface import Create, SetData
 from paceline.model.settings import ControllerConfig
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
 
@@ -77,6 +78,22 @@ def test_a_new_controller_becomes_active_although_zookeeper_refuses_a_write(
     assert node.is_active and node.controller_epoch == 2, "elected once"
     cluster.kill_broker(2)
     cluster.settle()
+    assert cluster.state("b-0").startswith("1/1 isr [1, 3]")
+
+
+def test_a_new_controller_becomes_active_although_zookeeper_refuses_to_list_the_states_of_a_topic_without_id() -> None:
+    cluster = without_controller()
+    data = cluster.data(znodes.topic_path("a"))
+    topic_id = data.pop("topic_id")
+    cluster.zk(SetData(znodes.topic_path("a"), json.dumps(data).encode()))
+    cluster.server.tree.unreadable.add(znodes.topic_partitions_path("a"))
+    node = cluster.start_controller(CONTROLLER_ID + 1)
+    cluster.time.run_for(20_000)
+    assert node.is_active and node.controller_epoch == 2, "elected once"
+    assert cluster.data(znodes.topic_path("a"))["topic_id"] == topic_id, "the brokers have returned the id"
+    cluster.kill_broker(2)
+    cluster.settle()
+    assert cluster.state("a-0").startswith("1/1 isr [1, 3]")
     assert cluster.state("b-0").startswith("1/1 isr [1, 3]")
 
 

@@ -96,14 +96,25 @@ def read_topics(
     nodes = yield from components.storage.topic_nodes(topics, gone)
     for topic in [topic for topic, node in nodes.items() if node.topic_id is None]:
         node = nodes.pop(topic)
-        states = yield from components.storage.children(znodes.topic_partitions_path(topic), watch=False)
-        topic_id = (known_ids or {}).get(topic) if states else new_id(components.rng)
+        has_states = yield from _may_have_states(components, topic)
+        topic_id = (known_ids or {}).get(topic) if has_states else new_id(components.rng)
         if topic_id is None:
             LOG.warning("topic id was removed from ZooKeeper, asking brokers for it: topic=%s", topic)
             nodes[topic] = node
         elif (yield from _give_id(components, topic, topic_id, node)):
             nodes[topic] = znodes.TopicAssignment(node.partitions, topic_id)
     return nodes
+
+
+def _may_have_states(components: ControllerComponents, topic: str) -> Flow[bool]:
+    """Whether a topic has partition states; True when ZooKeeper refuses to list them."""
+    try:
+        states = yield from components.storage.children(znodes.topic_partitions_path(topic), watch=False)
+    except UnexpectedResponseError as error:
+        # Do not block the other topics: otherwise every failover would end here.
+        LOG.error("partition states not listed, ZooKeeper refused: topic=%s error=%s", topic, error)
+        return True
+    return bool(states)
 
 
 def _give_id(components: ControllerComponents, topic: str, topic_id: str, node: znodes.TopicAssignment) -> Flow[bool]:
