@@ -238,7 +238,11 @@ class ControllerEventHandler:
         except Exception:
             LOG.exception("failover failed, resigning")
             self.resign("the failover failed")
-            yield from self._election.withdraw()
+            try:
+                yield from self._election.withdraw()
+            except UnexpectedResponseError as error:
+                self._elect_later(str(error))
+                return
             yield Sleep(FAILED_FAILOVER_PAUSE_MS)
             return
         takeover = Takeover(term.controller_epoch, states, components.scheduler.now_ms() - begun_ms)

@@ -258,7 +258,7 @@ def test_calls_to_a_standby_are_answered_not_controller(cluster: Cluster) -> Non
 
 
 def test_a_controller_whose_failover_fails_resigns(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(components: object) -> Any:
+    def broken(*_: object) -> Any:
         raise ValueError("cannot load")
         yield
 
@@ -270,6 +270,26 @@ def test_a_controller_whose_failover_fails_resigns(cluster: Cluster, monkeypatch
     assert not cluster.zk(GetData(znodes.CONTROLLER), must_succeed=False).ok
     monkeypatch.setattr(event_handler, "on_failover", good)
     cluster.time.run_until(lambda: cluster.controllers[B].is_active, max_ms=3_000)
+    assert cluster.controllers[B].controller_epoch == 3
+
+
+def test_a_controller_that_may_not_delete_its_node_after_a_failed_failover_tries_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Any:
+        cluster.server.tree.read_only.add(znodes.CONTROLLER)
+        raise ValueError("cannot load")
+        yield
+
+    good = event_handler.on_failover
+    monkeypatch.setattr(event_handler, "on_failover", broken)
+    cluster.controllers[A].stop()
+    cluster.settle()
+    monkeypatch.setattr(event_handler, "on_failover", good)
+    cluster.time.run_for(20_000)
+    assert not cluster.controllers[B].is_active and controller_id(cluster) == B, "every attempt was refused"
+    cluster.server.tree.read_only.clear()
+    cluster.time.run_until(lambda: cluster.controllers[B].is_active, max_ms=70_000)
     assert cluster.controllers[B].controller_epoch == 3
 
 

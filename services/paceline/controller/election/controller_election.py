@@ -209,6 +209,9 @@ class ControllerElection:
         The epoch's version is read before the owner and checked in the same multi as the deletion, so that the node of
         a successor elected in between is never deleted. The version suffices: this also works when the epoch is
         unreadable.
+
+        Raises:
+            UnexpectedResponseError: the node may still belong to this session; no watch reports when to try again.
         """
         _, version = yield from self._epoch_node()
         owner = yield from self.read_owner()
@@ -216,8 +219,8 @@ class ControllerElection:
             return
         multi = Multi((Check(znodes.CONTROLLER_EPOCH, version), Delete(znodes.CONTROLLER)))
         (response,) = yield from send([multi])
-        if not response.ok:
-            LOG.warning("/controller was not deleted: error=%s", first_failure(response)[1].name)
+        if not response.ok and first_failure(response)[1] is not ZkCode.NO_NODE:
+            raise UnexpectedResponseError(first_failure(response)[1], f"delete {znodes.CONTROLLER}")
 
     # addresses
 
