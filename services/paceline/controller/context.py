@@ -81,6 +81,8 @@ class ControllerContext:
     """Number of the latest UpdateMetadata; rises during the whole life of the process, across controller epochs."""
     halted_moves: set[TopicPartition] = field(default_factory=set)
     """Partitions whose reassignment could not be completed and is retried after a pause."""
+    reassignment_node_czxid: int = 0
+    """Transaction that created the ``/admin/reassign_partitions`` that was read last."""
     partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     replica_states: dict[Replica, ReplicaState] = field(default_factory=dict)
     on_offline_dirs: dict[int, set[TopicPartition]] = field(default_factory=dict)
@@ -285,6 +287,7 @@ class ControllerContext:
         """Forget the cluster state: the controller resigned."""
         self.epoch = 0
         self.epoch_zk_version = -1
+        self.reassignment_node_czxid = 0
         for collection in (
             self.brokers,
             self.shutting_down,

@@ -39,6 +39,7 @@ from paceline.controller.reassignment.reassignment import (
     alter_reassignments,
     complete_finished_reassignments,
     on_reassignment_node,
+    on_reassignment_node_changed,
 )
 from paceline.controller.standby.failover import on_failover
 from paceline.controller.standby.standby import Standby
@@ -319,7 +320,7 @@ class ControllerEventHandler:
             case ev.AlterPartitionReassignments():
                 event.reply((yield from alter_reassignments(components, event.requested, event.validate_only)))
             case ev.ReassignmentNodeChanged():
-                yield from components.storage.exists(znodes.REASSIGN_PARTITIONS)
+                yield from on_reassignment_node_changed(components)
             case ev.PartitionReassignmentFromNode():
                 yield from on_reassignment_node(components, only_new=True)
             case ev.PartitionReassignmentIsrChange():

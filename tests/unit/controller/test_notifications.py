@@ -184,6 +184,17 @@ def test_a_reassignment_is_started_after_the_earlier_admin_node_was_changed_and_
     assert cluster.data(znodes.topic_path("a"))["partitions"]["1"] == [2, 1], "the move to broker 3 was replaced"
 
 
+def test_a_reassignment_is_started_from_a_node_that_replaced_a_changed_node_within_one_event(cluster: Cluster) -> None:
+    path = znodes.REASSIGN_PARTITIONS
+    first, second = ({tp("a-1"): target} for target in ((2, 3), (2, 1)))
+    cluster.zk(Create(path, znodes.encode_reassignment(first)))
+    cluster.settle()
+    requests = [SetData(path, b"{}"), Delete(path), Create(path, znodes.encode_reassignment(second))]
+    cluster.tool.submit(requests, lambda _: None)
+    cluster.settle()
+    assert cluster.data(znodes.topic_path("a"))["partitions"]["1"] == [2, 1], "the move to broker 3 was replaced"
+
+
 def test_a_preferred_election_requested_while_a_new_controller_removes_another_is_executed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

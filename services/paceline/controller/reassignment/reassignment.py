@@ -23,11 +23,11 @@ from paceline.controller.events import (
 )
 from paceline.controller.state.state_writer import StateWrite
 from paceline.controller.topics.topic_changes import on_partition_modifications, on_topic_change
-from paceline.controller.zk_store import first_failure
+from paceline.controller.zk_store import first_failure, send
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.flow import Flow
-from paceline.coordination.interface import ANY_VERSION, Response, SetData, ZkCode
+from paceline.coordination.interface import ANY_VERSION, Exists, Response, SetData, ZkCode
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import (
     InvalidReplicaAssignmentError,
@@ -89,9 +89,10 @@ def on_reassignment_node(components: ControllerComponents, only_new: bool = Fals
 
     With ``only_new``, entries whose reassignment to the same target already runs are skipped.
     """
-    exists = yield from components.storage.exists(znodes.REASSIGN_PARTITIONS)
-    if not exists:
+    (found,) = yield from send([Exists(znodes.REASSIGN_PARTITIONS, watch=True)])
+    if found.stat is None:
         return set()
+    components.context.reassignment_node_czxid = found.stat.czxid
     wanted = yield from _read_node(components)
     unheard = [topic_partition for topic_partition in wanted if not components.context.knows(topic_partition)]
     if unheard:
@@ -123,6 +124,16 @@ def on_reassignment_node(components: ControllerComponents, only_new: bool = Fals
         LOG.warning("invalid entries removed from the reassignment node: partitions=%s", sorted(failed))
         yield from _remove_from_node(components, lambda topic_partition, _: topic_partition in failed)
     return set(results) - failed
+
+
+def on_reassignment_node_changed(components: ControllerComponents) -> Flow[None]:
+    """Watch ``/admin/reassign_partitions`` again; as in Kafka, new data starts no reassignment.
+
+    A node that was deleted and created again since its last read is read: only the first change fired the watch.
+    """
+    (found,) = yield from send([Exists(znodes.REASSIGN_PARTITIONS, watch=True)])
+    if found.stat is not None and found.stat.czxid != components.context.reassignment_node_czxid:
+        yield from on_reassignment_node(components, only_new=True)
 
 
 def resume_reassignments(
