@@ -147,7 +147,9 @@ class GroupCoordinator:
             self._rebalances.heard_of(group, member)
             reply(group.sync_result(member))
             return None
-        member.on_sync = reply
+        earlier, member.on_sync = member.on_sync, reply
+        if earlier is not None:
+            earlier(RebalanceInProgressError("the member has sent another SyncGroup"))
         if request.member_id == group.leader and group.written_generation != group.generation:
             self._keep_assignments(group, request)
 

@@ -181,10 +181,13 @@ def test_a_repeated_sync_of_the_leader_does_not_change_the_stored_assignments() 
     cluster = GroupCluster()
     (joined,) = cluster.join()
     cluster.hold_appends = True
-    cluster.sync(joined, {joined.member_id: b"first"})
+    earlier = cluster.sync(joined, {joined.member_id: b"first"})
     answers = cluster.sync(joined, {joined.member_id: b"second"})
+    assert [code(one) for one in earlier] == ["REBALANCE_IN_PROGRESS"], (
+        "the replaced call does not wait for its deadline"
+    )
     cluster.release_appends()
-    assert [one.assignment for one in answers] == [b"first"]
+    assert [one.assignment for one in answers] == [b"first"] and len(earlier) == 1
     cluster.fail_over()
     assert [one.assignment for one in cluster.sync(joined)] == [b"first"]
 
