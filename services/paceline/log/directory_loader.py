@@ -4,6 +4,7 @@ Source: docs/protocol/log-format.md#log-directory-names, #clean-shutdown-marker 
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from paceline.log.checkpoint import (
     CLEAN_SHUTDOWN_MARKER,
@@ -112,6 +113,7 @@ class DirectoryLoader:
                 log_start_offset=log_starts.get(tp),
                 power_lost=power_lost,
                 settings_known=config is not None,
+                on_loss=partial(self._note_loss, directory, report, log.path),
             )
             log.update_high_watermark(high_watermarks.get(tp, 0))
             log.checkpointed_recovery_point = recovery_points.get(tp)
@@ -124,8 +126,6 @@ class DirectoryLoader:
             if loaded.truncated_bytes:
                 report.truncated_bytes[tp] = loaded.truncated_bytes
             if loaded.lost_batches and not report.clean_shutdown:
-                if not report.lost_batches:
-                    write_boot_id(self._files, directory, UNCLEAN_RESTART)
                 report.lost_batches.append(tp)
             found: dict[str, str] = {}
             if loaded.lost_batches and report.clean_shutdown:
@@ -143,10 +143,19 @@ class DirectoryLoader:
         known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys() | first_dirty.keys()
         self.stale_checkpoints[directory.path] = {tp for tp in known if tp not in self.logs}
 
+    def _note_loss(self, directory: LogDirectory, report: DirectoryReport, path: str) -> None:
+        """Record durably, before batches are removed from a log, that it lacks them."""
+        if report.clean_shutdown:
+            known = read_known_damage(self._files, path)
+            found = {CUT: f"recovery removed damaged bytes from {path} after a clean stop"}
+            write_known_damage(self._files, path, known | found)
+        elif not report.lost_batches:
+            write_boot_id(self._files, directory, UNCLEAN_RESTART)
+
     def _keep_damage(self, tp: TopicPartition, path: str, found: dict[str, str]) -> None:
         """Report the damage of a log that this load or an earlier load has found, and let no restart forget it."""
         known = read_known_damage(self._files, path)
-        if not found.keys() <= known.keys():
+        if known | found != known:
             write_known_damage(self._files, path, known | found)
         for kind, by_partition in (
             (CUT, self.cut_after_clean_stop),

@@ -6,6 +6,7 @@ Source: docs/protocol/log-format.md#loading-a-log and #recovery.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from paceline.log.checkpoint import PARTITION_METADATA, DamagedFileError, decode_partition_metadata
@@ -58,6 +59,7 @@ def load_log(
     log_start_offset: int | None,
     power_lost: bool = False,
     settings_known: bool = True,
+    on_loss: Callable[[], None] = lambda: None,
 ) -> LoadedLog:
     """Load ``log`` from its directory; after an unclean stop recover the batches from the recovery point on.
 
@@ -66,10 +68,13 @@ def load_log(
     earlier segment was lost, and the later segments, which were not durable, are removed. Compaction also leaves gaps,
     so no segment is removed because of a gap when the topic is compacted or its settings are not known.
 
+    ``on_loss`` is called before the first whole batch is removed, so that the caller can record the loss: after the
+    removal a load that was interrupted finds a sound log.
+
     Raises:
         OSError: storage failed.
     """
-    return _Loader(files, log, clean, recovery_point, log_start_offset, power_lost, settings_known).load()
+    return _Loader(files, log, clean, recovery_point, log_start_offset, power_lost, settings_known, on_loss).load()
 
 
 def read_topic_id(files: Files, path: str) -> str | None:
@@ -96,8 +101,10 @@ class _Loader:
         log_start_offset: int | None,
         power_lost: bool,
         settings_known: bool,
+        on_loss: Callable[[], None],
     ) -> None:
         self._files = files
+        self._on_loss = on_loss
         self._log = log
         self._may_have_gaps = log.config.compacts or not settings_known
         self._clean = clean
@@ -276,9 +283,10 @@ class _Loader:
         return not self._may_have_gaps
 
     def _remove_segments(self, segments: list[Segment], first: int) -> None:
+        if any(segment.size for segment in segments[first:]):
+            self._lose_batches()
         for segment in reversed(segments[first:]):
             self._result.truncated_bytes += segment.size
-            self._result.lost_batches |= segment.size > 0
             segment.remove()
         if segments[first:]:
             self._files.sync_directory(self._log.path)
@@ -287,12 +295,21 @@ class _Loader:
     def _recover_segment(self, segment: Segment) -> int:
         self._result.recovered = True
         self._recovered_end = segment.base_offset
-        removed = segment.recover(self._accept)
+
+        def before_cut() -> None:
+            # No append was in progress below the recovery point: an incomplete batch there has a damaged length.
+            if self._clean or not segment.ended_in_an_append or self._recovered_end < self._recovery_point:
+                self._lose_batches()
+
+        removed = segment.recover(self._accept, before_cut)
         self._result.truncated_bytes += removed
-        # No append was in progress below the recovery point: an incomplete batch there has a damaged length.
-        was_whole = self._clean or not segment.ended_in_an_append or self._recovered_end < self._recovery_point
-        self._result.lost_batches |= removed > 0 and was_whole
         return removed
+
+    def _lose_batches(self) -> None:
+        """Report, before the first removal, that whole batches are lost."""
+        if not self._result.lost_batches:
+            self._on_loss()
+            self._result.lost_batches = True
 
     def _accept(self, header: BatchHeader, is_last: bool) -> bool:
         """Decide whether recovery keeps a batch, and correct the epoch cache by the batches that it keeps.

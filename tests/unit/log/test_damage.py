@@ -204,6 +204,42 @@ def test_a_cut_after_a_clean_stop_is_reported_again_after_restarts_until_the_log
     assert manager(files).cut_after_clean_stop == {}
 
 
+class KilledError(BaseException):
+    """Stands for SIGKILL."""
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_load_that_is_killed_after_it_has_cut_a_log_does_not_forget_the_cut(clean: bool) -> None:
+    files = MemoryFiles()
+    logs, log = filled(files)
+    log.flush()
+    path, at = log.segments[0].log_path, positions(files, log)[1]
+    logs.checkpoint_recovery_points()
+    if clean:
+        logs.shutdown()
+    files.locked.clear()
+    files.contents[path][at + 16] = 9  # the magic of the second batch
+    size = len(files.contents[path])
+
+    def kill(_operation: str, name: str) -> bool:
+        if name == path and len(files.contents[path]) < size:
+            raise KilledError
+        return False
+
+    files.fails = kill
+    again = LogManager(files, ["/d"], LogConfig(), on_dir_failure=lambda *_: None, boot_id="b")
+    with pytest.raises(KilledError):
+        again.load(0)
+    files.fails = lambda _operation, _path: False
+    files.locked.clear()
+    again = LogManager(files, ["/d"], LogConfig(), on_dir_failure=lambda *_: None, boot_id="b")
+    report = again.load(0)
+    found = again.get(TP)
+    assert found is not None and found.log_end_offset == 1, "the first load has cut the log"
+    assert report.is_unclean_restart("b") is not clean
+    assert list(again.cut_after_clean_stop) == ([TP] if clean else [])
+
+
 @pytest.mark.parametrize("content", [b"", b"version: 7\ngap: a\n", b"version: 0\nhole: a\n", b"\xff"])
 def test_damage_that_cannot_be_read_counts_as_a_gap(content: bytes) -> None:
     files = MemoryFiles()
