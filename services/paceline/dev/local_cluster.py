@@ -335,6 +335,8 @@ class LocalCluster:
         if not self.secure:
             return None
         path = self._password_file
+        if path.exists() and not path.stat().st_size:
+            path.unlink()  # An earlier start was killed before it wrote the password, so no process has used it.
         if not path.exists():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

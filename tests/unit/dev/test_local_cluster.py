@@ -20,6 +20,17 @@ def test_a_directory_with_a_comma_is_refused_and_not_created(tmp_path: Path) -> 
     assert not directory.exists()
 
 
+def test_a_password_file_that_a_killed_start_left_empty_gets_a_password(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, CONFIG_FILE, secure=True)
+    path = cluster.certificates / "zookeeper.password"
+    path.parent.mkdir()
+    path.touch()
+    user = cluster._zookeeper_user()
+    assert user is not None and len(user[1]) == 48
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert cluster._zookeeper_user() == user, "the next start uses the same password"
+
+
 class KilledError(BaseException):
     """Stands for SIGKILL: the process that starts the cluster does nothing more."""
 
