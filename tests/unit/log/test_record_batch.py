@@ -140,12 +140,15 @@ def test_a_block_of_too_many_empty_parts_is_refused_before_it_takes_long(codec: 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
 def test_many_empty_frames_take_time_in_proportion_to_their_bytes(codec: Codec) -> None:
     frame = compress(codec, b"")
-    seconds = []
-    for frames in (20_000, 200_000):
+
+    def cpu_s(frames: int) -> float:
         begin = time.process_time()
         assert decompress(codec, frame * frames) == b""
-        seconds.append(time.process_time() - begin)
-    assert seconds[1] < 30 * max(seconds[0], 0.001)
+        return time.process_time() - begin
+
+    # Other processes slow down single attempts by a multiple.
+    few, many = (min(cpu_s(frames) for _ in range(5)) for frames in (20_000, 200_000))
+    assert many < 30 * max(few, 0.001)
 
 
 def test_decoding_several_batches_skips_an_incomplete_last_batch() -> None:
