@@ -9,7 +9,8 @@
 
 namespace paceline::detail {
 
-/// Returns TLS with the files, plaintext without. Throws std::invalid_argument for files that cannot be used.
+/// Returns TLS credentials with these files, and plaintext credentials for nullopt. Throws std::invalid_argument when a file
+/// cannot be read or used.
 std::shared_ptr<grpc::ChannelCredentials> make_credentials(const std::optional<TlsFiles>& tls);
 
 }  // namespace paceline::detail

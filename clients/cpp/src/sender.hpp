@@ -1,4 +1,4 @@
-// The engine of Producer: one thread takes batches and sends them, another looks for leaders.
+// The background work of Producer: the sender thread sends batches, the lookup thread finds leaders.
 #pragma once
 
 #include <condition_variable>
@@ -42,8 +42,8 @@ private:
   void run_sender(const std::stop_token& stop);
   void run_lookups(const std::stop_token& stop);
 
-  // The mutex is held in everything below.
-  std::optional<TimePoint> step_all(TimePoint now);  // Returns when it has to be called again at the latest.
+  // The functions below need the mutex.
+  std::optional<TimePoint> step_all(TimePoint now);  // Returns the latest time of the next call.
   void step(PartitionQueue& queue, TimePoint now, std::map<std::string, std::vector<PartitionQueue*>>& ready);
   void ask_for_id(PartitionQueue& queue, const Route& route);
   void produce(const std::string& address, const std::vector<PartitionQueue*>& queues);
@@ -54,7 +54,7 @@ private:
   void on_failure(PartitionQueue& queue, Failure failure, bool was_sent);
   void deliver(PartitionQueue& queue, std::int64_t base_offset, std::optional<Failure> failure);
   void fail_everything();
-  /// Fulfils the promises of finished batches, without the mutex meanwhile.
+  /// Releases the mutex and fulfils the promises of finished batches.
   void fulfil(std::unique_lock<std::mutex>& lock);
 
   const std::shared_ptr<Cluster> cluster_;
@@ -68,14 +68,14 @@ private:
   std::map<std::string, std::int32_t> sticky_;
   std::set<std::string> lookups_;
   std::map<ProduceCall*, std::unique_ptr<ProduceCall>> calls_;
-  /// Calls that have ended. A call holds its channel, and gRPC 1.51 crashes when one of its own threads releases the last
-  /// reference to a channel: other threads than those of the callbacks empty this list.
+  /// Calls that have ended. A call holds its channel, and gRPC 1.51 crashes when one of its callback threads releases the
+  /// last reference to a channel, so this list is only emptied on threads of this library.
   std::vector<std::unique_ptr<ProduceCall>> ended_calls_;
   std::vector<Delivered> delivered_;
   std::size_t pending_ = 0;
   bool has_work_ = false;
   bool is_closed_ = false;
-  /// Held by the thread that ends the other two: two threads cannot join one.
+  /// Held while the two threads are joined: concurrent calls of close must not join a thread twice.
   std::mutex ending_;
 
   std::jthread lookup_thread_;

@@ -20,7 +20,7 @@ class Cluster;
 class Fetcher;
 }  // namespace detail
 
-/// A place in a partition that the broker looks up.
+/// A start position that the broker turns into an offset.
 class OffsetSpec {
 public:
   /// The first offset still in the log.
@@ -40,7 +40,7 @@ private:
   Timestamp time_;
 };
 
-/// What happens when a position is out of range, or its topic was deleted and created again.
+/// Where a consumer continues when its position is out of range, or its topic was deleted and re-created.
 enum class ResetPolicy {
   /// Continue at the first offset still in the log.
   earliest,
@@ -58,8 +58,8 @@ struct ConsumerConfig {
   std::int32_t max_bytes = 0;
 };
 
-/// Reads assigned partitions from positions of its own, without a group. Use it from one thread; a stop token ends a poll
-/// from another.
+/// Reads assigned partitions without a consumer group: the positions are kept in this object only. Not safe for
+/// concurrent use; another thread can end a poll through its stop token.
 class Consumer {
 public:
   Consumer(std::shared_ptr<detail::Cluster> cluster, ConsumerConfig config);
@@ -69,20 +69,20 @@ public:
 
   /// Reads a partition from an offset. Assigning it again moves the position.
   void assign(const std::string& topic, std::int32_t partition, std::int64_t offset);
-  /// Reads a partition from a place that the broker looks up at the first poll.
+  /// Reads a partition from a start position, which the first poll looks up.
   void assign(const std::string& topic, std::int32_t partition, OffsetSpec start = OffsetSpec::earliest());
   /// Reads every partition that the topic has now. Throws Error.
   void assign_topic(const std::string& topic, OffsetSpec start = OffsetSpec::earliest(), const CallOptions& options = {});
 
-  /// Returns the offset of the next record of a partition that poll returns; nothing while it is not known.
+  /// Returns the offset of the next record that poll will return for a partition; nullopt before it is known.
   std::optional<std::int64_t> position(const std::string& topic, std::int32_t partition) const;
 
-  /// Waits until there are records or the time ends; then it returns none. Returns at most max_records and keeps the others
-  /// for the next poll.
+  /// Waits for records and returns at most max_records of them; the next poll returns the others. Returns an empty vector
+  /// after the timeout.
   ///
-  /// Throws TruncatedError when records that were read are not in the log any more, Error with OFFSET_OUT_OF_RANGE for
-  /// ResetPolicy::error and with any code that no retry can mend, CancelledError when a stop was requested, and
-  /// std::logic_error without partitions.
+  /// Throws TruncatedError when records that were read are no longer in the log, Error with OFFSET_OUT_OF_RANGE for
+  /// ResetPolicy::error, Error with any other code that is not retriable, CancelledError when a stop was requested, and
+  /// std::logic_error when no partition is assigned.
   std::vector<ConsumedRecord> poll(std::chrono::milliseconds timeout, std::stop_token stop = {},
                                    std::size_t max_records = std::numeric_limits<std::size_t>::max());
 

@@ -35,9 +35,9 @@ struct TopicPartition {
 struct CommittedOffset {
   /// The next offset to read: that of the last record read, plus 1.
   std::int64_t offset = 0;
-  /// A note for people.
+  /// A free text that is stored with the offset.
   std::string metadata{};
-  /// Leader epoch of the last record read; nothing when it is not known.
+  /// Leader epoch of the last record read; nullopt when it is not known.
   std::optional<std::int32_t> leader_epoch{};
 
   bool operator==(const CommittedOffset&) const = default;
@@ -45,13 +45,13 @@ struct CommittedOffset {
 
 using Offsets = std::map<TopicPartition, CommittedOffset>;
 
-/// A rule by which the leader of a group assigns partitions. All members of a group need one in common; clients of other
-/// languages know the same two.
+/// The rule by which the leader of a group assigns partitions. The members of a group must have an assignor in common; the
+/// clients of all languages have these two.
 enum class Assignor {
-  /// A run of consecutive partitions of each topic to each member. Members with the same topics read the same partition
-  /// numbers of each.
+  /// Gives each member consecutive partitions of each topic. Members with the same topics read the same partition numbers
+  /// of each topic.
   range,
-  /// The partitions of all topics in turn, one to each member.
+  /// Deals the partitions of all topics to the members in turn.
   round_robin
 };
 
@@ -67,86 +67,87 @@ struct GroupConfig {
   /// Makes this a static member (KIP-345): it keeps its partitions when its process restarts within the session timeout.
   /// Unique in the group; empty for a dynamic member.
   std::string instance_id{};
-  /// Name of the program, for people; it begins the member id.
+  /// Name of the program; the coordinator uses it as the prefix of the member id.
   std::string client_id = "paceline-cpp";
-  /// The group continues without this member when its heartbeats stay away for so long.
+  /// The coordinator removes this member when no heartbeat has arrived for this long.
   std::chrono::milliseconds session_timeout{45'000};
   /// Pause between heartbeats.
   std::chrono::milliseconds heartbeat_interval{3'000};
-  /// The member leaves the group when the program does not poll for so long.
+  /// The member leaves the group when the program has not polled for this long.
   std::chrono::milliseconds max_poll_interval{300'000};
-  /// Pause between automatic commits of the records that earlier polls returned. Nothing: the program commits.
+  /// Interval of automatic commits, which cover the records of earlier polls. With nullopt only the program commits.
   std::optional<std::chrono::milliseconds> auto_commit = std::chrono::milliseconds(5'000);
-  /// Assignors, the best first; all members of a group need one in common.
+  /// Assignors in order of preference; the members of a group must have one in common.
   std::vector<Assignor> assignors{Assignor::range};
   /// How often the leader of the group looks for new partitions.
   std::chrono::milliseconds metadata_max_age{300'000};
-  /// How records are fetched. `reset` also says where a partition begins for which the group has committed no offset.
+  /// Settings of fetches. `reset` is also the start of a partition for which the group has no committed offset.
   ConsumerConfig consumer{};
 };
 
-/// Receives the rebalances of a group, in poll and close, on their thread. Empty functions are not called, and no function is
-/// called without partitions. Poll and close throw std::logic_error in a function.
+/// Callbacks for rebalances. They run inside poll and close, on the thread of the caller. An empty function is skipped, and
+/// no function is called with an empty list. A poll or close inside a callback throws std::logic_error.
 struct RebalanceListener {
   using Partitions = std::vector<TopicPartition>;
 
-  /// The partitions are read from now on.
+  /// Called with the partitions that the next polls read.
   std::function<void(const Partitions&)> on_assigned{};
-  /// The partitions go to other members. Their offsets can be committed in the call.
+  /// Called before other members receive the partitions. The callback can still commit their offsets.
   std::function<void(const Partitions&)> on_revoked{};
-  /// The membership was lost, and other members may have the partitions already. Their offsets cannot be committed.
+  /// Called after the membership was lost: other members may own the partitions, and a commit of their offsets fails.
   std::function<void(const Partitions&)> on_lost{};
 };
 
-/// A member of a consumer group: reads the partitions that the group gives it, from the offsets that the group has
-/// committed. Use it from one thread; a stop token ends a poll from another.
+/// A member of a consumer group: reads the partitions that the group assigns to it, from the committed offsets. Not safe
+/// for concurrent use; another thread can end a poll through its stop token.
 ///
-/// Poll it again and again; a thread of its own sends heartbeats. The destructor ends that thread and leaves the group
-/// without a commit; close commits, too.
+/// Call poll in a loop; a background thread sends the heartbeats. close commits (if commits are automatic) and leaves the
+/// group; the destructor leaves it without a commit.
 class GroupConsumer {
 public:
-  /// Throws std::invalid_argument for a config that cannot work.
+  /// Throws std::invalid_argument for a missing group id or a setting that is out of range.
   GroupConsumer(std::shared_ptr<detail::Cluster> cluster, GroupConfig config);
   ~GroupConsumer();
   GroupConsumer(GroupConsumer&&) noexcept;
   GroupConsumer& operator=(GroupConsumer&&) noexcept;
 
-  /// Subscribes to these topics, in the place of those before. The next poll joins the group.
+  /// Replaces the subscription by these topics. The next poll joins the group.
   void subscribe(std::vector<std::string> topics, RebalanceListener listener = {});
 
-  /// Waits until there are records or the time ends; then it returns none. Takes part in rebalances meanwhile. Returns at
-  /// most max_records and keeps the others for the next poll.
+  /// Takes part in rebalances, waits for records and returns at most max_records of them; the next poll returns the others.
+  /// Returns an empty vector after the timeout.
   ///
-  /// Throws Error with FENCED_INSTANCE_ID when another process has taken over the instance id, as every later poll does.
-  /// After other errors the consumer can be polled further: a coordinator that was not reached within 30 seconds,
-  /// settings that the coordinator refuses (INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL, ...), OFFSET_OUT_OF_RANGE
-  /// for ResetPolicy::error, and what Consumer::poll throws. std::logic_error without topics.
+  /// Throws Error with FENCED_INSTANCE_ID when another process has taken over the instance id; every later poll throws it
+  /// too. After any other error the next poll continues: the coordinator was not reached within 30 seconds, it refuses the
+  /// settings (INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL, ...), OFFSET_OUT_OF_RANGE for ResetPolicy::error, and
+  /// the errors of Consumer::poll. Throws std::logic_error without a subscription.
   std::vector<ConsumedRecord> poll(std::chrono::milliseconds timeout, std::stop_token stop = {},
                                    std::size_t max_records = std::numeric_limits<std::size_t>::max());
 
-  /// Commits the positions after all records that polls have returned, and waits.
+  /// Commits the positions after all records that polls have returned, and waits for the answer.
   ///
-  /// Throws CommitFailedError when the group has rebalanced without this member, Error with REBALANCE_IN_PROGRESS while it
-  /// rebalances (poll, then commit what is still assigned), and Error with other codes when the time ends.
+  /// Throws CommitFailedError when the group has rebalanced without this member, Error with REBALANCE_IN_PROGRESS during a
+  /// rebalance (poll, then commit the partitions that are still assigned), and Error with the last cause after the timeout.
   void commit(const CallOptions& options = {});
-  /// Commits these offsets, and waits. Throws as commit does.
+  /// Commits these offsets and waits for the answer. Throws the same errors.
   void commit(const Offsets& offsets, const CallOptions& options = {});
-  /// Returns the committed offsets of partitions, of those for which the group has committed one. Throws Error.
+  /// Returns the committed offsets; a partition without a committed offset is left out. Throws Error.
   Offsets committed(const std::vector<TopicPartition>& partitions, const CallOptions& options = {}) const;
 
   /// Returns the partitions that this member reads, sorted.
   std::vector<TopicPartition> assignment() const;
-  /// Returns the offset of the next record of a partition that poll returns; nothing while it is not known.
+  /// Returns the offset of the next record that poll will return for a partition; nullopt before it is known.
   std::optional<std::int64_t> position(const std::string& topic, std::int32_t partition) const;
-  /// Continues a partition of the assignment at an offset. Throws std::invalid_argument for another partition.
+  /// Moves the position of an assigned partition to an offset. Throws std::invalid_argument for any other partition.
   void seek(const std::string& topic, std::int32_t partition, std::int64_t offset);
-  /// Returns the member id that the coordinator gave; empty before the first join.
+  /// Returns the member id that the coordinator has assigned; empty before the first join.
   std::string member_id() const;
-  /// Returns the generation of the group that this member is in; nothing while it is in none.
+  /// Returns the current generation of the group; nullopt while this is not a member.
   std::optional<std::int32_t> generation() const;
 
-  /// Commits, if commits are automatic, calls on_revoked and leaves the group. A static member does not leave: it can come
-  /// back within its session timeout. Throws the error of the commit; the consumer has ended nevertheless.
+  /// Commits (if commits are automatic), calls on_revoked, leaves the group and ends the consumer. A static member does not
+  /// leave: after a restart within its session timeout it has the same partitions. Throws the error of the commit, after the
+  /// consumer has ended.
   void close(const CallOptions& options = {});
 
 private:

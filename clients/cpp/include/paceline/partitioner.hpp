@@ -5,7 +5,7 @@
 
 namespace paceline {
 
-/// Kafka's murmur2 of some bytes.
+/// Returns the 32-bit murmur2 hash with Kafka's seed.
 std::uint32_t murmur2(std::string_view data) noexcept;
 
 /// Returns the partition of a record with a key, the same for the clients of every language:

@@ -1,4 +1,4 @@
-// Sends the commits of a member one after the other: calls of one connection may overtake each other.
+// Sends the commits of a member one at a time, because concurrent calls on one connection may overtake each other.
 #pragma once
 
 #include <condition_variable>
@@ -10,7 +10,7 @@
 
 namespace paceline::detail {
 
-/// For the thread that polls. Automatic commits run on a thread of their own, so that polls do not wait for them.
+/// Used by the polling thread. Automatic commits run on a background thread, so that polls do not wait for them.
 class Commits {
 public:
   explicit Commits(Group& group)
@@ -21,14 +21,15 @@ public:
     return waiting_.has_value();
   }
 
-  /// Commits without waiting. A failure is left to the next commit. Not while `is_busy`.
+  /// Commits in the background and ignores a failure: the next commit has these offsets or later ones. Must not be called
+  /// while `is_busy`.
   void send(Offsets offsets) {
     const std::lock_guard lock(mutex_);
     waiting_ = std::move(offsets);
     changed_.notify_all();
   }
 
-  /// Commits after the commit that was sent before, and waits. Throws Error or CancelledError.
+  /// Waits for the commit in flight, then commits and waits for the answer. Throws Error or CancelledError.
   void sync(const Context& context, const Offsets& offsets) {
     {
       std::unique_lock lock(mutex_);
@@ -61,7 +62,7 @@ private:
   Group& group_;
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
-  /// The commit that was sent and has not ended.
+  /// The background commit that is queued or in flight.
   std::optional<Offsets> waiting_;
   std::jthread thread_;
 };

@@ -1,4 +1,4 @@
-// What the poll, the thread that joins, the heartbeats and the commits of a member share, and the calls that they make.
+// The state of a member that polls, the joining thread, heartbeats and commits share, and their calls to the coordinator.
 #pragma once
 
 #include <functional>
@@ -23,14 +23,14 @@ namespace paceline::detail {
 struct Joined {
   std::vector<TopicPartition> partitions{};
   Offsets committed{};
-  /// The topics that the member has joined with.
+  /// The subscribed topics that the JoinGroup request named.
   std::set<std::string> topics{};
 };
 
 /// Safe for concurrent use.
 class Group {
 public:
-  /// Calls `wake` when the poll has something to do. Throws std::invalid_argument for a config that cannot work.
+  /// `wake` is called when the polling thread has work to do. Throws std::invalid_argument for an invalid config.
   Group(std::shared_ptr<Cluster> cluster, GroupConfig config, std::function<void()> wake);
 
   const GroupConfig& config() const { return config_; }
@@ -42,20 +42,20 @@ public:
     return std::forward<Use>(use)(member_);
   }
   void wake() const { wake_(); }
-  /// Has the next poll join again.
+  /// Makes the next poll join the group again.
   void rejoin();
 
-  /// Joins until the member has its partitions. Throws the last Error when a failure lasts longer than 30 seconds, or when
-  /// another attempt cannot mend it; CancelledError when a stop was requested.
+  /// Joins the group, with retries, until the member has its partitions. Throws the last Error when attempts have failed for
+  /// 30 seconds or the error is not retriable, and CancelledError when a stop was requested.
   Joined join(const std::set<std::string>& topics, const std::stop_token& stop);
   /// Tells the coordinator that a dynamic member leaves. Throws Error.
   void leave(const Context& context);
   void commit(const Context& context, const Offsets& offsets);
   Offsets fetch_committed(const Context& context, const std::vector<TopicPartition>& partitions);
 
-  /// Sends heartbeats while the member is in a generation, and leaves the group when the program does not poll any more.
+  /// Sends heartbeats while the member is in a generation, and leaves the group after max_poll_interval without a poll.
   void beat(const std::stop_token& stop);
-  /// Has the group rebalance when the topics that this member assigned as the leader have other partitions by now.
+  /// As the leader, makes the group rebalance when the partition count of an assigned topic has changed.
   void watch_topics(const std::stop_token& stop);
 
 private:
@@ -74,7 +74,7 @@ private:
 
   std::mutex mutex_;
   Member member_{Clock::now()};
-  /// Partitions that this member assigned by, while it leads the group.
+  /// The partition counts of the last assignment that this member made as the leader; empty otherwise.
   PartitionCounts assigned_by_;
 };
 
