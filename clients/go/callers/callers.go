@@ -8,7 +8,7 @@ import (
 	pb "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
-// produce sends one request and returns its answer; it belongs to one caller.
+// produce sends one request and returns its answer. Each caller has a function of its own.
 type produce func(ctx context.Context, request *pb.ProduceRequest) (*pb.ProduceResponse, error)
 
 // callers starts clients that each send one record, wait for its acknowledgement, and send the next one.
@@ -50,8 +50,8 @@ func (l *load) produceUnary(_ context.Context, address string) produce {
 	}
 }
 
-// produceOnStream sends each request as a message of one ProduceStream. A broker has room for 128 streams per listener,
-// so callers beyond that use single calls, as the contract says.
+// produceOnStream sends each request as a message of one ProduceStream. A broker accepts 128 streams per listener; when it
+// refuses the stream, the caller uses unary calls instead, as log_service.proto prescribes.
 func (l *load) produceOnStream(ctx context.Context, address string) produce {
 	client := pb.NewLogServiceClient(dial(address))
 	stream, err := client.ProduceStream(ctx)
@@ -68,7 +68,7 @@ func (l *load) produceOnStream(ctx context.Context, address string) produce {
 	}
 }
 
-// idle opens connections that have made one call each and make no other.
+// idle opens connections, makes one call on each, and keeps them open.
 func (l *load) idle(ctx context.Context, count int) {
 	var opened sync.WaitGroup
 	room := make(chan struct{}, 32)

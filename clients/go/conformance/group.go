@@ -41,7 +41,7 @@ type groupOffset struct {
 	LeaderEpoch *int32 `json:"leader_epoch"`
 }
 
-// member is a group consumer that a goroutine polls. Commands run on that goroutine, between two polls.
+// member is a group consumer with a goroutine that polls it. Commands run on the same goroutine, between two polls.
 type member struct {
 	consumer *paceline.GroupConsumer
 	jobs     chan func()
@@ -165,7 +165,7 @@ func (m *member) close(ctx context.Context) error {
 	return err
 }
 
-// state returns JSON, for the maps change with the next poll.
+// state returns encoded JSON, because the next poll changes the maps.
 func (m *member) state() (any, error) {
 	id, generation := m.consumer.Member()
 	owned := m.consumer.Assignment()

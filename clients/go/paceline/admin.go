@@ -19,7 +19,7 @@ type Topic struct {
 	Configs map[string]string
 }
 
-// CreateTopic creates a topic and returns its id when every partition has a leader.
+// CreateTopic creates a topic, waits until every partition has a leader, and returns the topic id.
 func (c *Client) CreateTopic(ctx context.Context, topic Topic) (string, error) {
 	operation := "creating topic " + topic.Name
 	request := &pacelinev1.NewTopic{Name: topic.Name, Configs: topic.Configs}
@@ -49,7 +49,7 @@ func (c *Client) CreateTopic(ctx context.Context, topic Topic) (string, error) {
 	return id, err
 }
 
-// DeleteTopic deletes a topic and returns when it is gone.
+// DeleteTopic deletes a topic and waits until its deletion is complete.
 func (c *Client) DeleteTopic(ctx context.Context, name string) error {
 	operation := "deleting topic " + name
 	return c.onController(ctx, operation, func(ctx context.Context, admin pacelinev1.AdminServiceClient) error {
@@ -78,7 +78,7 @@ func (c *Client) DescribeTopic(ctx context.Context, name string) (*pacelinev1.To
 	return found, err
 }
 
-// Offset names a place in a partition for ListOffset.
+// Offset selects the offset that ListOffset returns.
 type Offset struct {
 	spec        pacelinev1.OffsetSpec
 	timestampMs int64
@@ -95,7 +95,7 @@ func AtTime(moment time.Time) Offset {
 	return Offset{spec: pacelinev1.OffsetSpec_OFFSET_SPEC_TIMESTAMP, timestampMs: moment.UnixMilli()}
 }
 
-// ListOffset returns an offset; ok is false when no record is that young.
+// ListOffset looks up an offset of a partition; ok is false when all records are older than the time of AtTime.
 func (c *Client) ListOffset(ctx context.Context, topic string, partition int32, at Offset) (offset int64, ok bool, err error) {
 	operation := fmt.Sprintf("listing an offset of %s/%d", topic, partition)
 	err = c.retry(ctx, func(ctx context.Context) error {
@@ -116,7 +116,7 @@ func (c *Client) ListOffset(ctx context.Context, topic string, partition int32, 
 			err = partitionError(operation, result.GetError())
 			var failure *Error
 			if errors.As(err, &failure) && failure.Code == pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_LEADER_EPOCH {
-				// The request names no topic id: the epoch may be that of a deleted topic of the same name.
+				// The request has no topic id, so the cached leader epoch may belong to a deleted topic of the same name.
 				failure.refresh = true
 			}
 			return err
@@ -154,7 +154,7 @@ func (c *Client) onController(
 	})
 }
 
-// only returns the one entry that an answer to a question about one thing has.
+// only returns the entry of an answer that must have exactly one.
 func only[T any](operation string, entries []T) (T, error) {
 	if len(entries) == 1 {
 		return entries[0], nil
@@ -164,7 +164,7 @@ func only[T any](operation string, entries []T) (T, error) {
 		fmt.Sprintf("one thing was asked for, %d were answered", len(entries)))
 }
 
-// serverWait returns how long a server may wait so that its answer arrives before the deadline, in milliseconds.
+// serverWait returns 80% of the time to the deadline, in milliseconds: a server that answers by then answers in time.
 func serverWait(ctx context.Context) int32 {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -173,5 +173,5 @@ func serverWait(ctx context.Context) int32 {
 	return milliseconds(max(time.Until(deadline)/10*8, time.Millisecond))
 }
 
-// milliseconds returns a time as a field of a request, the longest that fits at most.
+// milliseconds converts a duration to a request field; a longer duration becomes the largest int32.
 func milliseconds(long time.Duration) int32 { return int32(min(long.Milliseconds(), math.MaxInt32)) }

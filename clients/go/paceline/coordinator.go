@@ -15,14 +15,14 @@ type coordinator struct {
 
 	mu      sync.Mutex
 	address string
-	// stale: no known broker named the coordinator, so the brokers are asked for first.
+	// stale is true after no known broker has named the coordinator: the next look-up refreshes the list of brokers.
 	stale bool
 }
 
 type groupCall func(ctx context.Context, group pacelinev1.GroupServiceClient) error
 
-// once runs one attempt of a call at the coordinator, and forgets a coordinator that has moved or cannot be reached. call
-// returns the error of gRPC as it is.
+// once finds the coordinator, makes one call, and forgets the coordinator's address when it has moved or cannot be reached.
+// call must return the error of gRPC unchanged.
 func (c *coordinator) once(ctx context.Context, operation string, call groupCall) error {
 	address, err := c.find(ctx)
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *coordinator) once(ctx context.Context, operation string, call groupCall
 	return err
 }
 
-// retry calls the coordinator until it succeeds, fails for good, or ctx ends.
+// retry calls the coordinator until the call succeeds, fails with an error that is not retriable, or ctx ends.
 func (c *coordinator) retry(ctx context.Context, operation string, call groupCall) error {
 	return c.client.retry(ctx, func(ctx context.Context) error { return c.once(ctx, operation, call) })
 }
@@ -60,7 +60,7 @@ func (e *Error) movesCoordinator() bool {
 	return e.Retriable
 }
 
-// find returns the address of the coordinator, from memory where it is known.
+// find returns the cached address of the coordinator, or looks it up.
 func (c *coordinator) find(ctx context.Context) (string, error) {
 	c.mu.Lock()
 	address, stale := c.address, c.stale
@@ -102,7 +102,8 @@ func (c *coordinator) find(ctx context.Context) (string, error) {
 	return "", last
 }
 
-// brokerAddresses returns the brokers of the cluster in random order. It asks for them when none is known, or on demand.
+// brokerAddresses returns the addresses of the brokers in random order. It refreshes the list when it is empty or when ask
+// is true.
 func (c *Client) brokerAddresses(ctx context.Context, ask bool) ([]string, error) {
 	c.mu.Lock()
 	ask = ask || len(c.brokers) == 0

@@ -15,35 +15,35 @@ const autoCommitTimeout = 5 * time.Second
 
 // GroupConfig describes a member of a consumer group; zero values are defaults.
 type GroupConfig struct {
-	// GroupID is the name of the group, and Topics are those to read. Both are needed.
+	// GroupID is the name of the group, and Topics are the topics to read. Both are required.
 	GroupID string
 	Topics  []string
-	// InstanceID makes this a static member: it keeps its partitions when its process comes back within SessionTimeout.
+	// InstanceID makes this a static member: it keeps its partitions when its process restarts within SessionTimeout.
 	InstanceID string
-	// ClientID begins the member id; empty means "paceline-go".
+	// ClientID is the prefix of the member id; empty means "paceline-go".
 	ClientID string
-	// Assignors, the best first; empty means RangeAssignor. All members of a group need one in common.
+	// Assignors are in order of preference; empty means RangeAssignor. The members of a group must have one in common.
 	Assignors []Assignor
-	// Reset says where to begin without a committed offset, and where to continue when the position is out of range.
+	// Reset is the start of a partition without a committed offset, and of one whose position is out of range.
 	Reset ResetPolicy
 	// SessionTimeout: the coordinator removes a member that sends no heartbeat for this time; 0 means 45 s.
 	SessionTimeout time.Duration
 	// HeartbeatInterval is the pause between heartbeats; 0 means 3 s.
 	HeartbeatInterval time.Duration
-	// MaxPollInterval: the member leaves when Poll is not called for so long; 0 means 5 min.
+	// MaxPollInterval: the member leaves the group when Poll has not been called for this long; 0 means 5 min.
 	MaxPollInterval time.Duration
 	// ManualCommit leaves all commits to the caller. Otherwise Poll and Close commit what Poll has returned.
 	ManualCommit bool
 	// AutoCommitInterval is the pause between automatic commits; 0 means 5 s.
 	AutoCommitInterval time.Duration
-	// MaxWait and MaxBytes as in ConsumerConfig.
+	// MaxWait and MaxBytes have the meaning of the fields in ConsumerConfig.
 	MaxWait  time.Duration
 	MaxBytes int
-	// OnAssigned, OnRevoked and OnLost are called inside Poll and Close, on their goroutine. OnRevoked comes before the
-	// partitions are given up: offsets can still be committed. OnLost comes when other members may own them already;
-	// without it OnRevoked is called.
+	// OnAssigned, OnRevoked and OnLost run inside Poll and Close, on the goroutine of the caller. OnRevoked runs before the
+	// partitions are given up, so it can still commit their offsets. OnLost runs when other members may own the partitions
+	// already; if it is nil, OnRevoked is called instead.
 	OnAssigned, OnRevoked, OnLost func(ctx context.Context, partitions []TopicPartition)
-	// Logger gets what happens in the background; nil means slog.Default().
+	// Logger receives background events, such as failed automatic commits and a lost membership; nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -58,7 +58,8 @@ type GroupConsumer struct {
 	joining    chan joinOutcome
 	owned      []TopicPartition
 	nextCommit time.Time
-	// committing has a value while a commit is under way: commits may overtake each other.
+	// committing holds a value while a commit is in flight, so that commits are sent one at a time: concurrent calls may
+	// overtake each other.
 	committing chan struct{}
 	closed     bool
 }
@@ -68,7 +69,7 @@ type joinOutcome struct {
 	err        error
 }
 
-// NewGroupConsumer returns a member of a group; it joins with the first Poll. Close it.
+// NewGroupConsumer returns a consumer that joins the group with its first Poll. The caller must Close it.
 func (c *Client) NewGroupConsumer(config GroupConfig) (*GroupConsumer, error) {
 	config = withDefaults(config)
 	if problem := problemOf(config); problem != "" {
@@ -123,7 +124,7 @@ func problemOf(config GroupConfig) string {
 	return ""
 }
 
-// Member returns the member id and the generation; empty and -1 while the member is in no generation.
+// Member returns the member id and the generation; "" and -1 while this consumer is not a member.
 func (g *GroupConsumer) Member() (id string, generation int32) { return g.member.place() }
 
 // Assignment returns the partitions that this member owns, sorted.
@@ -148,11 +149,11 @@ func (g *GroupConsumer) Poll(ctx context.Context) ([]ConsumedRecord, error) {
 	return g.PollUpTo(ctx, math.MaxInt)
 }
 
-// PollUpTo takes part in the group and waits until there are records, or ctx ends; then it returns none and no error if the
-// deadline passed. Call it again within MaxPollInterval. It returns at most limit records.
+// PollUpTo takes part in rebalances, waits for records, and returns at most limit of them. When the deadline of ctx passes
+// it returns no records and no error. Call it again within MaxPollInterval.
 //
-// Errors: those of Consumer.PollUpTo; FENCED_INSTANCE_ID when another process has taken over InstanceID; any other refusal
-// of the group that no retry can mend.
+// Errors: those of Consumer.PollUpTo; FENCED_INSTANCE_ID when another process has taken over InstanceID; any other error of
+// the coordinator that is not retriable.
 func (g *GroupConsumer) PollUpTo(ctx context.Context, limit int) ([]ConsumedRecord, error) {
 	if g.closed {
 		return nil, errors.New("paceline: the consumer is closed")
@@ -188,7 +189,7 @@ func (g *GroupConsumer) PollUpTo(ctx context.Context, limit int) ([]ConsumedReco
 	}
 }
 
-// takePart joins the group when that is due. It returns wait when it has to be called again before records are read.
+// takePart joins the group if it must. If wait is true, the caller must call it again before it reads records.
 func (g *GroupConsumer) takePart(ctx context.Context) (wait bool, err error) {
 	if g.joining == nil {
 		g.member.mu.Lock()
@@ -227,7 +228,7 @@ func (g *GroupConsumer) takePart(ctx context.Context) (wait bool, err error) {
 	}
 }
 
-// take begins to read what the group has assigned.
+// take starts reading the assigned partitions.
 func (g *GroupConsumer) take(ctx context.Context, found *assignment) {
 	g.owned = found.partitions
 	for _, partition := range g.owned {
@@ -236,7 +237,7 @@ func (g *GroupConsumer) take(ctx context.Context, found *assignment) {
 	g.call(ctx, g.config.OnAssigned, g.owned)
 }
 
-// giveUp commits and revokes everything, or only gives it up when the membership was lost.
+// giveUp commits, if commits are automatic, and revokes all partitions; after a lost membership it does not commit.
 func (g *GroupConsumer) giveUp(ctx context.Context, lost bool) {
 	notify := g.config.OnRevoked
 	if lost && g.config.OnLost != nil {
@@ -255,7 +256,7 @@ func (g *GroupConsumer) giveUp(ctx context.Context, lost bool) {
 	}
 }
 
-// call runs a callback. It counts as time without a poll, and has until MaxPollInterval.
+// call runs a callback with a deadline of MaxPollInterval. Its time counts as time without a poll.
 func (g *GroupConsumer) call(ctx context.Context, notify func(context.Context, []TopicPartition), partitions []TopicPartition) {
 	if notify == nil || len(partitions) == 0 {
 		return
@@ -272,7 +273,7 @@ func (g *GroupConsumer) call(ctx context.Context, notify func(context.Context, [
 // Errors: *CommitFailedError when the group has rebalanced without this member; any refusal of the coordinator.
 func (g *GroupConsumer) Commit(ctx context.Context) error { return g.CommitOffsets(ctx, g.consumed()) }
 
-// CommitOffsets commits offsets and waits. An offset is the next one to read: that of the last record, plus 1.
+// CommitOffsets commits offsets and waits. A committed offset is the next offset to read: the last record's plus 1.
 func (g *GroupConsumer) CommitOffsets(ctx context.Context, offsets map[TopicPartition]CommittedOffset) error {
 	select {
 	case g.committing <- struct{}{}:
@@ -283,15 +284,15 @@ func (g *GroupConsumer) CommitOffsets(ctx context.Context, offsets map[TopicPart
 	}
 }
 
-// Committed returns the committed offsets of the group, for those of the partitions that have one.
+// Committed returns the committed offsets of the group; a partition without a committed offset is left out.
 func (g *GroupConsumer) Committed(ctx context.Context, partitions ...TopicPartition) (map[TopicPartition]CommittedOffset, error) {
 	return g.member.coordinator.committed(ctx, partitions)
 }
 
 // consumed returns the positions after the records that Poll has returned.
 func (g *GroupConsumer) consumed() map[TopicPartition]CommittedOffset {
-	// A position that an answer has just shown to be out of range, or of a deleted topic, is not committed. An error that
-	// matters comes again.
+	// First process finished fetches, so that no position is committed that is out of range or of a deleted topic. Their
+	// error is ignored here: poll returns a truncation later, and a later fetch fails again with any other error.
 	_ = g.reader.collect()
 	offsets := map[TopicPartition]CommittedOffset{}
 	for partition, at := range g.reader.positions {
@@ -302,7 +303,7 @@ func (g *GroupConsumer) consumed() map[TopicPartition]CommittedOffset {
 	return offsets
 }
 
-// commitWhenDue commits in the background, unless a commit is under way.
+// commitWhenDue starts an automatic commit in the background if it is due and no commit is in flight.
 func (g *GroupConsumer) commitWhenDue() {
 	if g.config.ManualCommit || time.Now().Before(g.nextCommit) {
 		return
@@ -328,8 +329,9 @@ func (g *GroupConsumer) logFailure(err error) {
 	}
 }
 
-// Close commits unless commits are manual, calls OnRevoked, and leaves the group; a static member keeps its place until its
-// session time-out. The error says why the coordinator was not told; the session time-out ends the membership then.
+// Close commits unless commits are manual, calls OnRevoked, and leaves the group; a static member stays in the group until
+// its session timeout. After an error the coordinator does not know of the leave: it removes the member after the session
+// timeout.
 func (g *GroupConsumer) Close(ctx context.Context) error {
 	if g.closed {
 		return nil

@@ -10,14 +10,15 @@ import (
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
-// watchSilence is how long a stream may be silent: a server sends a sign of life every ten seconds.
+// watchSilence is the longest time without a message; a server sends an empty batch at least every ten seconds.
 var watchSilence = 25 * time.Second
 
-// WatchEvents calls handle with the events of the active controller from now on, wherever it moves, until ctx ends, handle
-// returns an error, or the watch is refused for good. A batch with a Gap says that events before it are missing: this
-// watcher was too slow, or another controller continues with what it has seen since the last event.
+// WatchEvents calls handle with the new events of the active controller, and follows it after a failover, until ctx ends,
+// handle returns an error, or a server refuses the watch with an error that is not retriable. A batch with a Gap says that
+// events before it are missing: this watcher was too slow, or the events now come from another controller, which has only
+// its own.
 //
-// When ctx ends while no controller can be watched, the error is that of ctx and names the last failure.
+// When ctx ends while no controller can be watched, the error wraps that of ctx and contains the last failure.
 func (c *Client) WatchEvents(ctx context.Context, handle func(*pacelinev1.EventBatch) error) error {
 	watch := eventWatch{client: c, handle: handle, sinceMs: time.Now().UnixMilli()}
 	pause := firstPause
@@ -50,12 +51,12 @@ type eventWatch struct {
 	client *Client
 	handle func(*pacelinev1.EventBatch) error
 	cursor string
-	// sinceMs is when the last event happened: another controller begins there.
+	// sinceMs is the time of the last event, from which the next controller sends its events.
 	sinceMs int64
 	stopped error
 }
 
-// follow reads one stream to its end. It returns whether the stream had any message.
+// follow reads one stream until it ends, and returns whether it received any message.
 func (w *eventWatch) follow(ctx context.Context) (heard bool, err error) {
 	const operation = "watching events"
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -100,7 +101,7 @@ func (w *eventWatch) follow(ctx context.Context) (heard bool, err error) {
 	return heard, callError(ctx, operation, err)
 }
 
-// since is what another controller begins at; a first watch begins now.
+// since returns sinceMs for every stream but the first, which starts with future events.
 func (w *eventWatch) since() *int64 {
 	if w.cursor == "" {
 		return nil
@@ -108,7 +109,7 @@ func (w *eventWatch) since() *int64 {
 	return &w.sinceMs
 }
 
-// controllerAddress asks for the active controller once.
+// controllerAddress describes the cluster once and returns the address of the active controller.
 func (c *Client) controllerAddress(ctx context.Context, operation string) (string, error) {
 	call, cancel := context.WithTimeout(ctx, c.requestTimeout)
 	defer cancel()

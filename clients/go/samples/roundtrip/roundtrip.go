@@ -12,7 +12,7 @@ import (
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
-// longestMismatchList bounds what a broken run prints.
+// longestMismatchList limits the mismatches that the program prints.
 const longestMismatchList = 20
 
 // summary is what the program prints.
@@ -32,11 +32,11 @@ type summary struct {
 	Mismatches          []string           `json:"mismatches"`
 	Seconds             float64            `json:"seconds"`
 
-	// Who writes: with it a repeated call appends nothing twice.
+	// The producer id, with which the broker detects a repeated batch.
 	producer *pacelinev1.InitProducerIdResponse
 }
 
-// partitionSummary is one partition of it.
+// partitionSummary is the part of the summary about one partition.
 type partitionSummary struct {
 	Partition     int32 `json:"partition"`
 	Leader        int32 `json:"leader"`
@@ -44,13 +44,13 @@ type partitionSummary struct {
 	Read          int   `json:"read"`
 	HighWatermark int64 `json:"high_watermark"`
 
-	// What was acknowledged, by offset: number of the record, from 0.
+	// The acknowledged records: number of the record, from 0, by offset.
 	written map[int64]int
 	// Sequence number of the next record.
 	sequence int32
 }
 
-// run does everything that the program is for. The summary is nil when there is nothing to tell.
+// run creates the topic, writes the records and reads them back. The summary is nil if the cluster was not reached.
 func run(ctx context.Context, o options) (*summary, error) {
 	start := time.Now()
 	transport, err := transportCredentials()
@@ -137,7 +137,7 @@ func createTopic(ctx context.Context, c *cluster, o options) error {
 	})
 }
 
-// content returns what the n-th record of a partition carries.
+// content returns the n-th record of a partition.
 func content(partition int32, n int) *pacelinev1.Record {
 	return &pacelinev1.Record{
 		Key:     fmt.Appendf(nil, "key-%d-%d", partition, n),
@@ -146,7 +146,7 @@ func content(partition int32, n int) *pacelinev1.Record {
 	}
 }
 
-// produceAll writes to the partitions in turn, a batch each, so that all of them are written during a failover.
+// produceAll writes one batch to each partition in turn, so that a failover affects writes to all partitions.
 func produceAll(ctx context.Context, c *cluster, o options, s *summary) error {
 	for first := 0; first < o.records; first += o.batch {
 		for i := range s.Partitions {
@@ -214,7 +214,7 @@ func produce(ctx context.Context, c *cluster, o options, s *summary, p *partitio
 	return base, err
 }
 
-// readBack reads a partition up to its high watermark and compares what was acknowledged.
+// readBack reads a partition up to its high watermark and compares its records with the acknowledged records.
 func readBack(ctx context.Context, c *cluster, o options, s *summary, p *partitionSummary) error {
 	mismatch := func(format string, values ...any) {
 		if len(s.Mismatches) < longestMismatchList {
@@ -259,7 +259,7 @@ func readBack(ctx context.Context, c *cluster, o options, s *summary, p *partiti
 	return nil
 }
 
-// fetch returns records of the partition from an offset on; none while they are not committed yet.
+// fetch returns committed records of the partition from an offset on, or none.
 func fetch(ctx context.Context, c *cluster, o options, s *summary, p *partitionSummary, offset int64) ([]*pacelinev1.Record, error) {
 	var records []*pacelinev1.Record
 	what := fmt.Sprintf("reading partition %d from offset %d", p.Partition, offset)
@@ -291,7 +291,7 @@ func fetch(ctx context.Context, c *cluster, o options, s *summary, p *partitionS
 	return records, err
 }
 
-// difference names the first field that is not as it was written, or returns "".
+// difference describes the first field that differs from the written record, or returns "".
 func difference(got, want *pacelinev1.Record) string {
 	if !bytes.Equal(got.GetKey(), want.GetKey()) {
 		return fmt.Sprintf("key is %q, not %q", got.GetKey(), want.GetKey())
@@ -307,7 +307,7 @@ func difference(got, want *pacelinev1.Record) string {
 		if other.GetKey() != header.GetKey() || !bytes.Equal(other.GetValue(), header.GetValue()) {
 			return fmt.Sprintf("header %d is %q=%q, not %q=%q", i, other.GetKey(), other.GetValue(), header.GetKey(), header.GetValue())
 		}
-		// An absent value is null, which is not the same as an empty one.
+		// An absent value is null, which differs from an empty value.
 		if (other.Value == nil) != (header.Value == nil) {
 			return fmt.Sprintf("header %q: null and empty were mixed up", header.GetKey())
 		}
