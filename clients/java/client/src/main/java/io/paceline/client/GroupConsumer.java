@@ -14,10 +14,10 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.Executor;
 
 /**
- * Reads topics as a member of a group: the members share the partitions, and the group keeps the offsets.
+ * Reads topics as a member of a consumer group, which assigns the partitions to its members and stores their offsets.
  *
- * <p>Use it from one thread at a time. {@code poll} takes part in rebalances; a thread of its own keeps the membership alive
- * in between, until {@link #close()} or until {@code poll} was not called for {@code maxPollInterval}.
+ * <p>Not safe for concurrent use. {@code poll} takes part in rebalances. Between polls a background thread sends heartbeats,
+ * until {@link #close()} or until {@code poll} has not been called for {@code maxPollInterval}.
  */
 public final class GroupConsumer implements AutoCloseable {
     private static final Duration FETCH_TIMEOUT = Duration.ofSeconds(5);
@@ -32,7 +32,7 @@ public final class GroupConsumer implements AutoCloseable {
     private final GroupOffsets offsets;
     private final Warnings warnings = new Warnings();
     private final Set<TopicPartition> assignment = new TreeSet<>();
-    /** Partitions that are not read yet because their committed offset is not known. */
+    /** Assigned partitions whose committed offset is still unknown, so they are not read yet. */
     private final Set<TopicPartition> awaitingOffset = new TreeSet<>();
     private GroupHeartbeats heartbeats;
     private long nextCommitNanos;
@@ -50,14 +50,14 @@ public final class GroupConsumer implements AutoCloseable {
         nextCommitNanos = System.nanoTime() + (config.autoCommit() ? config.autoCommitInterval().toNanos() : 0);
     }
 
-    /** Shares the partitions of topics with the other members of the group. The next polls join the group. */
+    /** Replaces the subscription by these topics. The next polls join the group. */
     public void subscribe(Collection<String> topics) {
         subscribe(topics, new ConsumerRebalanceListener() {});
     }
 
     /**
-     * Shares the partitions of topics with the other members of the group. The next polls join the group; they call the
-     * listener when partitions come and go. A topic that does not exist yet is read as soon as it does.
+     * Replaces the subscription by these topics. The next polls join the group and call the listener when partitions are
+     * assigned or revoked. A topic that does not exist yet is assigned after its creation.
      */
     public void subscribe(Collection<String> topics, ConsumerRebalanceListener listener) {
         requireOpen();
@@ -70,7 +70,7 @@ public final class GroupConsumer implements AutoCloseable {
         }
     }
 
-    /** Leaves the group and reads nothing. */
+    /** Leaves the group and ends the subscription. */
     public void unsubscribe() {
         requireOpen();
         if (!member.topics().isEmpty()) {
@@ -80,14 +80,14 @@ public final class GroupConsumer implements AutoCloseable {
     }
 
     /**
-     * Waits until there are records or the time is over; then the list is empty. Joins the group and takes part in its
-     * rebalances, and commits when an automatic commit is due.
+     * Waits for records and returns them, or an empty list after the timeout. Joins the group, takes part in its rebalances,
+     * and commits when an automatic commit is due.
      *
      * @throws FencedInstanceIdException when another process has taken over the group instance id
-     * @throws TruncatedException when records that were read are not in the log any more
-     * @throws PacelineException when the coordinator refuses this member for good, OFFSET_OUT_OF_RANGE without a position
-     *     and with {@link ResetPolicy#ERROR}, and any failure that no retry can mend
-     * @throws RuntimeException what the listener throws; the next poll continues
+     * @throws TruncatedException when records that were read are no longer in the log
+     * @throws PacelineException for any error that is not retriable, from the coordinator or a fetch; with
+     *     {@link ResetPolicy#ERROR} OFFSET_OUT_OF_RANGE when a position is missing or out of range
+     * @throws RuntimeException an exception of the listener; the next poll continues
      */
     public List<ConsumerRecord> poll(Duration timeout) {
         requireOpen();
@@ -119,7 +119,7 @@ public final class GroupConsumer implements AutoCloseable {
         return List.of();
     }
 
-    /** Begins to read partitions whose committed offset can be learned; the others wait for a later poll. */
+    /** Fetches committed offsets and starts to read their partitions; after a retriable failure the next poll tries again. */
     private void beginAtCommitted(Deadline deadline) {
         if (awaitingOffset.isEmpty()) {
             return;
@@ -155,7 +155,7 @@ public final class GroupConsumer implements AutoCloseable {
         nextCommitNanos = now + config.autoCommitInterval().toNanos();
         Map<TopicPartition, OffsetAndMetadata> consumed = reader.consumed();
         if (!consumed.isEmpty()) {
-            // The next commit, a moment later, makes up for one that failed.
+            // A failure is only logged: the next automatic commit has these offsets or later ones.
             offsets.commitAsync(consumed).exceptionally(failure -> {
                 Throwable cause = failure instanceof CompletionException ? failure.getCause() : failure;
                 if (cause instanceof PacelineException known && known.retriable()) {
@@ -170,23 +170,23 @@ public final class GroupConsumer implements AutoCloseable {
 
     // Offsets
 
-    /** Commits the positions after all records that {@code poll} has returned, and waits. */
+    /** Commits the positions after all records that {@code poll} has returned, and waits for the answer. */
     public void commitSync() {
         commitSync(reader.consumed());
     }
 
     /**
-     * Commits offsets and waits. An offset is the next one to read: that of the last record read, plus 1.
+     * Commits offsets and waits for the answer. A committed offset is the next offset to read: the last record's plus 1.
      *
-     * @throws CommitFailedException when this member has lost its place in the group
-     * @throws RebalanceInProgressException when the group takes no offsets at the moment
-     * @throws PacelineException when the coordinator refuses, or the time is over; then with the last cause
+     * @throws CommitFailedException when the group has removed this member
+     * @throws RebalanceInProgressException while the group rebalances and accepts no offsets
+     * @throws PacelineException when the coordinator refuses the commit, or with the last cause after the timeout
      */
     public void commitSync(Map<TopicPartition, OffsetAndMetadata> positions) {
         commitSync(positions, config.apiTimeout());
     }
 
-    /** Commits offsets and waits, at most so long. */
+    /** Commits offsets and waits for the answer, at most for {@code timeout}. */
     public void commitSync(Map<TopicPartition, OffsetAndMetadata> positions, Duration timeout) {
         requireOpen();
         if (!positions.isEmpty()) {
@@ -205,7 +205,7 @@ public final class GroupConsumer implements AutoCloseable {
         return positions.isEmpty() ? CompletableFuture.completedFuture(null) : offsets.commitAsync(positions);
     }
 
-    /** Returns the committed offsets of the group; a partition without one is not in the map. */
+    /** Returns the committed offsets of the group; a partition without a committed offset is not in the map. */
     public Map<TopicPartition, OffsetAndMetadata> committed(Collection<TopicPartition> partitions) {
         requireOpen();
         return offsets.fetch(partitions, Retry.after(config.apiTimeout()));
@@ -216,12 +216,12 @@ public final class GroupConsumer implements AutoCloseable {
         return new TreeSet<>(assignment);
     }
 
-    /** Returns the offset of the next record that {@code poll} returns of a partition; empty while it is not known. */
+    /** Returns the offset of the next record that {@code poll} will return for a partition; empty before it is known. */
     public OptionalLong position(TopicPartition partition) {
         return reader.position(partition.topic(), partition.partition());
     }
 
-    /** Continues a partition that this member owns at another offset. */
+    /** Moves the position of a partition that this member owns. */
     public void seek(TopicPartition partition, long offset) {
         if (!assignment.contains(partition)) {
             throw new IllegalStateException(partition + " is not assigned to this member");
@@ -230,17 +230,17 @@ public final class GroupConsumer implements AutoCloseable {
         reader.assign(partition, new OffsetAndMetadata(offset), null);
     }
 
-    /** Returns the id of this member; empty while it has none. */
+    /** Returns the member id that the coordinator has assigned; empty before the first join. */
     public String memberId() {
         return member.identity().memberId();
     }
 
-    /** Returns the generation of the group that this member is in; -1 while it is in none. */
+    /** Returns the current generation of the group; -1 while this consumer is not a member. */
     public int generation() {
         return member.identity().generation();
     }
 
-    /** Waits for commits, leaves the group, and ends the consumer, within the time-out of the configuration. */
+    /** Calls {@link #close(Duration)} with the timeout of the configuration. */
     @Override
     public void close() {
         close(config.apiTimeout());

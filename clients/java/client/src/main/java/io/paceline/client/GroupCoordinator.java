@@ -10,13 +10,13 @@ import io.paceline.v1.GroupServiceGrpc.GroupServiceFutureStub;
 import java.time.Duration;
 import java.util.function.Function;
 
-/** Finds the coordinator of one group and calls it. Safe for many threads. */
+/** Finds the coordinator of one group and calls it. Safe for concurrent use. */
 final class GroupCoordinator {
     private static final Duration ASK_TIMEOUT = Duration.ofSeconds(5);
 
     private final Cluster cluster;
     private final String group;
-    /** Null while it is not known; guarded by this. */
+    /** The coordinator's address, null while it is not known; guarded by this. */
     private String address;
 
     GroupCoordinator(Cluster cluster, String group) {
@@ -24,18 +24,18 @@ final class GroupCoordinator {
         this.group = group;
     }
 
-    /** Calls the coordinator and follows it when it moves; throws the last cause when the time is over. */
+    /** Calls the coordinator with retries, also after it has moved; throws the last cause at the deadline. */
     <T> T call(String operation, Deadline total, Function<GroupServiceBlockingStub, T> call) {
         return cluster.retry(total, deadline -> callOnce(operation, deadline, call));
     }
 
-    /** Calls the coordinator, found first where it is not known, and learns from its failure. */
+    /** Finds the coordinator if it is not known, calls it once, and forgets it if the failure requires that. */
     <T> T callOnce(String operation, Deadline deadline, Function<GroupServiceBlockingStub, T> call) {
         String known;
         try {
             known = addressOrFind(deadline);
         } catch (PacelineException failure) {
-            // The call itself was not sent.
+            // Definite: only the look-up failed, the call was not sent.
             throw failure.with(failure.retriable(), true);
         }
         try {
@@ -47,7 +47,7 @@ final class GroupCoordinator {
         }
     }
 
-    /** Returns a stub for a call that outlives the present poll; the coordinator is found within a deadline. */
+    /** Returns a stub without a deadline, for a call that may outlast a poll; the deadline applies to the look-up only. */
     GroupServiceFutureStub futureStub(Deadline deadline) {
         return GroupServiceGrpc.newFutureStub(cluster.channel(addressOrFind(deadline)));
     }
@@ -61,7 +61,7 @@ final class GroupCoordinator {
         }
     }
 
-    /** Finds the coordinator where it is not known. */
+    /** Finds the coordinator unless it is known. */
     void find(Deadline deadline) {
         addressOrFind(deadline);
     }
@@ -91,7 +91,7 @@ final class GroupCoordinator {
                 return Cluster.join(answer.getHost(), answer.getPort());
             } catch (PacelineException failure) {
                 last = last == null || failure.details().answered() ? failure : last;
-                // Another broker knows no more.
+                // After COORDINATOR_NOT_AVAILABLE another broker would give the same answer.
                 boolean isFinal = !failure.retriable() || failure.code() == ErrorCode.ERROR_CODE_COORDINATOR_NOT_AVAILABLE;
                 if (isFinal || deadline.isExpired()) {
                     break;

@@ -15,7 +15,7 @@ public sealed class PacelineException extends RuntimeException
     private final boolean definite;
     private final transient Details details;
 
-    /** Facts for the client itself. */
+    /** Data that only this library uses. */
     record Details(
             String operation, String sentence, boolean refreshMetadata, boolean answered, Duration retryAfter,
             LeaderHint leader, Map<String, String> metadata) {}
@@ -43,7 +43,7 @@ public sealed class PacelineException extends RuntimeException
         return retriable;
     }
 
-    /** Says whether the operation surely did not happen; false means that its outcome is unknown. */
+    /** Says whether the operation was certainly not carried out; false means that its outcome is unknown. */
     public boolean definite() {
         return definite;
     }
@@ -52,7 +52,7 @@ public sealed class PacelineException extends RuntimeException
         return details;
     }
 
-    /** Returns the same failure with another judgement; the original is its cause. */
+    /** Returns a copy with these two properties, whose cause is this exception; returns this if they are equal. */
     PacelineException with(boolean isRetriable, boolean isDefinite) {
         if (isRetriable == retriable && isDefinite == definite) {
             return this;
@@ -60,7 +60,7 @@ public sealed class PacelineException extends RuntimeException
         return of(code, isRetriable, isDefinite, details, this);
     }
 
-    /** Makes a failure of the class that belongs to its code. */
+    /** Creates an exception of the class for its code. */
     static PacelineException of(
             ErrorCode code, boolean retriable, boolean definite, Details details, Throwable cause) {
         return switch (code) {

@@ -9,7 +9,7 @@ import java.util.Objects;
  * @param value value; null differs from empty
  */
 public record RecordHeader(String key, byte[] value) {
-    /** Checks that there is a name. */
+    /** Refuses a null key. */
     public RecordHeader {
         Objects.requireNonNull(key, "key");
     }
