@@ -25,7 +25,7 @@ export interface GroupCommand {
 export class Members {
   private readonly members = new Map<string, Member>();
 
-  /** Return the answer to a command; undefined for one that is not about groups. */
+  /** Return the answer to a command; undefined if it is not a group command. */
   async run(command: GroupCommand, client: Client | undefined): Promise<object | undefined> {
     switch (command.command) {
       case "group_open":
@@ -103,7 +103,7 @@ function toCommit(one: NonNullable<GroupCommand["offsets"]>[number]): OffsetToCo
   return { topic, partition, offset: BigInt(offset), metadata, leaderEpoch: leaderEpoch ?? undefined };
 }
 
-/** A member that is polled in the background; commands take turns with the polls. */
+/** A member that is polled in the background; commands run between two polls. */
 class Member {
   isPaused = false;
   private isClosed = false;
@@ -143,7 +143,7 @@ class Member {
     }
   }
 
-  /** Do something between two polls. */
+  /** Run a function between two polls and return its result. */
   inTurn<T>(command: (consumer: GroupConsumer) => T | Promise<T>): Promise<T> {
     const mine = this.last.then(() => command(this.consumer));
     this.last = mine.catch(() => undefined);

@@ -5,7 +5,7 @@ import { PacelineError, throwPartitionError, TruncatedError } from "./errors.js"
 import { FetchFormat, LogService, type FetchPartitionResult } from "./gen/paceline/v1/log_service_pb.js";
 import { Limit, turn, type CallOptions } from "./limit.js";
 
-/** What happens when a position is out of range: continue at an end of the log, or throw OFFSET_OUT_OF_RANGE. */
+/** Reaction to a position that is out of range: continue at the start or end of the log, or throw OFFSET_OUT_OF_RANGE. */
 export type ResetPolicy = "earliest" | "latest" | "error";
 
 export interface ConsumerConfig {
@@ -42,12 +42,12 @@ interface Outcome {
   error?: unknown;
 }
 
-/** Where the reading of a partition is. */
+/** The position of a partition and the state of its fetch. */
 interface Position {
   topic: string;
   partition: number;
   next: bigint;
-  /** To be looked up before the first fetch; undefined once the offset is known. */
+  /** Start position to look up before the first fetch; undefined once the offset is known. */
   start: Place | undefined;
   /** Leader epoch under which records were last read; undefined before the first. */
   epoch: number | undefined;
@@ -58,14 +58,14 @@ interface Position {
 }
 
 /**
- * Reads assigned partitions from positions of its own, without a group. Iterate over it, or call `poll`; not both at the
- * same time.
+ * Reads assigned partitions without a consumer group: only this object keeps the positions. Iterate over it or call
+ * `poll`, not both at the same time.
  */
 export class Consumer {
   private readonly positions = new Map<string, Position>();
   private readonly closing = new AbortController();
   private readonly config: Required<{ reset: ResetPolicy; maxWaitMs: number; maxBytes: number }>;
-  /** Records that were fetched; those before `head` were returned. */
+  /** Fetched records; polls have returned those before `head`. */
   private buffer: ConsumerRecord[] = [];
   private head = 0;
   private isWoken = false;
@@ -78,14 +78,14 @@ export class Consumer {
   ) {
     const { reset = "earliest" } = config;
     if (reset !== "error") requirePlace(reset);
-    // Every partition listens: more than ten listeners are no leak of memory, as Node would warn.
+    // Each partition adds a listener; without this Node would warn of a memory leak at more than ten.
     setMaxListeners(0, this.closing.signal);
     this.config = { reset, maxWaitMs: config.maxWaitMs ?? 500, maxBytes: config.maxBytes ?? 1 << 20 };
   }
 
   /**
-   * Read a partition from an offset or another place; a partition that is assigned already moves there. With the leader
-   * epoch of the last record that was read, a truncation of the log is found (see TruncatedError).
+   * Read a partition from an offset or a start position; an assigned partition moves to it. Give the leader epoch of the
+   * last record that was read, so that the consumer detects a truncated log (see TruncatedError).
    */
   assign(topic: string, partition: number, from: bigint | Place = "earliest", leaderEpoch?: number): void {
     const isOffset = typeof from === "bigint";
@@ -103,7 +103,7 @@ export class Consumer {
     });
   }
 
-  /** Read a partition no more. */
+  /** Stop reading a partition. */
   unassign(topic: string, partition: number): void {
     this.positions.delete(`${topic}/${partition}`);
     this.buffer = this.buffer.slice(this.head).filter((record) => record.topic !== topic || record.partition !== partition);
@@ -116,7 +116,7 @@ export class Consumer {
     for (const { partition } of partitions) this.assign(topic, partition, from);
   }
 
-  /** Return the offset of the next record of a partition; undefined while it is not known. */
+  /** Return the offset of the next record that a poll returns for a partition; undefined before it is known. */
   position(topic: string, partition: number): bigint | undefined {
     const waiting = this.buffer.find((record, at) => at >= this.head && record.topic === topic && record.partition === partition);
     const found = this.positions.get(`${topic}/${partition}`);
@@ -124,10 +124,10 @@ export class Consumer {
   }
 
   /**
-   * Return records, or none when the time is over.
+   * Wait for records and return them, or an empty array after the timeout.
    *
-   * Throws a TruncatedError when records that were read are not in the log any more, OFFSET_OUT_OF_RANGE when the reset
-   * policy is "error", and any failure that no retry can mend.
+   * Throws a TruncatedError when records that were read are no longer in the log, OFFSET_OUT_OF_RANGE when the reset
+   * policy is "error", and any other error that is not retriable.
    */
   async poll(options: PollOptions = {}): Promise<ConsumerRecord[]> {
     options.signal?.throwIfAborted();
@@ -157,14 +157,14 @@ export class Consumer {
     this.close();
   }
 
-  // For a consumer of a group
+  // Used by GroupConsumer
 
   /** @internal Whether `take` returns records. */
   get hasRecords(): boolean {
     return this.head < this.buffer.length;
   }
 
-  /** @internal Return records that were fetched and move the positions behind them. */
+  /** @internal Return fetched records and move the positions after them. */
   take(maxRecords: number): ConsumerRecord[] {
     const records = this.buffer.slice(this.head, this.head + maxRecords);
     this.head += records.length;
@@ -179,13 +179,13 @@ export class Consumer {
     this.isWoken = false;
   }
 
-  /** @internal End the wait of the present poll, or else of the next one. */
+  /** @internal End the wait of the current poll; if none waits, the next poll does not wait. */
   wake(): void {
     this.isWoken = true;
     this.onWake();
   }
 
-  /** @internal Return the positions after the records that were returned, as far as they are known. */
+  /** @internal Return the known positions after the records that polls have returned. */
   consumed(): { topic: string; partition: number; offset: bigint; leaderEpoch: number | undefined }[] {
     return [...this.positions.values()].flatMap(({ topic, partition, epoch: leaderEpoch }) => {
       const offset = this.position(topic, partition);
@@ -206,7 +206,7 @@ export class Consumer {
       for (const position of this.positions.values()) {
         if (position.outcome === undefined) position.fetching ??= this.fetch(position);
       }
-      if (limit.leftMs === 0) await turn(); // A program may poll in a loop that does not wait.
+      if (limit.leftMs === 0) await turn(); // Otherwise a loop of polls without a wait would block the event loop.
       this.collect();
       if (this.buffer.length > 0 || limit.leftMs === 0 || this.isWoken) {
         this.isWoken = false;
@@ -219,10 +219,10 @@ export class Consumer {
     }
   }
 
-  /** Move the records of finished fetches to the buffer, or throw a failure and leave them to the next poll. */
+  /** Move the records of finished fetches to the buffer. After a failed fetch throw its error; the next poll continues. */
   private collect(): void {
     const finished = [...this.positions.values()].filter((position) => position.outcome !== undefined);
-    // Failures come first: behind partitions that always have records they would wait for ever.
+    // Failures come first: otherwise partitions that always have records would delay them forever.
     for (const position of finished.filter(({ outcome }) => outcome?.result === undefined)) {
       const error = position.outcome?.error;
       position.outcome = undefined;
@@ -231,7 +231,7 @@ export class Consumer {
     for (const position of finished.filter(({ outcome }) => outcome !== undefined)) this.accept(position);
   }
 
-  /** Move the position behind the records of an answer. */
+  /** Buffer the records of an answer and move the position after them. */
   private accept(position: Position): void {
     const { result, leaderEpoch } = position.outcome!;
     position.outcome = undefined;
@@ -268,7 +268,7 @@ export class Consumer {
       position.outcome = await this.client.retry(limit, (within) => this.fetchOnce(position, within));
     } catch (error) {
       if (error instanceof PacelineError && error.code === "OFFSET_OUT_OF_RANGE" && this.config.reset !== "error") {
-        // At once: until the next poll a group could commit the old offset, for a topic that was created again.
+        // Reset now, not at the next poll: until then a group could commit the old offset for a re-created topic.
         position.start = this.config.reset;
         position.epoch = undefined;
         position.topicId = undefined;
@@ -285,7 +285,7 @@ export class Consumer {
     const { topic, partition } = position;
     if (position.start !== undefined) {
       const { admin } = this.client;
-      // The end comes first, for a time without a record: one that is written between the calls is not skipped.
+      // Look up the end first, for a time after the last record: a record written between the two calls is not skipped.
       const end = typeof position.start === "object" ? await admin.listOffsetOnce(topic, partition, "latest", limit) : undefined;
       position.next = (await admin.listOffsetOnce(topic, partition, position.start, limit) ?? end)!;
       position.start = undefined;
@@ -317,7 +317,7 @@ export class Consumer {
       const [result] = answer.partitions;
       if (result === undefined) throw new PacelineError(operation, "UNKNOWN_SERVER_ERROR", "the answer has no partition");
       throwPartitionError(operation, result.error);
-      // Only an answer proves that the topic has this id now: metadata may still be those of a deleted topic.
+      // Set the id only after an answer, which proves it: the metadata may still describe a deleted topic.
       position.topicId ??= topicId;
       if (position.topicId !== topicId) {
         throw new PacelineError(operation, "OFFSET_OUT_OF_RANGE", "the topic was created again: the position is of the old one");

@@ -35,9 +35,9 @@ export class PacelineError extends Error {
   override readonly name: string;
   /** The same call may succeed later. */
   readonly retriable: boolean;
-  /** The operation surely did not happen. False means that the outcome is unknown. */
+  /** The operation was certainly not carried out. False means that the outcome is unknown. */
   readonly definite: boolean;
-  /** @internal The client knew an old leader or controller. */
+  /** @internal The client's metadata is out of date: it named an old leader or controller. */
   readonly refresh: boolean;
   /** @internal A server sent this error. */
   readonly hasAnswer: boolean;
@@ -45,15 +45,15 @@ export class PacelineError extends Error {
   readonly retryAfterMs: number;
   /** @internal */
   readonly leader: LeaderHint | undefined;
-  /** @internal Facts that the server sent with the code, for example the member id of MEMBER_ID_REQUIRED. */
+  /** @internal Data that the server sent with the code, for example the member id of MEMBER_ID_REQUIRED. */
   readonly metadata: Record<string, string>;
 
   constructor(
-    /** What was tried, for example "producing to orders/0". */
+    /** The failed operation, for example "producing to orders/0". */
     readonly operation: string,
     /** The server's code; REQUEST_TIMED_OUT or BROKER_NOT_AVAILABLE when no server answered. */
     readonly code: ErrorName,
-    /** One sentence for a person. */
+    /** The reason, in one sentence. */
     readonly detail: string,
     facts: Facts = {},
   ) {
@@ -69,7 +69,7 @@ export class PacelineError extends Error {
     this.metadata = facts.metadata ?? {};
   }
 
-  /** @internal Return the same error with some facts changed. */
+  /** @internal Return a copy of the error with these properties changed. */
   with(facts: Facts): PacelineError {
     return failure(this.operation, this.code, this.detail, { ...this, cause: this.cause, ...facts });
   }
@@ -81,15 +81,15 @@ export class PacelineError extends Error {
 }
 
 /**
- * Offsets were not committed because this member has lost its place in the group; other members may own its partitions. The
- * code is ILLEGAL_GENERATION, and the next poll joins the group again.
+ * Offsets were not committed because the group has removed this member; other members may own its partitions. The code is
+ * ILLEGAL_GENERATION, and the next poll joins the group again.
  */
 export class CommitFailedError extends PacelineError {}
 
 /** Another process has taken over the group instance id of this static member: close the consumer. */
 export class FencedInstanceIdError extends PacelineError {}
 
-/** The group rebalances and takes no offsets at the moment; polling takes part in the rebalance. */
+/** The group rebalances and accepts no offsets until the rebalance ends; poll, so that this member takes part in it. */
 export class RebalanceInProgressError extends PacelineError {}
 
 const CLASSES: Partial<Record<ErrorName, typeof PacelineError>> = {
@@ -98,13 +98,13 @@ const CLASSES: Partial<Record<ErrorName, typeof PacelineError>> = {
   REBALANCE_IN_PROGRESS: RebalanceInProgressError,
 };
 
-/** Make an error of the class that belongs to its code. */
+/** Create an error of the class for its code. */
 function failure(operation: string, code: ErrorName, detail: string, facts: Facts = {}): PacelineError {
   return new (CLASSES[code] ?? PacelineError)(operation, code, detail, facts);
 }
 
 /**
- * Records that the consumer had read are not in the log any more (KIP-320). The next poll continues at
+ * Records that the consumer had read are no longer in the log (KIP-320). The next poll continues at
  * `divergentOffset`.
  */
 export class TruncatedError extends Error {
@@ -120,7 +120,7 @@ export class TruncatedError extends Error {
   }
 }
 
-/** Read the options of a code from the descriptor of the contract; a code that is not there has none. */
+/** Read the options of a code from the descriptor of errors.proto; all are false for a code that it does not list. */
 function codeOptions(code: ErrorName): { retriable: boolean; definite: boolean; refresh: boolean } {
   const value = ErrorCodeSchema.value[ErrorCode[code]];
   if (value === undefined) return { retriable: false, definite: false, refresh: false };
@@ -149,7 +149,7 @@ export function throwTopicError(operation: string, error: TopicError | undefined
   if (error !== undefined) throw new PacelineError(operation, nameOf(error.code), error.message);
 }
 
-/** Throw the error of one entry of a call to a group, if there is one. */
+/** Throw the error of one entry in an answer of GroupService, if there is one. */
 export function throwGroupError(operation: string, error: PartitionError | undefined): void {
   if (error !== undefined) throw failure(operation, nameOf(error.code), error.message);
 }
@@ -171,18 +171,18 @@ export function callError(operation: string, ended: ServiceError): PacelineError
       if (delay !== undefined) facts.retryAfterMs = Number(delay.seconds) * 1000 + delay.nanos / 1e6;
     }
   } catch {
-    // Details that cannot be read come from a proxy, not from a server of ours; the status says enough.
+    // Details that cannot be decoded come from a proxy, not from a Paceline server; the status is used instead.
   }
   if (code !== undefined) return failure(operation, code, ended.details, facts);
   return withoutAnswer(operation, ended);
 }
 
-/** Return the failure of a call that no server of ours answered. */
+/** Return the error of a call that no Paceline server answered. */
 function withoutAnswer(operation: string, ended: ServiceError): PacelineError {
   const facts = { cause: ended, hasAnswer: false, definite: false, retriable: true, refresh: true };
   const final = { ...facts, retriable: false, refresh: false };
   if (ended.code === status.RESOURCE_EXHAUSTED && /larger than|too large/i.test(ended.details)) {
-    // Brokers say it with "(9 vs. 8)" before they read a request, and grpc-js with "(9 vs 8)" of an answer that it refuses.
+    // A server that refuses a request writes "(9 vs. 8)"; grpc-js writes "(9 vs 8)" when it refuses an answer.
     const isUnread = /Received message larger than max.* vs\. /.test(ended.details);
     return new PacelineError(operation, "MESSAGE_TOO_LARGE", ended.details, { ...final, definite: isUnread });
   }
@@ -195,7 +195,7 @@ function withoutAnswer(operation: string, ended: ServiceError): PacelineError {
     case status.CANCELLED:
     case status.INTERNAL:
     case status.UNKNOWN: {
-      // grpc-js says these before anything was sent.
+      // grpc-js uses these texts only when it has sent nothing.
       const isUnsent = /^(No connection established|Name resolution failed)/.test(ended.details);
       return new PacelineError(operation, "BROKER_NOT_AVAILABLE", ended.details, { ...facts, definite: isUnsent });
     }

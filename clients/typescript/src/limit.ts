@@ -8,12 +8,12 @@ export interface CallOptions {
   timeoutMs?: number | undefined;
 }
 
-/** Let the event loop take a turn, without which no answer arrives. */
+/** Let the event loop run once, so that answers can arrive. */
 export function turn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }
 
-/** How long an operation may take, and the signal that ends it early. */
+/** The deadline of an operation, and the signal that ends it early. */
 export class Limit {
   private constructor(
     private readonly deadline: number,
@@ -37,7 +37,7 @@ export class Limit {
     return Math.max(0, this.deadline - performance.now());
   }
 
-  /** Return how long a server may wait so that its answer arrives in time; ten minutes at most, as servers do. */
+  /** Return the longest wait of a server whose answer must arrive in time; at most ten minutes, the servers' own limit. */
   get serverWaitMs(): number {
     return Math.max(1, Math.floor(Math.min(this.leftMs * 0.8, LONGEST_SERVER_WAIT_MS)));
   }
@@ -51,7 +51,7 @@ export class Limit {
 
   /** Wait for a promise. Return undefined when the limit ends first; throw the reason of the signal when it fires. */
   async race<T>(promise: Promise<T> | undefined, atMostMs: number = this.leftMs): Promise<T | undefined> {
-    promise?.catch(() => undefined); // A failure after the race, or after a signal that has fired already, concerns no caller.
+    promise?.catch(() => undefined); // If the limit or the signal ends the race, a later rejection must not be unhandled.
     this.signal?.throwIfAborted();
     let timer: NodeJS.Timeout | undefined;
     let onAbort: (() => void) | undefined;

@@ -10,12 +10,12 @@ const RETRY_MS = 200;
 const SHORTEST_TIMEOUT_MS = 500;
 const LONGEST_LOOKUP_MS = 2_000;
 const LOOK_TIMEOUT_MS = 2_000;
-/** Pause between looks for a topic that does not exist yet. */
+/** Pause between two checks for a topic that does not exist yet. */
 const MISSING_TOPIC_MS = 1_000;
 
 /**
- * Keeps a member alive between polls: sends heartbeats while it is in a generation, leaves when the program stops polling,
- * and as the leader looks for partitions that were added to topics. Its timer does not keep the process alive.
+ * The background work of a member: sends heartbeats while it is in a generation, leaves the group when the program stops
+ * polling, and, as the leader, checks whether topics have more partitions. Its timer does not keep the process alive.
  */
 export class Heartbeats {
   private timer: NodeJS.Timeout | undefined;
@@ -54,7 +54,7 @@ export class Heartbeats {
     } catch (error) {
       this.note(error);
     }
-    // A generation that came meanwhile has started a timer of its own.
+    // A new generation has started its own timer.
     if (this.membership.identity.generation === generation) this.start(pauseMs);
   }
 
@@ -73,7 +73,7 @@ export class Heartbeats {
     const request = { groupId, groupInstanceId, memberId, generationId: generation };
     const timeoutMs = Math.max(SHORTEST_TIMEOUT_MS, Math.min(sessionTimeoutMs / 3, 2 * heartbeatIntervalMs));
     try {
-      // The look for a coordinator that has moved may take longer than a heartbeat.
+      // Find the coordinator first: after it has moved, the look-up may take longer than a heartbeat may.
       await this.coordinator.connection(Limit.in(Math.max(LONGEST_LOOKUP_MS, timeoutMs), this.closing.signal));
       await this.coordinator.callOnce(Limit.in(timeoutMs, this.closing.signal), (connection, within) =>
         connection.unary(`sending a heartbeat to group ${groupId}`, GroupService.method.heartbeat, request, within),
@@ -95,7 +95,7 @@ export class Heartbeats {
     this.client.onRetry(error, performance.now() - this.failingSince);
   }
 
-  /** Have the group rebalance when a topic has other partitions than those that this leader has assigned. */
+  /** As the leader, start a rebalance when the partition count of a topic differs from the assigned count. */
   private async lookForPartitions(): Promise<void> {
     const { assignedCounts, identity } = this.membership;
     const isMissing = [...assignedCounts.values()].includes(0);
@@ -104,7 +104,7 @@ export class Heartbeats {
     this.lookedAt = performance.now();
     const limit = Limit.in(LOOK_TIMEOUT_MS, this.closing.signal);
     const present = await this.client.cluster.partitionCounts(assignedCounts.keys(), limit);
-    // A topic that is not found is perhaps unknown to the broker that answered: its members keep it.
+    // A topic that is not found keeps its count: the broker that answered may not know the topic yet.
     if ([...assignedCounts].some(([topic, count]) => (present.get(topic) ?? count) !== count)) {
       this.membership.rejoin(identity.generation);
     }

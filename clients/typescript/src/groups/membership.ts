@@ -13,11 +13,11 @@ const JOIN_GRACE_MS = 30_000;
 const SYNC_TIMEOUT_MS = 60_000;
 const LEAVE_TIMEOUT_MS = 5_000;
 const LOOKUP_TIMEOUT_MS = 5_000;
-/** A shorter look for the coordinator would fail whenever a program polls with a short time-out. */
+/** Minimum time for finding the coordinator, so that polls with a short timeout can find it too. */
 const SHORTEST_LOOKUP_MS = 1_000;
 const PAUSE_MS = 100;
 
-/** The consumer, as far as its membership is concerned. */
+/** The part of the consumer that its membership uses. */
 export interface GroupHost {
   assignment(): TopicPartition[];
   /** Read exactly these partitions. */
@@ -28,7 +28,7 @@ export interface GroupHost {
   wake(): void;
 }
 
-/** A call whose answer a later poll may take. */
+/** A call whose answer a later poll may process. */
 class Pending<T> {
   outcome: { answer: T } | { error: unknown } | undefined;
   readonly done: Promise<true>;
@@ -42,14 +42,14 @@ class Pending<T> {
 }
 
 /**
- * A consumer's place in its group. A poll joins, assigns when this member leads the group, and calls the listener;
- * heartbeats keep the member alive in between. A JoinGroup or SyncGroup that is under way survives the end of a poll, and
- * the next poll takes the answer.
+ * The membership of a consumer in its group. A poll joins, assigns partitions if this member is the leader, and calls the
+ * listener; heartbeats keep the session alive between polls. A JoinGroup or SyncGroup in flight outlasts the poll that sent
+ * it, and the next poll processes the answer.
  */
 export class GroupMembership {
   topics: ReadonlySet<string> = new Set();
   listener: RebalanceListener = {};
-  /** For a leader: the partition counts that it has assigned by. */
+  /** The partition counts of the last assignment that this member made as the leader. */
   assignedCounts: ReadonlyMap<string, number> = new Map();
   polledAt = performance.now();
   private memberId = "";
@@ -65,7 +65,7 @@ export class GroupMembership {
   private failingSince: number | undefined;
   /** Last error that the listener threw. */
   private listenerError: unknown;
-  /** Ends the calls of a member that leaves. */
+  /** Cancels the calls in flight when the member leaves. */
   private calls = new AbortController();
   private isStopped = false;
   private endWait = () => {};
@@ -75,7 +75,7 @@ export class GroupMembership {
     private readonly settings: GroupSettings,
     private readonly coordinator: GroupCoordinator,
     private readonly host: GroupHost,
-    /** Called when heartbeats have to begin. */
+    /** Called when heartbeats must start. */
     private readonly onJoined: () => void,
   ) {}
 
@@ -100,7 +100,7 @@ export class GroupMembership {
     this.polledAt = performance.now();
   }
 
-  /** Take note of a refused heartbeat or commit of a generation; return whether the refusal concerns the membership. */
+  /** Handle the error of a heartbeat or commit of a generation; return whether it changes the membership. */
   refused(seenGeneration: number, error: PacelineError): boolean {
     if (error.code === "REBALANCE_IN_PROGRESS") this.rejoin(seenGeneration);
     else if (error.code === "ILLEGAL_GENERATION") this.lose(seenGeneration, error, false);
@@ -109,18 +109,18 @@ export class GroupMembership {
     return true;
   }
 
-  /** Join again with the next poll, if the generation is still this one. */
+  /** Make the next poll join again, if the generation is still `seenGeneration`. */
   rejoin(seenGeneration: number): void {
     if (this.generation !== seenGeneration) return;
     this.isJoinNeeded = true;
     this.host.wake();
   }
 
-  /** Take note that the membership was lost, if the generation is still this one: other members may own the partitions. */
+  /** Record a lost membership, if the generation is still `seenGeneration`: other members may own the partitions. */
   private lose(seenGeneration: number, error: PacelineError, forgetsMember: boolean): void {
     if (this.generation !== seenGeneration) return;
     if (error.code === "FENCED_INSTANCE_ID") this.fenced = error;
-    // While JoinGroup is under way every partition was given up already, and its answer says more.
+    // While a JoinGroup is in flight all partitions are revoked already, and its answer decides.
     else if (!this.isBeating) return;
     this.generation = -1;
     if (forgetsMember) this.memberId = "";
@@ -128,7 +128,7 @@ export class GroupMembership {
     this.host.wake();
   }
 
-  /** End a poll that runs: the consumer closes. */
+  /** End a running poll, because the consumer closes. */
   stop(): void {
     this.isStopped = true;
     this.endWait();
@@ -138,7 +138,7 @@ export class GroupMembership {
 
   /**
    * Take part in a rebalance, if there is one; return whether the member has its partitions before the limit ends. Throw
-   * when the coordinator refuses this member for good.
+   * an error of the coordinator that is not retriable.
    */
   async poll(limit: Limit): Promise<boolean> {
     while (!this.isStopped) {
@@ -157,7 +157,7 @@ export class GroupMembership {
     return false;
   }
 
-  /** Take one step; return false when the next one has to wait for a later poll. */
+  /** Do one step of the join; return false if the limit ended before the step was complete. */
   private async step(limit: Limit): Promise<boolean> {
     const quietMs = this.quietUntil - performance.now();
     if (quietMs > 0 && !(await limit.sleep(quietMs))) return false;
@@ -171,7 +171,7 @@ export class GroupMembership {
     const pending = this.join ?? this.sync!;
     const stopped = new Promise<void>((resolve) => (this.endWait = resolve));
     while (pending.outcome === undefined) {
-      // A long wait of a poll is no silence of the program.
+      // Waiting inside a poll does not count as time without a poll.
       this.polledAt = performance.now();
       if (limit.leftMs === 0 || this.isStopped) return false;
       await limit.race(Promise.race([pending.done, stopped]), Math.min(limit.leftMs, 1_000, this.settings.maxPollIntervalMs / 2));
@@ -183,7 +183,7 @@ export class GroupMembership {
     return true;
   }
 
-  /** Prepare the next attempt after an error that joining again cures; throw any other. */
+  /** Prepare another attempt after an error that joining again may resolve; throw any other error. */
   private noteFailure(error: unknown): void {
     if (!(error instanceof PacelineError)) throw error;
     this.coordinator.learnFrom(error);
@@ -209,7 +209,7 @@ export class GroupMembership {
     this.quietUntil = performance.now() + Math.max(PAUSE_MS, error.retryAfterMs);
   }
 
-  /** Commit and give every partition up; the next generation assigns them again. */
+  /** Before a join, commit unless the membership was lost, and revoke all partitions. */
   private async prepare(): Promise<void> {
     const wasLost = this.isLost;
     this.isLost = false;
@@ -228,7 +228,7 @@ export class GroupMembership {
     }
   }
 
-  /** Call the listener, and remember its error, which is no answer of the coordinator even if it looks like one. */
+  /** Call the listener and record its error, so that `poll` does not mistake it for an error of the coordinator. */
   private async tell(event: keyof RebalanceListener, partitions: TopicPartition[]): Promise<void> {
     try {
       await this.listener[event]?.(partitions);
@@ -257,7 +257,7 @@ export class GroupMembership {
     const withinMs = settings.maxPollIntervalMs + JOIN_GRACE_MS;
     const { signal } = this.calls;
     const call = connection.unary(this.joining, GroupService.method.joinGroup, request, Limit.in(withinMs, signal));
-    // Member id and generation count as soon as they arrive, so that heartbeats begin before the next poll.
+    // Apply member id and generation when the answer arrives, so that heartbeats start before the next poll.
     const noted = call.then((answer) => {
       if (!signal.aborted) {
         this.memberId = answer.memberId;
@@ -275,7 +275,7 @@ export class GroupMembership {
     return `joining group ${this.settings.groupId}`;
   }
 
-  /** Ask for this member's partitions; a leader assigns those of all members with the same call. */
+  /** Send SyncGroup for this member's partitions; the leader sends the assignments of all members with it. */
   private async sendSync(answer: JoinGroupResponse): Promise<void> {
     const { settings } = this;
     let assignments: MessageInitShape<(typeof GroupService.method.syncGroup)["input"]>["assignments"] = [];
@@ -331,7 +331,7 @@ export class GroupMembership {
 
   // Leaving
 
-  /** Commit if commits are automatic, give the partitions up, and leave the group. */
+  /** Commit if commits are automatic, revoke the partitions, and leave the group. */
   async leave(limit: Limit): Promise<void> {
     this.calls.abort(new Error("the member leaves its group"));
     this.calls = new AbortController();
@@ -353,7 +353,7 @@ export class GroupMembership {
     await this.sendLeave(Limit.in(this.settings.sessionTimeoutMs / 2));
   }
 
-  /** Tell the coordinator that a dynamic member leaves; a static one keeps its place until its session time-out. */
+  /** Send LeaveGroup for a dynamic member; a static member stays in the group until its session timeout. */
   private async sendLeave(limit: Limit): Promise<void> {
     const { memberId } = this;
     this.memberId = "";
@@ -369,7 +369,7 @@ export class GroupMembership {
       );
     } catch (error) {
       if (!(error instanceof PacelineError)) throw error;
-      // The coordinator removes the member after its session time-out.
+      // Ignored: the coordinator removes the member after its session timeout.
       this.client.onRetry(error, 0);
     }
   }

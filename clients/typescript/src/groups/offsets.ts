@@ -10,24 +10,24 @@ export interface OffsetToCommit extends TopicPartition {
   offset: bigint;
   /** Leader epoch under which the last record was read; missing when it is not known. */
   leaderEpoch?: number | undefined;
-  /** A note for people. */
+  /** A free text that is stored with the offset. */
   metadata?: string | undefined;
 }
 
-/** A committed position; without an offset the group has committed none. */
+/** A committed position; `offset` is undefined if the group has committed none. */
 export interface CommittedOffset extends TopicPartition {
   offset: bigint | undefined;
   leaderEpoch: number | undefined;
   metadata: string;
 }
 
-/** Member and generation of a commit; undefined for a caller that is no member. */
+/** Member id and generation for a commit. */
 export interface Identity {
   memberId: string;
   generation: number;
 }
 
-/** Commits offsets, each commit after the answer to the one before, and reads committed ones. */
+/** Commits offsets, one commit at a time, and fetches committed offsets. */
 export class GroupOffsets {
   private newest: Promise<void> = Promise.resolve();
   private running = 0;
@@ -36,7 +36,7 @@ export class GroupOffsets {
     private readonly groupId: string,
     private readonly groupInstanceId: string,
     private readonly coordinator: GroupCoordinator,
-    /** Called when a member is refused: the next heartbeat would say the same. */
+    /** Called with the error of a member's commit, because a heartbeat would get the same error. */
     private readonly onRefused: (generation: number, error: PacelineError) => void,
   ) {}
 
@@ -45,7 +45,8 @@ export class GroupOffsets {
     return this.running > 0;
   }
 
-  /** Commit for a member as it is now. Throw a CommitFailedError when its place in the group is lost. */
+  /** Commit after all earlier commits; without an identity the caller is not a member. Throw a CommitFailedError when the
+   * group has removed the member. */
   async commit(offsets: readonly OffsetToCommit[], identity: Identity | undefined, limit: Limit): Promise<void> {
     if (identity !== undefined && identity.generation < 0) {
       throw this.commitFailed("this member is in no generation");
@@ -63,7 +64,7 @@ export class GroupOffsets {
         this.running--;
       }
     })();
-    // The value of the settled promises would keep every earlier commit in memory.
+    // Drop the value: the results of allSettled would keep every earlier commit in memory.
     this.newest = Promise.allSettled([before, mine]).then(() => undefined);
     await mine;
   }
@@ -101,7 +102,7 @@ export class GroupOffsets {
       if (!(error instanceof PacelineError)) throw error;
       if (identity !== undefined) this.onRefused(identity.generation, error);
       const isLost = error.code === "UNKNOWN_MEMBER_ID" || error.code === "ILLEGAL_GENERATION";
-      // An earlier attempt may have been applied, whatever the last one met.
+      // The last error alone does not decide: an earlier attempt may have been applied.
       throw (isLost ? this.commitFailed(error.message, error) : error).with({ definite: !isUnknown });
     }
   }
@@ -121,7 +122,7 @@ export class GroupOffsets {
   }
 }
 
-/** Return partitions as a message has them, by topic. */
+/** Group partitions by topic, as in a message. */
 export function byTopic(partitions: readonly TopicPartition[]): { topic: string; partitions: number[] }[] {
   const topics = new Map<string, number[]>();
   for (const { topic, partition } of partitions) topics.set(topic, [...(topics.get(topic) ?? []), partition]);
