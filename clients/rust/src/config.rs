@@ -1,4 +1,4 @@
-//! How to reach a cluster.
+//! The addresses, certificates and timeouts with which a client reaches a cluster.
 
 use std::env;
 use std::fs;
@@ -9,10 +9,10 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use crate::error::{Error, Result};
 
-/// Longer settings count as this one: a moment that far ahead can be computed, and a deadline of a call can be encoded.
+/// Longer durations are shortened to this: adding it to the current time does not overflow, and a gRPC deadline can encode it.
 pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
-/// How to reach a cluster.
+/// The addresses, certificates and timeouts with which a client reaches a cluster.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     pub(crate) bootstrap: Vec<String>,
@@ -58,14 +58,15 @@ impl ClientConfig {
         Ok(config)
     }
 
-    /// Bounds one request; 10 s by default.
+    /// Sets the timeout of one request; 10 s by default.
     #[must_use]
     pub fn request_timeout(mut self, limit: Duration) -> Self {
         self.request_timeout = limit;
         self
     }
 
-    /// Bounds one call of this library with all its retries; 30 s by default. Producers and polls have limits of their own.
+    /// Sets the timeout of one call of this library including its retries; 30 s by default. Deliveries and polls have their
+    /// own timeouts.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
@@ -79,7 +80,7 @@ impl ClientConfig {
         self
     }
 
-    /// Fails when the configuration cannot work: bad addresses, or files that cannot be read.
+    /// Fails for an invalid address or a file that cannot be read.
     pub(crate) fn check(&self) -> Result<()> {
         if self.bootstrap.is_empty() {
             return Err(Error::InvalidArgument("the list of bootstrap addresses is empty".to_owned()));

@@ -66,7 +66,7 @@ impl Connections {
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(16 << 20);
         if let Some(files) = &self.tls {
-            // The files could be read when the client was made: they are being replaced, or will be put right.
+            // Retriable: the files were readable when the client was created, so they are probably being replaced.
             let unreadable = |error: Error| Error::new("connecting", ErrorCode::BrokerNotAvailable, error.to_string());
             endpoint = endpoint.tls_config(files.load().map_err(unreadable)?).map_err(unusable)?;
         }
@@ -74,8 +74,8 @@ impl Connections {
     }
 }
 
-/// Returns `host:port`, with brackets around an IPv6 address, which a server may send with or without them; nothing while a
-/// part is not known.
+/// Returns `host:port`, with brackets around an IPv6 address, which a server may send with or without them; None if host or
+/// port is missing.
 pub(crate) fn join_address(host: &str, port: i32) -> Option<String> {
     let host = host.trim_matches(['[', ']']);
     match (host, port) {
@@ -85,7 +85,7 @@ pub(crate) fn join_address(host: &str, port: i32) -> Option<String> {
     }
 }
 
-/// Returns a request whose deadline is known to the server.
+/// Returns a request with a deadline that gRPC sends to the server.
 pub(crate) fn request<T>(message: T, limit: Duration) -> Request<T> {
     let mut request = Request::new(message);
     request.set_timeout(limit);
@@ -105,7 +105,7 @@ pub(crate) async fn answer<T>(
     }
 }
 
-/// Returns how long a server may wait so that its answer arrives within the limit of the call, in milliseconds.
+/// Returns 80% of the limit of a call, in milliseconds: a server that answers by then answers in time.
 pub(crate) fn server_wait_ms(limit: Duration) -> i32 {
     i32::try_from(limit.as_millis() * 8 / 10).unwrap_or(i32::MAX).max(1)
 }

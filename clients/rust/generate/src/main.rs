@@ -1,6 +1,7 @@
-//! Writes the stubs of `protos/paceline/v1` and the table of error options into the folder given, `src/gen` by default.
+//! Writes the stubs of `protos/paceline/v1` and the table of error options into the folder of the first argument, by default
+//! `src/gen`.
 //!
-//! protox reads the protos, so no protoc is needed; tonic's own generator writes the stubs.
+//! protox parses the protos, so protoc is not needed; the generator of tonic writes the stubs.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -37,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the Rust source of the options of each error code. prost leaves options of enum values out.
+/// Returns Rust source with the options of each error code, because prost generates no code for options of enum values.
 fn error_options(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> {
     let codes = pool.get_enum_by_name("paceline.v1.ErrorCode").ok_or("paceline.v1.ErrorCode is missing")?;
     let extensions: Vec<ExtensionDescriptor> = OPTIONS
@@ -51,7 +52,7 @@ fn error_options(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> {
     for value in codes.values() {
         let options = value.options();
         let flags = [0, 1, 2].map(|index| matches!(*options.get_extension(&extensions[index]), Value::Bool(true)));
-        // prost's name of a value is in upper camel case and without the name of the enum.
+        // prost names a value in upper camel case, without the prefix of the enum.
         let short_name = value.name().trim_start_matches("ERROR_CODE_");
         let name = short_name.split('_').map(|word| word[..1].to_owned() + &word[1..].to_lowercase()).collect();
         codes_of_options.entry(flags).or_default().push(name);

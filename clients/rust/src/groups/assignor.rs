@@ -1,4 +1,4 @@
-//! Assignors: which member reads which partitions, with Kafka's names and rules. Pure.
+//! Assignors, with Kafka's names and rules: they distribute the partitions among the members. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::str::FromStr;
@@ -6,21 +6,21 @@ use std::str::FromStr;
 use crate::consumer::TopicPartition;
 use crate::error::{Error, Result};
 
-/// A rule by which the leader of a group assigns partitions. All members of a group need one in common; clients of other
-/// languages know the same two.
+/// The rule by which the leader of a group assigns partitions. The members of a group must have an assignor in common; the
+/// clients of all languages have these two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Assignor {
-    /// A run of consecutive partitions of each topic to each member. Members with the same topics read the same partition
-    /// numbers of each.
+    /// Gives each member consecutive partitions of each topic. Members with the same topics read the same partition numbers
+    /// of each topic.
     #[default]
     Range,
-    /// The partitions of all topics in turn, one to each member.
+    /// Deals the partitions of all topics to the members in turn.
     RoundRobin,
 }
 
 const ALL: [Assignor; 2] = [Assignor::Range, Assignor::RoundRobin];
 
-/// A member as the leader sees it.
+/// The part of a member's JoinGroup that assignors use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Subscriber {
     pub(crate) member_id: String,
@@ -28,10 +28,10 @@ pub(crate) struct Subscriber {
     pub(crate) topics: BTreeSet<String>,
 }
 
-/// Number of partitions by topic, of the topics that exist.
+/// Number of partitions of each existing topic.
 pub(crate) type PartitionCounts = BTreeMap<String, i32>;
 
-/// Partitions by member id; every member is in it.
+/// Partitions by member id; contains every member, also without partitions.
 pub(crate) type Assignments = HashMap<String, Vec<TopicPartition>>;
 
 impl Assignor {

@@ -19,21 +19,22 @@ pub struct GroupConfig {
     /// Makes this a static member (KIP-345): it keeps its partitions when its process restarts within the session timeout.
     /// Unique in the group; empty for a dynamic member.
     pub instance_id: String,
-    /// Name of the program, for people; it begins the member id.
+    /// Name of the program; the coordinator uses it as the prefix of the member id.
     pub client_id: String,
-    /// The group continues without this member when its heartbeats stay away for so long; 45 s by default.
+    /// The coordinator removes this member when no heartbeat has arrived for this long; 45 s by default.
     pub session_timeout: Duration,
     /// Pause between heartbeats; 3 s by default.
     pub heartbeat_interval: Duration,
-    /// The member leaves the group when the program does not poll for so long; 5 minutes by default.
+    /// The member leaves the group when the program has not polled for this long; 5 minutes by default.
     pub max_poll_interval: Duration,
-    /// Pause between automatic commits of the records that earlier polls returned; 5 s by default. None: the program commits.
+    /// Interval of automatic commits, which cover the records of earlier polls; 5 s by default. With None only the program
+    /// commits.
     pub auto_commit: Option<Duration>,
-    /// Assignors, the best first; all members of a group need one in common. Range by default.
+    /// Assignors in order of preference; the members of a group must have one in common. Range by default.
     pub assignors: Vec<Assignor>,
     /// How often the leader of the group looks for new partitions; 5 minutes by default.
     pub metadata_max_age: Duration,
-    /// How records are fetched. `reset` also says where a partition begins for which the group has committed no offset.
+    /// Settings of fetches. `reset` is also the start of a partition for which the group has no committed offset.
     pub consumer: ConsumerConfig,
 }
 
@@ -54,7 +55,7 @@ impl GroupConfig {
         }
     }
 
-    /// Fails when the settings cannot work.
+    /// Fails for a missing group id or a setting that is out of range.
     pub(crate) fn check(&self) -> Result<()> {
         let invalid = |message: String| Err(Error::InvalidArgument(message));
         if self.group_id.is_empty() {

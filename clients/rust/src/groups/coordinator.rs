@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::v1::group_service_client::GroupServiceClient;
 use crate::v1::{self, ErrorCode};
 
-/// Limit of one question, so that a broker that hangs does not use up the time of a call.
+/// Timeout for one FindCoordinator, so that a broker that hangs does not use up the time of the whole call.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) type Stub = GroupServiceClient<Channel>;
@@ -34,7 +34,7 @@ impl Coordinator {
         &self.client
     }
 
-    /// Makes one call at the coordinator, which is looked up first when it is not known.
+    /// Finds the coordinator if it is not known, and calls it once.
     pub(crate) async fn call<T, F>(&self, limit: Duration, call: impl FnOnce(Stub, Duration) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -50,8 +50,8 @@ impl Coordinator {
         call(stub, left).await.inspect_err(|failure| self.note_failure(&address, failure))
     }
 
-    /// Repeats a call until it succeeds, fails for good, or the timeout of the client ends; then the last failure says why. It
-    /// is definite when no attempt may have been carried out.
+    /// Repeats a call until it succeeds, fails with an error that is not retriable, or the timeout of the client ends; returns
+    /// the last error. It is definite only if every attempt was certainly not carried out.
     pub(crate) async fn repeat<T, F>(&self, call: impl Fn(Stub, Duration) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -97,7 +97,7 @@ impl Coordinator {
                     return Ok(address);
                 }
                 Ok(None) => Error::bad_answer(&operation, "the answer has no address"),
-                // Another broker knows no more, and no other broker accepts what this one refuses.
+                // A server that answers decides: another broker would give the same error.
                 Err(failure) if failure.call().is_some_and(|call| call.is_from_server()) => return Err(failure),
                 Err(failure) => failure,
             };
@@ -107,7 +107,7 @@ impl Coordinator {
     }
 }
 
-/// Marks the failure of looking up the coordinator: nothing was sent to it.
+/// Marks a failed look-up as definite: nothing was sent to the coordinator.
 fn not_sent(mut failure: Error) -> Error {
     if let Some(call) = failure.call_mut() {
         call.definite = true;

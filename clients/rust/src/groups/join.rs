@@ -1,5 +1,5 @@
 //! The task that joins the group: JoinGroup, the assignment when this member leads, SyncGroup, and the committed offsets.
-//! It survives the end of a poll; the next poll takes what it found.
+//! The task outlasts the poll that started it, and a later poll takes its result.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -20,11 +20,11 @@ use crate::groups::offsets::{CommittedOffset, fetch_committed, from_v1, to_v1};
 use crate::retry::{PATIENCE, report_wait};
 use crate::v1::{self, ConsumerSubscription};
 
-/// The answer to a JoinGroup may take as long as the longest rebalance timeout of the members; this is the time beyond it.
+/// Added to the rebalance timeout for the deadline of JoinGroup, because the coordinator waits for other members that long.
 const JOIN_GRACE: Duration = Duration::from_secs(30);
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the poll, the task that joins and the background tasks share.
+/// The state that polls, the joining task and the background tasks share.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) config: GroupConfig,
@@ -32,7 +32,7 @@ pub(crate) struct Group {
     /// Wakes the poll.
     pub(crate) news: Notify,
     member: Mutex<Member>,
-    /// Number of partitions of each topic of the group, as this member assigned by them; empty when another member leads.
+    /// Partition counts of the last assignment that this member made as the leader; empty when another member leads.
     counts: Mutex<PartitionCounts>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Group {
 pub(crate) struct Joined {
     pub(crate) partitions: Vec<TopicPartition>,
     pub(crate) committed: HashMap<TopicPartition, CommittedOffset>,
-    /// The topics that the member has joined with.
+    /// The subscribed topics in the JoinGroup request.
     pub(crate) topics: BTreeSet<String>,
 }
 
@@ -60,24 +60,24 @@ impl Group {
         with(&mut self.member.lock().unwrap())
     }
 
-    /// Has the next poll join again.
+    /// Makes the next poll join the group again.
     pub(crate) fn rejoin(&self) {
         self.member(Member::rejoin);
         self.news.notify_one();
     }
 
-    /// Returns the partitions that this member assigned by, while it leads the group.
+    /// Returns the partition counts of the last assignment that this member made; empty when another member leads.
     pub(crate) fn assigned_by(&self) -> PartitionCounts {
         self.counts.lock().unwrap().clone()
     }
 
-    /// Gives up the membership, and tells the coordinator.
+    /// Ends the membership and sends LeaveGroup.
     pub(crate) async fn leave(&self, limit: Duration) -> Result<()> {
         let member_id = self.member(Member::leave);
         self.leave_as(member_id, limit).await
     }
 
-    /// Tells the coordinator that a dynamic member leaves. A static member keeps its place until its session timeout.
+    /// Sends LeaveGroup for a dynamic member. A static member stays in the group until its session timeout.
     pub(crate) async fn leave_as(&self, member_id: String, limit: Duration) -> Result<()> {
         if member_id.is_empty() || self.config.is_static() {
             return Ok(());
@@ -94,8 +94,8 @@ impl Group {
     }
 }
 
-/// Joins until the member has its partitions. A failure that lasts as long as the timeout of the client ends the task, with
-/// the last cause; so does a refusal that another attempt cannot mend.
+/// Joins the group, with retries, until the member has its partitions. Returns the last error when attempts have failed for
+/// the timeout of the client, or when the error is not retriable.
 pub(crate) async fn join(group: Arc<Group>, topics: BTreeSet<String>) -> Result<Joined> {
     let outcome = assigned_partitions(&group, &topics).await;
     if outcome.is_err() {
@@ -113,12 +113,12 @@ async fn assigned_partitions(group: &Group, topics: &BTreeSet<String>) -> Result
     let mut retry = group.coordinator.client().retry();
     loop {
         if let Some(failure) = group.member(|member| member.fatal()) {
-            // Joining again would fence the process that has taken over the instance id.
+            // Do not join again: that would fence the process that has taken over the instance id.
             return Err(failure);
         }
         let outcome = match join_group(group, topics).await {
             Ok(joined) => {
-                // The wait for the other members does not count.
+                // Restart the timeout: the wait for the other members does not count.
                 retry = group.coordinator.client().retry();
                 sync_group(group, joined).await
             }
@@ -188,7 +188,7 @@ async fn sync_group(group: &Group, joined: v1::JoinGroupResponse) -> Result<Vec<
     Ok(from_v1(found.assignment.unwrap_or_default().partitions))
 }
 
-/// Assigns the partitions of the topics of all members.
+/// Assigns the partitions of the subscribed topics to the members, and returns the partition counts it used.
 async fn assign(
     group: &Group,
     operation: &str,
@@ -221,7 +221,7 @@ fn subscriber(member: &v1::JoinGroupMember) -> Subscriber {
     }
 }
 
-/// Says what a call waits for when its answer is not there soon.
+/// Awaits a call, and reports the wait if the call has not ended after `PATIENCE`.
 async fn reported<T>(what: &str, call: impl Future<Output = T>) -> T {
     tokio::pin!(call);
     match tokio::time::timeout(PATIENCE, &mut call).await {

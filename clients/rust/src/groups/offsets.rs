@@ -19,9 +19,9 @@ use crate::v1::{self, ErrorCode};
 pub struct CommittedOffset {
     /// The next offset to read: that of the last record read, plus 1.
     pub offset: i64,
-    /// A note for people.
+    /// A free text that is stored with the offset.
     pub metadata: String,
-    /// Leader epoch of the last record read; absent when it is not known.
+    /// Leader epoch of the last record read; None when it is not known.
     pub leader_epoch: Option<i32>,
 }
 
@@ -31,26 +31,26 @@ impl From<i64> for CommittedOffset {
     }
 }
 
-/// Offsets to commit, or to begin at.
+/// Offsets to commit, or committed offsets.
 pub(crate) type Offsets = BTreeMap<TopicPartition, CommittedOffset>;
 
-/// Sends commits in order, each after the answer to the one before: calls of one connection may overtake each other.
+/// Sends commits one at a time, because concurrent calls on one connection may overtake each other.
 #[derive(Debug, Default)]
 pub(crate) struct Commits {
     last: Option<JoinHandle<()>>,
 }
 
 impl Commits {
-    /// Returns whether some commit has not ended.
+    /// Returns whether a commit is queued or in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.last.as_ref().is_some_and(|last| !last.is_finished())
     }
 
-    /// Commits after every commit that was sent before. A dropped receiver does not take the commit back.
+    /// Commits after all earlier commits. Dropping the receiver does not cancel the commit.
     pub(crate) fn send(&mut self, group: &Arc<Group>, offsets: Offsets) -> oneshot::Receiver<Result<()>> {
         let (tell, outcome) = oneshot::channel();
-        // The offsets are those of the generation of now: when an earlier commit takes long, the partitions may have other
-        // owners by the time of the call.
+        // Build the request now, with the current generation: when an earlier commit takes long, the partitions may have
+        // other owners by the time the call is made, and the coordinator must then refuse it.
         let message = commit_request(group, &offsets);
         let (previous, group) = (self.last.take(), Arc::clone(group));
         self.last = Some(tokio::spawn(async move {
@@ -67,7 +67,7 @@ impl Commits {
     }
 }
 
-/// Returns the request of the member that there is now.
+/// Returns a commit request with the current member id and generation.
 fn commit_request(group: &Group, offsets: &Offsets) -> Result<v1::CommitOffsetsRequest> {
     let group_id = &group.config.group_id;
     let (generation, member_id) = group.member(|member| member.for_commit(group_id))?;
@@ -119,7 +119,7 @@ fn check(operation: &str, found: v1::CommitOffsetsResponse) -> Result<()> {
     Ok(())
 }
 
-/// Returns the committed offsets of partitions, of those that have one.
+/// Returns the committed offsets; a partition without a committed offset is left out.
 pub(crate) async fn fetch_committed(
     coordinator: &Coordinator,
     group_id: &str,
