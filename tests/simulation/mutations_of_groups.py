@@ -89,28 +89,28 @@ def any_generation(patches: "Patches") -> None:
 
 def assignments_given_out_before_they_are_kept(patches: "Patches") -> None:
     """Members receive their partitions before the assignment is committed to the group's log."""
-    real = GroupStorage.keep_group
+    real = GroupStorage.store_group
 
-    def keep_group(
+    def store_group(
         self: GroupStorage, group: Group, assignments: Mapping[str, bytes], on_done: Callable[[Any], None]
     ) -> None:
         real(self, group, assignments, lambda _answer: None)
         on_done(0)
 
-    patches.set(GroupStorage, "keep_group", keep_group)
+    patches.set(GroupStorage, "store_group", store_group)
 
 
 def offsets_taken_over_before_they_are_kept(patches: "Patches") -> None:
     """A committed offset is visible before its record is committed to the group's log."""
-    real = GroupStorage.keep_offsets
+    real = GroupStorage.store_offsets
 
-    def keep_offsets(self: GroupStorage, group: Group, offsets: Any, on_done: Callable[[Any], None]) -> None:
+    def store_offsets(self: GroupStorage, group: Group, offsets: Any, on_done: Callable[[Any], None]) -> None:
         for topic_partition, value in offsets.items():
-            group.keep_offset(topic_partition, value, 0)
+            group.set_offset(topic_partition, value, 0)
             group.offsets[topic_partition].value = value
         real(self, group, offsets, on_done)
 
-    patches.set(GroupStorage, "keep_offsets", keep_offsets)
+    patches.set(GroupStorage, "store_offsets", store_offsets)
 
 
 # Compaction

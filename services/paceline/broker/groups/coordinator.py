@@ -87,7 +87,7 @@ class GroupCoordinator:
 
     def _loaded(self, group: Group) -> None:
         for member in group.members.values():
-            self._rebalances.heard_of(group, member)
+            self._rebalances.restart_session(group, member)
 
     # Finding the coordinator
 
@@ -142,16 +142,16 @@ class GroupCoordinator:
             raise RebalanceInProgressError(f"group {group.group_id} rebalances")
         if group.is_in(GroupState.EMPTY):
             raise UnknownMemberIdError(f"group {group.group_id} has no members")
-        self._rebalances.has_synced(group, member)
+        self._rebalances.remove_pending_sync(group, member)
         if group.is_in(GroupState.STABLE):
-            self._rebalances.heard_of(group, member)
+            self._rebalances.restart_session(group, member)
             reply(group.sync_result(member))
             return None
         earlier, member.on_sync = member.on_sync, reply
         if earlier is not None:
             earlier(RebalanceInProgressError("the member has sent another SyncGroup"))
         if request.member_id == group.leader and group.written_generation != group.generation:
-            self._keep_assignments(group, request)
+            self._store_assignments(group, request)
 
         def cancel() -> None:
             if member.on_sync is reply:
@@ -159,12 +159,12 @@ class GroupCoordinator:
 
         return cancel
 
-    def _keep_assignments(self, group: Group, request: SyncRequest) -> None:
+    def _store_assignments(self, group: Group, request: SyncRequest) -> None:
         assignments = {member_id: request.assignments.get(member_id, b"") for member_id in group.members}
-        # A repeated SyncGroup waits for the first: the log must not get other assignments than the members.
+        # Do not write the assignments of a repeated SyncGroup: they could differ from the written ones.
         group.written_generation = generation = group.generation
 
-        def kept(answer: int | PacelineError) -> None:
+        def stored(answer: int | PacelineError) -> None:
             if not group.is_in(GroupState.COMPLETING_REBALANCE) or group.generation != generation:
                 return  # another rebalance has begun and has answered the waiting members
             if isinstance(answer, PacelineError):
@@ -178,7 +178,7 @@ class GroupCoordinator:
             group.transition(GroupState.STABLE, self._scheduler.wall_ms())
             self._rebalances.answer_sync(group)
 
-        self.storage.keep_group(group, assignments, kept)
+        self.storage.store_group(group, assignments, stored)
 
     def heartbeat(self, group_id: str, generation: int, member_id: str, instance_id: str | None) -> None:
         """Renew a member's session.
@@ -193,7 +193,7 @@ class GroupCoordinator:
             return  # sessions begin when the group is loaded
         member = group.check_member(member_id, instance_id)
         group.check_generation(generation)
-        self._rebalances.heard_of(group, member)
+        self._rebalances.restart_session(group, member)
         if group.is_in(GroupState.PREPARING_REBALANCE):
             raise RebalanceInProgressError(f"group {group_id} rebalances")
 
@@ -213,7 +213,7 @@ class GroupCoordinator:
             member_id = leaving.member_id
             if not member_id and leaving.group_instance_id is not None:
                 member_id = group.static_members.get(leaving.group_instance_id, "")
-            elif self._rebalances.expected_has_come(group, member_id):
+            elif self._rebalances.remove_pending_member(group, member_id):
                 self._rebalances.maybe_complete_join(group)
                 return None
             member = group.check_member(member_id, leaving.group_instance_id)
@@ -254,12 +254,12 @@ class GroupCoordinator:
             reply(results)
             return
 
-        def kept(answer: int | PacelineError) -> None:
+        def stored(answer: int | PacelineError) -> None:
             if isinstance(answer, PacelineError):
                 results.update(dict.fromkeys(accepted, answer))
             reply(results)
 
-        self.storage.keep_offsets(group, accepted, kept)
+        self.storage.store_offsets(group, accepted, stored)
 
     def _group_to_commit(self, request: CommitRequest) -> Group:
         is_member = request.generation >= 0 or request.member_id or request.group_instance_id is not None
@@ -276,7 +276,7 @@ class GroupCoordinator:
             raise UnknownMemberIdError(f"group {request.group_id} has members; only they commit offsets")
         member = group.check_member(request.member_id, request.group_instance_id)
         group.check_generation(request.generation)
-        self._rebalances.heard_of(group, member)
+        self._rebalances.restart_session(group, member)
         if group.is_in(GroupState.COMPLETING_REBALANCE):
             raise RebalanceInProgressError(f"group {request.group_id} rebalances; join again, then commit")
         return group
@@ -292,8 +292,8 @@ class GroupCoordinator:
         group = self.storage.find(group_id)
         offsets = {} if group is None or group.is_in(GroupState.DEAD) else group.offsets
         if partitions is None:
-            return {one: kept.value for one, kept in offsets.items()}
-        return {one: kept.value if (kept := offsets.get(one)) is not None else None for one in partitions}
+            return {one: committed.value for one, committed in offsets.items()}
+        return {one: committed.value if (committed := offsets.get(one)) is not None else None for one in partitions}
 
     def numbers(self) -> GroupNumbers:
         """Return the number of groups in each state, and of their members and offsets."""
@@ -330,13 +330,13 @@ class GroupCoordinator:
         doomed = group
         self.storage.discard(doomed)
 
-        def kept(answer: int | PacelineError) -> None:
+        def stored(answer: int | PacelineError) -> None:
             if isinstance(answer, PacelineError):
                 self.storage.restore(doomed, answer)
                 reply(answer)
             else:
                 reply(None)
 
-        # A commit that is being written comes before the tombstones in the log.
+        # Include the offsets of commits in progress, which precede the tombstones in the log.
         offsets = dict.fromkeys((*doomed.offsets, *doomed.pending_commits))
-        self.storage.keep_deletion(doomed, list(offsets), True, kept)
+        self.storage.store_tombstones(doomed, list(offsets), True, stored)

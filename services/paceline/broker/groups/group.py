@@ -56,17 +56,18 @@ class GroupState(Enum):
     DEAD = "Dead"
 
 
-_FROM: Final[Mapping[GroupState, frozenset[GroupState]]] = {
+_ALLOWED_FROM: Final[Mapping[GroupState, frozenset[GroupState]]] = {
     GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
     GroupState.PREPARING_REBALANCE: frozenset({GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY}),
     GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
     GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
     GroupState.DEAD: frozenset(GroupState),
 }
+"""The states from which a group may enter each state."""
 
 
 class CommittedOffset:
-    """A committed offset and the offset of its record: the later record wins."""
+    """A committed offset and the offset of its record in the log: of two records for a partition, the later counts."""
 
     __slots__ = ("record_offset", "value")
 
@@ -119,14 +120,14 @@ class Group:
 
     def transition(self, state: GroupState, now_wall_ms: int) -> None:
         """Change the state; only transitions in the table of the module docstring are allowed."""
-        assert self.state in _FROM[state], f"group {self.group_id} cannot go from {self.state} to {state}"
+        assert self.state in _ALLOWED_FROM[state], f"group {self.group_id} cannot go from {self.state} to {state}"
         self.state = state
         self.state_timestamp = now_wall_ms
 
     @property
     def can_rebalance(self) -> bool:
         """Whether a rebalance may begin now."""
-        return self.state in _FROM[GroupState.PREPARING_REBALANCE]
+        return self.state in _ALLOWED_FROM[GroupState.PREPARING_REBALANCE]
 
     # Members
 
@@ -203,13 +204,13 @@ class Group:
         """Refuse a request of another generation.
 
         Raises:
-            IllegalGenerationError: the generation is not the present generation.
+            IllegalGenerationError: the generation is not the group's current generation.
         """
         if generation != self.generation:
             raise IllegalGenerationError(f"generation of group {self.group_id} is {self.generation}, not {generation}")
 
     def elect_joined_leader(self) -> bool:
-        """Return whether a leader has joined; elects another member if the present leader has not joined again."""
+        """Elect a member that has joined if the current leader has not; return whether any member has joined."""
         leader = None if self.leader is None else self.members.get(self.leader)
         if leader is not None and leader.on_join is not None:
             return True
@@ -240,7 +241,7 @@ class Group:
     def common_protocols(self) -> set[str]:
         """Return the assignors that all members support."""
         if self._common is None:
-            # Every join needs them; computed for each join, a rebalance of n members would take n * n steps.
+            # Cache the result, which every join needs: without the cache a rebalance of n members takes n * n steps.
             names = [{one.name for one in member.protocols} for member in self.members.values()]
             self._common = set.intersection(*names) if names else set()
         return self._common
@@ -254,7 +255,7 @@ class Group:
         return max(candidates, key=lambda name: votes[name])
 
     def next_generation(self, now_wall_ms: int) -> None:
-        """Begin a generation with the present members."""
+        """Begin a generation with the current members; without members the group becomes EMPTY."""
         self.generation += 1
         self.pending_sync.clear()
         if self.members:
@@ -284,7 +285,7 @@ class Group:
     # Responses
 
     def join_result(self, member_id: str, with_members: bool | None = None) -> JoinResult:
-        """Return a member's JoinGroup response in the present generation; the leader's lists the members."""
+        """Return a member's JoinGroup response in this generation; only the leader's response lists the members."""
         if with_members is None:
             with_members = member_id == self.leader
         members: tuple[JoinedMember, ...] = ()
@@ -342,7 +343,7 @@ class Group:
 
     # Offsets
 
-    def keep_offset(self, topic_partition: TopicPartition, value: OffsetValue, record_offset: int) -> None:
+    def set_offset(self, topic_partition: TopicPartition, value: OffsetValue, record_offset: int) -> None:
         """Store a committed offset, unless a later record has already set it."""
         known = self.offsets.get(topic_partition)
         if known is None or known.record_offset < record_offset:
@@ -366,14 +367,14 @@ class Group:
         if subscribed is None:
             return []
         expired = []
-        for topic_partition, kept in self.offsets.items():
+        for topic_partition, committed in self.offsets.items():
             if topic_partition.topic in subscribed or self.pending_commits[topic_partition]:
                 continue
-            since = kept.value.commit_timestamp
+            since = committed.value.commit_timestamp
             if self.state is GroupState.EMPTY and self.protocol_type and self.state_timestamp is not None:
                 since = self.state_timestamp
-            if kept.value.expire_timestamp >= 0:
-                over = now_wall_ms >= kept.value.expire_timestamp
+            if committed.value.expire_timestamp >= 0:
+                over = now_wall_ms >= committed.value.expire_timestamp
             else:
                 over = now_wall_ms - since >= retention_ms
             if over:

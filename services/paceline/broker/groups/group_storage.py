@@ -259,12 +259,12 @@ class GroupStorage:
 
     # Storing
 
-    def keep_group(self, group: Group, assignments: Mapping[str, bytes], on_done: AppendReply) -> None:
+    def store_group(self, group: Group, assignments: Mapping[str, bytes], on_done: AppendReply) -> None:
         """Write a group's metadata; ``on_done`` gets the error for the client."""
         value = encode_group_value(group.to_value(assignments))
         self._append(group, [(encode_group_key(group.group_id), value)], on_done)
 
-    def keep_offsets(self, group: Group, offsets: Mapping[TopicPartition, OffsetValue], on_done: AppendReply) -> None:
+    def store_offsets(self, group: Group, offsets: Mapping[TopicPartition, OffsetValue], on_done: AppendReply) -> None:
         """Write committed offsets, and apply them when all in-sync replicas have them."""
         records: list[tuple[bytes, bytes | None]] = [
             (encode_offset_key(group.group_id, topic_partition), encode_offset_value(value))
@@ -272,18 +272,18 @@ class GroupStorage:
         ]
         group.pending_commits.update(offsets.keys())
 
-        def kept(answer: int | PacelineError) -> None:
+        def stored(answer: int | PacelineError) -> None:
             group.pending_commits.subtract(offsets.keys())
             group.pending_commits += type(group.pending_commits)()
             if not isinstance(answer, PacelineError):
                 self._metrics.offset_commits += len(offsets)
                 for place, (topic_partition, value) in enumerate(offsets.items()):
-                    group.keep_offset(topic_partition, value, answer + place)
+                    group.set_offset(topic_partition, value, answer + place)
             on_done(answer)
 
-        self._append(group, records, kept)
+        self._append(group, records, stored)
 
-    def keep_deletion(
+    def store_tombstones(
         self, group: Group, offsets: Sequence[TopicPartition], with_group: bool, on_done: AppendReply
     ) -> None:
         """Write tombstones for offsets, and for the group itself; ``on_done`` gets the offset of the first.
@@ -300,7 +300,7 @@ class GroupStorage:
             return
         answers: list[int | PacelineError] = []
 
-        def kept(answer: int | PacelineError) -> None:
+        def stored(answer: int | PacelineError) -> None:
             answers.append(answer)
             if len(answers) < len(batches):
                 return
@@ -312,7 +312,7 @@ class GroupStorage:
                 on_done(min(one for one in answers if not isinstance(one, PacelineError)))
 
         for batch in batches:
-            self._append(group, batch, kept)
+            self._append(group, batch, stored)
 
     def _append(self, group: Group, records: Sequence[tuple[bytes, bytes | None]], on_done: AppendReply) -> None:
         owned = self._owned.get(group.partition)

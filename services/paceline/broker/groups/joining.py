@@ -71,7 +71,7 @@ class Joining:
             self._check_size(group, 0)
             return self._add(group, member_id, request, reply)
         self._check_size(group, len(group.pending_members))
-        self._rebalances.expect(group, member_id, request.session_timeout_ms)
+        self._rebalances.add_pending_member(group, member_id, request.session_timeout_ms)
         raise MemberIdRequiredError("join again with the member id in the metadata").with_metadata(member_id=member_id)
 
     def _check_fit(self, group: Group, request: JoinRequest) -> None:
@@ -106,7 +106,7 @@ class Joining:
         if group.is_in(GroupState.PREPARING_REBALANCE) and group.generation == 0:
             group.new_member_added = True
         group.add(member)
-        self._rebalances.heard_of(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalances.restart_session(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance(group, "a member joins")
         return self._cancel(group, member, reply)
 
@@ -114,19 +114,19 @@ class Joining:
 
     def _join_known(self, group: Group, request: JoinRequest, reply: JoinReply) -> Cancel | None:
         self._check_fit(group, request)
-        if request.group_instance_id is None and self._rebalances.expected_has_come(group, request.member_id):
+        if request.group_instance_id is None and self._rebalances.remove_pending_member(group, request.member_id):
             self._check_size(group, 0)
             return self._add(group, request.member_id, request, reply)
         member = group.check_member(request.member_id, request.group_instance_id)
         same = member.protocols == request.protocols
         if group.is_in(GroupState.COMPLETING_REBALANCE) and same:
             # The response to its last JoinGroup was lost.
-            self._rebalances.heard_of(group, member)
+            self._rebalances.restart_session(group, member)
             reply(group.join_result(member.member_id))
             return None
         if group.is_in(GroupState.STABLE) and same and member.member_id != group.leader:
             # The leader joins again to assign partitions; any other member missed a response.
-            self._rebalances.heard_of(group, member)
+            self._rebalances.restart_session(group, member)
             reply(group.join_result(member.member_id, with_members=False))
             return None
         if group.is_in(GroupState.EMPTY):
@@ -138,7 +138,7 @@ class Joining:
         if old is not None:
             old(UnknownMemberIdError("the member has sent another JoinGroup"))
         group.update(member, request, reply)
-        self._rebalances.heard_of(group, member)
+        self._rebalances.restart_session(group, member)
         self._rebalance(group, "a member joins again")
         return self._cancel(group, member, reply)
 
@@ -154,7 +154,7 @@ class Joining:
                 member.on_join = None
                 member.is_new = False
                 member.stop_timer()
-                self._rebalances.heard_of(group, member)
+                self._rebalances.restart_session(group, member)
 
         return cancel
 
@@ -176,13 +176,13 @@ class Joining:
             return self._update(group, member, request, reply)
         protocols = member.protocols
         group.update(member, request, None)
-        self._rebalances.heard_of(group, member)
+        self._rebalances.restart_session(group, member)
         if group.select_protocol() != group.protocol:
             group.set_protocols(member, protocols)
             return self._update(group, member, request, reply)
         generation = group.generation
 
-        def kept(answer: int | PacelineError) -> None:
+        def stored(answer: int | PacelineError) -> None:
             if isinstance(answer, PacelineError):
                 # The log may still name the old process; joining again repeats the replacement.
                 reply(answer)
@@ -193,5 +193,5 @@ class Joining:
                 reply(replace(result, skip_assignment=was_leader))
 
         assignments = {one.member_id: one.assignment for one in group.members.values()}
-        self._storage.keep_group(group, assignments, kept)
+        self._storage.store_group(group, assignments, stored)
         return None

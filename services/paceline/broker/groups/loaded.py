@@ -75,7 +75,7 @@ class LoadedGroups:
 
     def _add_offsets(self, group: Group) -> None:
         for topic_partition, (value, record_offset) in self._offsets.get(group.group_id, {}).items():
-            group.keep_offset(topic_partition, value, record_offset)
+            group.set_offset(topic_partition, value, record_offset)
 
 
 def _group(group_id: str, partition: int, value: GroupValue, now_wall_ms: int) -> Group:
@@ -85,8 +85,8 @@ def _group(group_id: str, partition: int, value: GroupValue, now_wall_ms: int) -
     group.protocol_type = value.protocol_type or None
     group.protocol = value.protocol
     group.generation = value.generation
-    for kept in value.members:
-        group.add(member_from_value(kept, value.protocol))
+    for member in value.members:
+        group.add(member_from_value(member, value.protocol))
     group.leader = value.leader if value.leader in group.members else next(iter(group.members), None)
     group.read_subscriptions()
     return group

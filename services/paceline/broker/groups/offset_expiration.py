@@ -28,7 +28,7 @@ class OffsetExpiration:
         self._timer: Cancellable | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Check after one interval, then periodically."""
         self._timer = self._scheduler.call_later(self._config.offsets_retention_check_interval_ms, self._check_groups)
 
     def stop(self) -> None:
@@ -54,10 +54,10 @@ class OffsetExpiration:
     def _delete(self, group: Group, offsets: Sequence[TopicPartition]) -> None:
         """Write tombstones, and remove the offsets when all in-sync replicas have the tombstones."""
         if not offsets:
-            self._end(group)
+            self._maybe_delete_group(group)
             return
 
-        def kept(answer: int | PacelineError) -> None:
+        def stored(answer: int | PacelineError) -> None:
             if isinstance(answer, PacelineError):
                 LOG.warning("offsets not deleted: group=%s count=%d error=%s", group.group_id, len(offsets), answer)
                 return
@@ -65,21 +65,21 @@ class OffsetExpiration:
                 committed = group.offsets.get(topic_partition)
                 if committed is not None and committed.record_offset < answer + place:
                     del group.offsets[topic_partition]
-            self._end(group)
+            self._maybe_delete_group(group)
 
-        self._storage.keep_deletion(group, offsets, False, kept)
+        self._storage.store_tombstones(group, offsets, False, stored)
 
-    def _end(self, group: Group) -> None:
-        """Delete a group without members, offsets and commits in progress."""
+    def _maybe_delete_group(self, group: Group) -> None:
+        """Delete the group if it has no members, no offsets and no commits in progress."""
         if not group.is_in(GroupState.EMPTY) or group.offsets or group.pending_members or +group.pending_commits:
             return
         self._storage.discard(group)
         if group.generation == 0:
             return  # it was never written
 
-        def kept(answer: int | PacelineError) -> None:
+        def stored(answer: int | PacelineError) -> None:
             if isinstance(answer, PacelineError):
                 LOG.warning("group not deleted: group=%s error=%s", group.group_id, answer)
                 self._storage.restore(group, answer)
 
-        self._storage.keep_deletion(group, (), True, kept)
+        self._storage.store_tombstones(group, (), True, stored)

@@ -27,7 +27,7 @@ from paceline.model.settings import GroupConfig
 LOG = logging.getLogger("paceline.broker.groups")
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
-"""Longest first join of a member: its session timeout applies only after the first response."""
+"""Session timeout of a new member until the response to its first JoinGroup."""
 
 
 class Rebalances:
@@ -41,8 +41,8 @@ class Rebalances:
 
     # Sessions of members
 
-    def heard_of(self, group: Group, member: Member, timeout_ms: int | None = None) -> None:
-        """Restart a member's session, with another timeout if ``timeout_ms`` is given."""
+    def restart_session(self, group: Group, member: Member, timeout_ms: int | None = None) -> None:
+        """Restart a member's session, by default with the member's session timeout."""
         timeout_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self._scheduler.now_ms() + timeout_ms
         # A timer that fires too early checks the deadline again; only an earlier deadline needs another timer.
@@ -62,13 +62,13 @@ class Rebalances:
             member.timer = self._scheduler.call_later(left_ms, lambda: self._check(group, member))
             return
         if not member.is_new and (member.on_join is not None or member.on_sync is not None):
-            self.heard_of(group, member)
+            self.restart_session(group, member)
             return
         LOG.info("member session expired: group=%s member=%s", group.group_id, member.member_id)
         self.remove(group, member, "a member's session expired")
 
-    def expect(self, group: Group, member_id: str, timeout_ms: int) -> None:
-        """Wait for a new member to join with the member id from MEMBER_ID_REQUIRED."""
+    def add_pending_member(self, group: Group, member_id: str, timeout_ms: int) -> None:
+        """Delay the rebalance for a new member that received its member id with MEMBER_ID_REQUIRED."""
 
         def give_up() -> None:
             if group.pending_members.pop(member_id, None) is not None:
@@ -76,8 +76,8 @@ class Rebalances:
 
         group.pending_members[member_id] = self._scheduler.call_later(timeout_ms, give_up)
 
-    def expected_has_come(self, group: Group, member_id: str) -> bool:
-        """Stop waiting for a member; return whether it was awaited."""
+    def remove_pending_member(self, group: Group, member_id: str) -> bool:
+        """Stop waiting for a new member; return whether it was pending."""
         timer = group.pending_members.pop(member_id, None)
         if timer is not None:
             timer.cancel()
@@ -166,7 +166,7 @@ class Rebalances:
             group.protocol,
         )
         if not group.members:
-            self._storage.keep_group(group, {}, lambda answer: _warn(group, answer))
+            self._storage.store_group(group, {}, lambda answer: _warn(group, answer))
             return
         for member in tuple(group.members.values()):
             on_join, member.on_join = member.on_join, None
@@ -174,7 +174,7 @@ class Rebalances:
                 continue  # a static member that has not joined again: its session timeout continues
             member.is_new = False
             member.stop_timer()
-            self.heard_of(group, member)
+            self.restart_session(group, member)
             group.pending_sync.add(member.member_id)
             on_join(group.join_result(member.member_id))
         self._wait_for_sync(group)
@@ -198,8 +198,8 @@ class Rebalances:
         self._stop_sync_timer(group)
         group.sync_timer = self._scheduler.call_later(max(1, group.rebalance_timeout_ms), over)
 
-    def has_synced(self, group: Group, member: Member) -> None:
-        """Record a member's SyncGroup."""
+    def remove_pending_sync(self, group: Group, member: Member) -> None:
+        """Record a member's SyncGroup; stop the timer when no other SyncGroup is missing."""
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync:
             self._stop_sync_timer(group)
@@ -223,7 +223,7 @@ class Rebalances:
         for member in tuple(group.members.values()):
             on_sync, member.on_sync = member.on_sync, None
             if on_sync is not None:
-                self.heard_of(group, member)
+                self.restart_session(group, member)
                 on_sync(answer(member))
 
 

@@ -38,7 +38,7 @@ MAX_ASSIGNMENTS: Final = 10_000
 DEFAULT_CLIENT_ID: Final = "member"
 _WRITE_TIMEOUT_MS: Final = 30_000
 _JOIN_GRACE_MS: Final = 300_000
-"""A rebalance waits for the slowest member, whose timeout may be longer than the caller's."""
+"""Added to the caller's rebalance timeout, because a rebalance waits for the slowest member's timeout."""
 
 
 class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
@@ -135,7 +135,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
     async def CommitOffsets(  # noqa: N802
         self, request: pb.CommitOffsetsRequest, context: Any
     ) -> pb.CommitOffsetsResponse:
-        """Keep offsets."""
+        """Commit offsets; the response has a result for each partition."""
         offsets = convert.bounded(request.offsets, convert.MAX_CLIENT_PARTITIONS, "partitions")
         partitions = [convert.partition_of(one) for one in offsets]
         convert.refuse_duplicates(partitions)
@@ -169,7 +169,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
     async def FetchOffsets(  # noqa: N802
         self, request: pb.FetchOffsetsRequest, context: Any
     ) -> pb.FetchOffsetsResponse:
-        """Return committed offsets."""
+        """Return the committed offsets of some partitions, or of all."""
         wanted = None
         if request.partitions:
             wanted = [
@@ -191,7 +191,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
     async def DescribeGroups(  # noqa: N802
         self, request: pb.DescribeGroupsRequest, context: Any
     ) -> pb.DescribeGroupsResponse:
-        """Show groups."""
+        """Describe groups; a group that does not exist has the state DEAD."""
         coordinator = self._core.get().group_coordinator()
         names = convert.bounded(request.group_ids, MAX_GROUPS, "groups")
         return pb.DescribeGroupsResponse(

@@ -184,15 +184,15 @@ def _no_generation_check(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _offsets_before_replication(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = GroupStorage.keep_offsets
+    original = GroupStorage.store_offsets
 
     def eager(self: GroupStorage, group: Group, offsets: Any, on_done: Any) -> None:
         end = self._topic.bounds(group.partition)[2]  # type: ignore[attr-defined]
         for place, (topic_partition, value) in enumerate(offsets.items()):
-            group.keep_offset(topic_partition, value, end + place)
+            group.set_offset(topic_partition, value, end + place)
         original(self, group, offsets, on_done)
 
-    monkeypatch.setattr(GroupStorage, "keep_offsets", eager)
+    monkeypatch.setattr(GroupStorage, "store_offsets", eager)
 
 
 def _order_of_the_log_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def _order_of_the_log_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
         if known is None or value.offset < known.value.offset or record_offset > known.record_offset + 3:
             self.offsets[topic_partition] = CommittedOffset(value, record_offset)
 
-    monkeypatch.setattr(Group, "keep_offset", smallest)
+    monkeypatch.setattr(Group, "set_offset", smallest)
 
 
 def _no_generation_growth(monkeypatch: pytest.MonkeyPatch) -> None:
