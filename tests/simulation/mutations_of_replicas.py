@@ -113,9 +113,9 @@ def epoch_start_forgotten(patches: "Patches") -> None:
 
 def producers_kept_after_a_cut(patches: "Patches") -> None:
     """A truncation keeps the producer state of the removed batches."""
-    real = LocalLog.cut_at
+    real = LocalLog.truncate_at
 
-    def cut_at(self: LocalLog, offset: int) -> None:
+    def truncate_at(self: LocalLog, offset: int) -> None:
         reload_producers = LocalLog.reload_producers
         LocalLog.reload_producers = lambda _self, _limit, _offsets=None: None  # type: ignore[method-assign]
         try:
@@ -123,21 +123,21 @@ def producers_kept_after_a_cut(patches: "Patches") -> None:
         finally:
             LocalLog.reload_producers = reload_producers  # type: ignore[method-assign]
 
-    patches.set(LocalLog, "cut_at", cut_at)
+    patches.set(LocalLog, "truncate_at", truncate_at)
 
 
 def snapshots_kept_above_a_cut(patches: "Patches") -> None:
     """A truncation keeps snapshots above the new log end, which the next load uses."""
-    real = LocalLog.cut_at
+    real = LocalLog.truncate_at
 
-    def cut_at(self: LocalLog, offset: int) -> None:
+    def truncate_at(self: LocalLog, offset: int) -> None:
         self.snapshots.remove_above = lambda _limit: []  # type: ignore[method-assign]
         try:
             real(self, offset)
         finally:
             del self.snapshots.remove_above
 
-    patches.set(LocalLog, "cut_at", cut_at)
+    patches.set(LocalLog, "truncate_at", truncate_at)
 
 
 def time_index_one_entry_late(patches: "Patches") -> None:
@@ -205,7 +205,7 @@ def any_controller_and_broker_epoch(patches: "Patches") -> None:
 
 def namesake_stays(patches: "Patches") -> None:
     """A log of a deleted topic blocks the next topic with its name."""
-    patches.set(admission, "set_namesake_aside", lambda _manager, _state, _stamp: None)
+    patches.set(admission, "set_aside_log_of_deleted_topic", lambda _manager, _state, _stamp: None)
 
 
 # Clients

@@ -130,7 +130,7 @@ class MetadataCache:
         self.revisions.changed((topic for topic in changed if topic in snapshot.topics), cluster)
         for topic in changed:
             if topic not in snapshot.topics:
-                self.revisions.gone(topic)
+                self.revisions.topic_deleted(topic)
 
 
 def _same_topic(one: UpdateMetadataPartition, other: UpdateMetadataPartition) -> bool:

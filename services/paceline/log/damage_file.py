@@ -1,7 +1,8 @@
-"""Keep the damage that a load found in a log, in a file of the log's directory.
+"""Store the damage that a load found in a log, in a file of the log's directory.
 
-A later load may not find the damage again: a gap counts only after a loss of power, and a cut log ends soundly. The
-file is removed with the directory when the log is set aside or deleted, and when a cut log follows a leader.
+A later load may not find the damage again: a gap counts as damage only after a loss of power, and a truncated log ends
+with an intact batch. The file is removed with the directory when the log is set aside or deleted, and when a truncated
+log follows a leader.
 
 Source: docs/protocol/log-format.md#damaged-logs.
 """
@@ -11,8 +12,8 @@ from typing import Final
 from paceline.log.files import Files, join, read_all, write_atomically
 
 DAMAGE_FILE: Final = "known-damage"
-CUT: Final = "cut"
-"""Batches were cut although the stop was clean."""
+TRUNCATED: Final = "cut"
+"""Recovery removed batches although the stop was clean."""
 GAP: Final = "gap"
 """A gap may hide lost records."""
 NO_TOPIC_ID: Final = "no topic id"
@@ -33,7 +34,7 @@ def read_known_damage(files: Files, path: str) -> dict[str, str]:
         return {}
     version, *lines = read_all(files, file).decode("utf-8", "replace").splitlines() or [""]
     found = {kind: reason for kind, separator, reason in (line.partition(": ") for line in lines) if separator}
-    if version != _VERSION or not found or not found.keys() <= {CUT, GAP, NO_TOPIC_ID}:
+    if version != _VERSION or not found or not found.keys() <= {TRUNCATED, GAP, NO_TOPIC_ID}:
         return {GAP: f"{file} cannot be read"}
     return found
 

@@ -16,7 +16,7 @@ from paceline.log.checkpoint import (
     DamagedFileError,
     read_offsets,
 )
-from paceline.log.damage_file import CUT, GAP, NO_TOPIC_ID, read_known_damage, write_known_damage
+from paceline.log.damage_file import GAP, NO_TOPIC_ID, TRUNCATED, read_known_damage, write_known_damage
 from paceline.log.directory_names import is_being_deleted, is_future, is_set_aside, parse_directory_name
 from paceline.log.files import FileKind, Files, join, write_atomically
 from paceline.log.load_report import UNCLEAN_RESTART, DirectoryReport
@@ -63,11 +63,11 @@ class DirectoryLoader:
         """Directories of deleted logs whose files still exist."""
         self.set_aside: list[str] = []
         """Directories of damaged and stray logs that are kept until an operator has examined them."""
-        self.cut_after_clean_stop: dict[TopicPartition, str] = {}
+        self.truncated_after_clean_stop: dict[TopicPartition, str] = {}
         """Logs that lack batches although the stop was clean, with a description."""
         self.unexplained_gaps: dict[TopicPartition, str] = {}
         """Logs with a gap that compaction or a power loss left, with a description."""
-        self.without_owner: dict[TopicPartition, str] = {}
+        self.without_topic_id: dict[TopicPartition, str] = {}
         """Logs with records whose topic id is missing after a power loss or cannot be read, with a description."""
         self.stale_checkpoints: dict[str, set[TopicPartition]] = {}
         """Partitions per directory that its checkpoints list but that were not loaded."""
@@ -129,7 +129,7 @@ class DirectoryLoader:
                 report.lost_batches.append(tp)
             found: dict[str, str] = {}
             if loaded.lost_batches and report.clean_shutdown:
-                found[CUT] = (
+                found[TRUNCATED] = (
                     f"recovery removed {loaded.truncated_bytes} damaged bytes from {log.path} after a clean stop"
                 )
             if loaded.unexplained_gap is not None:
@@ -147,7 +147,7 @@ class DirectoryLoader:
         """Record durably, before batches are removed from a log, that it lacks them."""
         if report.clean_shutdown:
             known = read_known_damage(self._files, path)
-            found = {CUT: f"recovery removed damaged bytes from {path} after a clean stop"}
+            found = {TRUNCATED: f"recovery removed damaged bytes from {path} after a clean stop"}
             write_known_damage(self._files, path, known | found)
         elif not report.lost_batches:
             write_boot_id(self._files, directory, UNCLEAN_RESTART)
@@ -158,9 +158,9 @@ class DirectoryLoader:
         if known | found != known:
             write_known_damage(self._files, path, known | found)
         for kind, by_partition in (
-            (CUT, self.cut_after_clean_stop),
+            (TRUNCATED, self.truncated_after_clean_stop),
             (GAP, self.unexplained_gaps),
-            (NO_TOPIC_ID, self.without_owner),
+            (NO_TOPIC_ID, self.without_topic_id),
         ):
             reason = found.get(kind) or known.get(kind)
             if reason is not None:

@@ -103,7 +103,7 @@ class LocalLog:
         """Write one batch and advance the log end offset."""
         segment = self._active_for(header, prepared.size, now_ms)
         segment.append(memoryview(prepared.buffer)[: prepared.size])
-        segment.note(
+        segment.publish_batch(
             prepared.size,
             header.base_offset,
             header.last_offset,
@@ -132,7 +132,9 @@ class LocalLog:
             index = end
 
     def _note_replicated(self, segment: Segment, header: BatchHeader, view: memoryview, position: int) -> None:
-        segment.note(header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset)
+        segment.publish_batch(
+            header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset
+        )
         # Compaction may have removed the first batches of the epoch, so it may have begun at the log end.
         self.epochs.assign(header.leader_epoch, min(self.end_offset, header.base_offset))
         self.end_offset = self.physical_end = header.last_offset + 1
@@ -203,7 +205,7 @@ class LocalLog:
 
     # -- truncation --------------------------------------------------------------------------------------------
 
-    def cut_at(self, offset: int) -> None:
+    def truncate_at(self, offset: int) -> None:
         """Remove the segments above ``offset`` and truncate the last remaining segment at the batch with ``offset``."""
         self.durability.generation += 1
         self.truncation_count += 1
@@ -211,8 +213,8 @@ class LocalLog:
         active = self.segments.active
         active.activate()
         if active.truncate_to(offset) and offset <= self.durability.recovery_point:
-            # Sync the cut: after a power loss durable bytes could come back in place of later appends. The leader
-            # epochs would not reveal that, and a clean stop skips the flush when no offset is to be flushed.
+            # Sync the truncation: otherwise a power loss could restore the removed bytes in place of later appends. The
+            # leader epochs would not reveal that, and a clean stop skips the flush when no offset is to be flushed.
             self.files.sync(active.log_path)
         truncate_rows(self.files, active.txn_index_path, offset)
         self.epochs.truncate_from_end(offset)

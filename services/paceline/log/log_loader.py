@@ -115,9 +115,11 @@ class _Loader:
         self._power_lost = power_lost
         self._recovered_end = 0
         self._epoch_limit = MAX_INT64
-        """End of the batch before, if it is known: a new epoch may have begun there."""
+        """End of the previous batch, at which a new epoch may have begun; MAX_INT64 while it is not known."""
         self._recovered_epoch = -1
+        """Leader epoch of the last batch that recovery kept."""
         self._limit = MAX_INT64
+        """Exclusive limit for the offsets of the segment that is being recovered."""
         self._result = LoadedLog(log)
         self._names: set[str] = set()
 
@@ -258,7 +260,10 @@ class _Loader:
                     return
 
     def _recover_from(self, segments: list[Segment], first: int, *, drop: bool = False) -> None:
-        """Recover the segments from index ``first`` on, and remove all segments after the first that was cut."""
+        """Recover the segments from index ``first`` on; when a segment was truncated, remove all later segments.
+
+        With ``drop``, remove the segments from ``first`` on without recovering them.
+        """
         if first == 0 and segments:
             self._epoch_limit = segments[0].base_offset if self._log_start is None else self._log_start
         for index in range(first, len(segments)):
@@ -266,8 +271,8 @@ class _Loader:
             end = MAX_INT64 if self._stopped_at is None else self._stopped_at
             self._limit = end if is_last else segments[index + 1].base_offset
             if drop or self._follows_a_gap(segments, index, first) or self._recover_segment(segments[index]):
-                behind = index if drop or self._recovered_end < segments[index].base_offset else index + 1
-                self._remove_segments(segments, behind)
+                first_removed = index if drop or self._recovered_end < segments[index].base_offset else index + 1
+                self._remove_segments(segments, first_removed)
                 return
 
     def _follows_a_gap(self, segments: list[Segment], index: int, first: int) -> bool:

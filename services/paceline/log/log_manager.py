@@ -65,17 +65,17 @@ class LogManager:
         self._checkpoints = OffsetCheckpoints(files, self._logs)
         self.set_aside: list[str] = []
         """Directories of damaged and stray logs that are kept until an operator has examined them."""
-        self.cut_after_clean_stop: dict[TopicPartition, str] = {}
-        """Logs that were found at load to lack batches although the stop was clean, with a description."""
+        self.truncated_after_clean_stop: dict[TopicPartition, str] = {}
+        """Logs from which recovery removed batches although the stop was clean, with a description."""
         self.unexplained_gaps: dict[TopicPartition, str] = {}
-        """Logs with a gap that a loss of power or compaction left, with a description."""
-        self.without_owner: dict[TopicPartition, str] = {}
-        """Logs that were found at load to have records but no topic id, with a description."""
+        """Logs with a gap that a loss of power or compaction may have left, with a description."""
+        self.without_topic_id: dict[TopicPartition, str] = {}
+        """Logs that had records but no topic id when they were loaded, with a description."""
 
     # -- loading -----------------------------------------------------------------------------------------------
 
     def topics_on_disk(self) -> set[str]:
-        """Return the topics that have a log in a readable directory, without loading any; call it before `load`."""
+        """Return the topics that have a log in a readable directory; loads no log, so it can run before `load`."""
         topics = set()
         for directory in self._directories:
             try:
@@ -102,9 +102,9 @@ class LogManager:
         loader = DirectoryLoader(self._files, self._boot_id, self._logs, self.log_class, self.default_config)
         self._deleted = loader.deleted
         self.set_aside = loader.set_aside
-        self.cut_after_clean_stop = loader.cut_after_clean_stop
+        self.truncated_after_clean_stop = loader.truncated_after_clean_stop
         self.unexplained_gaps = loader.unexplained_gaps
-        self.without_owner = loader.without_owner
+        self.without_topic_id = loader.without_topic_id
         self._checkpoints.stale = loader.stale_checkpoints
         for directory in self._directories:
             found = DirectoryReport(directory.path)
@@ -152,7 +152,7 @@ class LogManager:
     def _lower_recovery_points(self, directory: LogDirectory) -> None:
         """Write lower recovery points for logs that now end below theirs.
 
-        With the old recovery point a later recovery would take the next appends for flushed.
+        With the old recovery point a later recovery would treat the next appends as flushed, and not check them.
         """
         if any(
             log.log_end_offset < (log.checkpointed_recovery_point or 0) for log in self._checkpoints.logs_in(directory)
@@ -283,13 +283,13 @@ class LogManager:
         self.set_aside.append(target)
         return target
 
-    def forget_cut(self, tp: TopicPartition) -> None:
+    def forget_truncation(self, tp: TopicPartition) -> None:
         """Stop reporting that a log was truncated after a clean stop: it follows a leader now, outside the ISR.
 
         Raises:
             KafkaStorageError: its directory is offline or fails.
         """
-        if self.cut_after_clean_stop.pop(tp, None) is None:
+        if self.truncated_after_clean_stop.pop(tp, None) is None:
             return
         log = self._logs[tp]
         log.directory.check_online()
@@ -315,9 +315,9 @@ class LogManager:
             directory.fail(error)
             raise KafkaStorageError(f"{tp}: {error}") from error
         del self._logs[tp]
-        self.cut_after_clean_stop.pop(tp, None)
+        self.truncated_after_clean_stop.pop(tp, None)
         self.unexplained_gaps.pop(tp, None)
-        self.without_owner.pop(tp, None)
+        self.without_topic_id.pop(tp, None)
         self._checkpoints.stale.setdefault(directory.path, set()).add(tp)
         return directory, target
 

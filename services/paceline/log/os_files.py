@@ -85,7 +85,7 @@ class OsFiles:
         """``observe_sync`` is called with the duration of each file's fsync in seconds, on the thread that synced."""
         self._observe_sync = observe_sync
         self._max_open_files = max_open_files
-        self._names_gone = 0
+        self._path_changes = 0
         """Number of times that paths were renamed, removed or re-created.
 
         If it changes while a file is being opened, the path may now belong to another file.
@@ -171,7 +171,7 @@ class OsFiles:
             self._release(handle)
 
     def truncate(self, path: str, size: int) -> None:
-        """Cut to ``size`` bytes."""
+        """Shorten a file to ``size`` bytes."""
         handle = self._acquire(path, create=False)
         try:
             os.ftruncate(handle.descriptor, size)
@@ -179,7 +179,7 @@ class OsFiles:
             self._release(handle)
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file or directory and close cached descriptors of both paths, which are now those of other files."""
+        """Rename a file or directory and close the cached descriptors of both paths, which now name other files."""
         is_directory = stat.S_ISDIR(os.lstat(source).st_mode)
         try:
             os.rename(source, target)
@@ -273,15 +273,15 @@ class OsFiles:
                 self._handles.move_to_end(path)
                 handle.users += 1
                 return handle
-            names_gone = self._names_gone
+            path_changes = self._path_changes
         flags = _OPEN_FLAGS | os.O_CREAT if create else _OPEN_FLAGS
-        return self._remember(path, self._open(path, flags, 0o600), 1, names_gone)
+        return self._remember(path, self._open(path, flags, 0o600), 1, path_changes)
 
-    def _remember(self, path: str, descriptor: int, users: int = 0, names_gone: int | None = None) -> _Handle:
+    def _remember(self, path: str, descriptor: int, users: int = 0, path_changes: int | None = None) -> _Handle:
         handle = _Handle(descriptor)
         handle.users = users
         with self._mutex:
-            if names_gone not in (None, self._names_gone):
+            if path_changes not in (None, self._path_changes):
                 # This path may now belong to another file, so do not cache the descriptor under it.
                 handle.evicted = True
                 return handle
@@ -302,7 +302,7 @@ class OsFiles:
 
     def _forget(self, path: str) -> None:
         with self._mutex:
-            self._names_gone += 1
+            self._path_changes += 1
             handle = self._handles.pop(path, None)
             if handle is not None:
                 self._evict(handle)
@@ -310,7 +310,7 @@ class OsFiles:
     def _forget_below(self, path: str) -> None:
         prefix = path + "/"
         with self._mutex:
-            self._names_gone += 1
+            self._path_changes += 1
             for known in [name for name in self._handles if name.startswith(prefix)]:
                 self._evict(self._handles.pop(known))
 

@@ -408,7 +408,7 @@ class PartitionLog:
             if local.segments.bases[0] > offset:
                 local.reset_at(offset)
             else:
-                local.cut_at(offset)
+                local.truncate_at(offset)
             self._after_truncation(offset)
             if local.physical_end > offset:
                 raise CorruptMessageError(f"the last batch below {offset} ends at {local.physical_end}")

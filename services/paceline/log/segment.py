@@ -99,18 +99,18 @@ class Segment(IndexedBatchFile):
     # -- appending ---------------------------------------------------------------------------------------------
 
     def append(self, data: Buffer) -> None:
-        """Write whole batches at the end with one write; the caller makes each visible to readers with `note`.
+        """Write whole batches at the end with one write; the caller makes each visible to readers with `publish_batch`.
 
         Raises:
             OSError: storage failed.
             CorruptMessageError: the file has changed; nothing is written.
         """
         if self._largest is None:
-            # Compute it before the write: if `note` failed after the write, later positions would be wrong.
+            # Compute it before the write: if `publish_batch` failed after the write, later positions would be wrong.
             self._largest = self._find_largest()
         super().append(data)
 
-    def note(
+    def publish_batch(
         self, size: int, first_offset: int, last_offset: int, max_timestamp: int, max_timestamp_offset: int
     ) -> None:
         """Make the batch at byte ``self.size`` of the file visible, and add its index entries.
@@ -173,7 +173,9 @@ class Segment(IndexedBatchFile):
         self.time_index.start_empty()
         self._reset_counters()
         for header in headers:
-            self.note(header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset)
+            self.publish_batch(
+                header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset
+            )
         self.seal()
         self._bytes_since_index_entry = 0
 
@@ -269,7 +271,9 @@ class Segment(IndexedBatchFile):
             if not accept(header, following is None):
                 break
             next_offset = header.last_offset + 1
-            self.note(header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset)
+            self.publish_batch(
+                header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset
+            )
         removed = on_disk - self.size
         self.ended_in_an_append = removed > 0 and self.is_interrupted_append(on_disk, next_offset)
         if removed:

@@ -23,8 +23,8 @@ EVICTION_MS: Final = 120_000
 """A session without a fetch for longer than this may be evicted for any new session."""
 
 
-class News:
-    """Bits for the changes of a partition that a reader may need; plain integers, because they are on the data path."""
+class PartitionChange:
+    """Bits for changes of a partition that a fetch may wait for; plain integers, because they are on the data path."""
 
     APPENDED: Final = 1
     """The log end offset advanced."""
@@ -81,12 +81,12 @@ class FetchSession:
         "broker_epoch",
         "clock",
         "closed",
-        "fresh",
         "marked",
         "next_epoch",
         "owner",
         "partitions",
         "session_id",
+        "unchecked",
         "unsettled",
         "waiting",
     )
@@ -104,8 +104,8 @@ class FetchSession:
         """Partitions that every fetch reads: those with an error in the last response or about to join the ISR."""
         self.waiting: Callable[[], None] | None = None
         """Called after a batch of changes was marked, while a fetch waits; otherwise None."""
-        self.fresh: dict[TopicPartition, int] = {}
-        """Changes since the waiting fetch last checked, as bits of `News`."""
+        self.unchecked: dict[TopicPartition, int] = {}
+        """Changes since the waiting fetch last checked, as bits of `PartitionChange`."""
         self.closed = False
 
     def put(self, position: FetchPosition) -> bool:
@@ -127,20 +127,20 @@ class FetchSession:
         self.unsettled.pop(topic_partition, None)
         return self.partitions.pop(topic_partition, None) is not None
 
-    def mark(self, topic_partition: TopicPartition, news: int) -> bool:
+    def mark(self, topic_partition: TopicPartition, change: int) -> bool:
         """Mark a changed partition; return whether a waiting fetch must be notified."""
         if topic_partition not in self.partitions:
             return False
         self.marked[topic_partition] = None
         if self.waiting is None:
             return False
-        self.fresh[topic_partition] = self.fresh.get(topic_partition, 0) | news
+        self.unchecked[topic_partition] = self.unchecked.get(topic_partition, 0) | change
         return True
 
-    def take_fresh(self) -> dict[TopicPartition, int]:
+    def take_unchecked(self) -> dict[TopicPartition, int]:
         """Return and clear the changes that the waiting fetch has not checked yet."""
-        fresh, self.fresh = self.fresh, {}
-        return fresh
+        unchecked, self.unchecked = self.unchecked, {}
+        return unchecked
 
     def take_marked(self) -> list[FetchPosition]:
         """Return the partitions that the next fetch must read, marked partitions first, and clear the marks."""

@@ -98,7 +98,7 @@ def test_a_damaged_log_that_no_assignment_names_is_not_reported_to_the_controlle
     back = cluster.boot(1, broker.files)
     cluster.time.run_until(lambda: back.node.ready, 60_000)
     cluster.update_metadata()
-    assert list(back.logs.cut_after_clean_stop) == [TP] and TP not in back.node.replica_manager.partitions
+    assert list(back.logs.truncated_after_clean_stop) == [TP] and TP not in back.node.replica_manager.partitions
     before = events(cluster)
     cluster.time.run_for(120_000)
     assert events(cluster) == before

@@ -41,7 +41,7 @@ def test_a_lost_topic_id_is_reported_again_after_a_restart(cluster: BrokerCluste
     """The file is missing, not damaged, as after a loss of power whose restart the controller has acknowledged."""
     del cluster[3].files.contents["/data/orders-0/partition.metadata"]
     cluster.restart(3)
-    assert list(cluster[3].logs.without_owner) == [TP]
+    assert list(cluster[3].logs.without_topic_id) == [TP]
     cluster.update_metadata()
     cluster.decide(1, 5, (1, 2))
     cluster.until_in_sync(1, 2, 3)

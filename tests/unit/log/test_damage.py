@@ -180,7 +180,7 @@ def test_the_last_batch_of_a_cleanly_stopped_log_is_checked() -> None:
     logs.shutdown()
     files.contents["/d/t-0/00000000000000000000.log"][at + FIELDS["the last offset delta"]] ^= 1
     again = manager(files)
-    assert list(again.cut_after_clean_stop) == [TP]
+    assert list(again.truncated_after_clean_stop) == [TP]
     found = again.get(TP)
     assert found is not None and found.log_end_offset == COUNT - 1
 
@@ -191,17 +191,17 @@ def test_a_cut_after_a_clean_stop_is_reported_again_after_restarts_until_the_log
     at = positions(files, log)[6]
     logs.shutdown()
     files.contents["/d/t-0/00000000000000000000.log"][at + 16] = 9
-    first = manager(files).cut_after_clean_stop
+    first = manager(files).truncated_after_clean_stop
     assert list(first) == [TP]
     files.locked.clear()  # the process was killed
     again = manager(files)
-    assert again.cut_after_clean_stop == first
+    assert again.truncated_after_clean_stop == first
     again.shutdown()
     again = manager(files)
-    assert again.cut_after_clean_stop == first
-    again.forget_cut(TP)
+    assert again.truncated_after_clean_stop == first
+    again.forget_truncation(TP)
     again.shutdown()
-    assert manager(files).cut_after_clean_stop == {}
+    assert manager(files).truncated_after_clean_stop == {}
 
 
 class KilledError(BaseException):
@@ -235,9 +235,9 @@ def test_a_load_that_is_killed_after_it_has_cut_a_log_does_not_forget_the_cut(cl
     again = LogManager(files, ["/d"], LogConfig(), on_dir_failure=lambda *_: None, boot_id="b")
     report = again.load(0)
     found = again.get(TP)
-    assert found is not None and found.log_end_offset == 1, "the first load has cut the log"
+    assert found is not None and found.log_end_offset == 1, "the first load has truncated the log"
     assert report.is_unclean_restart("b") is not clean
-    assert list(again.cut_after_clean_stop) == ([TP] if clean else [])
+    assert list(again.truncated_after_clean_stop) == ([TP] if clean else [])
 
 
 @pytest.mark.parametrize("content", [b"", b"version: 7\ngap: a\n", b"version: 0\nhole: a\n", b"\xff"])
@@ -286,7 +286,7 @@ def test_a_flipped_bit_in_the_last_batch_after_a_clean_stop_neither_moves_the_en
             again = manager(stopped)
             found = again.get(TP)
             assert found is not None and found.log_end_offset <= COUNT, f"byte {at}, bit {bit}"
-            assert found.log_end_offset == COUNT or list(again.cut_after_clean_stop) == [TP]
+            assert found.log_end_offset == COUNT or list(again.truncated_after_clean_stop) == [TP]
             for offset in range(found.log_end_offset):
                 try:
                     data = found.read(offset, 10, found.log_end_offset)
@@ -302,7 +302,7 @@ def test_a_cleanly_stopped_log_that_has_lost_its_tail_is_reported() -> None:
     logs.shutdown()
     files.contents["/d/t-0/00000000000000000000.log"][at + 16] = 9
     again = manager(files)
-    assert list(again.cut_after_clean_stop) == [TP]
+    assert list(again.truncated_after_clean_stop) == [TP]
     found = again.get(TP)
     assert found is not None and found.log_end_offset == 6
 

@@ -18,7 +18,7 @@ def test_an_entry_has_the_last_offset_and_the_start_position_of_its_append() -> 
     segment.start_new()
     for first in (100, 110, 120):
         segment.append(bytes(5000))
-        segment.note(5000, first, first + 9, 1000, first + 9)
+        segment.publish_batch(5000, first, first + 9, 1000, first + 9)
     segment.seal()
     assert bytes(disk.contents["/log/00000000000000000100.index"]) == bytes.fromhex(
         "00000013 00001388 0000001d 00002710"

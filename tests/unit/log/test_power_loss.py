@@ -371,7 +371,7 @@ def test_records_truncated_at_the_recovery_point_stay_removed_after_a_clean_stop
     manager.shutdown()
     disk.lose_power()
     found, again = start(disk, 2)
-    assert contents(again) == [(0, 1, b"one")] and not found.cut_after_clean_stop
+    assert contents(again) == [(0, 1, b"one")] and not found.truncated_after_clean_stop
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -390,4 +390,4 @@ def test_records_cut_by_recovery_stay_removed_after_a_clean_stop(seed: int) -> N
     manager.shutdown()
     disk.lose_power()
     found, again = start(disk, 2)
-    assert contents(again) == [(0, 1, b"one")] and not found.cut_after_clean_stop
+    assert contents(again) == [(0, 1, b"one")] and not found.truncated_after_clean_stop

@@ -1,4 +1,4 @@
-"""Fetch sessions on the leader: epochs, eviction, and marks of partitions with news (KIP-227)."""
+"""Fetch sessions on the leader: epochs, eviction, and marks of changed partitions (KIP-227)."""
 
 import random
 
@@ -12,7 +12,7 @@ from paceline.replication.fetch_session import (
     FetchPosition,
     FetchSession,
     FetchSessionCache,
-    News,
+    PartitionChange,
 )
 
 A, B, C = (TopicPartition("t", index) for index in range(3))
@@ -116,8 +116,8 @@ def test_a_fetch_reads_only_marked_partitions() -> None:
         assert session.put(position(tp))
     assert [one.topic_partition for one in session.take_marked()] == [A, B, C]
     assert session.take_marked() == []
-    session.mark(B, News.APPENDED)
-    session.mark(TopicPartition("u", 0), News.APPENDED)
+    session.mark(B, PartitionChange.APPENDED)
+    session.mark(TopicPartition("u", 0), PartitionChange.APPENDED)
     assert [one.topic_partition for one in session.take_marked()] == [B]
 
 
@@ -127,7 +127,7 @@ def test_unsettled_partitions_are_read_at_every_fetch() -> None:
         session.put(position(tp))
     session.take_marked()
     session.unsettled[A] = None
-    session.mark(B, News.APPENDED)
+    session.mark(B, PartitionChange.APPENDED)
     assert [one.topic_partition for one in session.take_marked()] == [B, A]
     assert [one.topic_partition for one in session.take_marked()] == [A]
 
@@ -143,11 +143,11 @@ def test_partitions_without_room_in_a_response_come_first_in_the_next() -> None:
 def test_a_waiting_fetch_receives_all_news_of_a_partition_once() -> None:
     session = FetchSession(1, FOLLOWER, 1, 0)
     session.put(position(A))
-    assert not session.mark(A, News.APPENDED)
+    assert not session.mark(A, PartitionChange.APPENDED)
     session.waiting = lambda: None
-    assert session.mark(A, News.APPENDED) and session.mark(A, News.ROLE)
-    assert session.take_fresh() == {A: News.APPENDED | News.ROLE}
-    assert session.take_fresh() == {}
+    assert session.mark(A, PartitionChange.APPENDED) and session.mark(A, PartitionChange.ROLE)
+    assert session.take_unchecked() == {A: PartitionChange.APPENDED | PartitionChange.ROLE}
+    assert session.take_unchecked() == {}
 
 
 def test_a_changed_position_keeps_the_high_watermark_that_was_sent() -> None:

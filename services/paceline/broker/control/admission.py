@@ -10,7 +10,7 @@ from paceline.broker.control.deleted_replicas import DeletedReplicas
 from paceline.broker.control.leader_epoch_fence import LeaderEpochFence
 from paceline.broker.partition.partition import Partition
 from paceline.broker.partition.replica_manager import ReplicaManager
-from paceline.broker.storage.stray_logs import set_namesake_aside
+from paceline.broker.storage.stray_logs import set_aside_log_of_deleted_topic
 from paceline.model.control import LeaderAndIsrPartition, LeaderAndIsrRequest
 from paceline.model.errors import ErrorCode
 from paceline.model.identifiers import NO_EPOCH, TopicPartition
@@ -54,8 +54,8 @@ class LeaderAndIsrAdmission:
         Steps for each partition; the first refusal decides:
 
         1. UNKNOWN_LEADER_EPOCH: an improbably high leader epoch is not in ZooKeeper.
-        2. A log of a deleted topic with the same name is set aside, unless a controller has made this registration host
-           it.
+        2. A log of a deleted topic with the same name is set aside, unless a controller has assigned that replica to
+           this broker since its registration (`set_aside_log_of_deleted_topic`).
         3. INCONSISTENT_TOPIC_ID or STALE_CONTROLLER_EPOCH: the replica was deleted after the request was sent.
         4. KAFKA_STORAGE_ERROR: the replica is Offline.
         5. INCONSISTENT_TOPIC_ID, STALE_CONTROLLER_EPOCH or UNKNOWN_TOPIC_OR_PARTITION: see `_check`. A retried decision
@@ -75,7 +75,7 @@ class LeaderAndIsrAdmission:
             if topic_partition in refuted:
                 errors[topic_partition] = ErrorCode.UNKNOWN_LEADER_EPOCH
                 continue
-            set_namesake_aside(manager, state, request.stamp)
+            set_aside_log_of_deleted_topic(manager, state, request.stamp)
             partition = manager.partitions.get(topic_partition) or Partition(topic_partition, manager)
             errors[topic_partition] = reason = self._decide(partition, state, controller_epoch)
             if reason is ErrorCode.NONE:
@@ -110,8 +110,8 @@ class LeaderAndIsrAdmission:
         if is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         reason = self._check(partition, state)
-        named = (state.leader, state.leader_epoch) == (manager.broker_id, partition.leader_epoch)
-        if reason is ErrorCode.STALE_CONTROLLER_EPOCH and partition.is_leader and named:
+        is_same_leadership = (state.leader, state.leader_epoch) == (manager.broker_id, partition.leader_epoch)
+        if reason is ErrorCode.STALE_CONTROLLER_EPOCH and partition.is_leader and is_same_leadership:
             partition.confirm_leadership()
         if reason is ErrorCode.NONE and manager.damaged_logs.maybe_take_offline(state):
             return ErrorCode.KAFKA_STORAGE_ERROR

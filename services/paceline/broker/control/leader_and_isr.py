@@ -55,7 +55,7 @@ class LeaderAndIsrHandler:
         manager.end_topic_roles(dict.fromkeys(partition.topic_partition.topic for partition, _ in admitted))
         manager.start_checkpoints()
         manager.fetchers.close_idle()
-        manager.deliver_news()
+        manager.deliver_changes()
         self._on_leadership_change(
             [partition for partition, _ in admitted if partition.is_leader],
             [partition.topic_partition for partition, _ in admitted if not partition.is_leader],
@@ -100,7 +100,7 @@ class LeaderAndIsrHandler:
                     manager.emit(StateChangeKind.BECAME_FOLLOWER, partition)
             except (KafkaStorageError, InconsistentTopicIdError) as error:
                 errors[partition.topic_partition] = error.code
-        manager.deliver_news()
+        manager.deliver_changes()
         if not manager.shutting_down:
             manager.fetchers.start(following)
 

@@ -12,7 +12,7 @@ from paceline.model.control import ControlResponse, StopReplicaPartition, StopRe
 from paceline.model.errors import ErrorCode, KafkaStorageError
 from paceline.model.identifiers import EPOCH_DURING_DELETE, NO_EPOCH, TopicPartition
 from paceline.model.state_change import StateChangeKind
-from paceline.replication.fetch_session import News
+from paceline.replication.fetch_session import PartitionChange
 
 
 class StopReplicaHandler:
@@ -47,11 +47,11 @@ class StopReplicaHandler:
                 errors[state.topic_partition] = self._delete(state.topic_partition, logs)
             elif partition is not None:
                 manager.emit(StateChangeKind.REPLICA_STOPPED, partition)
-                manager.news(partition, News.ROLE)
+                manager.record_change(partition, PartitionChange.ROLE)
         self._make_deletions_durable(logs, errors)
         manager.end_topic_roles(dict.fromkeys(state.topic_partition.topic for state in accepted))
         manager.fetchers.close_idle()
-        manager.deliver_news()
+        manager.deliver_changes()
         self._on_leadership_change([], [state.topic_partition for state in accepted])
         return ControlResponse(partition_errors=errors)
 

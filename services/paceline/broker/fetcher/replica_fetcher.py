@@ -241,7 +241,7 @@ class ReplicaFetcher:
             self._answered_ms = self._scheduler.now_ms()
             self._apply(answer.results)
             self._host.make_log_starts_durable()
-            self._host.deliver_news()
+            self._host.deliver_changes()
         self.run()
 
     def _note_connection(self, answer: ReplicaFetchResponse | Exception) -> None:

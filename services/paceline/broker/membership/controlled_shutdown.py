@@ -127,6 +127,7 @@ class ControlledShutdown:
     def _failed(self, attempt: int, waited: bool = False) -> None:
         delay_ms = 0 if waited else self._config.controlled_shutdown_retry_backoff_ms
         if attempt < self._config.controlled_shutdown_max_retries:
+            # Another number, so that late answers of the failed attempt are ignored; `_retry` restores it.
             self._attempt += 1
             self._timer = self._scheduler.call_later(delay_ms, self._retry)
         else:

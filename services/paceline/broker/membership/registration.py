@@ -54,9 +54,14 @@ class Registration:
     Every registration reports an unclean restart until a controller has handled it: `acknowledged`. A broker that has
     registered before and finds its log directories empty has lost all records, which also counts as an unclean restart.
 
-    A registration from one of ``sessions_of_dead_processes``, the sessions of this broker's earlier processes, is
-    replaced at once. Any other owner of the broker id, or of an address, may be an earlier process too, without proof.
-    ZooKeeper deletes its node at its session timeout, so an owner whose node outlives that timeout is fatal.
+    If another session has registered this broker id:
+
+    * One of ``sessions_of_dead_processes``, the sessions of this broker's earlier processes: its node is replaced at
+      once.
+    * Any other session: it may belong to an earlier process whose death cannot be proved. ZooKeeper then deletes its
+      node at its session timeout, so the broker waits that long. If the node still exists, the broker stops with an
+      error. The same applies to a broker with another id that has registered one of this broker's addresses.
+
     ``remember_session`` receives each session before the broker registers in it.
     """
 
@@ -173,7 +178,7 @@ class Registration:
         ).start()
 
     def _flow(self, session_id: int) -> Flow[BrokerRegistered]:
-        # Read before the epoch that it is compared with: a controller elected between the reads is newer than both.
+        # Read the known epoch before ZooKeeper's: an election in between can then only raise ZooKeeper's epoch.
         known_controller_epoch = self._highest_controller_epoch()
         if self._cluster_id is not None:
             yield from _check_cluster_id(self._cluster_id)
@@ -195,7 +200,8 @@ class Registration:
         (epoch,) = yield Zk([GetData(znodes.CONTROLLER_EPOCH)])
         expect(epoch, znodes.CONTROLLER_EPOCH, ZkCode.NO_NODE)
         controller_epoch = _controller_epoch(epoch.data)
-        # A session without a write may have read from a ZooKeeper server that lags behind the leader.
+        # An adopted registration needed no write. So the read may come from a ZooKeeper server that lags behind its
+        # leader, and a low epoch proves nothing.
         if controller_epoch < known_controller_epoch and not registered.adopted:
             raise ForeignZooKeeperError(
                 f"the controller epoch in ZooKeeper is {controller_epoch}, it was {known_controller_epoch} before"
@@ -203,7 +209,10 @@ class Registration:
         return BrokerRegistered(registered.czxid, self._cluster_id, controller_epoch)
 
     def _check_earlier_registration(self) -> Flow[None]:
-        """Directories without a cluster id belong to a new broker, or to a broker whose disks were replaced."""
+        """Report an unclean restart if this broker id has registered before: then its disks were replaced.
+
+        Called when the log directories have no cluster id, as on a new broker.
+        """
         path = znodes.broker_epoch_path(self._config.broker_id)
         (read,) = yield Zk([Exists(path)])
         expect(read, path, ZkCode.NO_NODE)

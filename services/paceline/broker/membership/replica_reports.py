@@ -21,7 +21,7 @@ RETRY_MS: Final = 1_000
 class ReplicaReports:
     """Writes one node for all changes since the previous report.
 
-    A report that ZooKeeper refuses is repeated, and one whose session ended is repeated in the next session.
+    After a failed write the report is sent again: a second later, or after the next registration if the session ended.
     """
 
     def __init__(self, broker_id: int, zookeeper: ZooKeeper, scheduler: Scheduler) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from paceline.log.partition_log import PartitionLog
 from paceline.model.state_change import StateChangeKind
-from paceline.replication.fetch_session import News
+from paceline.replication.fetch_session import PartitionChange
 from paceline.replication.high_watermark import follower_high_watermark
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class FollowerLog:
         if high_watermark != log.high_watermark:
             log.update_high_watermark(high_watermark)
             if self._partition.read_by_clients:
-                self._host.news(self._partition, News.HIGH_WATERMARK)
+                self._host.record_change(self._partition, PartitionChange.HIGH_WATERMARK)
 
     def _emit(self, cause: str, end_offset: int) -> None:
         self._host.emit(StateChangeKind.TRUNCATED, self._partition, cause=cause, end_offset=end_offset)

@@ -39,7 +39,7 @@ class IsrCheck:
             return
         self.start()
         self._manager.fetches.sessions.close_silent(self._manager.now_ms())
-        self._manager.damaged_logs.look()
+        self._manager.damaged_logs.retry_pending()
         self._check_slice(self._manager.hosted.led())
 
     def _check_slice(self, partitions: list[Partition]) -> None:
@@ -48,7 +48,7 @@ class IsrCheck:
                 partition.isr_updates.maybe_shrink()
                 # A follower outside the ISR that has stopped fetching no longer delays the high watermark.
                 partition.advance_high_watermark()
-        self._manager.deliver_news()
+        self._manager.deliver_changes()
         rest = partitions[_CHECKS_AT_ONCE:]
         if rest and not self._stopped:
             self._manager.scheduler.call_soon(lambda: self._check_slice(rest))

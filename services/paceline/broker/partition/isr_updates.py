@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.state_change import StateChangeKind
-from paceline.replication.fetch_session import News
+from paceline.replication.fetch_session import PartitionChange
 from paceline.replication.follower_progress import FollowerProgress
 from paceline.replication.isr import JoinRefusal, out_of_sync_replicas, why_not_eligible, why_not_join
 from paceline.replication.leadership_proof import NEVER
@@ -184,4 +184,4 @@ class IsrUpdates:
 
     def _settled(self) -> None:
         self._partition.advance_high_watermark()
-        self._host.news(self._partition, News.ROLE)
+        self._host.record_change(self._partition, PartitionChange.ROLE)

@@ -34,7 +34,7 @@ class IsrWriter:
         self._zookeeper = zookeeper
         self._scheduler = manager.scheduler
         self._metrics = manager.metrics
-        self._on_outcome = manager.deliver_news
+        self._on_outcome = manager.deliver_changes
         self._queue: list[_Pair] = []
         self._scheduled = False
         self._in_flight = 0

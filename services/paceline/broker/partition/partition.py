@@ -29,7 +29,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import NO_EPOCH, NO_LEADER, TopicPartition
 from paceline.model.state_change import ReplicaOffsets, StateChangeKind
-from paceline.replication.fetch_session import FetchPosition, FetchSession, News
+from paceline.replication.fetch_session import FetchPosition, FetchSession, PartitionChange
 from paceline.replication.follower_progress import FetchClock, FollowerProgress
 from paceline.replication.high_watermark import leader_high_watermark
 from paceline.replication.leadership_proof import NEVER, proved_ms
@@ -44,7 +44,8 @@ class Partition:
     __slots__ = (
         "_host",
         "adding_replicas",
-        "assigned_by",
+        "assigned_broker_epoch",
+        "assigned_controller_epoch",
         "bytes_in",
         "bytes_out",
         "confirmed_ms",
@@ -61,7 +62,6 @@ class Partition:
         "log",
         "proposal",
         "read_by_clients",
-        "registration",
         "removing_replicas",
         "replicas",
         "sessions",
@@ -96,9 +96,9 @@ class Partition:
         """Whether clients have read from this follower in its present role, and may wait for more."""
         self.sessions: dict[FetchSession, None] = {}
         """Fetch sessions that include this partition."""
-        self.registration = -1
+        self.assigned_broker_epoch = -1
         """Broker epoch of this broker in the last LeaderAndIsr that made it host the partition."""
-        self.assigned_by = -1
+        self.assigned_controller_epoch = -1
         """Controller epoch of that LeaderAndIsr."""
         self.is_deposed = False
         """Whether an ISR write found another leader, or a newer epoch, in ZooKeeper; a LeaderAndIsr will follow."""
@@ -149,7 +149,7 @@ class Partition:
         self.is_deposed = False
         self.confirm_leadership()
         self.advance_high_watermark()
-        self._host.news(self, News.ROLE)
+        self._host.record_change(self, PartitionChange.ROLE)
         return not was_leader
 
     def make_follower(self, state: LeaderAndIsrPartition, log: PartitionLog) -> bool:
@@ -166,7 +166,7 @@ class Partition:
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
         if changed:
-            self._host.news(self, News.ROLE)
+            self._host.record_change(self, PartitionChange.ROLE)
         return changed
 
     def hold_log(self, topic_id: str | None, log: PartitionLog) -> None:
@@ -185,7 +185,7 @@ class Partition:
         self.proposal = None
         self.followers = {}
         self.log = None
-        self._host.news(self, News.ROLE)
+        self._host.record_change(self, PartitionChange.ROLE)
 
     def _adopt(self, state: LeaderAndIsrPartition, log: PartitionLog) -> None:
         self.hold_log(state.topic_id, log)
@@ -353,7 +353,7 @@ class Partition:
                 follower.settle(end_offset)
         result = log.append_as_leader(batch, self.leader_epoch, wall_ms)
         if not result.duplicate:
-            self._host.news(self, News.APPENDED)
+            self._host.record_change(self, PartitionChange.APPENDED)
             self.advance_high_watermark()
         return result
 
@@ -366,7 +366,7 @@ class Partition:
         """
         log = self.leader_log()
         if log.increment_log_start_offset(offset):
-            self._host.news(self, News.LOG_START)
+            self._host.record_change(self, PartitionChange.LOG_START)
             self._host.log_start_moved(self)
 
     def apply_retention(self, wall_ms: int) -> None:
@@ -386,7 +386,7 @@ class Partition:
         if offset is not None:
             log.increment_log_start_offset(offset)
             if self.is_leader:
-                self._host.news(self, News.LOG_START)
+                self._host.record_change(self, PartitionChange.LOG_START)
             self._host.log_start_moved(self)
 
     def low_watermark(self) -> int | None:
@@ -431,7 +431,7 @@ class Partition:
         )
         follower.clock = clock
         if follower.log_start_offset != log_start_before:
-            self._host.news(self, News.LOW_WATERMARK)
+            self._host.record_change(self, PartitionChange.LOW_WATERMARK)
         self.isr_updates.maybe_expand(follower)
         if changed:
             self.advance_high_watermark()
@@ -473,7 +473,7 @@ class Partition:
         if moved <= current:
             return False
         log.update_high_watermark(moved)
-        self._host.news(self, News.HIGH_WATERMARK)
+        self._host.record_change(self, PartitionChange.HIGH_WATERMARK)
         start = self.leader_epoch_start_offset
         if start is not None and current <= start < moved:
             self._host.emit(StateChangeKind.FIRST_COMMIT, self)

@@ -2,7 +2,7 @@
 
 A partition is None (not hosted), Online (in `partitions`) or Offline (its log directory failed; until restart). All
 methods run on the node's scheduler, one at a time; there are no locks. Partitions report changes while a request is
-handled; `deliver_news` at its end completes the operations that wait for them.
+handled; `deliver_changes` at its end completes the operations that wait for them.
 Source: docs/protocol/replication.md#hosted-partitions.
 """
 
@@ -40,7 +40,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.model.scheduler import Cancellable, Scheduler
 from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
-from paceline.replication.fetch_session import FetchSession, News
+from paceline.replication.fetch_session import FetchSession, PartitionChange
 from paceline.replication.isr_propagation import IsrPropagation
 from paceline.replication.leadership_proof import LeadershipProof
 from paceline.replication.purgatory import Purgatory
@@ -127,7 +127,7 @@ class ReplicaManager:
         self._session_may_be_over = session_may_be_over
         self._all_proved_since_ms: int | None = None
         self._failed_dirs: dict[str, None] = {}
-        self._news: dict[Partition, int] = {}
+        self._changes: dict[Partition, int] = {}
         self._isr_check = IsrCheck(self)
         self._checkpoint: Cancellable | None = None
         self._stopped = False
@@ -180,8 +180,8 @@ class ReplicaManager:
 
     def host(self, partition: Partition, controller_epoch: int, topic_id: str | None) -> None:
         """Host a partition of this topic, Online, as decided by the controller of that epoch."""
-        partition.registration = self.broker_epoch
-        partition.assigned_by = controller_epoch
+        partition.assigned_broker_epoch = self.broker_epoch
+        partition.assigned_controller_epoch = controller_epoch
         self.hosted.add(partition, topic_id)
 
     def drop(self, topic_partition: TopicPartition) -> Partition | None:
@@ -237,9 +237,9 @@ class ReplicaManager:
             self.metrics.isr_expands += 1
         self.isr_propagation.record(partition.topic_partition, self.now_ms())
 
-    def news(self, partition: Partition, news: int) -> None:
+    def record_change(self, partition: Partition, change: int) -> None:
         """Record a change for which readers and producers may wait."""
-        self._news[partition] = self._news.get(partition, 0) | news
+        self._changes[partition] = self._changes.get(partition, 0) | change
 
     def emit(
         self,
@@ -274,15 +274,15 @@ class ReplicaManager:
         """Stop fetching a partition until the next LeaderAndIsr for it."""
         self.emit(StateChangeKind.FETCHER_FAILED, partition, cause=reason)
 
-    def deliver_news(self) -> None:
+    def deliver_changes(self) -> None:
         """Complete the operations that wait for changes since the last call.
 
         Sessions are first marked and then woken, so that one response has all changes of a request.
         """
-        while self._news:
-            news, self._news = self._news, {}
+        while self._changes:
+            changes, self._changes = self._changes, {}
             wake: dict[FetchSession, None] = {}
-            for partition, bits in news.items():
+            for partition, bits in changes.items():
                 for session in tuple(partition.sessions):
                     if session.closed:
                         del partition.sessions[session]
@@ -291,12 +291,12 @@ class ReplicaManager:
             for session in wake:
                 if session.waiting is not None:
                     session.waiting()
-            for partition, bits in news.items():
+            for partition, bits in changes.items():
                 topic_partition = partition.topic_partition
-                if bits & (News.HIGH_WATERMARK | News.ROLE):
+                if bits & (PartitionChange.HIGH_WATERMARK | PartitionChange.ROLE):
                     self.produce_purgatory.check_and_complete(topic_partition)
                 self.fetch_purgatory.check_and_complete(topic_partition)
-                if bits & (News.LOG_START | News.LOW_WATERMARK | News.ROLE):
+                if bits & (PartitionChange.LOG_START | PartitionChange.LOW_WATERMARK | PartitionChange.ROLE):
                     self.delete_records_purgatory.check_and_complete(topic_partition)
 
     # Topic settings
@@ -315,8 +315,8 @@ class ReplicaManager:
                     partition.log.config = config
                 if partition.is_leader:
                     partition.advance_high_watermark()
-                    self.news(partition, News.ROLE)
-        self.deliver_news()
+                    self.record_change(partition, PartitionChange.ROLE)
+        self.deliver_changes()
 
     # Storage
 
@@ -374,7 +374,7 @@ class ReplicaManager:
             if log_dir not in self.logs.live_log_dirs and log_dir not in self._failed_dirs:
                 self._failed_dirs[log_dir] = None
                 self._on_log_dir_failed(log_dir)
-        self.deliver_news()
+        self.deliver_changes()
 
     def set_offline(self, partition: Partition) -> None:
         """Set a partition Offline until a restart."""
@@ -419,7 +419,7 @@ class ReplicaManager:
         self._isr_check.stop()
         if self._checkpoint is not None:
             self._checkpoint.cancel()
-        self.deliver_news()
+        self.deliver_changes()
         self.fetches.sessions.close_all()
         self.fetch_purgatory.complete_all()
         self.produce_purgatory.complete_all()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
 from paceline.model.identifiers import TopicPartition
-from paceline.replication.fetch_session import FetchPosition, FetchSession, News
+from paceline.replication.fetch_session import FetchPosition, FetchSession, PartitionChange
 from paceline.replication.purgatory import DelayedOperation
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ class DelayedSessionFetch(DelayedOperation):
         self._offers = offers
         self._byte_count = sum(offers.values())
 
-    def look(self) -> None:
-        """Check the marked partitions and answer if they suffice."""
+    def check_marked(self) -> None:
+        """Answer if the changes of the marked partitions suffice; called after each batch of changes."""
         self.try_complete()
 
     def ready(self) -> bool:
@@ -78,14 +78,16 @@ class DelayedSessionFetch(DelayedOperation):
         session = self._run.session
         assert session is not None
         reader = self._run.reader
-        wanted = News.ROLE | (News.HIGH_WATERMARK if reader.replica_id is None else News.APPENDED)
-        for topic_partition, news in session.take_fresh().items():
+        wanted = PartitionChange.ROLE | (
+            PartitionChange.HIGH_WATERMARK if reader.replica_id is None else PartitionChange.APPENDED
+        )
+        for topic_partition, changes in session.take_unchecked().items():
             position = session.partitions.get(topic_partition)
-            if position is not None and reader.wants_high_watermark and news & News.HIGH_WATERMARK:
+            if position is not None and reader.wants_high_watermark and changes & PartitionChange.HIGH_WATERMARK:
                 return True
-            if position is not None and reader.replica_id is not None and news & News.LOG_START:
+            if position is not None and reader.replica_id is not None and changes & PartitionChange.LOG_START:
                 return True
-            if position is None or not news & wanted:
+            if position is None or not changes & wanted:
                 continue
             offer = self._handler.would_answer(self._run, position)
             if offer is True:

@@ -54,7 +54,7 @@ class DeleteRecordsHandler:
             if pending:
                 self._partitions.make_log_starts_durable()
         finally:
-            self._partitions.deliver_news()
+            self._partitions.deliver_changes()
         if not pending:
             reply(results)
             return None

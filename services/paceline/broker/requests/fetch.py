@@ -126,7 +126,7 @@ class FetchHandler:
         try:
             reads = self._read_all(run, looked_at, record=True, now_ms=now_ms)
         finally:
-            self._partitions.deliver_news()
+            self._partitions.deliver_changes()
         return self._answer_or_wait(run, reads)
 
     def _answer_or_wait(self, run: FetchRun, reads: list[PartitionRead]) -> Cancel | None:
@@ -141,7 +141,7 @@ class FetchHandler:
             or (
                 run.reader.wants_high_watermark
                 and session is not None
-                and any(self._has_news(run, read) for read in reads)
+                and any(_differs_from_last_response(read) for read in reads)
             )
         ):
             self.answer(run, reads)
@@ -152,11 +152,11 @@ class FetchHandler:
             return self._purgatory.await_completion(operation, keys, limits.max_wait_ms)
         # Omitted partitions get no later mark; the response and the next fetch must check them.
         session.mark_first(
-            read.position.topic_partition for read in reads if read.available or self._has_news(run, read)
+            read.position.topic_partition for read in reads if read.available or _differs_from_last_response(read)
         )
-        session.take_fresh()
+        session.take_unchecked()
         waiting = DelayedSessionFetch(self, run, {r.position.topic_partition: len(r.batches) for r in reads})
-        session.waiting = waiting.look
+        session.waiting = waiting.check_marked
         return self._purgatory.await_completion(waiting, (session,), limits.max_wait_ms)
 
     def hold(self, run: FetchRun) -> bool:
@@ -168,28 +168,28 @@ class FetchHandler:
         session = run.session
         if session is not None:
             session.waiting = None
-            session.take_fresh()
+            session.take_unchecked()
             positions = session.take_marked()
         self.answer(run, self._read_all(run, positions, record=False, now_ms=self._scheduler.now_ms()))
 
     def answer(self, run: FetchRun, reads: list[PartitionRead]) -> None:
-        """Select the results, remember them in the session, and answer."""
+        """Answer with the results. In a session, omit unchanged partitions and record what the others contain."""
         session = run.session
         if session is None:
             run.answer(0, reads)
         else:
-            told = [read for read in reads if not run.incremental or self._has_news(run, read)]
-            for read in told:
+            reported = [read for read in reads if not run.incremental or _differs_from_last_response(read)]
+            for read in reported:
                 position = read.position
                 # A diverging follower ignores the other fields of the response.
-                said = read.error is None and read.diverging_epoch is None
-                position.sent_high_watermark = read.high_watermark if said else None
-                position.sent_log_start_offset = read.log_start_offset if said else None
+                is_adopted = read.error is None and read.diverging_epoch is None
+                position.sent_high_watermark = read.high_watermark if is_adopted else None
+                position.sent_log_start_offset = read.log_start_offset if is_adopted else None
                 if read.batches or read.diverging_epoch is not None or read.preferred_replica is not None:
                     session.marked[position.topic_partition] = None
             left_out = [read.position.topic_partition for read in reads if read.available and not read.batches]
             session.mark_first(left_out)
-            reads = told
+            reads = reported
             run.answer(session.session_id, reads)
         self._count(run.reader, reads)
         if run.reader.replica_id is not None:
@@ -232,17 +232,6 @@ class FetchHandler:
         if reader.replica_id is None or not self._quota.lists_any or reader.replica_id in partition.maximal_isr:
             return False
         return self._quota.holds_back(partition.topic_partition, self._scheduler.now_ms())
-
-    def _has_news(self, run: FetchRun, read: PartitionRead) -> bool:
-        position = read.position
-        return bool(
-            read.batches
-            or read.error is not None
-            or read.diverging_epoch is not None
-            or read.preferred_replica is not None
-            or position.sent_high_watermark != read.high_watermark
-            or position.sent_log_start_offset != read.log_start_offset
-        )
 
     def _read_all(
         self, run: FetchRun, positions: Sequence[FetchPosition], record: bool, now_ms: int
@@ -410,3 +399,16 @@ class FetchHandler:
             return self._partitions.lookup(topic_partition)
         except PacelineError:
             return None
+
+
+def _differs_from_last_response(read: PartitionRead) -> bool:
+    """Whether the response to an incremental fetch must include the partition."""
+    position = read.position
+    return bool(
+        read.batches
+        or read.error is not None
+        or read.diverging_epoch is not None
+        or read.preferred_replica is not None
+        or position.sent_high_watermark != read.high_watermark
+        or position.sent_log_start_offset != read.log_start_offset
+    )

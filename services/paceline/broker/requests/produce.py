@@ -73,7 +73,7 @@ class ProduceHandler:
                 if wait_for_all and partition is not None and appended is not None:
                     pending.append(_Pending(partition, appended.last_offset + 1, result))
         finally:
-            self._partitions.deliver_news()
+            self._partitions.deliver_changes()
         if not pending:
             reply(results)
             return None

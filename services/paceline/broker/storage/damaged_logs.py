@@ -2,7 +2,7 @@
 
 A log is damaged when a batch differs from the batch that was written, when batches are missing after a clean stop, when
 it has a leader epoch that never existed, when its topic id was lost, so that its records may belong to another topic,
-or when it has a gap after a loss of power that may be one of compaction.
+or when it has a gap after a loss of power: compaction leaves gaps too, so this gap may or may not hide lost records.
 
 1. With another live in-sync replica, the replica goes Offline and the controller is notified as for a failed log
    directory. The broker answers the controller's LeaderAndIsr with KAFKA_STORAGE_ERROR, so that leadership moves and
@@ -37,14 +37,14 @@ LOG: Final = logging.getLogger(__name__)
 class Damage:
     """State of a damaged log."""
 
-    __slots__ = ("is_cut", "is_offline", "leader_epoch", "reason")
+    __slots__ = ("is_offline", "is_truncation", "leader_epoch", "reason")
 
-    def __init__(self, reason: str, leader_epoch: int, is_cut: bool = False) -> None:
+    def __init__(self, reason: str, leader_epoch: int, is_truncation: bool = False) -> None:
         self.reason = reason
         self.leader_epoch = leader_epoch
-        """Leader epoch of the damage; only a decision of a later epoch proves that the log is not relied on any
-        more."""
-        self.is_cut = is_cut
+        """Leader epoch in which the damage was found; only a decision of a later epoch proves that no ISR relies on the
+        log."""
+        self.is_truncation = is_truncation
         """Whether the log only ends too early: its records are intact."""
         self.is_offline = False
         """Whether the replica is Offline because of the damage."""
@@ -60,13 +60,13 @@ class DamagedLogs:
         self.damaged: dict[TopicPartition, Damage] = {}
         self.damaged_reads = 0
         """Number of reads that found damage."""
-        for topic_partition, reason in manager.logs.cut_after_clean_stop.items():
+        for topic_partition, reason in manager.logs.truncated_after_clean_stop.items():
             LOG.error("log is damaged: partition=%s reason=%s", topic_partition, reason)
-            self.damaged[topic_partition] = Damage(reason, NO_EPOCH, is_cut=True)
+            self.damaged[topic_partition] = Damage(reason, NO_EPOCH, is_truncation=True)
         for topic_partition, reason in manager.logs.unexplained_gaps.items():
             LOG.error("log may lack records: partition=%s reason=%s", topic_partition, reason)
             self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
-        for topic_partition, reason in manager.logs.without_owner.items():
+        for topic_partition, reason in manager.logs.without_topic_id.items():
             LOG.error("log has no topic id, not loading it: partition=%s reason=%s", topic_partition, reason)
             self.damaged[topic_partition] = Damage(reason, NO_EPOCH)
 
@@ -79,7 +79,7 @@ class DamagedLogs:
         self.damaged_reads += 1
         partition = manager.partitions.get(topic_partition)
         damage = self.damaged.get(topic_partition)
-        if damage is None or damage.is_cut:
+        if damage is None or damage.is_truncation:
             epoch = NO_EPOCH if partition is None else partition.leader_epoch
             damage = self.damaged[topic_partition] = Damage(str(error), epoch)
             LOG.error("read found a damaged log: partition=%s error=%s", topic_partition, error)
@@ -121,7 +121,7 @@ class DamagedLogs:
         damage.leader_epoch = partition.leader_epoch
         manager.fetchers.stop((topic_partition,))
         manager.set_offline(partition)
-        manager.deliver_news()
+        manager.deliver_changes()
         self._tell_controller()
 
     def maybe_take_offline(self, state: LeaderAndIsrPartition) -> bool:
@@ -176,8 +176,8 @@ class DamagedLogs:
         if damage is None or manager.broker_id in state.isr or state.leader_epoch <= damage.leader_epoch:
             return False
         del self.damaged[topic_partition]
-        if damage.is_cut:
-            manager.logs.forget_cut(topic_partition)
+        if damage.is_truncation:
+            manager.logs.forget_truncation(topic_partition)
             return False
         log = manager.logs.get(topic_partition)
         if log is None:
@@ -236,8 +236,8 @@ class DamagedLogs:
         state = self._manager.metadata.snapshot.partition(topic_partition)
         return state is not None and self._manager.broker_id in state.replicas
 
-    def look(self) -> None:
-        """Take waiting replicas offline when possible, and notify the controller again of pending replicas."""
+    def retry_pending(self) -> None:
+        """Retry the steps that had to wait: take replicas offline, and request a role for replicas without one."""
         waits = False
         for topic_partition in tuple(self.damaged):
             self._give_up(topic_partition)

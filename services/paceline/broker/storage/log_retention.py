@@ -48,7 +48,7 @@ class LogRetention:
         partition = None
         for partition in islice(remaining, _PARTITIONS_AT_ONCE):
             self._apply(partition, wall_ms)
-        self._manager.deliver_news()
+        self._manager.deliver_changes()
         if partition is None:
             self._timer = self._scheduler.call_later(self._interval_ms, self._check)
         else:

@@ -4,9 +4,9 @@ A controller that dies after it has written the end of a reassignment, and befor
 that loses its replica, leaves a log that no later request names. The first full UpdateMetadata of a new controller, or
 after the broker's registration, reveals it: a partition with this topic id, assigned to other brokers.
 
-When the topic was deleted since, the log is found only when a new topic of that name is to be hosted.
+If the topic was deleted in the meantime, the log is found only when this broker must host a new topic with that name.
 
-A log that is not in the metadata stays: the node of its topic may be unreadable, or ZooKeeper may have lost its data.
+A log whose topic is not in the metadata stays: the topic's node may be unreadable, or ZooKeeper may have lost its data.
 Stray logs are renamed, reported and kept; this module deletes no log.
 
 Source: docs/protocol/log-format.md#stray-logs; docs/decisions/0011-damaged-and-stray-logs.md.
@@ -35,8 +35,8 @@ LOG: Final = logging.getLogger(__name__)
 def set_strays_aside(manager: "ReplicaManager", request: UpdateMetadataRequest) -> None:
     """Set aside the logs that ``request`` shows to be strays.
 
-    The first metadata for this registration shows the assignments; any metadata shows that a topic of an earlier
-    controller was replaced by another topic id.
+    The first full metadata after the registration shows assignments to other brokers. Any metadata of a later
+    controller shows that a topic was re-created with another topic id.
     """
     _set_replaced_aside(manager, request)
     if not request.is_initial or request.stamp.broker_epoch != manager.broker_epoch:
@@ -45,7 +45,7 @@ def set_strays_aside(manager: "ReplicaManager", request: UpdateMetadataRequest) 
         if _is_stray(manager, state):
             _set_aside(manager, state.topic_partition, f"it is assigned to {list(state.replicas)}")
     manager.fetchers.close_idle()
-    manager.deliver_news()
+    manager.deliver_changes()
 
 
 def _set_replaced_aside(manager: "ReplicaManager", request: UpdateMetadataRequest) -> None:
@@ -53,20 +53,25 @@ def _set_replaced_aside(manager: "ReplicaManager", request: UpdateMetadataReques
     hosted = manager.partitions
     for state in request.partitions:
         partition = hosted.get(state.topic_partition)
-        if partition is None or partition.assigned_by >= request.stamp.controller_epoch:
+        if partition is None or partition.assigned_controller_epoch >= request.stamp.controller_epoch:
             continue
         if None not in (partition.topic_id, state.topic_id) and partition.topic_id != state.topic_id:
             _set_aside(manager, state.topic_partition, f"the topic was re-created with id {state.topic_id}")
-    manager.deliver_news()
+    manager.deliver_changes()
 
 
-def set_namesake_aside(manager: "ReplicaManager", state: LeaderAndIsrPartition, stamp: ControllerStamp) -> None:
+def set_aside_log_of_deleted_topic(
+    manager: "ReplicaManager", state: LeaderAndIsrPartition, stamp: ControllerStamp
+) -> None:
     """Set aside the log of a deleted topic with the same name as the topic in ``state``.
 
-    The earlier replica was moved away and its topic deleted while this broker was unreachable; no request will delete
-    it. The log stays if this registration was told to host it: the request may be late. It does not stay if it was
-    hosted in an earlier registration, by a process that was suspended and has registered again, or if only an earlier
-    controller told this broker to host it: a later controller with another topic id has read that topic from ZooKeeper.
+    While this broker was unreachable, the replica was moved to another broker and the topic was then deleted, so no
+    request will delete the log.
+
+    The log stays if this controller, or a later one, has assigned the replica to this broker since its registration:
+    then ``state`` may be a late request about an earlier topic. An assignment before the registration proves nothing,
+    because the process may have been suspended. Nor does an assignment by an earlier controller: this controller has
+    read the topic id in ``state`` from ZooKeeper later.
     """
     if stamp.broker_epoch != manager.broker_epoch:
         return
@@ -75,12 +80,15 @@ def set_namesake_aside(manager: "ReplicaManager", state: LeaderAndIsrPartition, 
     hosted = manager.partitions.get(topic_partition)
     if log is None or log.directory.is_offline or manager.broker_id not in state.replicas:
         return
-    told = (-1, -1) if hosted is None else (hosted.registration, hosted.assigned_by)
-    if told[0] >= manager.broker_epoch and told[1] >= stamp.controller_epoch:
+    if (
+        hosted is not None
+        and hosted.assigned_broker_epoch >= manager.broker_epoch
+        and hosted.assigned_controller_epoch >= stamp.controller_epoch
+    ):
         return
     if None not in (log.topic_id, state.topic_id) and log.topic_id != state.topic_id:
         _set_aside(manager, topic_partition, f"the topic has id {state.topic_id}, the log {log.topic_id}")
-    elif state.is_new and topic_partition in manager.logs.without_owner and log.topic_id is None:
+    elif state.is_new and topic_partition in manager.logs.without_topic_id and log.topic_id is None:
         _set_aside(manager, topic_partition, "the replica is new, and the log's topic id was lost")
 
 

@@ -90,8 +90,8 @@ class Cleaner:
             CorruptMessageError: a batch cannot be read.
             PacelineError: a batch cannot be decompressed.
         """
-        # At load a .cleaned file makes later .swap files invalid. So remove the files of a cancelled cleaning, and make
-        # that removal and the renames of the previous cleaning durable.
+        # Remove the files of a cancelled cleaning, and make the removal durable, together with the renames of the
+        # previous cleaning: a load deletes the .swap files at and above the base offset of a .cleaned file.
         for name, _kind in self._files.list_directory(self._directory):
             if name.endswith(CLEANED_SUFFIX):
                 self._files.remove(join(self._directory, name))
@@ -251,7 +251,9 @@ class _Output:
         for header in self._headers:
             # The time index points to records, so a batch without records gets no timestamp, as in Kafka.
             timestamp = header.max_timestamp if header.record_count else NO_TIMESTAMP
-            self.segment.note(header.size, header.base_offset, header.last_offset, timestamp, header.last_offset)
+            self.segment.publish_batch(
+                header.size, header.base_offset, header.last_offset, timestamp, header.last_offset
+            )
         self._buffer, self._headers = bytearray(), []
 
     def finish(self, sources: tuple[Segment, ...]) -> None:
