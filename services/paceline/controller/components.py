@@ -88,7 +88,7 @@ class ControllerComponents:
             self.partitions,
             self.replicas,
             lambda partitions: self.send_update_metadata(self.context.brokers, partitions),
-            self._topic_deleted,
+            self._deletion_completed,
         )
 
     def _not_registered(self, broker_id: int, broker_epoch: int, has_answered: bool) -> None:
@@ -96,17 +96,17 @@ class ControllerComponents:
         evidence = Evidence.NOT_REGISTERED if has_answered else Evidence.NOT_REGISTERED_UNCONNECTED
         self.suspicions.found(broker_id, broker_epoch, evidence)
 
-    def _topic_deleted(self, topic: str, was_being_reassigned: bool) -> None:
+    def _deletion_completed(self, topic: str, was_being_reassigned: bool) -> None:
         self.log.note(StateChangeKind.TOPIC_DELETED, topic=topic)
-        self.topic_gone(topic)
+        self.topic_deleted(topic)
         if was_being_reassigned:
             # A reassignment in the admin node that can never complete would block later reassignments (KAFKA-9478).
             self.enqueue(PartitionReassignmentFromNode())
 
-    def topic_gone(self, topic: str) -> None:
-        """Answer the requests that wait for a deleted topic."""
-        self.leader_waits.topic_gone(topic)
-        self.metadata_revisions.gone(topic)
+    def topic_deleted(self, topic: str) -> None:
+        """Answer the requests that wait for a deleted topic, and report the deletion to metadata watchers."""
+        self.leader_waits.topic_deleted(topic)
+        self.metadata_revisions.topic_deleted(topic)
 
     def _new_batch(self) -> RequestBatch:
         return RequestBatch(

@@ -1,4 +1,4 @@
-"""Internal errors of the controller: they end an event or the controller's term and are never sent to a client."""
+"""Internal errors of the controller: they end an event, or make the controller resign, and never reach a client."""
 
 from paceline.coordination.interface import ZkCode
 from paceline.model.errors import NotControllerError
@@ -24,9 +24,9 @@ class SessionLostError(ControllerMovedError):
 
 
 class IllegalStateError(Exception):
-    """Requests of an earlier batch were never sent. The controller must resign.
+    """Requests of an earlier batch were never sent.
 
-    Its successor resends the full state.
+    The controller must resign; its successor sends the full state.
     """
 
 

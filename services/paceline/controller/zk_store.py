@@ -207,15 +207,15 @@ class Storage:
         return sorted(names)
 
     def topic_nodes(
-        self, topics: Sequence[str], gone: set[str] | None = None
+        self, topics: Sequence[str], missing: set[str] | None = None
     ) -> Flow[dict[str, znodes.TopicAssignment]]:
-        """Read topic nodes, with watches; omits invalid names, and missing nodes, which are added to ``gone``."""
+        """Read topic nodes, with watches; omits invalid names, and missing nodes, which are added to ``missing``."""
         responses = yield from self.read_all([znodes.topic_path(topic) for topic in topics], watch=True)
         found = {}
         for topic, response in zip(topics, responses, strict=True):
             if not response.ok:
-                if gone is not None and response.code is ZkCode.NO_NODE:
-                    gone.add(topic)
+                if missing is not None and response.code is ZkCode.NO_NODE:
+                    missing.add(topic)
                 continue
             try:
                 validate_topic_name(topic)

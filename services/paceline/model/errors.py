@@ -86,7 +86,7 @@ class PacelineError(Exception):
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
     retriable: ClassVar[bool] = False
     definite: bool = True
-    """Set on an instance when an earlier attempt of the same request may have been carried out."""
+    """False is also set on an instance, when an earlier attempt of the same request may have been carried out."""
     refresh_metadata: ClassVar[bool] = False
 
     def __init_subclass__(cls, code: ErrorCode | None = None, **traits: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 CLUSTER: Final = ""
 """The entry for brokers and controller; no topic has the empty name."""
-GONE_TOPICS_KEPT: Final = 1_000
+DELETED_TOPICS_KEPT: Final = 1_000
 
 
 class MetadataPosition(NamedTuple):
@@ -20,7 +20,7 @@ class MetadataPosition(NamedTuple):
     revision: int
     """Revision of the latest change that the reader has read."""
     began: int
-    """Revision of the reader's snapshot; the reader does not know topics that were deleted before it."""
+    """Revision of the reader's snapshot, which has no topic that was deleted before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,7 @@ class MetadataRead:
     entries: tuple[tuple[str, int], ...]
     """Topics, and `CLUSTER`, with the revisions of their latest changes, in that order."""
     position: MetadataPosition
-    """Revision to continue from after all of them; a reader of fewer topics continues from its last topic's
-    revision."""
+    """Position after all entries; a reader that uses only the first entries continues after the last it has used."""
     is_snapshot: bool
     """Whether the reader must discard its state, because some changes since its revision were forgotten."""
     more: bool
@@ -41,15 +40,17 @@ class MetadataRead:
 class MetadataRevisions:
     """Metadata revisions of a process; each change of a topic, or of the cluster, raises the revision by one."""
 
-    def __init__(self, gone_topics_kept: int = GONE_TOPICS_KEPT, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, deleted_topics_kept: int = DELETED_TOPICS_KEPT, on_change: Callable[[], None] = lambda: None
+    ) -> None:
         """``on_change`` is called after changes."""
-        self._gone_topics_kept = gone_topics_kept
+        self._deleted_topics_kept = deleted_topics_kept
         self._revision = 0
         self._oldest = 0
         """Revision of the latest deletion that was forgotten."""
         self._entries: dict[str, int] = {}
         """Revision by name, in rising order."""
-        self._gone: dict[str, None] = {}
+        self._deleted: dict[str, None] = {}
         self._cluster: Hashable = None
         self.generation = 0
         """Raised by `restart`; revisions of different generations cannot be compared."""
@@ -61,23 +62,23 @@ class MetadataRevisions:
         return self._revision
 
     def changed(self, topics: Iterable[str], cluster: Hashable) -> None:
-        """Record changed topics; ``cluster`` is the state of brokers and controller, and counts when it differs."""
+        """Record changed topics; ``cluster``, the state of brokers and controller, is recorded when it has changed."""
         for topic in dict.fromkeys(topics):
-            self._gone.pop(topic, None)
+            self._deleted.pop(topic, None)
             self._move_to_end(topic)
         if cluster != self._cluster:
             self._cluster = cluster
             self._move_to_end(CLUSTER)
         self._on_change()
 
-    def gone(self, topic: str) -> None:
+    def topic_deleted(self, topic: str) -> None:
         """Record that a topic was deleted."""
         self._move_to_end(topic)
-        self._gone.pop(topic, None)
-        self._gone[topic] = None
-        while len(self._gone) > self._gone_topics_kept:
-            forgotten = next(iter(self._gone))
-            del self._gone[forgotten]
+        self._deleted.pop(topic, None)
+        self._deleted[topic] = None
+        while len(self._deleted) > self._deleted_topics_kept:
+            forgotten = next(iter(self._deleted))
+            del self._deleted[forgotten]
             self._oldest = max(self._oldest, self._entries.pop(forgotten))
         self._on_change()
 
@@ -86,7 +87,7 @@ class MetadataRevisions:
         self.generation += 1
         self._revision = self._oldest = 0
         self._entries.clear()
-        self._gone.clear()
+        self._deleted.clear()
         self._cluster = None
         self._on_change()
 

@@ -47,18 +47,18 @@ def test_a_deletion_is_sent_to_readers_that_had_the_topic() -> None:
     revisions = MetadataRevisions()
     revisions.changed(["a", "b"], cluster=None)
     at = now(revisions)
-    revisions.gone("a")
+    revisions.topic_deleted("a")
     assert names(revisions, at) == ["a"]
 
 
 def test_a_reader_that_returns_too_late_gets_everything_again() -> None:
-    revisions = MetadataRevisions(gone_topics_kept=2)
+    revisions = MetadataRevisions(deleted_topics_kept=2)
     revisions.changed(["a", "b", "c", "d"], cluster=None)
     early = now(revisions)
     for topic in ("a", "b"):
-        revisions.gone(topic)
+        revisions.topic_deleted(topic)
     late = now(revisions)
-    revisions.gone("c")
+    revisions.topic_deleted("c")
     assert revisions.since(early, 100).is_snapshot, "the deletion of a is no longer recorded"
     assert not revisions.since(late, 100).is_snapshot
     assert names(revisions, None) == ["d", "b", "c"]
@@ -81,7 +81,7 @@ def test_every_change_calls_the_listener() -> None:
     heard: list[int] = []
     revisions = MetadataRevisions(on_change=lambda: heard.append(revisions.revision))
     revisions.changed(["a"], cluster=None)
-    revisions.gone("a")
+    revisions.topic_deleted("a")
     revisions.restart()
     assert heard == [1, 2, 0]
 
@@ -89,7 +89,7 @@ def test_every_change_calls_the_listener() -> None:
 def test_a_reader_in_small_steps_ends_with_the_present_state_despite_changes() -> None:
     for seed in range(50):
         rng = random.Random(seed)
-        revisions = MetadataRevisions(gone_topics_kept=rng.randrange(1, 6))
+        revisions = MetadataRevisions(deleted_topics_kept=rng.randrange(1, 6))
         actual: dict[str, int] = {}
         known: dict[str, int] = {}
         at: MetadataPosition | None = None
@@ -97,7 +97,7 @@ def test_a_reader_in_small_steps_ends_with_the_present_state_despite_changes() -
             topic = f"t{rng.randrange(12)}"
             if rng.random() < 0.3 and topic in actual:
                 del actual[topic]
-                revisions.gone(topic)
+                revisions.topic_deleted(topic)
             elif rng.random() < 0.6:
                 actual[topic] = step
                 revisions.changed([topic], cluster=None)

@@ -275,7 +275,7 @@ async def test_metadata_is_sent_completely_and_then_as_changes() -> None:
     assert not grown.changes.snapshot and not grown.changes.HasField("cluster")
     assert [(topic.name, len(topic.partitions)) for topic in grown.changes.topics] == [("b", 5)]
     del served.partitions["a"]
-    served.revisions.gone("a")
+    served.revisions.topic_deleted("a")
     (gone,) = await first(stream)
     assert list(gone.changes.removed_topics) == ["a"]
     resumed = await poll_metadata(served, cursor=grown.changes.cursor)

@@ -70,7 +70,7 @@ class LeaderAckWaiters:
                 del waiting.open[topic_partition]
                 self._finish_if_done(waiting)
 
-    def topic_gone(self, topic: str) -> None:
+    def topic_deleted(self, topic: str) -> None:
         """End the waits for a topic that was deleted, or whose node disappeared; waits for its leaders fail."""
         error = UnknownTopicOrPartitionError(f"topic {topic!r} was deleted meanwhile")
         for waiting in tuple(self._by_topic.get(topic, ())):

@@ -274,9 +274,10 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         return {broker.broker_id: broker for broker in node.describe_cluster().brokers}
 
     async def _ask(self, request: Callable[..., Request[T]], timeout_ms: int, grace_ms: int = 0) -> T:
-        """Ask the node and wait for its reply, ``grace_ms`` longer when the node answers at the deadline itself.
+        """Send a request to the node and wait for its reply.
 
-        ``request`` makes the request with a ``reply``.
+        ``request`` returns the request for a ``reply`` callback. A node that answers at the timeout itself gets
+        ``grace_ms`` more.
 
         Raises:
             NotControllerError: with the active controller's address.

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AskingController:
-    """Identity of the calling controller, for requests to brokers and for its certificate."""
+    """The stamp and the certificate with which this controller calls brokers."""
 
     stamp: control_pb.ControllerStamp
     tls: TlsCredentials | None = None

@@ -1,4 +1,4 @@
-"""The controller's listeners: the services of each listener, and the kind of its gRPC server."""
+"""Create the gRPC server of each listener of the controller, with its services."""
 
 import secrets
 from typing import Final

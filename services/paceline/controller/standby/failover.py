@@ -70,10 +70,10 @@ def _load(
     context = components.context
     context.brokers.update((yield from components.storage.brokers()))
     topics = yield from components.storage.topic_names()
-    gone: set[str] = set()
+    missing: set[str] = set()
     mirrored = {} if mirror is None else {topic: known.topic_id for topic, known in mirror.topics.items()}
-    nodes = yield from read_topics(components, topics, gone, mirrored)
-    topic_partitions = add_topics(components, [topic for topic in topics if topic not in gone], nodes)
+    nodes = yield from read_topics(components, topics, missing, mirrored)
+    topic_partitions = add_topics(components, [topic for topic in topics if topic not in missing], nodes)
     context.being_reassigned.update(
         TopicPartition(topic, partition)
         for topic, assignments in context.topics.items()

@@ -28,9 +28,9 @@ def on_topic_change(components: ControllerComponents) -> Flow[None]:
     listed = set(names)
     vanished = [topic for topic in context.topics if topic not in listed]
     LOG.info("topics changed: new=%s deleted=%s", new, vanished)
-    gone: set[str] = set()
-    nodes = yield from read_topics(components, new, gone)
-    new = [topic for topic in new if topic not in gone]
+    missing: set[str] = set()
+    nodes = yield from read_topics(components, new, missing)
+    new = [topic for topic in new if topic not in missing]
     for topic in vanished:
         yield from forget_topic(components, topic)
     added = add_topics(components, new, nodes)
@@ -43,14 +43,14 @@ def on_partition_modifications(components: ControllerComponents, topics: Sequenc
     """Read topic nodes again; creates new partitions, ignores changed replica lists of known partitions."""
     context = components.context
     known = [topic for topic in topics if topic in context.topics]
-    gone: set[str] = set()
-    nodes = yield from components.storage.topic_nodes(known, gone)
+    missing: set[str] = set()
+    nodes = yield from components.storage.topic_nodes(known, missing)
     created: list[TopicPartition] = []
     for topic in known:
         node = nodes.get(topic)
-        if topic in gone:
-            # A missing node has no watch. If the topic is re-created before the list of topics is read again, the list
-            # looks unchanged: forget the topic now, so that it is then handled as new.
+        if topic in missing:
+            # Forget the topic now, so that it counts as new if it is re-created: a missing node has no watch, and the
+            # list of topics would look unchanged.
             yield from forget_topic(components, topic)
         if node is None:
             continue
@@ -64,7 +64,7 @@ def on_partition_modifications(components: ControllerComponents, topics: Sequenc
             context.topic_ids[topic] = node.topic_id
         elif old_id and not node.topic_id:
             # Kafka's tools before 2.8 rewrite the node without the topic id.
-            yield from _give_id(components, topic, old_id, node)
+            yield from _write_topic_id(components, topic, old_id, node)
         added = [p for p in sorted(node.partitions) if not context.knows(TopicPartition(topic, p))]
         if context.is_queued_for_deletion(topic):
             if added:
@@ -80,20 +80,20 @@ def on_partition_modifications(components: ControllerComponents, topics: Sequenc
 def read_topics(
     components: ControllerComponents,
     topics: Sequence[str],
-    gone: set[str],
+    missing: set[str],
     known_ids: Mapping[str, str | None] | None = None,
 ) -> Flow[dict[str, znodes.TopicAssignment]]:
     """Read topic nodes; a new topic without a topic id gets an id, which is first written to ZooKeeper.
 
-    An existing id is never replaced, because brokers would set their logs aside as those of another topic. A topic with
-    partition states must have had an id, which Kafka's tools before 2.8 removed: it gets its id from ``known_ids``.
-    When that has none, the topic stays without an id until the brokers have returned the ids of their logs
+    An existing id is never replaced: brokers would set the topic's logs aside as logs of another topic. A topic with
+    partition states has had an id, which Kafka's tools before 2.8 removed, so it gets its id from ``known_ids``. If the
+    id is not there either, the topic stays without id until the brokers have returned the ids of their logs
     (`dropped_topic_ids`).
 
-    Topics without a node are added to ``gone``: they have no watch, so they must not count as known. When they are
-    re-created the list of topics may look unchanged.
+    Topics without a node are added to ``missing`` and must not count as known: a missing node has no watch, and after a
+    re-creation the list of topics may look unchanged.
     """
-    nodes = yield from components.storage.topic_nodes(topics, gone)
+    nodes = yield from components.storage.topic_nodes(topics, missing)
     for topic in [topic for topic, node in nodes.items() if node.topic_id is None]:
         node = nodes.pop(topic)
         has_states = yield from _may_have_states(components, topic)
@@ -101,7 +101,7 @@ def read_topics(
         if topic_id is None:
             LOG.warning("topic id was removed from ZooKeeper, asking brokers for it: topic=%s", topic)
             nodes[topic] = node
-        elif (yield from _give_id(components, topic, topic_id, node)):
+        elif (yield from _write_topic_id(components, topic, topic_id, node)):
             nodes[topic] = znodes.TopicAssignment(node.partitions, topic_id)
     return nodes
 
@@ -117,7 +117,9 @@ def _may_have_states(components: ControllerComponents, topic: str) -> Flow[bool]
     return bool(states)
 
 
-def _give_id(components: ControllerComponents, topic: str, topic_id: str, node: znodes.TopicAssignment) -> Flow[bool]:
+def _write_topic_id(
+    components: ControllerComponents, topic: str, topic_id: str, node: znodes.TopicAssignment
+) -> Flow[bool]:
     """Write a topic's id into its node; return whether that was possible."""
     try:
         yield from components.storage.write_topic(topic, topic_id, dict(node.partitions))
@@ -146,10 +148,13 @@ def add_topics(
 
 
 def forget_topic(components: ControllerComponents, topic: str) -> Flow[None]:
-    """Forget a topic whose node was deleted; also deletes its marker, which would delete a later topic of that name."""
+    """Forget a topic whose node was deleted.
+
+    Delete its deletion marker too: the marker would delete a later topic with that name.
+    """
     is_marked = components.context.is_queued_for_deletion(topic)
     components.context.drop_topic(topic)
-    components.topic_gone(topic)
+    components.topic_deleted(topic)
     if is_marked:
         yield from components.deletion.remove_markers([topic])
 

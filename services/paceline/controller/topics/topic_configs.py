@@ -137,7 +137,7 @@ class TopicConfigAdmin:
         validate_only: bool,
         errors: dict[ConfigResource, PacelineError],
     ) -> Flow[None]:
-        """Read, decide, write on condition of the version; decide again after a concurrent write of another client."""
+        """Read, compute and write each configuration if its version is unchanged; retry after a concurrent write."""
         storage = self._components.storage
         defaults = yield from self._defaults()
         remaining = list(wanted)
@@ -171,7 +171,7 @@ class TopicConfigAdmin:
                 if code not in (ZkCode.BAD_VERSION, ZkCode.NO_NODE, ZkCode.NODE_EXISTS):
                     raise UnexpectedResponseError(code, f"change the configuration of {_said(resource)}")
                 remaining.append(resource)
-                # After the last attempt it is not read back which write was applied.
+                # The error after the last attempt. It is not definite if an earlier write may have been applied.
                 kind = RequestTimedOutError if answer.in_doubt_before else InvalidUpdateVersionError
                 errors[resource] = kind(f"the configuration of {_said(resource)} keeps changing")
             if not remaining:
@@ -247,7 +247,7 @@ def _applied(changes: Sequence[ConfigChange], overrides: Overrides, defaults: Ma
     result = dict(overrides)
     for change in changes:
         if change.operation is ConfigOperation.DELETE:
-            # Allow this for an unknown key too, which another tool may have written.
+            # An unknown key may be deleted if it is set, because another tool may have written it.
             if change.key not in TOPIC_KEYS and change.key not in result:
                 raise unknown_topic_key(change.key)
             result.pop(change.key, None)

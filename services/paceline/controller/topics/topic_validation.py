@@ -69,14 +69,14 @@ class TopicValidator:
         self._rng = rng
 
     def place_all(
-        self, topics: Sequence[NewTopic], unheard: Iterable[str] = ()
+        self, topics: Sequence[NewTopic], unlisted: Iterable[str] = ()
     ) -> dict[str, dict[int, ReplicaAssignment] | PacelineError]:
         """Return the replicas of each topic, or the error.
 
-        ``unheard`` are topics that were written and are not in the controller's state yet.
+        ``unlisted`` are topics whose nodes were written but that the controller has not read from ZooKeeper yet.
         """
         times = Counter(topic.name for topic in topics)
-        taken = {collision_key(name): name for name in (*unheard, *self._context.topics)}
+        taken = {collision_key(name): name for name in (*unlisted, *self._context.topics)}
         placed: dict[str, dict[int, ReplicaAssignment] | PacelineError] = {}
         budget = self._config.max_partitions_per_request
         for topic in topics:

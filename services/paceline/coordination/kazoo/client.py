@@ -277,7 +277,7 @@ class KazooZooKeeper:
                 return
             self._granted_ms = timeout_ms
             self._timeout_s = timeout_ms / 1000
-            self._contact.allow(self._timeout_s)
+            self._contact.set_session_timeout(self._timeout_s)
         LOG.warning(
             "ZooKeeper changed the session timeout to fit its minSessionTimeout and maxSessionTimeout: "
             "granted_ms=%d zookeeper.session.timeout.ms=%d",

@@ -19,12 +19,12 @@ class Contact:
     """Time of the last contact with the server: when the answered request was sent, not when its response arrived."""
 
     def __init__(self, timeout_s: float) -> None:
-        self.allow(timeout_s)
+        self.set_session_timeout(timeout_s)
         self.last_s = time.monotonic()
         self._first_unanswered_s: float | None = None
 
-    def allow(self, timeout_s: float) -> None:
-        """Set the session timeout; two thirds of it is the longest time to wait for the server."""
+    def set_session_timeout(self, timeout_s: float) -> None:
+        """Set the session timeout, of which two thirds is the longest wait for the server."""
         self.give_up_s = timeout_s * 2 / 3
 
     def opened(self) -> None:
