@@ -42,15 +42,17 @@ if TYPE_CHECKING:
 METADATA_DEADLINE_MS: Final = 30_000
 RPC_TIMEOUT_S: Final = 10.0
 FRAME_BYTES: Final = 1024 * 1024
-"""Maximum HTTP/2 frame that a broker may send, instead of gRPC's 16 KiB. A probe of single responses on a busy machine:
-1 MiB 693 to 950 MB/s, 4 MiB 333 to 917, 8 MiB 377 to 430; a larger look-ahead alone helped 4 MiB as much. No effect on
-a whole read has been shown yet."""
+"""Maximum size of an HTTP/2 frame that a broker may send, instead of gRPC's 16 KiB.
+
+Measured with single responses on a busy machine: 1 MiB 693 to 950 MB/s, 4 MiB 333 to 917 MB/s, 8 MiB 377 to 430 MB/s.
+No effect on the time of a whole read has been measured yet.
+"""
 MAX_PARTITIONS_PER_LOOKUP: Final = 10_000
 MAX_NAMES_PER_LOOKUP: Final = 10_000
-"""Brokers refuse requests with more partitions."""
-MAX_SERVERS_TOLD: Final = 8
+"""Brokers refuse requests with more partitions or names."""
+MAX_FALLBACK_SERVERS: Final = 8
 UNKNOWN_TOPIC_ATTEMPTS: Final = 3
-"""Longest time for which a broker's metadata may lack a newly created topic."""
+"""Number of look-ups that must all miss a topic before it counts as unknown: a broker may not know a new topic yet."""
 
 EARLIEST: Final = log_service_pb2.OFFSET_SPEC_EARLIEST
 LATEST: Final = log_service_pb2.OFFSET_SPEC_LATEST
@@ -92,9 +94,9 @@ def _open_channel(address: str, client_id: str, credentials: TlsCredentials | No
 
 
 def named_failure(where: str, failure: grpc.RpcError) -> PacelineError:
-    """Return the error of a failed call, with the place of the failure.
+    """Return the error of a failed call; its message begins with ``where``.
 
-    A status that gRPC set itself when a connection broke counts as a connection error, so that the call is repeated.
+    A status that gRPC itself set when a connection broke becomes a connection error, which is retriable.
     """
     error = from_rpc_error(failure)
     unclear = error_info(failure) is None and failure.code() in _BROKEN_CONNECTION
@@ -138,9 +140,9 @@ class TopicView:
 class Cluster:
     """A cluster, reached through its bootstrap servers. Opens no connection before the first call."""
 
-    def __init__(self, options: "ReadOptions | WriteOptions", more_servers: Sequence[str] = ()) -> None:
-        """``more_servers`` are tried when no bootstrap server answers."""
-        self._bootstrap = (*options.bootstrap_servers, *more_servers)
+    def __init__(self, options: "ReadOptions | WriteOptions", fallback_servers: Sequence[str] = ()) -> None:
+        """``fallback_servers`` are tried when no bootstrap server answers."""
+        self._bootstrap = (*options.bootstrap_servers, *fallback_servers)
         self._client_id = options.client_id
         self._tls = options.tls
         self._policy = RetryPolicy(
@@ -243,9 +245,9 @@ class Cluster:
         self._good_address = address
         return found
 
-    def some_servers(self) -> tuple[str, ...]:
+    def fallback_servers(self) -> tuple[str, ...]:
         """Return a few known brokers, for readers that may find all bootstrap servers dead."""
-        return tuple(sorted(self._addresses.values())[:MAX_SERVERS_TOLD])
+        return tuple(sorted(self._addresses.values())[:MAX_FALLBACK_SERVERS])
 
     def topic(self, name: str) -> TopicView | None:
         """Return the topic as last described."""
@@ -269,8 +271,9 @@ class Cluster:
     ) -> dict[TopicPartition, int | None]:
         """Return an offset per partition; None where all records are older than the requested time.
 
-        Requests for a tuple are kept until topics are described again: a stream over 10,000 partitions looks up the
-        same ones for every batch. Follows moved leaders and waits for missing leaders, within the metadata deadline.
+        Follows moved leaders and waits for missing leaders, within the metadata deadline. The encoded requests for a
+        tuple of partitions are reused until topics are described again, because a stream over 10,000 partitions looks
+        up the same tuple for every batch.
 
         Raises:
             UnknownTopicOrPartitionError: a topic no longer exists.

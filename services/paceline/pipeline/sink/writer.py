@@ -1,8 +1,8 @@
 """The writers that Spark calls: `write` in the tasks, `commit` and `abort` on the driver, each in a separate process.
 
-With at-least-once delivery, tasks append to the target partitions and the commit has nothing to do. With exactly-once
-delivery, tasks append to a staging topic and the commit publishes the batches that the winning tasks staged, see
-docs/decisions/0013-exactly-once-sink.md.
+With at-least-once delivery, tasks append to the target partitions and the commit does nothing. With exactly-once
+delivery, tasks append to a staging topic, and the commit publishes the batches of those task attempts that Spark has
+accepted. See docs/decisions/0013-exactly-once-sink.md.
 
 Spark calls `abort` for failed tasks, for a query that is stopped in the middle of a batch, and after a failed
 `commit`, which may already have appended the batch to the partitions. So `abort` undoes nothing.
@@ -126,7 +126,7 @@ def write_task(
     finally:
         appender.close()
     return TaskWritten(
-        batches.records, query_id, Staged(staged) if options.exactly_once else None, cluster.some_servers()
+        batches.records, query_id, Staged(staged) if options.exactly_once else None, cluster.fallback_servers()
     )
 
 

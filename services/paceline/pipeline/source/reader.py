@@ -45,7 +45,7 @@ class PacelineReader(DataSourceReader):  # type: ignore[misc]
 
         cluster = Cluster(self._options)
         tasks = plan_tasks(self._options, cluster, self._pushed)
-        return [OffsetRangesPartition(ranges, cluster.some_servers()) for ranges in tasks]
+        return [OffsetRangesPartition(ranges, cluster.fallback_servers()) for ranges in tasks]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the task's records as Arrow record batches.

@@ -176,9 +176,9 @@ class StreamPlanner:
             self._options.max_records_per_partition,
         )
 
-    def some_servers(self) -> tuple[str, ...]:
+    def fallback_servers(self) -> tuple[str, ...]:
         """Return broker addresses that tasks may use in addition to the bootstrap servers."""
-        return self._cluster.some_servers()
+        return self._cluster.fallback_servers()
 
     def _ask_latest(self, start: StreamOffset | None) -> StreamOffset:
         """Return the end offset of every partition, or the end that `prepare_available_now` has fixed."""

@@ -83,7 +83,7 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return one input partition per task of the batch."""
         planner = self._driver()
         tasks = planner.tasks(self._offset_of(start), self._offset_of(end))
-        return [OffsetRangesPartition(ranges, planner.some_servers()) for ranges in tasks]
+        return [OffsetRangesPartition(ranges, planner.fallback_servers()) for ranges in tasks]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the task's records as Arrow record batches."""

@@ -215,7 +215,7 @@ class _Ingest:
             TopicPartition(each.source.topic, each.source.partition): dead_progress.get(each.source, 0)
             for each in planned
         }
-        tasks = IngestTasks(self._config, packed, dead_from, self._cluster.some_servers())
+        tasks = IngestTasks(self._config, packed, dead_from, self._cluster.fallback_servers())
         # One number per Spark partition, so that each Spark task runs one ingest task.
         numbers = self._spark.range(0, len(packed), 1, len(packed))
         reports = numbers.mapInArrow(tasks.__call__, REPORT_SCHEMA).collect()

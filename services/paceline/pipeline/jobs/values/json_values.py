@@ -198,7 +198,7 @@ def _date(entry: Any) -> date:
 
 
 def _timestamp(entry: Any) -> datetime:
-    """A date and time with a zone, as in RFC 3339; a number would leave its unit open."""
+    """Convert an RFC 3339 date and time with a time zone; refuse numbers, whose unit would be unknown."""
     if not isinstance(entry, str):
         raise _wrong("timestamp", entry)
     try:
