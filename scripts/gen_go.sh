@@ -4,8 +4,8 @@
 #   scripts/gen_go.sh          write clients/go/gen
 #   scripts/gen_go.sh --check  change nothing: exit 1 if clients/go/gen is out of date
 #
-# Needs Go and buf (extra `dev`). The two plugins are pinned and hashed in scripts/go-tools; only the public
-# package is generated, since paceline.internal.v1 is between our own processes.
+# Needs Go and buf (extra `dev`). The two plugins are pinned and hashed in scripts/go-tools. Only the public package is
+# generated: paceline.internal.v1 is for calls between brokers and controllers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Writes the Python stubs from protos/ into the folder given (default: services).
-# The generators are pinned low and hashed (requirements-protos.lock): stubs load on any newer protobuf runtime, never on
-# an older one.
+# requirements-protos.lock pins old generators, with hashes: stubs work with the protobuf runtime of their generator and
+# with newer ones, never with an older one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-services}
@@ -27,7 +27,7 @@ fi
 mapfile -t files < <(find protos/paceline -name '*.proto' | sort)
 PATH="$PWD/$venv/bin:$PATH" "$venv/bin/python" -m grpc_tools.protoc -I protos \
   --python_out="$out" --grpc_python_out="$out" --mypy_out="quiet:$out" --mypy_grpc_out="quiet:$out" "${files[@]}"
-# google.rpc is shipped beside our protos, for generators that lack it: the files of the locked googleapis-common-protos.
+# Copy the google.rpc protos from the locked googleapis-common-protos, for generators of other languages that lack them.
 mkdir -p "$google"
 for name in status error_details code; do
   cp "$(.venv/bin/python -c 'import google.rpc; print(list(google.rpc.__path__)[0])')/$name.proto" "$google/"

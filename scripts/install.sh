@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Creates the virtual environment given and installs what requirements.lock names, hash-checked, and Paceline itself.
+# Creates the virtual environment of the first argument (default .venv) and installs the packages of requirements.lock,
+# with hash checks, and Paceline itself.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${1:-.venv}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Writes the hash-checked lock files from pyproject.toml, for Python 3.11 to 3.13.
 #
-#   scripts/lock.sh            bring the locks in line with pyproject.toml; versions already locked stay
+#   scripts/lock.sh            update the locks to match pyproject.toml; locked versions stay where they still match
 #   scripts/lock.sh --upgrade  take the newest versions that pyproject.toml allows
 #   scripts/lock.sh --check    change nothing: exit 1 if a lock does not match pyproject.toml
 #
@@ -36,7 +36,7 @@ case "$mode" in
   *) echo "unknown argument $mode (known: --check, --upgrade)" >&2; exit 2 ;;
 esac
 
-# The build requirements are read from pyproject.toml, so that they are written down once.
+# Read the build requirements from pyproject.toml, so that no other file repeats them.
 grep '^requires = ' pyproject.toml | grep -o '"[^"]*"' | tr -d '"' >"$work/build.in"
 grep -q '^hatchling' "$work/build.in" || { echo "cannot read [build-system] requires from pyproject.toml" >&2; exit 1; }
 

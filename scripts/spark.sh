@@ -7,7 +7,7 @@
 #   scripts/spark.sh program.py ARGUMENTS
 #
 # The driver is a container of the workers' image. Files below lake/ lie in the volume `lake`, which the workers mount too.
-# A program finds the master in SPARK_MASTER (spark-submit sets it too) and the brokers in PACELINE_BOOTSTRAP_SERVERS.
+# A program reads the master from SPARK_MASTER and the brokers from PACELINE_BOOTSTRAP_SERVERS.
 set -euo pipefail
 [ $# -gt 0 ] || set -- --help
 master=spark://spark-master:7077

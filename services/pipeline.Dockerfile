@@ -1,5 +1,5 @@
-# The image of the services with PySpark, what the jobs of `paceline pipeline` need, and a Java runtime: Spark's master,
-# workers and drivers (profile `pipeline` of docker-compose.yml). scripts/images.sh pipeline builds it, in a folder with
+# The services image with PySpark, the other packages of the pipeline jobs, and a Java runtime, for Spark's master,
+# workers and drivers (profile `pipeline` of docker-compose.yml). Built by `scripts/images.sh pipeline`, in a folder with
 # the locked wheels.
 ARG BASE_IMAGE=paceline:dev
 
@@ -16,14 +16,14 @@ FROM ${BASE_IMAGE}
 LABEL org.opencontainers.image.title="paceline" \
       org.opencontainers.image.description="Paceline's Spark jobs: master, workers and drivers"
 USER 0:0
-# openjdk's scripts fail where the folder of manual pages is gone, as in slim images. Spark's scripts call ps.
+# The folder of manual pages, which slim images lack, is needed by openjdk's install scripts; ps (procps) by Spark's.
 RUN mkdir -p /usr/share/man/man1 \
  && apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
  && apt-get clean \
  && rm -rf /var/lib/apt/lists/* /usr/share/doc/* \
  && install -d -o 10001 -g 10001 -m 0750 /srv/paceline/lake
-# Not below /var/lib/paceline, a volume of the base image: a folder made there would be lost.
+# Not below /var/lib/paceline: that is a volume of the base image, so a folder created there would be lost.
 WORKDIR /srv/paceline
 COPY --from=build /opt/paceline /opt/paceline
 ENV SPARK_LOCAL_DIRS=/tmp \

@@ -16,7 +16,9 @@ from paceline.cli.times import parse_moment
 from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
 
 _QUIET_POLLS = 4
+"""Number of polls without records after which the topic is described."""
 _MISSES = 2
+"""Number of consecutive descriptions that must miss the topic before it counts as deleted."""
 _FIELDS = frozenset("kvhpotT%")
 _ESCAPES = {"\\n": "\n", "\\t": "\t"}
 
@@ -47,7 +49,7 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t"}
     type=click.Choice(["text", "ndjson", "json"]),
     default="text",
     show_default=True,
-    help="json is ndjson: one object per line, since there may be no last record",
+    help="json and ndjson both print one JSON object per line, because the output may never end",
 )
 @click.option("-g", "--group", help="join this consumer group, share its partitions and commit printed records")
 @click.option("--rack", default="", help="read from a replica in this rack if there is one")
@@ -70,7 +72,9 @@ def consume(
     """
     topic, partition = parse_partition(which)
     if group is not None and (partition is not None or exit_at_end or start not in {"start", "end"}):
-        raise click.UsageError("--group takes a whole topic, and neither --exit-at-end nor an offset nor a time")
+        raise click.UsageError(
+            "--group cannot be combined with a partition, with --exit-at-end, or with an offset or time in --from"
+        )
     offset = None if start in {"start", "end"} else parse_number(start, MAX_INT64)
     since_ms = None if start in {"start", "end"} or offset is not None else parse_moment(start)
     if start not in {"start", "end"} and offset is None and since_ms is None:
@@ -112,7 +116,7 @@ def consume(
                 for tp in partitions:
                     consumer.seek(tp, _within(tp, offset, first[tp], ends[tp]))
             if since_ms is not None:
-                # The ends are older than this look-up, so no record that is written during it is skipped.
+                # Without a record of that time start at the end, which was read before: no later record is skipped.
                 for tp, found_at in consumer.offsets_for_times(dict.fromkeys(partitions, since_ms)).items():
                     consumer.seek(tp, ends[tp] if found_at is None else found_at.offset)
             watch = _TopicWatch(admin, topic)
@@ -177,7 +181,7 @@ class _TopicWatch:
         """Record a poll.
 
         Raises:
-            UnknownTopicOrPartitionError: the topic was deleted; a single broker's answer is not enough evidence.
+            UnknownTopicOrPartitionError: the topic was deleted, according to `_MISSES` descriptions in a row.
         """
         self._quiet_polls = 0 if found else self._quiet_polls + 1
         if self._quiet_polls < _QUIET_POLLS:

@@ -23,10 +23,10 @@ def settings_or_exit(
 
     Args:
         kind: "broker" or "controller".
-        keys: the class of its keys.
-        load: reads its settings.
-        arguments: of the command line.
-        environment: of the process.
+        keys: the class that declares the configuration keys of the service.
+        load: returns the settings from command line and environment.
+        arguments: the command line without the program name.
+        environment: the environment variables.
     """
     options = None
     try:

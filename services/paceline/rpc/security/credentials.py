@@ -24,6 +24,7 @@ CHECK_INTERVAL_S: Final = 1.0
 _log = logging.getLogger("paceline.rpc.security")
 
 Stamp = tuple[tuple[int, int, int], ...]
+"""Inode, modification time and size of each file, by which a change is detected."""
 
 
 class CertificateFilesError(Exception):
@@ -69,16 +70,17 @@ class TlsCredentials:
         self._lock = threading.Lock()
         self._stamp, self._certificates = _read(files)
         self._refused: Stamp | None = None
-        self._looked_s = clock_s()
+        """Stamp of changed files that could not be used, so that the same failure is logged once."""
+        self._checked_s = clock_s()
 
     def current(self) -> Certificates:
         """Return the current certificates: the same object as long as the files have not changed."""
         now_s = self._clock_s()
-        if now_s - self._looked_s < CHECK_INTERVAL_S:
+        if now_s - self._checked_s < CHECK_INTERVAL_S:
             return self._certificates
         with self._lock:
-            if now_s - self._looked_s >= CHECK_INTERVAL_S:
-                self._looked_s = now_s
+            if now_s - self._checked_s >= CHECK_INTERVAL_S:
+                self._checked_s = now_s
                 self._reload_if_changed()
             return self._certificates
 
@@ -121,7 +123,7 @@ def _read(files: TlsFiles) -> tuple[Stamp, Certificates]:
 
 
 def _check(files: TlsFiles) -> None:
-    """Check that OpenSSL can load the files; gRPC would report an error only at the first handshake, in its own log."""
+    """Check that OpenSSL can load the files; gRPC would only log an error, and only at the first handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cafile=files.ca)
