@@ -14,7 +14,7 @@ from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.append_coalescing import AppendCoalescer
 from paceline.broker.requests.delayed_fetch import DelayedFetch, DelayedSessionFetch, FetchAnswer, FetchRun
 from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
-from paceline.broker.requests.read_from_follower import look_at_follower
+from paceline.broker.requests.read_from_follower import check_follower_read
 from paceline.log.damage import DamagedLogError
 from paceline.model.errors import (
     KafkaStorageError,
@@ -290,7 +290,7 @@ class FetchHandler:
                 raise NotLeaderOrFollowerError(
                     f"this follower does not fetch {position.topic_partition} from a reachable leader"
                 )
-            look_at_follower(partition, position, read)
+            check_follower_read(partition, position, read)
             return partition
         if reader.replica_id is None:
             log = partition.serving_log(position.current_leader_epoch)

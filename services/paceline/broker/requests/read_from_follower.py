@@ -10,11 +10,11 @@ from paceline.replication.fetch_session import FetchPosition
 from paceline.replication.truncation import divergence
 
 
-def look_at_follower(partition: Partition, position: FetchPosition, read: PartitionRead) -> None:
-    """Set the follower's offsets and whether it has data for the client.
+def check_follower_read(partition: Partition, position: FetchPosition, read: PartitionRead) -> None:
+    """Check a client's fetch on this follower, and set the follower's offsets and whether it has data in ``read``.
 
-    Above its high watermark the follower's log may still be truncated, so epochs are not compared there. An offset
-    above the log end is not the client's error: the client may know the offset from the leader.
+    An offset above the log end is OFFSET_NOT_AVAILABLE, not out of range: the leader may have the offset. Above the
+    high watermark no epochs are compared, because this part of the follower's log may still be truncated.
 
     Raises:
         OffsetNotAvailableError: the log does not have the offset yet.
