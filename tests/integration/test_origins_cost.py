@@ -1,4 +1,4 @@
-"""Row S1-13: what the death of a broker costs on a real ZooKeeper, led by the leaders and led by a controller."""
+"""Row S1-13: requests and events on a real ZooKeeper after the death of a broker, without and with a controller."""
 
 import random
 from collections import Counter
@@ -38,7 +38,7 @@ SESSION_TIMEOUT_MS = 30_000
 
 
 class CountedZooKeeper(KazooZooKeeper):
-    """A client that counts the requests it sends and the watch events it receives."""
+    """A ZooKeeper client that counts its requests and the watch events that it receives."""
 
     def __init__(self, address: str, scheduler: PumpedScheduler) -> None:
         super().__init__(address, SESSION_TIMEOUT_MS, scheduler.post)
@@ -58,13 +58,13 @@ class CountedZooKeeper(KazooZooKeeper):
         super().submit(requests, on_done)
 
     def reset(self) -> None:
-        """Count from here."""
+        """Restart the counts at zero."""
         self.requests.clear()
         self.events = 0
 
 
 class Ensemble:
-    """The real server, a client of the test's own, and the clients that are counted."""
+    """A real server, a client for the test itself, and clients with counters for the brokers and the controller."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -73,7 +73,7 @@ class Ensemble:
         self.tool = self.started()
 
     def client(self) -> CountedZooKeeper:
-        """Return a client that is not started."""
+        """Return a client that has not connected yet."""
         client = CountedZooKeeper(self._address, self.time)
         self._clients.append(client)
         return client
@@ -86,14 +86,14 @@ class Ensemble:
         return client
 
     def ask(self, client: CountedZooKeeper, *requests: Request) -> list[Response]:
-        """Send requests and wait for the answers."""
+        """Send requests with the test's client and return the responses."""
         answers: list[Response] = []
         client.submit(requests, answers.extend)
         self.time.run_until(lambda: len(answers) == len(requests))
         return answers
 
     def create(self, *paths: str) -> None:
-        """Create nodes, with every parent that is missing."""
+        """Create nodes and their missing parents."""
         steps = [step for path in paths for step in (*znodes.parent_paths(path), path)]
         self.ask(self.tool, *(Create(step) for step in dict.fromkeys(steps)))
 
@@ -111,7 +111,7 @@ def ensemble(zookeeper_server: EmbeddedZooKeeper, zookeeper_chroot: str) -> Iter
 
 
 class SelfElectingReplica:
-    """One broker of the leader-driven design: it watches every leader node and stands when one disappears."""
+    """A broker of the leader-driven design: it watches every leader node and re-creates a deleted one."""
 
     def __init__(self, ensemble: Ensemble, broker_id: int) -> None:
         self.broker_id = broker_id
@@ -157,8 +157,10 @@ def test_s1_13_the_leader_driven_design_pays_seven_requests_and_two_events_for_e
         replica.zookeeper.reset()
     dead.close()
     ensemble.time.run_until(lambda: all(len(r.leads | r.follows) == PARTITIONS for r in replicas))
-    assert sorted(p for replica in replicas for p in replica.leads) == sorted(partitions), "one leader each"
-    # What the server holds now, and how often each node was written, is its own word.
+    assert sorted(p for replica in replicas for p in replica.leads) == sorted(partitions), (
+        "each partition has one leader"
+    )
+    # Read the result from the server: the nodes that exist, and the number of writes of each.
     isrs = ensemble.ask(ensemble.tool, *(GetData(f"{partition}/ISR") for partition in partitions))
     assert {(node.data, node.stat.version if node.stat else None) for node in isrs} == {(b"2,3", 1)}
     sent = replicas[0].zookeeper.requests + replicas[1].zookeeper.requests
@@ -169,7 +171,7 @@ def test_s1_13_the_leader_driven_design_pays_seven_requests_and_two_events_for_e
         "Exists": PARTITIONS,
     }
     events = sum(replica.zookeeper.events for replica in replicas)
-    assert events == 2 * PARTITIONS, "every replica is notified of every vacancy"
+    assert events == 2 * PARTITIONS, "both live brokers receive an event for each deleted node"
     record_property(f"leader-driven, {PARTITIONS} partitions: ZooKeeper requests", sent.total())
     record_property(f"leader-driven, {PARTITIONS} partitions: watch events", events)
 
@@ -204,7 +206,7 @@ def test_s1_13_the_controller_pays_the_same_few_requests_for_all_partitions_toge
     told_by = 0
 
     def all_led(leader: int) -> bool:
-        """Whether the followers that live were sent this leader of every partition, and nothing is under way."""
+        """Whether the live followers were sent this leader for every partition, and no request is in flight."""
         led: dict[int, set[TopicPartition]] = {2: set(), 3: set()}
         for broker_id, request in brokers.received[told_by:]:
             if broker_id in led and isinstance(request, LeaderAndIsrRequest):
@@ -220,14 +222,14 @@ def test_s1_13_the_controller_pays_the_same_few_requests_for_all_partitions_toge
     ensemble.time.run_for(500)
     paths = [znodes.partition_state_path(TopicPartition("a", number)) for number in range(PARTITIONS)]
     for path, node in zip(paths, ensemble.ask(ensemble.tool, *(GetData(path) for path in paths)), strict=True):
-        assert node.stat is not None and node.stat.version == 1, "written once"
+        assert node.stat is not None and node.stat.version == 1, "each state was written once"
         state = znodes.decode_partition_state(path, node.data, 1).leader_and_isr
         assert (state.leader, state.isr) == (2, (2, 3))
     messages = Counter(broker_id for broker_id, _ in brokers.received[told_by:])
-    assert zookeeper.events == 2, "the registration of broker 1, and the list of registrations"
-    assert zookeeper.requests["Multi"] == 1, "all elections are one write"
+    assert zookeeper.events == 2, "one for the registration of broker 1, one for the list of registrations"
+    assert zookeeper.requests["Multi"] == 1, "one multi has all elections"
     assert zookeeper.requests.total() <= 8
-    assert messages.keys() == {2, 3} and max(messages.values()) <= 4, "LeaderAndIsr, UpdateMetadata"
+    assert messages.keys() == {2, 3} and max(messages.values()) <= 4, "a few LeaderAndIsr and UpdateMetadata per broker"
     record_property(f"controller, {PARTITIONS} partitions: ZooKeeper requests", zookeeper.requests.total())
     record_property(f"controller, {PARTITIONS} partitions: watch events", zookeeper.events)
     record_property(f"controller, {PARTITIONS} partitions: messages to brokers", messages.total())

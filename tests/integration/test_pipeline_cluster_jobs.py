@@ -1,4 +1,4 @@
-"""Jobs over a real cluster that publishes its own events: a killed leader in spans, and replicas that differ."""
+"""Pipeline jobs over a real cluster that publishes its events: `analyse` of a killed leader, `verify` of replicas."""
 
 import struct
 import time
@@ -47,7 +47,7 @@ def test_s1_12_the_events_of_a_killed_leader_become_the_spans_of_a_failover(
     with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap, linger_ms=0) as producer:
         admin.create_topics([NewTopic("orders", partitions=1, replication_factor=3)])
         producer.send("orders", b"before").result(60)
-        # Heartbeats of the leader have to be heard before its silence can be measured.
+        # Wait for heartbeats of the leader: the time since the last heartbeat is the first span.
         time.sleep(4)
         old = leader_of(admin, "orders")
         assert old is not None
@@ -97,7 +97,7 @@ def test_replicas_that_differ_are_found_and_named(spark: Any, cluster: LocalClus
     log = bytearray(segment.read_bytes())
     at = log.index(b"value 1", 61)
     log[at] ^= 1
-    # A change that the checksum does not show: somebody wrote other bytes as a valid batch.
+    # Replace a batch by another valid batch: its checksum is correct, so only a comparison of replicas finds it.
     size = struct.unpack_from(">i", log, 8)[0] + 12
     assert at < size
     struct.pack_into(">I", log, 17, google_crc32c.value(bytes(log[21:size])))

@@ -458,3 +458,14 @@ def describe(request: ControlRequest) -> str:
         for s in sorted(request.partitions, key=lambda s: s.topic_partition)
     ]
     return f"SR {', '.join(stops)}"
+
+
+def started(*topics: tuple[str, tuple[int, ...]], config: ControllerConfig | None = None) -> Cluster:
+    """Return a cluster with three brokers, an active controller and these one-partition topics; `told` starts empty."""
+    cluster = Cluster(config)
+    cluster.start_broker(1, 2, 3)
+    cluster.start_controller()
+    if topics:
+        cluster.create(*(NewTopic(name, assignments=(replicas,)) for name, replicas in topics))
+    cluster.told()
+    return cluster

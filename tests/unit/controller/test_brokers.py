@@ -1,33 +1,13 @@
-"""Brokers that start, die, restart, change address or shut down; and preferred leaders that are restored."""
+"""Brokers that start, die, restart or change their address."""
 
-from typing import Any
-
-import pytest
-
-from paceline.controller.events import ControlledShutdown
-from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import GetData, SetData
 from paceline.model.control import (
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
     Endpoint,
     UpdateMetadataRequest,
 )
-from paceline.model.errors import ErrorCode, NotControllerError
-from paceline.model.settings import ControllerConfig
 from paceline.model.state_change import StateChangeKind
-from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
-
-
-def started(*topics: tuple[str, tuple[int, ...]], config: ControllerConfig | None = None) -> Cluster:
-    cluster = Cluster(config)
-    cluster.start_broker(1, 2, 3)
-    cluster.start_controller()
-    if topics:
-        cluster.create(*(NewTopic(name, assignments=(replicas,)) for name, replicas in topics))
-    cluster.told()
-    return cluster
+from tests.unit.controller.cluster import CONTROLLER_ID, started, tp
 
 
 def test_a_restart_between_two_reads_is_handled_as_a_failure_and_then_a_start() -> None:
@@ -121,93 +101,6 @@ def test_a_repaired_registration_counts_as_a_started_broker() -> None:
     cluster.settle()
     assert [broker.broker_id for broker in cluster.controller.describe_cluster().brokers] == [1, 2, 3, 4]
     assert cluster.told()[2][-2:] == ["LAI a-0 1/1 [1]", "UM {a-0 1/1 [1]}"]
-
-
-def test_a_controlled_shutdown_with_an_old_broker_epoch_is_refused() -> None:
-    cluster = started(("a", (1, 2)))
-    response = cluster.controlled_shutdown(1, broker_epoch=0)
-    assert response == ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH)
-    assert cluster.state("a-0") == "1/0 isr [1, 2] ce 1 v0"
-
-
-def test_a_controlled_shutdown_of_an_unknown_broker_is_refused() -> None:
-    cluster = started()
-    answers: list[Any] = []
-    cluster.controller.ask(ControlledShutdown(ControlledShutdownRequest(9, 1), reply=answers.append))
-    cluster.settle()
-    assert answers == [ControlledShutdownResponse(ErrorCode.BROKER_NOT_AVAILABLE)]
-
-
-def test_a_standby_refuses_a_controlled_shutdown() -> None:
-    cluster = started()
-    standby = cluster.start_controller(CONTROLLER_ID + 1)
-    answers: list[Any] = []
-    standby.ask(ControlledShutdown(ControlledShutdownRequest(1, 1), reply=answers.append))
-    assert isinstance(answers[0], NotControllerError)
-
-
-def test_a_controlled_shutdown_that_cannot_complete_lists_the_remaining_partitions() -> None:
-    cluster = started(("a", (1, 2)), ("b", (1, 2)))
-    cluster.change_isr("a-0", [1])
-    cluster.settle()
-    assert cluster.controlled_shutdown(1).remaining == (tp("a-0"),)
-    assert cluster.state("a-0") == "1/0 isr [1] ce 1 v1"
-    assert cluster.state("b-0") == "2/1 isr [2] ce 1 v1"
-    # The follower joins the ISR again, and the next attempt succeeds.
-    cluster.change_isr("a-0", [1, 2])
-    cluster.settle()
-    assert cluster.controlled_shutdown(1).remaining == ()
-    assert cluster.state("a-0") == "2/1 isr [2] ce 1 v3"
-
-
-def test_a_broker_that_is_shutting_down_is_not_elected() -> None:
-    cluster = started(("a", (1, 2, 3)))
-    cluster.controlled_shutdown(2)
-    cluster.kill_broker(1)
-    cluster.settle()
-    assert cluster.state("a-0").startswith("3/2 isr [3]")
-
-
-def rebalancing(partitions: int, away: int, **settings: int) -> Cluster:
-    """``partitions`` preferred on broker 1, of which ``away`` are led by broker 2 although 1 is in sync."""
-    config = ControllerConfig(CONTROLLER_ID, **settings)  # type: ignore[arg-type]
-    cluster = started(config=config)
-    cluster.create(NewTopic("a", assignments=((1, 2),) * partitions))
-    for partition in range(away):
-        path = znodes.partition_state_path(tp(f"a-{partition}"))
-        state = cluster.data(path)
-        cluster.zk(SetData(path, znodes.encode_json({**state, "leader": 2, "leader_epoch": 1})))
-    cluster.controllers.pop(CONTROLLER_ID).stop()
-    cluster.start_controller(CONTROLLER_ID + 1)
-    cluster.told()
-    return cluster
-
-
-@pytest.mark.parametrize(("away", "moves"), [(1, False), (2, True)])
-def test_preferred_leaders_are_elected_only_above_ten_percent_imbalance(away: int, moves: bool) -> None:
-    cluster = rebalancing(10, away)
-    cluster.time.run_for(4_900)
-    assert cluster.told() == {}, "the first check is five seconds after failover"
-    cluster.time.run_for(200)
-    assert (cluster.data(znodes.partition_state_path(tp("a-0")))["leader"] == 1) is moves
-
-
-def test_preferred_leaders_are_not_elected_while_a_reassignment_runs() -> None:
-    cluster = rebalancing(10, 5)
-    cluster.reassign({tp("a-9"): (3, 2)})
-    cluster.time.run_for(6_000)
-    assert cluster.data(znodes.partition_state_path(tp("a-0")))["leader"] == 2
-    cluster.reassign({tp("a-9"): None})
-    cluster.time.run_for(300_000)
-    assert cluster.data(znodes.partition_state_path(tp("a-0")))["leader"] == 1
-
-
-def test_a_preferred_replica_outside_the_isr_is_not_elected() -> None:
-    cluster = rebalancing(2, 2)
-    cluster.change_isr("a-0", [2])
-    cluster.time.run_for(6_000)
-    leaders = [cluster.data(znodes.partition_state_path(tp(f"a-{p}")))["leader"] for p in (0, 1)]
-    assert leaders == [2, 1]
 
 
 def test_gauges_count_partitions_without_leader_or_without_their_preferred_leader() -> None:

@@ -81,25 +81,6 @@ def test_a_preferred_election_sends_the_preferred_leader_to_all_replicas() -> No
     }
 
 
-def test_s3_9_a_controlled_shutdown_moves_leaders_first_and_stops_followers() -> None:
-    cluster = cluster_with(("a", (1, 2)), ("b", (2, 1)), ("u", (1,)))
-    response = cluster.controlled_shutdown(1)
-    assert response.remaining == (), "the single replica of u does not block"
-    cluster.settle()
-    moved = "UM {a-0 2/1 [2] offline [1]}"
-    shrunk = "UM {b-0 2/1 [2] offline [1]}"
-    assert cluster.told() == {
-        1: ["LAI a-0 2/1 [2]", moved, "SR b-0 0", shrunk, "SR b-0 0"],
-        2: ["LAI a-0 2/1 [2]", moved, "LAI b-0 2/1 [2]", shrunk],
-        3: [moved, shrunk],
-    }
-    cluster.kill_broker(1)
-    cluster.settle()
-    gone = "UM {a-0 2/1 [2] offline [1], b-0 2/1 [2] offline [1], u-0 -1/1 [1] offline [1]}"
-    # The single replica's partition has an offline leader, so its election attempt stands for the plain UM {}.
-    assert cluster.told() == {2: ["LAI a-0 2/1 [2], b-0 2/1 [2]", gone], 3: [gone]}
-
-
 def test_the_death_of_a_broker_that_leads_no_partition_is_sent_as_empty_update_metadata() -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (2, 1)))
     cluster.controlled_shutdown(1)

@@ -1,4 +1,4 @@
-"""Many partition states in one multi: one epoch check, a version per state, limits, and multis after a conflict."""
+"""Writes of many partition states in one multi: epoch check, versions, size limits, smaller multis after conflicts."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ class Recorder:
 
 
 def cluster_of(config: ControllerConfig) -> tuple[Cluster, Recorder]:
-    """Every partition led by broker 1, followed by 2."""
+    """Return a cluster in which broker 1 leads every partition and broker 2 follows."""
     cluster = Cluster(config)
     cluster.start_broker(1, 2)
     cluster.start_controller()
@@ -104,14 +104,14 @@ def test_multis_stay_within_their_limit_of_bytes() -> None:
 
 def test_after_a_conflict_the_whole_multi_is_read_again_and_written_in_halves() -> None:
     cluster, recorder = cluster_of(CONFIG)
-    # One leader has shrunk its ISR and the controller has not been notified.
+    # The leader of one partition has shrunk its ISR, and the controller does not know this yet.
     cluster.change_isr("a-7", [1], notify=False)
     recorder.requests.clear()
     cluster.kill_broker(1)
     cluster.settle()
     reads = [r for r in recorder.requests if not isinstance(r, Multi) and getattr(r, "path", "").endswith("/state")]
     assert len(reads) == PARTITIONS
-    # 39 elections in halves of a limit of 999; a-7 has no replica that can lead and loses its leader afterwards.
+    # The limit is now half of 999, so one multi still holds the 39 elections. a-7 has no eligible replica: leader -1.
     assert recorder.state_writes() == [PARTITIONS, PARTITIONS - 1, 1]
     assert cluster.state("a-7") == "-1/1 isr [1] ce 1 v2"
     assert states(cluster) == {"2/1 isr [2] ce 1 v1", "-1/1 isr [1] ce 1 v2"}
@@ -131,7 +131,7 @@ def test_multis_get_smaller_while_conflicts_continue() -> None:
             rounds += 1
             state = cluster.server.tree.get(znodes.partition_state_path(TopicPartition("a", 0)))
             assert state is not None
-            # The leader of a-0 writes between every decision and its commit.
+            # The leader of a-0 writes its ISR between each decision of the controller and its multi.
             cluster.tool.submit([SetData(znodes.partition_state_path(TopicPartition("a", 0)), state.data or b"")], list)
             cluster.time.call_later(0.001, lambda: submit(requests, on_done))
         else:
@@ -142,7 +142,7 @@ def test_multis_get_smaller_while_conflicts_continue() -> None:
     cluster.time.run_for(10)
     assert cluster.state("a-0") == "2/1 isr [2] ce 1 v3"
     assert states(cluster) == {"2/1 isr [2] ce 1 v1", "2/1 isr [2] ce 1 v3"}
-    # 40; then halves of 20, of which the one with a-0 fails again; then quarters.
+    # One multi of 40 states fails; then multis of 20, of which the multi with a-0 fails again; then multis of 10.
     assert recorder.state_writes() == [40, 20, 20, 10, 10]
 
 
@@ -152,7 +152,7 @@ def test_a_write_whose_reply_was_lost_is_recognised_and_not_repeated() -> None:
     link.lose_next_reply(lambda r: isinstance(r, Multi) and any(isinstance(o, SetData) for o in r.operations))
     cluster.kill_broker(1)
     cluster.time.run_for(2_000)
-    assert states(cluster) == {"2/1 isr [2] ce 1 v1"}, "one epoch, not two"
+    assert states(cluster) == {"2/1 isr [2] ce 1 v1"}, "the leader epoch rose by one, not by two"
     assert any(text.startswith("LAI a-0 2/1") for text in cluster.told()[2])
 
 

@@ -1,4 +1,4 @@
-"""Rows S1-12 and S1-14: where the time of a leader change goes, and what batching makes of its largest part."""
+"""Rows S1-12 and S1-14: the duration of each step of a leader change, and of its writes with and without batching."""
 
 import itertools
 from collections.abc import Callable
@@ -28,12 +28,12 @@ from tests.unit.origins.whole_cluster import SESSION_TIMEOUT_MS, WholeCluster
 REQUEST_MS = 2.0
 PARTITIONS = 10_000
 OPERATION_MS = 0.011
-"""What a real server needs for one operation of a large multi, as measured."""
+"""Time that a real server was measured to need for each operation of a large multi."""
 TICK_MS = 500
 
 
 class TwoMilliseconds(Link):
-    """A network on which a round trip takes 2 ms."""
+    """A network with a round-trip time of 2 ms."""
 
     def request_delay_ms(self) -> float:
         return REQUEST_MS / 2
@@ -70,7 +70,7 @@ def test_s1_12_each_span_of_a_leader_change_is_measured_by_itself(
     )
     fetches = cluster[3].transport.fetches
     fetched = len(fetches)
-    # The new leader serves at once; only the high watermark waits for its follower.
+    # The new leader serves requests at once; only the high watermark waits for the follower's fetch.
     (quick,) = cluster[2].produce(b"b", acks=RequiredAcks.LEADER)
     assert quick.failure is None
     answer = cluster[2].produce(b"c", acks=RequiredAcks.ALL)
@@ -81,8 +81,8 @@ def test_s1_12_each_span_of_a_leader_change_is_measured_by_itself(
     spans = {after: marks[after] - marks[before] for before, after in itertools.pairwise(names)}
     assert sum(spans.values()) == pytest.approx(marks["record committed"] - marks["killed"])
     assert SESSION_TIMEOUT_MS - 2_000 <= spans["registration gone"] <= SESSION_TIMEOUT_MS + TICK_MS
-    assert spans["event begun"] == pytest.approx(REQUEST_MS / 2), "the watch travels one way"
-    # Registrations are read, children and then data; then the election is one conditional write.
+    assert spans["event begun"] == pytest.approx(REQUEST_MS / 2), "a watch event takes half a round trip"
+    # Two reads of registrations, first the list and then the data, and the conditional write of the election.
     assert spans["leader written"] <= 4 * REQUEST_MS
     assert spans["leader told"] <= REQUEST_MS
     assert spans["leader serves"] == 0
@@ -92,7 +92,7 @@ def test_s1_12_each_span_of_a_leader_change_is_measured_by_itself(
 
 
 def state_of(cluster: WholeCluster) -> LeaderAndIsr:
-    """The partition's state as it stands, read without a request."""
+    """Return the state of the partition without a request to ZooKeeper."""
     path = znodes.partition_state_path(TP)
     node = cluster.server.tree.get(path)
     assert node is not None
@@ -116,14 +116,14 @@ def test_s1_12_a_controlled_shutdown_has_moved_the_leader_before_anything_is_clo
 
 
 def committer_of(context: ControllerContext) -> StateWriter:
-    """The controller's own committer in its first term; a short journal keeps multis of one partition cheap."""
+    """Return the controller's `StateWriter` in controller epoch 1; its journal is short, so small multis stay cheap."""
     journal = ControllerJournal(limit_bytes=1_024)
     journal.begin(context.epoch, None)
     return StateWriter(ControllerConfig(CONTROLLER_ID), context, Storage(context), journal, lambda: None)
 
 
 class Ensemble:
-    """10 000 state nodes behind a ZooKeeper that takes 2 ms per request."""
+    """10 000 state nodes in a ZooKeeper that needs 2 ms for each request."""
 
     def __init__(self) -> None:
         self.time = VirtualTime()
@@ -142,7 +142,7 @@ class Ensemble:
         self.time.run_until(lambda: bool(answers), 1_000)
 
     def elect(self, per_multi: int | None, in_flight: int) -> tuple[float, int]:
-        """Write the elections of a dead broker with the controller's own code; return milliseconds and requests."""
+        """Write the elections after a broker's death with the controller's code; return milliseconds and requests."""
         context = ControllerContext(epoch=1, epoch_zk_version=0)
         committer = committer_of(context)
         slow = SlowZooKeeper(self.client, self.time, REQUEST_MS, OPERATION_MS, in_flight)
@@ -167,8 +167,8 @@ def test_s1_14_ten_thousand_elections_at_2_ms_a_request(record_property: Callabl
     batched_ms, batched_requests = Ensemble().elect(per_multi=None, in_flight=10)
     one_by_one_ms, _ = Ensemble().elect(per_multi=None, in_flight=1)
     assert sequential_requests == pipelined_requests == PARTITIONS
-    assert 20_000 <= sequential_ms <= 21_000, "the draft's estimate: 10 000 x 2 ms"
-    assert 2_000 <= pipelined_ms <= 2_500, "ten in flight"
+    assert 20_000 <= sequential_ms <= 21_000, "as the draft estimates: 10 000 x 2 ms"
+    assert 2_000 <= pipelined_ms <= 2_500, "with ten requests in flight"
     assert batched_requests <= 20
     assert batched_ms < pipelined_ms / 10 and one_by_one_ms < pipelined_ms / 5
     for name, figure in (("sequential", sequential_ms), ("pipelined", pipelined_ms), ("batched", batched_ms)):
