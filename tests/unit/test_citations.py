@@ -184,3 +184,13 @@ def test_dead_citations_are_found() -> None:
         "spec/",
         "section 5.4",
     ]
+
+
+def test_the_log_lines_that_operations_md_quotes_exist() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "services/paceline").rglob("*.py"))
+    code = re.sub(r'"\s*f?"', "", code)  # adjacent literals are one text
+    page = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+    problems = page.partition("## Problems")[2].partition("\n## ")[0]
+    quoted = re.findall(r'"([a-z][^"\n]* [^"\n]*)"', problems)
+    assert len(quoted) > 5
+    assert [text for text in quoted if text not in code] == []
