@@ -30,8 +30,9 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t"}
     "start",
     default="start",
     show_default=True,
-    metavar="start|end|OFFSET|TIME",
-    help="start position; TIME is 90s, 10m, 2h ago, or a time such as 2026-11-21T17:00",
+    metavar="start|end|OFFSET|-N|TIME",
+    help="start position; -N is N offsets before the end of each partition;"
+    " TIME is 90s, 10m, 2h ago, or a time such as 2026-11-21T17:00",
 )
 @click.option("-n", "--num", type=click.IntRange(min=1), help="stop after this many records")
 @click.option("-e", "--exit-at-end", is_flag=True, help="stop at the log end at the start of the command")
@@ -76,10 +77,12 @@ def consume(
             "--group cannot be combined with a partition, with --exit-at-end, or with an offset or time in --from"
         )
     offset = None if start in {"start", "end"} else parse_number(start, MAX_INT64)
+    before_end = parse_number(start[1:], MAX_INT64) if start.startswith("-") else None
     since_ms = None if start in {"start", "end"} or offset is not None else parse_moment(start)
-    if start not in {"start", "end"} and offset is None and since_ms is None:
+    if start not in {"start", "end"} and offset is None and before_end is None and since_ms is None:
         raise click.BadParameter(
-            f"{start!r} is neither start, end, an offset, a time ago like 10m nor a time like 2026-11-21T17:00",
+            f"{start!r} is neither start, end, an offset, a number of offsets before the end like -10, a time ago"
+            " like 10m nor a time like 2026-11-21T17:00",
             param_hint="--from",
         )
     if unknown := _unknown_escape(template):
@@ -115,6 +118,10 @@ def consume(
                 first = consumer.beginning_offsets(partitions)
                 for tp in partitions:
                     consumer.seek(tp, _within(tp, offset, first[tp], ends[tp]))
+            if before_end is not None:
+                first = consumer.beginning_offsets(partitions)
+                for tp in partitions:
+                    consumer.seek(tp, max(first[tp], ends[tp] - before_end))
             if since_ms is not None:
                 # Without a record of that time start at the end, which was read before: no later record is skipped.
                 for tp, found_at in consumer.offsets_for_times(dict.fromkeys(partitions, since_ms)).items():

@@ -1,4 +1,4 @@
-"""`paceline consume --from TIME` when the topic has no record of that time yet."""
+"""`paceline consume --from TIME` when the topic has no record of that time yet, and `--from -N`."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +30,9 @@ class Topic:
     def assign(self, partitions: Any) -> None:
         (self._tp,) = partitions
 
+    def beginning_offsets(self, _partitions: Any) -> dict[Any, int]:
+        return {self._tp: 1}
+
     def end_offsets(self, _partitions: Any) -> dict[Any, int]:
         return {self._tp: self._end}
 
@@ -39,6 +42,9 @@ class Topic:
 
     def seek_to_end(self) -> None:
         self._position = None
+
+    def position(self, _tp: Any) -> int:
+        return self._end if self._position is None else self._position
 
     def seek(self, _tp: Any, offset: int) -> None:
         self._position = offset
@@ -60,3 +66,14 @@ def test_a_record_that_is_written_while_the_time_is_looked_up_is_printed(monkeyp
     monkeypatch.setattr(paceline_client, "Consumer", Topic)
     ended = CliRunner().invoke(cli, ["consume", "t", "--from", "10m", "-n", "1", "-b", "127.0.0.1:1"])
     assert (ended.exception, ended.output) == (None, "young\n")
+
+
+@pytest.mark.parametrize(("start", "offsets"), [("-2", [3, 4]), ("-100", [1, 2, 3, 4]), ("-0", [])])
+def test_a_negative_start_counts_from_the_end(
+    monkeypatch: pytest.MonkeyPatch, start: str, offsets: list[int]
+) -> None:
+    monkeypatch.setattr(paceline_client, "Admin", Topic)
+    monkeypatch.setattr(paceline_client, "Consumer", Topic)
+    arguments = ["consume", "t", "--from", start, "--exit-at-end", "-f", "%o\\n", "-b", "127.0.0.1:1"]
+    ended = CliRunner().invoke(cli, arguments)
+    assert (ended.exception, ended.output.split()) == (None, list(map(str, offsets)))
