@@ -34,6 +34,7 @@ _ENDLESS_BYTES: Final = 64 << 20
 @click.argument("which", metavar="TOPIC[/PARTITION]", shell_complete=topic_names)
 @click.option("-k", "--key", help="key of every record")
 @click.option("--key-separator", metavar="TEXT", help="split each line into KEY, this text, VALUE")
+@click.option("-Z", "--tombstone", is_flag=True, help="send empty values as null: compaction then deletes the key")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="header of every record")
 @click.option("--acks", type=click.Choice(["all", "leader", "none", "-1", "1", "0"]), default="all", show_default=True)
 @click.option(
@@ -48,6 +49,7 @@ def produce(
     which: str,
     key: str | None,
     key_separator: str | None,
+    tombstone: bool,
     headers: tuple[str, ...],
     acks: str,
     compression: str,
@@ -96,7 +98,12 @@ def produce(
                         record_key, value = _key_and_value(line.rstrip(b"\r\n"), key, key_separator)
                         try:
                             producer.send(
-                                topic, value, key=record_key, partition=partition, headers=pairs, on_delivery=delivered
+                                topic,
+                                None if tombstone and not value else value,
+                                key=record_key,
+                                partition=partition,
+                                headers=pairs,
+                                on_delivery=delivered,
                             )
                         except MessageTooLargeError as error:
                             failures.append(f"line {number}: {error.code.name}: {error}")

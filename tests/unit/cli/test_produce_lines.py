@@ -1,10 +1,15 @@
-"""Lines of stdin that exceed a record take no memory, and an input without line ends is refused."""
+"""Lines of stdin as records: lines that exceed a record take no memory, and empty values may be tombstones."""
 
 import io
 import tracemalloc
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+import paceline_client
+from paceline.cli.commands import cli
 from paceline.cli.produce import _ENDLESS_BYTES, _MAX_LINE_BYTES, _lines
 
 LONGEST = b"x" * (_MAX_LINE_BYTES - 1) + b"\n"
@@ -27,3 +32,34 @@ def test_an_input_without_line_ends_is_not_kept_in_memory_and_ends() -> None:
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert peak_bytes < 8 * _MAX_LINE_BYTES < _ENDLESS_BYTES
+
+
+@pytest.mark.parametrize(("options", "emptied"), [((), b""), (("--tombstone",), None)])
+def test_an_empty_value_is_null_only_with_tombstone(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], emptied: bytes | None
+) -> None:
+    sent: list[tuple[bytes | None, bytes | None]] = []
+
+    class Cluster:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def __enter__(self) -> "Cluster":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def describe_topics(self, _names: Any) -> list[Any]:
+            return [SimpleNamespace(partitions=[SimpleNamespace(partition=0)])]
+
+        def send(self, _topic: str, value: bytes | None, key: bytes | None, **_: Any) -> None:
+            sent.append((key, value))
+
+        def flush(self, _timeout_s: float) -> None:
+            pass
+
+    monkeypatch.setattr(paceline_client, "Admin", Cluster)
+    monkeypatch.setattr(paceline_client, "Producer", Cluster)
+    ended = CliRunner().invoke(cli, ["produce", "t", "--key-separator", ":", *options], input="a:1\nb:\n")
+    assert (ended.exit_code, sent) == (0, [(b"a", b"1"), (b"b", emptied)]), ended.output
