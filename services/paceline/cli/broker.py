@@ -10,7 +10,7 @@ from paceline.cli.broker_drain import Drain, Undrain, failed_elections, plan_dra
 from paceline.cli.connection import bootstrap_option, reached
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.numbers import BROKER_ID, parse_number
-from paceline.cli.output import output_option, show
+from paceline.cli.output import output_option, show, tell
 from paceline.cli.reassign_plan import encode_plan, read_plan
 from paceline.cli.reassign_requests import alter_moves, elect_leaders
 
@@ -100,15 +100,16 @@ def describe(broker_id: int, output: str, bootstrap: str) -> None:
     help="save the old order of replicas in a new file, for `paceline broker undrain --file`",
 )
 @click.option("--dry-run", is_flag=True, help="show the changes without making them")
+@output_option
 @bootstrap_option
-def drain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: str) -> None:
+def drain(broker_id: int, plan_file: Path | None, dry_run: bool, output: str, bootstrap: str) -> None:
     """Move leadership off a live broker, which continues as a follower; no record is copied.
 
     The broker becomes the last replica of every partition whose preferred leader it was, and other replicas are
     elected. Topics created later may use it as preferred leader again. A broker that is being stopped does not need a
     drain: its controlled shutdown moves leaders. Exits with 3 when it still leads a partition that has other replicas.
     """
-    with reported():
+    with reported(output):
         from paceline_client import Admin
 
         with Admin(bootstrap) as admin:
@@ -120,10 +121,7 @@ def drain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: str)
                 _keep(plan_file, encode_plan(found.before))
             if not dry_run:
                 _carry_out(admin, found)
-    moved = len([where for where in found.elect if where not in found.stuck])
-    click.echo(f"{moved} leaders {'would move' if dry_run else 'moved'} off broker {broker_id}")
-    for (topic, index), reason in sorted(found.stuck.items()):
-        click.echo(f"{topic}/{index} stays: {reason}", err=True)
+    _tell_moves(found, output, dry_run, f"off broker {broker_id}")
     if found.single:
         click.echo(f"{len(found.single)} partitions have no other replica; reassign them to another broker", err=True)
     if found.stuck:
@@ -139,14 +137,15 @@ def drain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: str)
     help="file written by `paceline broker drain --save`; without it the broker gets its share of leaders",
 )
 @click.option("--dry-run", is_flag=True, help="show the changes without making them")
+@output_option
 @bootstrap_option
-def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: str) -> None:
+def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, output: str, bootstrap: str) -> None:
     """Move leadership back to a drained broker; no record is copied.
 
     The broker becomes the preferred leader again and is elected for every partition where it is in sync. Exits with 3
     when it cannot lead such a partition yet; the periodic leader rebalance moves it once the broker is in sync.
     """
-    with reported():
+    with reported(output):
         from paceline_client import Admin
 
         before = None if plan_file is None else read_plan(plan_file)
@@ -157,10 +156,7 @@ def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, bootstrap: st
             found = plan_undrain(topics, broker_id, moving, before)
             if not dry_run:
                 _carry_out(admin, found)
-    moved = len([where for where in found.elect if where not in found.stuck])
-    click.echo(f"{moved} leaders {'would move' if dry_run else 'moved'} to broker {broker_id}")
-    for (topic, index), reason in sorted(found.stuck.items()):
-        click.echo(f"{topic}/{index} stays: {reason}", err=True)
+    _tell_moves(found, output, dry_run, f"to broker {broker_id}")
     if found.stuck:
         raise SystemExit(NEGATIVE_VERDICT)
 
@@ -218,6 +214,19 @@ def _carry_out(admin: "Admin", found: Drain | Undrain) -> None:
             found.stuck[change.topic_partition] = str(change.error)
     wanted = [where for where in found.elect if where not in found.stuck]
     found.stuck.update(failed_elections(elect_leaders(admin, "preferred", wanted)))
+
+
+def _tell_moves(found: Drain | Undrain, output: str, dry_run: bool, where_to: str) -> None:
+    """Print how many leaders have moved, and each that stays, with the reason."""
+    done = "would move" if dry_run else "moved"
+    moved = [where for where in found.elect if where not in found.stuck]
+    rows = [
+        {"partition": f"{where[0]}/{where[1]}", "leader": "stays" if reason else done, "reason": reason}
+        for where, reason in sorted((dict.fromkeys(moved) | found.stuck).items())
+    ]
+    tell(rows, output, f"{len(moved)} leaders {done} {where_to}")
+    for (topic, index), reason in sorted(found.stuck.items()):
+        click.echo(f"{topic}/{index} stays: {reason}", err=True)
 
 
 def _keep(path: Path, text: str) -> None:
@@ -282,9 +291,15 @@ def configs(which: int | None, output: str, bootstrap: str) -> None:
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="set a key; may be repeated")
 @click.option("--delete", "deletes", multiple=True, metavar="KEY", help="restore the default; may be repeated")
 @click.option("--validate-only", is_flag=True, help="check without changing anything")
+@output_option
 @bootstrap_option
 def alter(
-    which: int | None, sets: tuple[str, ...], deletes: tuple[str, ...], validate_only: bool, bootstrap: str
+    which: int | None,
+    sets: tuple[str, ...],
+    deletes: tuple[str, ...],
+    validate_only: bool,
+    output: str,
+    bootstrap: str,
 ) -> None:
     """Change dynamic settings of a broker or of all brokers; running brokers apply them within a second."""
     if not sets and not deletes:
@@ -293,7 +308,7 @@ def alter(
     for key, separator, _ in pairs:
         if not key or not separator:
             raise click.BadParameter(f"{key!r} is not KEY=VALUE")
-    with reported():
+    with reported(output):
         from paceline_client import ConfigChange
 
         changes = [ConfigChange(key, "delete") for key in deletes]
@@ -302,4 +317,5 @@ def alter(
             admin.alter_broker_configs({which: changes}, validate_only=validate_only)
             _warn_if_not_live(admin, which)
     said = "all brokers" if which is None else f"broker {which}"
-    click.echo(f"{said} can be altered" if validate_only else f"altered {said}")
+    row = {"broker": which, "altered": not validate_only}
+    tell([row], output, f"{said} can be altered" if validate_only else f"altered {said}")

@@ -2,9 +2,12 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from paceline.model.errors import PacelineError
 
 FORMATS = ("table", "json", "ndjson")
 Row = Mapping[str, Any]
@@ -49,6 +52,19 @@ def show(rows: Sequence[Row], output: str, columns: Sequence[str] | None = None,
     click.echo(
         text if console.is_terminal else "\n".join(map(str.rstrip, text.splitlines())), nl=not console.is_terminal
     )
+
+
+def tell(rows: Sequence[Row], output: str, line: str) -> None:
+    """Print the outcome of a change: a line for people, rows for programs."""
+    if output == "table":
+        click.echo(line)
+    else:
+        show(rows, output)
+
+
+def error_fields(error: "PacelineError | None") -> dict[str, str | None]:
+    """Return the keys of a row that tell the error of its object, None when there is none."""
+    return {"error": None if error is None else error.code.name, "message": None if error is None else str(error)}
 
 
 def _cell(value: Any) -> str:

@@ -10,7 +10,7 @@ import click
 from paceline.cli.connection import bootstrap_option, parse_partition, reached
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.numbers import COUNT, LONG_COUNT, SECONDS
-from paceline.cli.output import Row, output_option, show
+from paceline.cli.output import Row, error_fields, output_option, show, tell
 from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, plan_moves, read_plan
 from paceline.cli.reassign_progress import Progress, Speed, sizes_of
 from paceline.cli.reassign_requests import PARTITIONS_PER_REQUEST, alter_moves, list_moves
@@ -18,7 +18,7 @@ from paceline.cli.reassign_throttle import lift_throttle, plan_throttle, set_thr
 from paceline.model.errors import UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
-    from paceline_client import Admin, Reassignment
+    from paceline_client import Admin, Reassignment, ReassignmentResult
     from paceline_client.metadata import PartitionDescription
 
 _WATCH_EVERY_S = 1.0
@@ -78,14 +78,15 @@ def plan(
     metavar="BYTES",
     help="limit in bytes per second for replication of these moves, per broker and direction",
 )
+@output_option
 @bootstrap_option
-def start(plan_file: Path, validate_only: bool, bytes_per_second: int | None, bootstrap: str) -> None:
+def start(plan_file: Path, validate_only: bool, bytes_per_second: int | None, output: str, bootstrap: str) -> None:
     """Start the moves of a plan, which then run without the CLI. A new target for a partition replaces an older target.
 
     The throttle never delays in-sync replicas. It stays until `reassign status PLAN.json` finds all moves complete, or
     `reassign cancel` cancels the last move. For a plan that is already running, --throttle changes the rate.
     """
-    with reported():
+    with reported(output):
         moves = read_plan(plan_file)
         throttled = False
         with reached(bootstrap) as admin:
@@ -100,7 +101,8 @@ def start(plan_file: Path, validate_only: bool, bytes_per_second: int | None, bo
         pace = "" if bytes_per_second is None else f", at {bytes_per_second} bytes a second"
         if pace and not throttled:
             pace = "; no records to copy, no throttle set"
-        click.echo(f"{accepted} of {len(results)} moves {'can be ' if validate_only else ''}started{pace}")
+        line = f"{accepted} of {len(results)} moves {'can be ' if validate_only else ''}started{pace}"
+        tell([_outcome(result, "started", validate_only) for result in results], output, line)
         _tell_failures(results)
 
 
@@ -153,9 +155,15 @@ def status(
 @click.option("--plan", "plan_file", type=click.Path(dir_okay=False, path_type=Path), help="cancel the moves of a plan")
 @click.option("--all", "everything", is_flag=True, help="cancel every running move")
 @_preserve_option
+@output_option
 @bootstrap_option
 def cancel(
-    which: tuple[str, ...], plan_file: Path | None, everything: bool, preserve_throttles: bool, bootstrap: str
+    which: tuple[str, ...],
+    plan_file: Path | None,
+    everything: bool,
+    preserve_throttles: bool,
+    output: str,
+    bootstrap: str,
 ) -> None:
     """Cancel moves: removes the replicas being added and keeps the others. Completed moves are not undone.
 
@@ -164,7 +172,7 @@ def cancel(
     if sum([bool(which), plan_file is not None, everything]) != 1:
         raise click.UsageError("name partitions, or give --plan, or --all")
     named = [_partition(text) for text in which]
-    with reported():
+    with reported(output):
         from paceline_client import Admin
 
         with Admin(bootstrap) as admin:
@@ -178,7 +186,8 @@ def cancel(
                 involved = [broker for move in moves for broker in (*move.replicas, *move.target)]
                 involved += [broker for target in planned.values() for broker in target]
                 _remove_throttles(admin, [topic for topic, _ in (named if plan_file is None else planned)], involved)
-        click.echo(f"{sum(result.error is None for result in results)} of {len(results)} moves cancelled")
+        line = f"{sum(result.error is None for result in results)} of {len(results)} moves cancelled"
+        tell([_outcome(result, "cancelled") for result in results], output, line)
         _tell_failures(results)
 
 
@@ -338,6 +347,13 @@ def _partition(text: str) -> Partition:
     if index is None:
         raise click.BadParameter(f"{text!r} is not TOPIC/PARTITION")
     return topic, index
+
+
+def _outcome(result: "ReassignmentResult", verb: str, validate_only: bool = False) -> Row:
+    """Return the row of a partition: whether its move was started or cancelled, and the error."""
+    topic, index = result.topic_partition
+    done = result.error is None and not validate_only
+    return {"partition": f"{topic}/{index}", verb: done, **error_fields(result.error)}
 
 
 def _tell_failures(results: Sequence[Any]) -> None:

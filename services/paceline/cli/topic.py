@@ -9,9 +9,9 @@ from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, reached
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.numbers import COUNT
-from paceline.cli.output import output_option, show
+from paceline.cli.output import error_fields, output_option, show, tell
 from paceline.cli.trim import trim
-from paceline.model.errors import PacelineError
+from paceline.model.errors import PacelineError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from paceline_client import Admin, TopicResult
@@ -32,6 +32,7 @@ topic.add_command(trim)
 @click.option("--partitions", type=COUNT, help="number of partitions [default: num.partitions of the controller]")
 @click.option("--replication-factor", type=COUNT, help="replicas of each [default: default.replication.factor]")
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="topic configuration; may be repeated")
+@click.option("--if-not-exists", is_flag=True, help="succeed without a change when the topic exists")
 @click.option("--validate-only", is_flag=True, help="check without creating anything")
 @output_option
 @bootstrap_option
@@ -40,6 +41,7 @@ def create(
     partitions: int | None,
     replication_factor: int | None,
     configs: tuple[str, ...],
+    if_not_exists: bool,
     validate_only: bool,
     output: str,
     bootstrap: str,
@@ -53,13 +55,31 @@ def create(
 
         with reached(bootstrap) as admin:
             wanted = NewTopic(name, partitions, replication_factor, configs=pairs)
-            (made,) = admin.create_topics([wanted], validate_only=validate_only)
-            if output == "table":
-                click.echo(f"{name} can be created" if validate_only else f"created {name}")
-            else:
-                show([_made_row(made)], output)
+            try:
+                (made,) = admin.create_topics([wanted], validate_only=validate_only)
+            except TopicAlreadyExistsError as refusal:
+                if not if_not_exists:
+                    raise
+                _tell_existing(admin, name, output, refusal)
+                return
+            tell([_made_row(made)], output, f"{name} can be created" if validate_only else f"created {name}")
             if not validate_only:
                 _warn_if_unwritable(admin, made)
+
+
+def _tell_existing(admin: "Admin", name: str, output: str, refusal: PacelineError) -> None:
+    """Print a topic that was not created, as the command would after creating it.
+
+    Raises:
+        PacelineError: another topic is in the way, whose name differs only in ``.`` and ``_``.
+    """
+    try:
+        (found,) = admin.describe_topics([name], from_controller=True)
+    except UnknownTopicOrPartitionError:
+        raise refusal from None
+    assignments = [list(partition.replicas) for partition in found.partitions]
+    row = {"topic": name, "topic_id": found.topic_id, "assignments": assignments}
+    tell([row], output, f"{name} exists already, nothing was changed")
 
 
 def _made_row(made: "TopicResult") -> dict[str, Any]:
@@ -158,6 +178,7 @@ def configs(name: str, keys: tuple[str, ...], output: str, bootstrap: str) -> No
 @click.option("--append", "appends", multiple=True, metavar="KEY=VALUE,...", help="add members to a list")
 @click.option("--subtract", "subtracts", multiple=True, metavar="KEY=VALUE,...", help="remove members from a list")
 @click.option("--validate-only", is_flag=True, help="check without changing anything")
+@output_option
 @bootstrap_option
 def alter(
     name: str,
@@ -166,6 +187,7 @@ def alter(
     appends: tuple[str, ...],
     subtracts: tuple[str, ...],
     validate_only: bool,
+    output: str,
     bootstrap: str,
 ) -> None:
     """Change single keys of a topic's configuration; running brokers apply them within a second."""
@@ -175,7 +197,7 @@ def alter(
     }
     if not deletes and not any(pairs.values()):
         raise click.UsageError("give at least one of --set, --delete, --append and --subtract")
-    with reported():
+    with reported(output):
         from paceline_client import ConfigChange
 
         changes = [ConfigChange(key, "delete") for key in deletes]
@@ -183,38 +205,51 @@ def alter(
             changes += [ConfigChange(key, operation, value) for key, value in given]  # type: ignore[arg-type]
         with reached(bootstrap) as admin:
             admin.alter_configs({name: changes}, validate_only=validate_only)
-    click.echo(f"{name} can be altered" if validate_only else f"altered {name}")
+        line = f"{name} can be altered" if validate_only else f"altered {name}"
+        tell([{"topic": name, "altered": not validate_only}], output, line)
 
 
 @topic.command("add-partitions")
 @click.argument("name", shell_complete=topic_names)
 @click.option("--count", type=COUNT, required=True, help="new number of partitions")
 @click.option("--validate-only", is_flag=True, help="check without changing anything")
+@output_option
 @bootstrap_option
-def add_partitions(name: str, count: int, validate_only: bool, bootstrap: str) -> None:
+def add_partitions(name: str, count: int, validate_only: bool, output: str, bootstrap: str) -> None:
     """Add partitions and return when each has a leader. This changes the mapping of keys to partitions."""
-    with reported(), reached(bootstrap) as admin:
-        (result,) = admin.create_partitions({name: count}, validate_only=validate_only)
-    added = f"{result.first_partition} to {count - 1}"
-    click.echo(f"{name} can get partitions {added}" if validate_only else f"added partitions {added} to {name}")
+    with reported(output):
+        with reached(bootstrap) as admin:
+            (result,) = admin.create_partitions({name: count}, validate_only=validate_only)
+        added = f"{result.first_partition} to {count - 1}"
+        line = f"{name} can get partitions {added}" if validate_only else f"added partitions {added} to {name}"
+        row = {"topic": name, "first_added": result.first_partition, "partitions": count, "added": not validate_only}
+        tell([row], output, line)
 
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=topic_names)
 @click.option("--yes", is_flag=True, help="do not ask for confirmation")
+@click.option("--if-exists", is_flag=True, help="succeed for topics that do not exist")
+@output_option
 @bootstrap_option
-def delete(names: tuple[str, ...], yes: bool, bootstrap: str) -> None:
+def delete(names: tuple[str, ...], yes: bool, if_exists: bool, output: str, bootstrap: str) -> None:
     """Delete topics with all their records."""
     names = tuple(dict.fromkeys(names))
     if not yes:
         click.confirm(f"delete {', '.join(names)} with all records?", abort=True, err=True)
-    with reported():
+    with reported(output):
         with reached(bootstrap) as admin:
             results = admin.delete_topics(names, raise_errors=False)
         deleted = [each.name for each in results if each.error is None]
-        if deleted:
-            click.echo(f"deleted {', '.join(deleted)}")
+        absent = [each.name for each in results if isinstance(each.error, UnknownTopicOrPartitionError)]
         failed = [each.error for each in results if each.error is not None]
+        if if_exists:
+            failed = [error for error in failed if not isinstance(error, UnknownTopicOrPartitionError)]
+            if absent and output == "table":
+                click.echo(f"does not exist: {', '.join(absent)}", err=True)
+        if deleted or output != "table":
+            rows = [{"topic": each.name, "deleted": each.error is None, **error_fields(each.error)} for each in results]
+            tell(rows, output, f"deleted {', '.join(deleted)}")
         for error in failed[:-1]:
             click.echo(f"{error.code.name}: {error}", err=True)
         if failed:

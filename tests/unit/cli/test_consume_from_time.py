@@ -69,9 +69,7 @@ def test_a_record_that_is_written_while_the_time_is_looked_up_is_printed(monkeyp
 
 
 @pytest.mark.parametrize(("start", "offsets"), [("-2", [3, 4]), ("-100", [1, 2, 3, 4]), ("-0", [])])
-def test_a_negative_start_counts_from_the_end(
-    monkeypatch: pytest.MonkeyPatch, start: str, offsets: list[int]
-) -> None:
+def test_a_negative_start_counts_from_the_end(monkeypatch: pytest.MonkeyPatch, start: str, offsets: list[int]) -> None:
     monkeypatch.setattr(paceline_client, "Admin", Topic)
     monkeypatch.setattr(paceline_client, "Consumer", Topic)
     arguments = ["consume", "t", "--from", start, "--exit-at-end", "-f", "%o\\n", "-b", "127.0.0.1:1"]
