@@ -39,7 +39,7 @@ def test_a_killed_broker_is_started_again_and_ports_stay(tmp_path: Path) -> None
         refused = dev(tmp_path, "stop", "broker-1")
         assert (refused.exit_code, refused.stderr) == (
             1,
-            "Error: broker-1 does not run; start it with: paceline dev start broker-1\n",
+            f"Error: broker-1 does not run; start it with: {restart}\n",
         )
         started = dev(tmp_path, "start", "broker-1")
         assert started.exit_code == 0, started.output

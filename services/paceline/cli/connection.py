@@ -6,18 +6,17 @@ Addresses come from the flag, the environment, or the dev cluster that runs in t
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from paceline.cli.numbers import parse_number
+from paceline.dev import DEV_DIRECTORY
 from paceline.model.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
 
 if TYPE_CHECKING:
     from paceline_client import Admin
 
-DEV_DIRECTORY = Path("build/dev")
 DEFAULT_BOOTSTRAP = "127.0.0.1:9102"
 
 _TLS_FLAGS = (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from paceline.cli.connection import DEV_DIRECTORY
 from paceline.cli.failures import LOCAL_FAILURE, NEGATIVE_VERDICT
 from paceline.cli.output import output_option, show
+from paceline.dev import DEV_DIRECTORY
 
 _directory_option = click.option(
     "--directory",
@@ -53,7 +53,7 @@ def up(
     """
     from dataclasses import astuple
 
-    from paceline.dev.detached_cluster import alive, read_state
+    from paceline.dev.detached_cluster import alive, dev_command, read_state
     from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError, settings_of_few
     from paceline.dev.ports import default_plan, taken
     from paceline.rpc.security.client_tls import FILE_VARIABLES
@@ -63,8 +63,9 @@ def up(
     if any(alive(process["pid"], directory) for process in processes):
         ended = [node["name"] for node in processes[1:] if not alive(node["pid"], directory)]
         for name in ended:
-            click.echo(f"{name} is not running; start it with: {_verb('start', directory)} {name}", err=True)
-        raise click.ClickException(f"a cluster runs in {directory} already; stop it with: {_verb('down', directory)}")
+            click.echo(f"{name} is not running; start it with: {dev_command('start', directory)} {name}", err=True)
+        stop = dev_command("down", directory)
+        raise click.ClickException(f"a cluster runs in {directory} already; stop it with: {stop}")
     plan = None
     if port_offset is not None:
         plan = default_plan(controllers, brokers, port_offset)
@@ -102,13 +103,7 @@ def up(
             click.echo(f"export {name}={shlex.quote(str(path))}")
     if directory != DEV_DIRECTORY and not secure:
         click.echo(f"for other commands: export PACELINE_BOOTSTRAP_SERVERS={cluster.bootstrap}", err=True)
-    click.echo(f"stop it with: {_verb('down', directory)}", err=True)
-
-
-def _verb(verb: str, directory: Path) -> str:
-    """Return the command line for another command on the cluster in this directory."""
-    where = "" if directory == DEV_DIRECTORY else f" --directory {shlex.quote(str(directory))}"
-    return f"paceline dev {verb}{where}"
+    click.echo(f"stop it with: {dev_command('down', directory)}", err=True)
 
 
 @dev.command()
@@ -125,12 +120,12 @@ def down(directory: Path) -> None:
 @_directory_option
 @output_option
 def status(directory: Path, output: str) -> None:
-    """Show the processes; exits with 3 when a process has ended or there is no cluster."""
-    from paceline.dev.detached_cluster import alive, read_state
+    """Show the processes with their addresses; exits with 3 when a process has ended or there is no cluster."""
+    from paceline.dev.detached_cluster import alive, dev_command, read_state
 
     state = read_state(directory)
     if state is None:
-        click.echo(f"no cluster runs in {directory}", err=True)
+        click.echo(f"no cluster runs in {directory}; start one with: {dev_command('up', directory)}", err=True)
         raise SystemExit(NEGATIVE_VERDICT)
     rows = [
         {
@@ -138,16 +133,22 @@ def status(directory: Path, output: str) -> None:
             "pid": node["pid"],
             "running": bool(node["pid"]) and alive(node["pid"], directory),
             "client": node["client"],
+            "metrics": _metrics_address(node["argv"]),
             "log": node["log"],
         }
         for node in [
-            {"name": "zookeeper", "client": state["zookeeper"]["connect"], "log": "", **state["zookeeper"]},
+            {"name": "zookeeper", "client": state["zookeeper"]["connect"], "log": "", "argv": [], **state["zookeeper"]},
             *state["nodes"],
         ]
     ]
     show(rows, output)
     if not all(row["running"] for row in rows):
         raise SystemExit(NEGATIVE_VERDICT)
+
+
+def _metrics_address(argv: list[str]) -> str | None:
+    ports = [word.partition("=")[2] for word in argv if word.startswith("--metrics-port=")]
+    return f"127.0.0.1:{ports[-1]}" if ports else None
 
 
 _node_argument = click.argument("name", metavar="NAME")

@@ -7,6 +7,7 @@ read it.
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -17,6 +18,7 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from paceline.dev import DEV_DIRECTORY
 from paceline.model.tls import TlsFiles
 from paceline.rpc.channels import Options, open_channel
 from paceline.rpc.security.client_tls import client_credentials
@@ -79,6 +81,12 @@ def alive(pid: int | None, directory: Path) -> bool:
     return state != "Z" and str(directory.resolve()).encode() in command.replace(b"\0", b" ")
 
 
+def dev_command(verb: str, directory: Path) -> str:
+    """Return the command line for another `paceline dev` command on the cluster in this directory."""
+    where = "" if directory == DEV_DIRECTORY else f" --directory {shlex.quote(str(directory))}"
+    return f"paceline dev {verb}{where}"
+
+
 def find_node(directory: Path, name: str) -> dict[str, Any]:
     """Return the entry of a controller or broker: ``broker-1``, ``controller-1000000``.
 
@@ -87,7 +95,7 @@ def find_node(directory: Path, name: str) -> dict[str, Any]:
     """
     state = read_state(directory)
     if state is None:
-        raise DetachedClusterError(f"no cluster runs in {directory}; start one with: paceline dev up")
+        raise DetachedClusterError(f"no cluster runs in {directory}; start one with: {dev_command('up', directory)}")
     for node in state["nodes"]:
         if node["name"] == name:
             found: dict[str, Any] = node
@@ -139,7 +147,7 @@ def signal_node(directory: Path, name: str, number: signal.Signals) -> int:
     node = find_node(directory, name)
     pid = node["pid"]
     if not alive(pid, directory):
-        raise DetachedClusterError(f"{name} does not run; start it with: paceline dev start {name}")
+        raise DetachedClusterError(f"{name} does not run; start it with: {dev_command('start', directory)} {name}")
     os.kill(pid, number)
     return int(pid)
 
@@ -156,7 +164,8 @@ def stop_node(directory: Path, name: str, *, force: bool, timeout_s: float = STO
     deadline = time.monotonic() + timeout_s
     while alive(pid, directory):
         if time.monotonic() > deadline:
-            raise DetachedClusterError(f"{name} did not end within {timeout_s:g} s; use: paceline dev kill {name}")
+            kill = f"{dev_command('kill', directory)} {name}"
+            raise DetachedClusterError(f"{name} did not end within {timeout_s:g} s; use: {kill}")
         time.sleep(0.02)
 
 

@@ -60,3 +60,28 @@ def test_a_plain_cluster_does_not_start_on_the_data_of_a_secure_one(tmp_path: Pa
     assert refused.exit_code != 0
     assert "has the data of a cluster with TLS" in refused.stderr
     assert refused.stdout == ""
+
+
+def _processes(directory: Path) -> None:
+    nodes = [
+        {"name": "broker-1", "pid": None, "client": "127.0.0.1:9102", "log": "x.log", "argv": ["--metrics-port=9111"]}
+    ]
+    state = {"zookeeper": {"connect": "127.0.0.1:2181", "pid": None}, "nodes": nodes}
+    (directory / "cluster.json").write_text(json.dumps(state))
+
+
+def test_a_shown_command_names_the_directory_of_the_cluster(tmp_path: Path) -> None:
+    none = CliRunner().invoke(cli, ["dev", "stop", "broker-1", "--directory", str(tmp_path)])
+    assert f"start one with: paceline dev up --directory {tmp_path}\n" in none.stderr
+    _processes(tmp_path)
+    ended = CliRunner().invoke(cli, ["dev", "stop", "broker-1", "--directory", str(tmp_path)])
+    assert f"start it with: paceline dev start --directory {tmp_path} broker-1\n" in ended.stderr
+
+
+def test_the_status_names_the_metrics_port_of_each_process(tmp_path: Path) -> None:
+    _processes(tmp_path)
+    shown = CliRunner().invoke(cli, ["dev", "status", "--directory", str(tmp_path), "-o", "json"])
+    assert {row["name"]: row["metrics"] for row in json.loads(shown.stdout)} == {
+        "zookeeper": None,
+        "broker-1": "127.0.0.1:9111",
+    }
