@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline_client.aio.consumer import AsyncConsumer
 from paceline_client.aio.producer import AsyncProducer
@@ -14,11 +15,21 @@ from paceline_client.compat.arguments import (
     Serializer,
     consumer_settings,
     converted,
+    producer_settings,
     serialized,
 )
 from paceline_client.groups.values import OffsetAndMetadata
 
-__all__ = ["AIOKafkaConsumer", "AIOKafkaProducer", "ConsumerRecord", "OffsetAndMetadata", "TopicPartition"]
+__all__ = [
+    "AIOKafkaConsumer",
+    "AIOKafkaProducer",
+    "ConsumerRecord",
+    "KafkaError",
+    "OffsetAndMetadata",
+    "TopicPartition",
+]
+
+KafkaError = PacelineError
 
 
 class AIOKafkaConsumer:
@@ -87,20 +98,9 @@ class AIOKafkaProducer:
         bootstrap_servers: str | Iterable[str] = "localhost:9092",
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
-        acks: int | str = "all",
-        enable_idempotence: bool | None = None,
-        compression_type: str | None = None,
-        linger_ms: int = 5,
-        client_id: str | None = None,
+        **arguments: Any,
     ) -> None:
-        self.producer = AsyncProducer(
-            bootstrap_servers,
-            acks=acks,
-            enable_idempotence=enable_idempotence,
-            compression=compression_type,
-            linger_ms=linger_ms,
-            client_id=client_id,
-        )
+        self.producer = AsyncProducer(bootstrap_servers, **producer_settings(arguments))
         self._serializers = (key_serializer, value_serializer)
 
     async def start(self) -> None:

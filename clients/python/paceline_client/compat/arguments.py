@@ -1,8 +1,11 @@
 """Arguments, serializers and record class shared by the compatibility classes."""
 
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from paceline.model.tls import CA_FILE, TlsFiles
 from paceline_client.records import ConsumerRecord as OurRecord
 
 Deserializer = Callable[[bytes], Any]
@@ -30,8 +33,28 @@ CONSUMER: Final = frozenset(
     }
 )
 """Arguments with the same meaning in Paceline."""
-IGNORED: Final = frozenset({"api_version", "retry_backoff_ms", "connections_max_idle_ms", "loop", "security_protocol"})
+PRODUCER: Final = {
+    "acks": "acks",
+    "batch_size": "batch_size",
+    "buffer_memory": "buffer_memory",
+    "client_id": "client_id",
+    "compression_type": "compression",
+    "delivery_timeout_ms": "delivery_timeout_ms",
+    "enable_idempotence": "enable_idempotence",
+    "linger_ms": "linger_ms",
+    "max_batch_size": "batch_size",
+    "max_block_ms": "max_block_ms",
+    "max_in_flight_requests_per_connection": "max_in_flight",
+    "max_request_size": "max_record_bytes",
+    "request_timeout_ms": "request_timeout_ms",
+    "retry_backoff_ms": "retry_backoff_ms",
+}
+"""Arguments of producers, with Paceline's name."""
+IGNORED: Final = frozenset(
+    {"api_version", "connections_max_idle_ms", "loop", "metadata_max_age_ms", "retry_backoff_ms"}
+)
 """Arguments without effect that may be ignored."""
+TLS: Final = frozenset({"security_protocol", "ssl_cafile", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"})
 
 
 class ConsumerRecord(NamedTuple):
@@ -77,14 +100,12 @@ def consumer_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError: an argument has no counterpart; the message names it.
     """
-    settings: dict[str, Any] = {"auto_offset_reset": "latest"}
+    settings: dict[str, Any] = {"auto_offset_reset": "latest", "tls": _tls_files(arguments)}
     for name, value in arguments.items():
         if name in CONSUMER:
             settings[name] = value
-        elif name == "security_protocol" and value != "PLAINTEXT":
-            raise TypeError("use tls= with the certificates instead of security_protocol")
-        elif name not in IGNORED:
-            raise TypeError(f"{name} has no counterpart; see docs/moving-from-kafka.md")
+        else:
+            _refuse_unknown(name)
     if settings.get("auto_offset_reset") == "none":
         settings["auto_offset_reset"] = "error"
     if settings.get("client_id") is None:
@@ -93,3 +114,44 @@ def consumer_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
         for name in ("enable_auto_commit", "auto_commit_interval_ms"):
             settings.pop(name, None)
     return settings
+
+
+def producer_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments for Paceline's producer.
+
+    `retries` has no effect: the producer repeats a batch, without duplicates, until ``delivery_timeout_ms`` is over.
+
+    Raises:
+        TypeError: an argument has no counterpart; the message names it.
+    """
+    settings: dict[str, Any] = {"tls": _tls_files(arguments)}
+    for name, value in arguments.items():
+        if name in PRODUCER:
+            settings[PRODUCER[name]] = value
+        elif name != "retries":
+            _refuse_unknown(name)
+    return settings
+
+
+def _refuse_unknown(name: str) -> None:
+    if name not in IGNORED and name not in TLS:
+        raise TypeError(f"{name} has no counterpart; see docs/moving-from-kafka.md")
+
+
+def _tls_files(arguments: Mapping[str, Any]) -> TlsFiles | None:
+    """Return the certificate files, None for those of the environment.
+
+    Raises:
+        TypeError: the security protocol is neither PLAINTEXT nor SSL, or an argument contradicts it.
+    """
+    protocol = arguments.get("security_protocol", "PLAINTEXT")
+    ca, certificate, key = (arguments.get(name) for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"))
+    if protocol not in ("PLAINTEXT", "SSL"):
+        raise TypeError(f"security_protocol {protocol} has no counterpart: use SSL with the certificate of a client")
+    if arguments.get("ssl_check_hostname", True) is False:
+        raise TypeError("ssl_check_hostname=False has no counterpart: host names are always checked")
+    if protocol == "SSL" and ca is None and (certificate or key or not os.environ.get(CA_FILE)):
+        raise TypeError(f"security_protocol SSL needs ssl_cafile, or the variable {CA_FILE}")
+    if protocol == "PLAINTEXT" or ca is None:
+        return None
+    return TlsFiles(*(None if path is None else Path(path) for path in (ca, certificate, key)))  # type: ignore[arg-type]

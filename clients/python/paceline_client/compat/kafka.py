@@ -1,23 +1,40 @@
 """`KafkaConsumer` and `KafkaProducer` with kafka-python's arguments: change the import and the address."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, Self
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Self
 
+from paceline.model.errors import PacelineError, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
-from paceline_client.batch import RecordFuture, RecordMetadata
+from paceline_client.batch import RecordMetadata
 from paceline_client.compat.arguments import (
     ConsumerRecord,
     Deserializer,
     Serializer,
     consumer_settings,
     converted,
+    producer_settings,
     serialized,
 )
 from paceline_client.consumer import Consumer
 from paceline_client.groups.values import OffsetAndMetadata, RebalanceListener
 from paceline_client.producer import Producer
 
-__all__ = ["ConsumerRecord", "KafkaConsumer", "KafkaProducer", "OffsetAndMetadata", "TopicPartition"]
+__all__ = [
+    "ConsumerRecord",
+    "KafkaConsumer",
+    "KafkaError",
+    "KafkaProducer",
+    "KafkaTimeoutError",
+    "OffsetAndMetadata",
+    "TopicPartition",
+]
+
+KafkaError = PacelineError
+KafkaTimeoutError = RequestTimedOutError
+_LOGGER: Final = logging.getLogger("paceline.client")
 
 
 class KafkaConsumer:
@@ -119,16 +136,75 @@ class KafkaConsumer:
 class FutureRecordMetadata:
     """The result of a `send`."""
 
-    def __init__(self, future: RecordFuture) -> None:
-        self._future = future
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known = threading.Event()
+        self._callbacks: list[tuple[bool, Callable[[Any], object]]] = []
+        self.value: RecordMetadata | None = None
+        """The record's metadata, once it was delivered."""
+        self.exception: PacelineError | None = None
+        """The error, once the delivery has failed."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the result is known."""
+        return self._known.is_set()
+
+    def succeeded(self) -> bool:
+        """Return whether the record was delivered."""
+        return self.is_done and self.exception is None
+
+    def failed(self) -> bool:
+        """Return whether the delivery has failed."""
+        return self.is_done and self.exception is not None
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
         """Wait for the result and return the record's metadata.
 
         Raises:
+            RequestTimedOutError: ``timeout`` seconds are over; the record may still be delivered.
             PacelineError: the record was not delivered.
         """
-        return self._future.result(timeout)
+        if not self._known.wait(timeout):
+            raise RequestTimedOutError(f"no result for a record in {timeout} s")
+        if self.exception is not None:
+            raise self.exception
+        assert self.value is not None
+        return self.value
+
+    def add_callback(self, function: Callable[..., object], *arguments: Any, **named: Any) -> Self:
+        """Call the function with the metadata when the record is delivered; it must not block."""
+        return self._add(True, functools.partial(function, *arguments, **named))
+
+    def add_errback(self, function: Callable[..., object], *arguments: Any, **named: Any) -> Self:
+        """Call the function with the error when the delivery fails; it must not block."""
+        return self._add(False, functools.partial(function, *arguments, **named))
+
+    def add_both(self, function: Callable[..., object], *arguments: Any, **named: Any) -> Self:
+        """Call the function with the metadata or the error."""
+        return self.add_callback(function, *arguments, **named).add_errback(function, *arguments, **named)
+
+    def _add(self, wants_success: bool, function: Callable[[Any], object]) -> Self:
+        with self._lock:
+            if not self.is_done:
+                self._callbacks.append((wants_success, function))
+                return self
+        self._call([(wants_success, function)])
+        return self
+
+    def _delivered(self, metadata: RecordMetadata | None, error: PacelineError | None) -> None:
+        with self._lock:
+            self.value, self.exception = metadata, error
+            self._known.set()
+        self._call(self._callbacks)
+
+    def _call(self, callbacks: list[tuple[bool, Callable[[Any], object]]]) -> None:
+        for wants_success, function in callbacks:
+            if wants_success == (self.exception is None):
+                try:
+                    function(self.value if wants_success else self.exception)
+                except Exception:  # as kafka-python does: the other callbacks and the sender continue
+                    _LOGGER.exception("a callback of a sent record raised an error")
 
 
 class KafkaProducer:
@@ -140,14 +216,9 @@ class KafkaProducer:
         bootstrap_servers: str | Iterable[str] = "localhost:9092",
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
-        acks: Literal["all", -1, 0, 1] = "all",
-        compression_type: str | None = None,
-        linger_ms: int = 5,
-        client_id: str | None = None,
+        **arguments: Any,
     ) -> None:
-        self.producer = Producer(
-            bootstrap_servers, acks=acks, compression=compression_type, linger_ms=linger_ms, client_id=client_id
-        )
+        self.producer = Producer(bootstrap_servers, **producer_settings(arguments))
         self._serializers = (key_serializer, value_serializer)
 
     def send(
@@ -161,16 +232,17 @@ class KafkaProducer:
     ) -> FutureRecordMetadata:
         """Send one record; the future's `get` waits for its metadata."""
         key_serializer, value_serializer = self._serializers
-        return FutureRecordMetadata(
-            self.producer.send(
-                topic,
-                serialized(value, value_serializer),
-                serialized(key, key_serializer),
-                partition,
-                headers,
-                timestamp_ms,
-            )
+        future = FutureRecordMetadata()
+        self.producer.send(
+            topic,
+            serialized(value, value_serializer),
+            serialized(key, key_serializer),
+            partition,
+            headers,
+            timestamp_ms,
+            future._delivered,
         )
+        return future
 
     def flush(self, timeout: float | None = None) -> None:
         """Return when every sent record has a result."""
