@@ -216,26 +216,47 @@ def test_a_late_refusal_of_a_heartbeat_does_not_end_the_next_membership() -> Non
 
 
 class LedGroup(Group):
-    """A coordinator whose only member leads the group."""
+    """A coordinator of a group led by member ``m``, which may be static and rejoin the group."""
 
-    def __init__(self) -> None:
+    def __init__(self, skip_assignment: bool = False, others: Sequence[str] = ()) -> None:
+        """``others`` are the topics of another member."""
         super().__init__()
         self.assigned: list[Any] = []
-
-    def _join(self, _request: Any, timeout: float) -> Ended:
-        member = JoinGroupMember(member_id="m", subscription=ConsumerSubscription(topics=["t"]))
-        return Ended(
-            JoinGroupResponse(member_id="m", leader="m", generation_id=1, protocol_name="range", members=[member])
+        self.joins = 0
+        members = [JoinGroupMember(member_id="m", subscription=ConsumerSubscription(topics=["t"]))]
+        if others:
+            members.append(JoinGroupMember(member_id="other", subscription=ConsumerSubscription(topics=others)))
+        self._joined = JoinGroupResponse(
+            member_id="m",
+            leader="m",
+            generation_id=1,
+            protocol_name="range",
+            members=members,
+            skip_assignment=skip_assignment,
         )
 
+    def _join(self, _request: Any, timeout: float) -> Ended:
+        self.joins += 1
+        return Ended(self._joined)
+
     def _sync(self, request: Any, timeout: float) -> Ended:
-        self.assigned = [index for one in request.assignments[0].assignment.partitions for index in one.partitions]
+        self.assigned = [
+            index
+            for member in request.assignments
+            for one in member.assignment.partitions
+            for index in one.partitions
+            if member.member_id == "m"
+        ]
         return super()._sync(request, timeout)
+
+
+def leader(group: LedGroup, subscription: Any) -> GroupMembership:
+    settings = GroupSettings("g", "", "c", "", 60_000, 20_000, 60_000, True, 5_000, assignors_of(["range"]))
+    return GroupMembership(settings, group, subscription, Partitions(), lambda *_: None, lambda: None)  # type: ignore[arg-type]
 
 
 def test_a_leader_assigns_new_partitions_that_the_broker_it_asks_does_not_know_yet() -> None:
     """The counts are compared again only after the next change of the metadata, which may be hours away."""
-    settings = GroupSettings("g", "", "c", "", 60_000, 20_000, 60_000, True, 5_000, assignors_of(["range"]))
     subscription: Any = SimpleNamespace(
         is_empty=False,
         version=1,
@@ -243,14 +264,40 @@ def test_a_leader_assigns_new_partitions_that_the_broker_it_asks_does_not_know_y
         refresh=lambda at_once=False: False,
         known_count=lambda topic: {"t": 3}[topic],
         partition_counts=lambda _topics: {"t": 1},
+        watch=lambda _topics: None,
     )
     group = LedGroup()
-    membership = GroupMembership(settings, group, subscription, Partitions(), lambda *_: None, lambda: None)  # type: ignore[arg-type]
+    membership = leader(group, subscription)
     membership.poll(time.monotonic() + 60)
     assert group.assigned == [0, 1, 2]
     subscription.version = 2
     membership.poll(time.monotonic() + 60)
     assert not membership.wants_poll, "the counts have not changed"
+
+
+@pytest.mark.parametrize("skip_assignment", [False, True])
+def test_a_leader_looks_for_new_partitions_of_all_members_although_it_keeps_the_assignment(
+    skip_assignment: bool,
+) -> None:
+    counts, watched = {"t": 1, "u": 1}, set[str]()
+    subscription: Any = SimpleNamespace(
+        is_empty=False,
+        version=1,
+        topics=frozenset({"t"}),
+        refresh=lambda at_once=False: False,
+        known_count=lambda topic: counts[topic] if topic in watched else 0,
+        partition_counts=lambda topics: {topic: counts[topic] for topic in topics},
+        watch=watched.update,
+    )
+    group = LedGroup(skip_assignment, others=["u"])
+    membership = leader(group, subscription)
+    membership.poll(time.monotonic() + 60)
+    assert group.assigned == ([] if skip_assignment else [0])
+    membership.poll(time.monotonic() + 60)
+    assert group.joins == 1
+    counts["u"], subscription.version = 2, 2
+    membership.poll(time.monotonic() + 60)
+    assert group.joins == 2
 
 
 class Failing(RebalanceListener):

@@ -110,7 +110,7 @@ class GroupMembership:
         self._previous: list[TopicPartition] = []
         self._previous_generation = -1
         self._counts: dict[str, int] = {}
-        """Partition counts used by the leader's last assignment."""
+        """Partition counts of all members' topics when this leader joined; empty for another member."""
         self._watched_version = -1
         self._quiet_until = 0.0
         self._fatal: PacelineError | None = None
@@ -340,11 +340,16 @@ class GroupMembership:
         self._on_news()
 
     def _joined(self, answer: JoinGroupResponse) -> None:
-        """Assign the partitions when this member leads the group, and request this member's assignment."""
+        """Assign the partitions when this member leads the group, and request this member's assignment.
+
+        A static leader that rejoins does not assign, but it is the only member that looks for new partitions (KIP-814).
+        """
         assignments: list[MemberAssignment] = []
         self._counts = {}
-        if answer.leader == answer.member_id and not answer.skip_assignment:
-            assignments = self._assign(answer)
+        if answer.leader == answer.member_id:
+            counts = self._count_partitions(answer)
+            if not answer.skip_assignment:
+                assignments = self._assign(answer, counts)
         request = SyncGroupRequest(
             group_id=self.settings.group_id,
             generation_id=answer.generation_id,
@@ -357,7 +362,17 @@ class GroupMembership:
         self._pending = self.coordinator.stub(1.0).SyncGroup.future(request, timeout=_SYNC_TIMEOUT_S)
         self._pending.add_done_callback(lambda _call: self._on_news())
 
-    def _assign(self, answer: JoinGroupResponse) -> list[MemberAssignment]:
+    def _count_partitions(self, answer: JoinGroupResponse) -> dict[str, int]:
+        """Return the partition counts of all members' topics that exist, and watch the counts for changes."""
+        topics = {topic for member in answer.members for topic in member.subscription.topics}
+        self.subscription.watch(topics)
+        answered = self.subscription.partition_counts(topics) if topics else {}
+        # The broker that answered may not know partitions yet that this client has learned of from another broker.
+        counts = {topic: max(count, self.subscription.known_count(topic)) for topic, count in answered.items()}
+        self._counts = {topic: counts.get(topic, 0) for topic in topics}
+        return counts
+
+    def _assign(self, answer: JoinGroupResponse, counts: dict[str, int]) -> list[MemberAssignment]:
         assignor = next(one for one in self.settings.assignors if one.name == answer.protocol_name)
         members = [
             GroupMember(
@@ -374,11 +389,6 @@ class GroupMembership:
             )
             for one in answer.members
         ]
-        topics = {topic for member in members for topic in member.topics}
-        answered = self.subscription.partition_counts(topics) if topics else {}
-        # The broker that answered may not know partitions yet that this client has learned of from another broker.
-        counts = {topic: max(count, self.subscription.known_count(topic)) for topic, count in answered.items()}
-        self._counts = {topic: counts.get(topic, 0) for topic in topics}
         assigned = assignor.assign(members, counts)
         LOG.info(
             "assigned partitions: group=%s generation=%d assignor=%s members=%d partitions=%d",

@@ -59,6 +59,10 @@ class GroupSubscription:
         """Return the cached number of partitions of a topic, 0 when it is not cached."""
         return self._metadata.partition_count(topic)
 
+    def watch(self, topics: Iterable[str]) -> None:
+        """Include these topics in every refresh of the metadata: the leader's own topics may be others."""
+        self._metadata.want(topics)
+
     def refresh(self, at_once: bool = False) -> bool:
         """Match the pattern again when it is due; return whether the topics have changed."""
         now = time.monotonic()
