@@ -11,6 +11,7 @@ import pytest
 from paceline.model.errors import FencedInstanceIdError, PacelineError, RequestTimedOutError, UnknownMemberIdError
 from paceline.model.identifiers import TopicPartition
 from paceline.v1.group_service_pb2 import (
+    CommitOffsetsResponse,
     ConsumerAssignment,
     ConsumerSubscription,
     JoinGroupMember,
@@ -102,6 +103,26 @@ def test_commits_that_waited_longer_than_their_time_limit_are_not_sent(monkeypat
     assert (len(calls), committer.is_busy) == (1, False)
     assert [type(error) for error in failed[1:]] == [RequestTimedOutError] * 2
     assert all(error is not None and error.definite for error in failed[1:])
+
+
+def test_a_commit_does_not_overtake_an_earlier_commit_that_has_not_ended() -> None:
+    first, sent = InFlight(), list[int]()
+
+    def called(_method: str, offset: int, _timeout_ms: float) -> CommitOffsetsResponse:
+        sent.append(offset)
+        return CommitOffsetsResponse()
+
+    stub = SimpleNamespace(CommitOffsets=SimpleNamespace(future=lambda _request, timeout: first))
+    coordinator: Any = SimpleNamespace(group_id="g", stub=lambda _timeout_s: stub, call=called)
+    committer = Committer(coordinator, lambda offsets: offsets[ONE].offset, lambda: None)
+    committer.send({ONE: OffsetAndMetadata(5)}, lambda _offsets, _error: None)
+    with pytest.raises(RequestTimedOutError, match="not sent") as refused:
+        committer.sync({ONE: OffsetAndMetadata(9)}, timeout_ms=20)
+    assert refused.value.definite
+    assert sent == []
+    first.end()
+    committer.sync({ONE: OffsetAndMetadata(9)}, timeout_ms=60_000)
+    assert sent == [9]
 
 
 class Group:

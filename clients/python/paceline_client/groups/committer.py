@@ -56,12 +56,14 @@ class Committer:
 
         Raises:
             CommitFailedError: the membership was lost.
+            RequestTimedOutError: an earlier commit has not ended in time; this one was not sent.
             PacelineError: the coordinator refused, or did not answer in time.
         """
         deadline = time.monotonic() + timeout_ms / 1000
         with self._changed:
-            while self.is_busy and time.monotonic() < deadline:
-                self._changed.wait(max(0.0, deadline - time.monotonic()))
+            if not self._changed.wait_for(lambda: not self.is_busy, max(0.0, deadline - time.monotonic())):
+                # The earlier commit may be carried out later, and would replace these offsets by older ones.
+                raise _not_sent(timeout_ms / 1000)
         left_ms = max(1.0, (deadline - time.monotonic()) * 1000)
         commit(self._coordinator, self._request_of(offsets), left_ms)
 
@@ -83,7 +85,7 @@ class Committer:
             try:
                 left_s = until_s - time.monotonic()
                 if left_s <= 0:
-                    raise _not_sent()
+                    raise _not_sent(COMMIT_TIMEOUT_S)
                 stub = self._coordinator.stub(min(1.0, left_s))
                 call = stub.CommitOffsets.future(self._request_of(offsets), timeout=left_s)
             except PacelineError as failure:
@@ -121,8 +123,8 @@ class Committer:
         return more
 
 
-def _not_sent() -> RequestTimedOutError:
+def _not_sent(waited_s: float) -> RequestTimedOutError:
     """Return the error of a commit that waited too long: a later commit has probably newer offsets."""
-    error = RequestTimedOutError(f"earlier commits took longer than {COMMIT_TIMEOUT_S:g} s; this one was not sent")
+    error = RequestTimedOutError(f"earlier commits took longer than {waited_s:g} s; this one was not sent")
     error.definite = True
     return error
