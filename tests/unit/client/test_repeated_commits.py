@@ -7,14 +7,15 @@ from typing import Any
 import grpc
 import pytest
 
-from paceline.model.errors import IllegalGenerationError
+from paceline.model.errors import ErrorCode, IllegalGenerationError, PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import ChannelCache
 from paceline.rpc.errors import AbortableStatus
 from paceline.v1 import group_service_pb2 as pb
+from paceline.v1.errors_pb2 import PartitionError
 from paceline.v1.group_service_pb2_grpc import GroupServiceServicer, add_GroupServiceServicer_to_server
 from paceline_client.errors import CommitFailedError
-from paceline_client.groups.committed import commit, commit_request
+from paceline_client.groups.committed import check_committed, commit, commit_request
 from paceline_client.groups.coordinator import GroupCoordinator
 from paceline_client.groups.values import OffsetAndMetadata
 
@@ -73,3 +74,13 @@ def test_a_refused_commit_is_definite_only_if_no_earlier_attempt_may_have_been_c
         assert refused.value.definite == (lost_answers == 0)
     finally:
         server.stop(0).wait(60)
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_refused_commit_is_definite_only_if_no_partition_was_committed(taken: int) -> None:
+    refused = PartitionError(code=ErrorCode.ILLEGAL_GENERATION.value, message="another generation has begun")
+    results = [pb.CommitOffsetResult(topic="t", partition=0) for _ in range(taken)]
+    results.append(pb.CommitOffsetResult(topic="t", partition=1, error=refused))
+    with pytest.raises(PacelineError, match="t-1") as error:
+        check_committed(pb.CommitOffsetsResponse(partitions=results))
+    assert error.value.definite == (taken == 0)

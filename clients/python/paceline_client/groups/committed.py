@@ -52,11 +52,15 @@ def check_committed(answer: CommitOffsetsResponse) -> None:
     """Raise the first error of a commit.
 
     Raises:
-        PacelineError: a partition was refused; the message names it.
+        PacelineError: a partition was refused; the message names it. It is not ``definite`` if the offset of another
+            partition was committed.
     """
-    for one in answer.partitions:
-        if one.HasField("error"):
-            raise error_for(one.error.code, f"{one.topic}-{one.partition}: {one.error.message}")
+    refused = [one for one in answer.partitions if one.HasField("error")]
+    if refused:
+        one = refused[0]
+        error = error_for(one.error.code, f"{one.topic}-{one.partition}: {one.error.message}")
+        error.definite = error.definite and len(refused) == len(answer.partitions)
+        raise error
 
 
 def why_not_committed(group_id: str, error: PacelineError) -> PacelineError:
