@@ -34,6 +34,8 @@ struct Batch {
   /// Whether an attempt had an unknown outcome, so that the records may be in the log.
   bool is_unknown = false;
   bool followed_hint = false;
+  /// End of the time for which metadata with another topic id may be outdated; nothing before there was any.
+  std::optional<TimePoint> doubt_until;
   std::optional<Failure> last;
   Backoff backoff;
 };

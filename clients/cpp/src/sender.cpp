@@ -237,6 +237,9 @@ void Sender::step(PartitionQueue& queue, TimePoint now, std::map<std::string, st
     if (batch.is_unknown) {
       auto failure = make_failure(operation_of(queue), v1::ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
                                   "the topic was deleted and created again");
+      // The broker that described the topic may be behind. When others agree, the outcome can never be learned.
+      if (!batch.doubt_until) batch.doubt_until = now + cluster_->request_timeout();
+      if (now < *batch.doubt_until) return on_failure(queue, std::move(failure), false);
       return deliver(queue, 0, std::move(failure));
     }
     queue.topic_id = route->topic_id;
