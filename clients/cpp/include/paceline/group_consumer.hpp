@@ -146,8 +146,8 @@ public:
   std::optional<std::int32_t> generation() const;
 
   /// Commits (if commits are automatic), calls on_revoked, leaves the group and ends the consumer. A static member does not
-  /// leave: after a restart within its session timeout it has the same partitions. Throws the error of the commit, after the
-  /// consumer has ended.
+  /// leave: after a restart within its session timeout it has the same partitions. Throws the error of the commit or the listener,
+  /// after the consumer has ended.
   void close(const CallOptions& options = {});
 
 private:

@@ -202,10 +202,17 @@ void GroupReader::close(const Context& context) {
     }
   };
   const bool is_lost = group_.with_member([](Member& member) { return member.take_lost(); });
-  attempt([&] { commit_automatically(context); });
+  // Time is left for leaving: the other members would wait for the session timeout.
+  attempt([&] { commit_automatically(context.within(context.remaining() / 2)); });
   attempt([&] { notify(is_lost ? listener_.on_lost : listener_.on_revoked); });
   drop_partitions();
-  attempt([&] { group_.leave(context.within(leave_timeout)); });
+  attempt([&] {
+    try {
+      group_.leave(context.within(leave_timeout));
+    } catch (const Error&) {
+      // The session timeout ends the membership.
+    }
+  });
   if (problem) std::rethrow_exception(problem);
 }
 
