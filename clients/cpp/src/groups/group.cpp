@@ -127,7 +127,11 @@ v1::JoinGroupResponse Group::join_group(const std::set<std::string>& topics, con
 std::vector<TopicPartition> Group::sync_group(const v1::JoinGroupResponse& joined, const std::stop_token& stop) {
   v1::SyncGroupRequest request;
   PartitionCounts counts;
-  if (joined.leader() == joined.member_id() && !joined.skip_assignment()) counts = assign(joined, request, stop);
+  if (joined.leader() == joined.member_id()) {
+    // A static leader that rejoins assigns nothing, but no other member looks for new partitions (KIP-814).
+    counts = count_partitions(joined, stop);
+    if (!joined.skip_assignment()) assign(joined, counts, request);
+  }
   {
     const std::lock_guard lock(mutex_);
     assigned_by_ = counts;
@@ -150,24 +154,28 @@ std::vector<TopicPartition> Group::sync_group(const v1::JoinGroupResponse& joine
   return partitions;
 }
 
-/// Assigns the partitions of the topics of all members, and returns the partitions that these topics have.
-PartitionCounts Group::assign(const v1::JoinGroupResponse& joined, v1::SyncGroupRequest& request,
-                              const std::stop_token& stop) {
-  std::vector<Subscriber> members;
+/// Returns how many partitions the topics of all members have: 0 for a topic that does not exist.
+PartitionCounts Group::count_partitions(const v1::JoinGroupResponse& joined, const std::stop_token& stop) {
   std::set<std::string> topics;
+  for (const auto& member : joined.members())
+    topics.insert(member.subscription().topics().begin(), member.subscription().topics().end());
+  auto counts = cluster_->partition_counts(until_stopped(cluster_->request_timeout(), stop), topics);
+  for (const auto& topic : topics) counts.try_emplace(topic, 0);
+  return counts;
+}
+
+/// Assigns the partitions of the topics of all members.
+void Group::assign(const v1::JoinGroupResponse& joined, const PartitionCounts& counts, v1::SyncGroupRequest& request) {
+  std::vector<Subscriber> members;
   for (const auto& member : joined.members()) {
     const auto& subscribed = member.subscription().topics();
     members.push_back({member.member_id(), member.group_instance_id(), {subscribed.begin(), subscribed.end()}});
-    topics.insert(subscribed.begin(), subscribed.end());
   }
-  auto counts = cluster_->partition_counts(until_stopped(cluster_->request_timeout(), stop), topics);
   for (const auto& [member_id, partitions] : detail::assign(assignor_named(joined.protocol_name()), members, counts)) {
     auto& assignment = *request.add_assignments();
     assignment.set_member_id(member_id);
     for (const auto& at : partitions) add(*assignment.mutable_assignment()->mutable_partitions(), at);
   }
-  for (const auto& topic : topics) counts.try_emplace(topic, 0);
-  return counts;
 }
 
 void Group::leave(const Context& context) {

@@ -61,7 +61,9 @@ public:
 private:
   v1::JoinGroupResponse join_group(const std::set<std::string>& topics, const std::stop_token& stop);
   std::vector<TopicPartition> sync_group(const v1::JoinGroupResponse& joined, const std::stop_token& stop);
-  PartitionCounts assign(const v1::JoinGroupResponse& joined, v1::SyncGroupRequest& request, const std::stop_token& stop);
+  PartitionCounts count_partitions(const v1::JoinGroupResponse& joined, const std::stop_token& stop);
+  void assign(const v1::JoinGroupResponse& joined, const PartitionCounts& counts, v1::SyncGroupRequest& request);
+  void commit_once(const Context& context, const std::string& operation, const v1::CommitOffsetsRequest& request);
   void tell_leave(const Context& context, const std::string& member_id);
   void leave_idle(const std::stop_token& stop);
   void heartbeat(std::int32_t generation, const std::stop_token& stop);
@@ -74,7 +76,7 @@ private:
 
   std::mutex mutex_;
   Member member_{Clock::now()};
-  /// The partition counts of the last assignment that this member made as the leader; empty otherwise.
+  /// The partition counts of the topics of all members when this member joined as the leader; empty otherwise.
   PartitionCounts assigned_by_;
 };
 
