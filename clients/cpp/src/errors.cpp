@@ -89,10 +89,14 @@ bool Error::retriable() const noexcept { return failure_->retriable; }
 bool Error::definite() const noexcept { return failure_->definite; }
 std::chrono::milliseconds Error::retry_after() const noexcept { return failure_->retry_after; }
 
-CommitFailedError::CommitFailedError(std::string operation, const std::string& cause)
-    : Error(detail::make_failure(std::move(operation), v1::ERROR_CODE_ILLEGAL_GENERATION,
-                                 "the group has rebalanced without this member (" + cause +
-                                     "); poll more often, take fewer records per poll or raise max_poll_interval")) {}
+CommitFailedError::CommitFailedError(std::string operation, const std::string& cause, bool definite)
+    : Error([&] {
+        auto failure = detail::make_failure(std::move(operation), v1::ERROR_CODE_ILLEGAL_GENERATION,
+                                            "the group has rebalanced without this member (" + cause +
+                                                "); poll more often, take fewer records per poll or raise max_poll_interval");
+        failure.definite = definite;
+        return failure;
+      }()) {}
 
 TruncatedError::TruncatedError(std::string topic_, std::int32_t partition_, std::int64_t position_,
                                std::int64_t divergent_offset_)

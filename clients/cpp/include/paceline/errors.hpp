@@ -44,10 +44,11 @@ private:
 };
 
 /// Offsets were not committed because the group has rebalanced without this member; other members may own the partitions.
-/// Poll to join again. The code is ILLEGAL_GENERATION.
+/// Poll to join again. The code is ILLEGAL_GENERATION. It is not definite when an earlier attempt of the commit may have been
+/// carried out.
 class CommitFailedError : public Error {
 public:
-  CommitFailedError(std::string operation, const std::string& cause);
+  CommitFailedError(std::string operation, const std::string& cause, bool definite = true);
 };
 
 /// Records that the consumer has read were removed from the log by an unclean election (KIP-320). The next poll

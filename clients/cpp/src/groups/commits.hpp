@@ -35,8 +35,10 @@ public:
       std::unique_lock lock(mutex_);
       if (!changed_.wait_until(lock, context.stop(), context.deadline(), [this] { return !waiting_; })) {
         if (context.stopped()) throw CancelledError("committing offsets: a stop was requested");
-        throw Error(make_failure("committing offsets of group " + group_.config().group_id,
-                                 v1::ERROR_CODE_REQUEST_TIMED_OUT, "an earlier commit has not ended"));
+        auto failure = make_failure("committing offsets of group " + group_.config().group_id,
+                                    v1::ERROR_CODE_REQUEST_TIMED_OUT, "an earlier commit has not ended");
+        failure.definite = true;  // This one was not sent.
+        throw Error(std::move(failure));
       }
     }
     group_.commit(context, offsets);

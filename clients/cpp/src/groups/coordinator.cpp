@@ -19,6 +19,17 @@ bool is_unanswered(const Failure& failure) {
 Coordinator::Coordinator(std::shared_ptr<Cluster> cluster, std::string group_id)
     : cluster_(std::move(cluster)), group_id_(std::move(group_id)) {}
 
+/// Returns the address of the coordinator. Throws an Error that is definite: the call for which it is wanted was not sent.
+std::string Coordinator::find_definitely(const Context& context) {
+  try {
+    return find(context.within(cluster_->request_timeout()));
+  } catch (const Error& error) {
+    auto failure = error.failure();
+    failure.definite = true;
+    throw Error(std::move(failure));
+  }
+}
+
 std::string Coordinator::find(const Context& context) {
   {
     const std::lock_guard lock(mutex_);

@@ -20,7 +20,7 @@ public:
   /// for gRPC and returns the status. Throws Error, or CancelledError when a stop was requested.
   template <class Call>
   void call(const Context& context, const std::string& operation, Call&& call) {
-    const auto address = find(context.within(cluster_->request_timeout()));
+    const auto address = find_definitely(context);
     const auto stub = v1::GroupService::NewStub(cluster_->channel(address));
     try {
       invoke(context, operation, [&](grpc::ClientContext* client_context) { return call(*stub, client_context); });
@@ -31,6 +31,7 @@ public:
   }
 
 private:
+  std::string find_definitely(const Context& context);
   std::string find(const Context& context);
   void note_failure(const Failure& failure);
 

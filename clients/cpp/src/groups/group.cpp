@@ -218,21 +218,39 @@ void Group::commit(const Context& context, const Offsets& offsets) {
   // As a caller that is no member, an earlier owner could overwrite what the present owner of a partition has committed.
   if (!generation) throw CommitFailedError(operation, "this consumer is in no generation of the group");
   request.set_generation_id(*generation);
+  bool may_be_done = false;
   try {
     retry(context, cluster_->request_timeout(), [&](const Context& attempt) {
-      v1::CommitOffsetsResponse response;
-      coordinator_.call(attempt, operation, [&](v1::GroupService::Stub& stub, grpc::ClientContext* call) {
-        return stub.CommitOffsets(call, request, &response);
-      });
-      for (const auto& result : response.partitions())
-        if (result.has_error())
-          throw Error(partition_failure(operation + ", " + result.topic() + "/" + std::to_string(result.partition()),
-                                        result.error()));
+      try {
+        commit_once(attempt, operation, request);
+      } catch (const Error& error) {
+        // An attempt before the last may have been carried out.
+        auto failure = error.failure();
+        may_be_done = may_be_done || !failure.definite;
+        failure.definite = !may_be_done;
+        throw Error(std::move(failure));
+      }
     });
   } catch (const Error& error) {
     if (error.code() != v1::ERROR_CODE_UNKNOWN_MEMBER_ID && error.code() != v1::ERROR_CODE_ILLEGAL_GENERATION) throw;
-    throw CommitFailedError(operation, code_name(error.code()) + ": " + error.failure().message);
+    throw CommitFailedError(operation, code_name(error.code()) + ": " + error.failure().message, error.definite());
   }
+}
+
+void Group::commit_once(const Context& context, const std::string& operation, const v1::CommitOffsetsRequest& request) {
+  v1::CommitOffsetsResponse response;
+  coordinator_.call(context, operation, [&](v1::GroupService::Stub& stub, grpc::ClientContext* call) {
+    return stub.CommitOffsets(call, request, &response);
+  });
+  const auto& results = response.partitions();
+  const auto refused = std::find_if(results.begin(), results.end(), [](const auto& one) { return one.has_error(); });
+  if (refused == results.end()) return;
+  auto failure = partition_failure(operation + ", " + refused->topic() + "/" + std::to_string(refused->partition()),
+                                   refused->error());
+  // The offsets of the other partitions were committed.
+  const bool is_part = std::any_of(results.begin(), results.end(), [](const auto& one) { return !one.has_error(); });
+  failure.definite = failure.definite && !is_part;
+  throw Error(std::move(failure));
 }
 
 Offsets Group::fetch_committed(const Context& context, const std::vector<TopicPartition>& partitions) {
