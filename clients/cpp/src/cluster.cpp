@@ -168,15 +168,27 @@ std::map<std::string, std::int32_t> Cluster::partition_counts(const Context& con
     v1::DescribeTopicsRequest request;
     for (const auto& topic : topics) request.add_topics(topic);
     v1::DescribeTopicsResponse page;
+    std::map<std::string, std::string> ids;
     counts.clear();
     do {
       request.set_page_token(page.next_page_token());
       page.Clear();
       invoke(attempt, "describing topics",
              [&](grpc::ClientContext* call) { return stub->DescribeTopics(call, request, &page); });
-      for (const auto& topic : page.topics())
-        if (!topic.has_error()) counts[topic.name()] += topic.partitions_size();
+      for (const auto& topic : page.topics()) {
+        if (topic.has_error()) continue;
+        counts[topic.name()] += topic.partitions_size();
+        ids[topic.name()] = topic.topic_id();
+      }
     } while (!page.next_page_token().empty());
+    const std::lock_guard lock(mutex_);
+    for (auto& [topic, count] : counts) {
+      // A topic never loses partitions: the broker that answers fewer is behind.
+      auto& [id, most] = counted_[topic];
+      if (id == ids[topic]) count = std::max(count, most);
+      id = ids[topic];
+      most = count;
+    }
   });
   return counts;
 }
@@ -196,10 +208,11 @@ void Cluster::refresh(const Context& context, const std::string& topic) {
     state.leaders[partition.partition()] = {has_leader ? broker->second : std::string(), partition.leader_epoch()};
   }
   if (const auto before = topics_.find(topic); before != topics_.end() && before->second.id == state.id) {
-    // A broker that is behind names an earlier leader.
+    // A broker that is behind names earlier leaders and fewer partitions. With these keys would go to other partitions.
+    state.count = std::max(state.count, before->second.count);
     for (const auto& [partition, leader] : before->second.leaders) {
-      const auto now = state.leaders.find(partition);
-      if (now != state.leaders.end() && now->second.epoch < leader.epoch) now->second = leader;
+      auto& now = state.leaders.try_emplace(partition, leader).first->second;
+      if (now.epoch < leader.epoch) now = leader;
     }
   }
   topics_[topic] = std::move(state);

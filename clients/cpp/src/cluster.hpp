@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <grpcpp/channel.h>
@@ -99,6 +100,8 @@ private:
   std::map<std::string, std::shared_ptr<grpc::Channel>> channels_;
   std::map<std::int32_t, std::string> brokers_;
   std::map<std::string, Topic> topics_;
+  /// Id and partitions of topics whose partitions were counted.
+  std::map<std::string, std::pair<std::string, std::int32_t>> counted_;
   std::string controller_;
 
   /// Never has an event. gRPC 1.51 works on a connection that it makes again only while a thread waits for an event; a call
