@@ -297,11 +297,11 @@ void Fetcher::on_answer(const Call& call) {
     const auto place = name.first + "/" + std::to_string(name.second);
     const auto operation = call.lists_offsets ? "listing an offset of " + place
                                               : "reading " + place + " from offset " + std::to_string(at.next);
-    const auto take = [&](const auto& result, const auto&... more) {
+    const auto take = [&](const auto& result) {
       if (result.has_error())
         on_failure(name, at, partition_failure(operation, result.error()));
       else
-        accept(name, at, result, more...);
+        accept(name, at, result, route);
     };
     if (!call.status.ok())
       on_failure(name, at, call_failure(operation, call.status));
@@ -310,26 +310,30 @@ void Fetcher::on_answer(const Call& call) {
     else if (call.lists_offsets)
       take(call.offsets_response.partitions(i));
     else
-      take(call.response.partitions(i), route);
+      take(call.response.partitions(i));
   }
 }
 
 /// Takes a position that was looked up.
-void Fetcher::accept(const Name&, Position& at, const v1::ListOffsetsPartitionResult& result) {
-  if (at.start->kind() == OffsetSpec::Kind::timestamp && !at.end) {
-    at.end = result.offset();
+void Fetcher::accept(const Name&, Position& at, const v1::ListOffsetsPartitionResult& result, const Route& route) {
+  const bool is_other_topic = std::exchange(at.topic_id, route.topic_id) != route.topic_id;
+  if (at.start->kind() == OffsetSpec::Kind::timestamp && (!at.end || is_other_topic)) {
+    at.end = at.end ? std::nullopt : std::optional(result.offset());
     return;
   }
   // Without an offset no record was that young.
   at.next = at.returned = result.has_offset() ? result.offset() : at.end.value_or(0);
-  at.start.reset();
+  at.looked_up = std::exchange(at.start, std::nullopt);
 }
 
 /// Keeps the records of an answer and moves the position.
 void Fetcher::accept(const Name& name, Position& at, const v1::FetchPartitionResult& result, const Route& route) {
   at.due = {};
   at.backoff.reset();
+  const auto looked_up = std::exchange(at.looked_up, std::nullopt);
   if (!at.topic_id.empty() && at.topic_id != route.topic_id) {
+    // The topic was created again between look-up and fetch, or the look-up used the id of an earlier topic.
+    if (looked_up) return look_up(at, *looked_up);
     // Offset and epoch are those of the deleted topic.
     if (config_.reset != ResetPolicy::error) return reset(at);
     errors_.push_back(std::make_exception_ptr(
@@ -368,7 +372,12 @@ void Fetcher::on_failure(const Name& name, Position& at, const Failure& failure)
 
 /// Looks the position up again, at the end that the reset policy names.
 void Fetcher::reset(Position& at) {
-  at.start = config_.reset == ResetPolicy::latest ? OffsetSpec::latest() : OffsetSpec::earliest();
+  look_up(at, config_.reset == ResetPolicy::latest ? OffsetSpec::latest() : OffsetSpec::earliest());
+}
+
+void Fetcher::look_up(Position& at, OffsetSpec start) {
+  at.start = start;
+  at.end.reset();
   at.epoch.reset();
   at.topic_id.clear();
 }

@@ -53,9 +53,11 @@ private:
     std::optional<OffsetSpec> start{};
     /// The end of the partition before a time is looked up that may have no record: what is written meanwhile is read.
     std::optional<std::int64_t> end{};
+    /// The place whose offset was looked up and has not been fetched from yet.
+    std::optional<OffsetSpec> looked_up{};
     /// Leader epoch under which records were last read.
     std::optional<std::int32_t> epoch{};
-    /// Id of the topic that was last read; empty before. Another id means that the topic was deleted and created again.
+    /// Id of the topic that was last read or asked for an offset; empty before. Another id means that the topic was deleted and created again.
     std::string topic_id{};
     /// Tells answers for an earlier assignment apart.
     std::uint64_t assignment = 0;
@@ -74,10 +76,11 @@ private:
   void run_lookups(const std::stop_token& stop);
   void on_lookup(const std::string& topic, const std::optional<Failure>& failure);
   void on_answer(const Call& call);
-  void accept(const Name& name, Position& at, const v1::ListOffsetsPartitionResult& result);
+  void accept(const Name& name, Position& at, const v1::ListOffsetsPartitionResult& result, const Route& route);
   void accept(const Name& name, Position& at, const v1::FetchPartitionResult& result, const Route& route);
   void on_failure(const Name& name, Position& at, const Failure& failure);
   void reset(Position& at);
+  void look_up(Position& at, OffsetSpec start);
 
   const std::shared_ptr<Cluster> cluster_;
   const ConsumerConfig config_;
