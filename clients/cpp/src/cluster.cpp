@@ -71,7 +71,8 @@ std::shared_ptr<grpc::Channel> Cluster::channel(const std::string& address) {
   return found;
 }
 
-/// Calls one known address after another, in random order, until one answers; throws the last failure otherwise.
+/// Calls one known address after another, in random order, until one answers; throws the last failure otherwise, of a server
+/// that answered if there was one.
 template <class Ask>
 void Cluster::ask_any(const Context& context, Ask&& ask) {
   auto addresses = config_.bootstrap;
@@ -88,7 +89,7 @@ void Cluster::ask_any(const Context& context, Ask&& ask) {
     try {
       return ask(context.within(ask_timeout), address);
     } catch (const Error& error) {
-      last = error;
+      if (!last || !is_unanswered(error.failure())) last = error;
     }
   }
   throw *last;
@@ -239,7 +240,7 @@ std::int32_t Cluster::partition_count(const Context& context, const std::string&
       count = known();
       if (count == 0)
         throw Error(make_failure("describing topic " + topic, v1::ERROR_CODE_LEADER_NOT_AVAILABLE, "the topic has no partitions yet"));
-    });
+    }, missing_topic_patience);
   }
   return count;
 }

@@ -50,7 +50,8 @@ public:
   /// Learns the leaders of a topic. Throws Error.
   void refresh(const Context& context, const std::string& topic);
 
-  /// Returns the number of partitions of a topic; asks when it is not known, or was learned `metadata_age` ago.
+  /// Returns the number of partitions of a topic; asks when it is not known, or was learned `metadata_age` ago. Throws Error,
+  /// with UNKNOWN_TOPIC_OR_PARTITION when brokers have not known the topic for `missing_topic_patience`.
   std::int32_t partition_count(const Context& context, const std::string& topic);
   /// Returns whether the metadata of a topic is older than `metadata_age`. Returns true once per age, to the caller that
   /// then asks a broker again.

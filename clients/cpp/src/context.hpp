@@ -28,6 +28,9 @@ using std::chrono::milliseconds;
 inline constexpr milliseconds least_attempt{200};
 inline constexpr milliseconds longest_timeout = std::chrono::hours(24 * 365);
 
+/// How long brokers may not know a topic that a caller names: a new topic needs a moment to reach them.
+inline constexpr milliseconds missing_topic_patience{5'000};
+
 /// Returns a random number below `count`; safe for concurrent use.
 inline std::uint32_t random_below(std::uint32_t count) {
   thread_local std::mt19937 generator{std::random_device{}()};
@@ -108,17 +111,24 @@ void invoke(const Context& context, const std::string& operation, Call&& call) {
   throw Error(call_failure(operation, status));
 }
 
-/// Repeats an attempt until it succeeds, fails for good or the time ends; then throws the last failure.
+/// Repeats an attempt until it succeeds, fails for good or the time ends; then throws the last failure. Throws as well when
+/// brokers have answered for `topic_patience` that a topic or partition does not exist.
 template <class Attempt>
-auto retry(const Context& context, milliseconds request_timeout, Attempt&& attempt) {
+auto retry(const Context& context, milliseconds request_timeout, Attempt&& attempt,
+           milliseconds topic_patience = longest_timeout) {
   Backoff backoff;
   std::optional<Error> last;
+  std::optional<TimePoint> missing_since;
   while (true) {
     if (last && context.remaining() < least_attempt) throw *last;
     try {
       return attempt(context.within(request_timeout));
     } catch (const Error& error) {
       if (!error.retriable()) throw;
+      if (error.code() == v1::ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION) {
+        if (!missing_since) missing_since = Clock::now();
+        if (Clock::now() - *missing_since >= topic_patience) throw;
+      }
       last = error;
     }
     if (!context.sleep(std::max(last->retry_after(), backoff.next()))) {

@@ -165,6 +165,10 @@ Failure call_failure(std::string operation, const grpc::Status& status) {
   return failure ? *failure : without_answer(std::move(operation), status);
 }
 
+bool is_unanswered(const Failure& failure) {
+  return failure.code == v1::ERROR_CODE_BROKER_NOT_AVAILABLE || failure.code == v1::ERROR_CODE_REQUEST_TIMED_OUT;
+}
+
 std::string join_address(const std::string& host, int port) {
   if (host.empty() || port == 0) return {};
   const bool is_ipv6 = host.find(':') != std::string::npos && host.front() != '[';

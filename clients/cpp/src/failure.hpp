@@ -41,6 +41,9 @@ Failure topic_failure(std::string operation, const v1::TopicError& detail);
 /// The failure of a whole call.
 Failure call_failure(std::string operation, const grpc::Status& status);
 
+/// Returns whether no server of Paceline has answered.
+bool is_unanswered(const Failure& failure);
+
 /// host:port, with brackets around an IPv6 address; empty when either is missing.
 std::string join_address(const std::string& host, int port);
 

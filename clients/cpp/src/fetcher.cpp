@@ -69,9 +69,10 @@ ConsumedRecord decode(const std::string& topic, std::int32_t partition, const v1
 
 }  // namespace
 
-Fetcher::Fetcher(std::shared_ptr<Cluster> cluster, ConsumerConfig config)
+Fetcher::Fetcher(std::shared_ptr<Cluster> cluster, ConsumerConfig config, Patience patience)
     : cluster_(std::move(cluster)),
       config_(checked(config)),
+      patience_(patience),
       answers_(std::make_unique<Answers>()),
       lookup_thread_([this](const std::stop_token& stop) { run_lookups(stop); }) {}
 
@@ -202,6 +203,7 @@ void Fetcher::start_calls() {
       answers_->lookup.notify_one();
     }
     if (!route) continue;
+    at.hindrance.is_found = true;
     auto& call = (at.start ? lists : fetches)[route->address];
     if (!call) call = make_call(route->address);
     if (at.start) {
@@ -316,6 +318,7 @@ void Fetcher::on_answer(const Call& call) {
 
 /// Takes a position that was looked up.
 void Fetcher::accept(const Name&, Position& at, const v1::ListOffsetsPartitionResult& result, const Route& route) {
+  at.hindrance.end();
   const bool is_other_topic = std::exchange(at.topic_id, route.topic_id) != route.topic_id;
   if (at.start->kind() == OffsetSpec::Kind::timestamp && (!at.end || is_other_topic)) {
     at.end = at.end ? std::nullopt : std::optional(result.offset());
@@ -330,6 +333,7 @@ void Fetcher::accept(const Name&, Position& at, const v1::ListOffsetsPartitionRe
 void Fetcher::accept(const Name& name, Position& at, const v1::FetchPartitionResult& result, const Route& route) {
   at.due = {};
   at.backoff.reset();
+  at.hindrance.end();
   const auto looked_up = std::exchange(at.looked_up, std::nullopt);
   if (!at.topic_id.empty() && at.topic_id != route.topic_id) {
     // The topic was created again between look-up and fetch, or the look-up used the id of an earlier topic.
@@ -368,6 +372,12 @@ void Fetcher::on_failure(const Name& name, Position& at, const Failure& failure)
   }
   cluster_->learn(failure, name.first, name.second);
   at.due = Clock::now() + std::max(failure.retry_after, at.backoff.next());
+  at.hindrance.note(failure, Clock::now());
+  if (auto lasting = at.hindrance.lasting(patience_, Clock::now())) {
+    lasting->operation = "reading " + name.first + "/" + std::to_string(name.second);
+    errors_.push_back(std::make_exception_ptr(Error(std::move(*lasting))));
+    at.hindrance.end();
+  }
 }
 
 /// Looks the position up again, at the end that the reset policy names.

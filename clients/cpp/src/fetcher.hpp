@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cluster.hpp"
+#include "hindrance.hpp"
 #include "paceline/consumer.hpp"
 #include "paceline/group_consumer.hpp"
 
@@ -21,7 +22,7 @@ namespace paceline::detail {
 
 class Fetcher {
 public:
-  Fetcher(std::shared_ptr<Cluster> cluster, ConsumerConfig config);
+  Fetcher(std::shared_ptr<Cluster> cluster, ConsumerConfig config, Patience patience = {});
   ~Fetcher();
 
   void assign(const std::string& topic, std::int32_t partition, std::optional<OffsetSpec> start, std::int64_t offset);
@@ -66,6 +67,7 @@ private:
     bool awaits_leader = false;
     TimePoint due{};
     Backoff backoff{};
+    Hindrance hindrance{};
   };
 
   std::vector<ConsumedRecord> give(std::size_t max_records);
@@ -84,6 +86,7 @@ private:
 
   const std::shared_ptr<Cluster> cluster_;
   const ConsumerConfig config_;
+  const Patience patience_;
   std::map<Name, Position> positions_;
   std::uint64_t assignments_ = 0;
   /// Records that were read and not returned yet, in the order of each partition.

@@ -1,4 +1,4 @@
-// A broker on real gRPC in this process: one topic, logs in memory, faults that a test plans.
+// A broker on real gRPC in this process: the same logs in memory for every topic name, and faults that a test plans.
 #pragma once
 
 #include <chrono>
@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <grpcpp/server.h>
@@ -50,6 +51,10 @@ public:
   std::string topic_id = "topic-id";
   int leader_epoch = 0;
   std::set<int> leaderless;
+  /// Names of topics that do not exist.
+  std::set<std::string> missing_topics;
+  /// Changes the next answers of DescribeTopics, one each.
+  std::deque<std::function<void(paceline::v1::TopicDescription&)>> on_describe;
   std::vector<paceline::v1::ProduceRequest> produced;
   /// Answers of the next Produce calls, per partition, in the place of an append.
   std::deque<paceline::v1::ErrorCode> refusals;
@@ -61,6 +66,8 @@ public:
   std::function<void(paceline::v1::FetchPartitionResult&, const paceline::v1::FetchPartition&)> on_fetch;
   /// Requests of WatchEvents; each gets one event, and the end of the stream.
   std::vector<paceline::v1::WatchEventsRequest> watches;
+  /// Called after an answer of ListOffsets, before it is sent.
+  std::function<void()> on_listed;
   /// Number of DescribeTopics calls.
   int descriptions = 0;
   /// Pause before each answer of ListOffsets.
@@ -95,14 +102,24 @@ private:
                               paceline::v1::DescribeTopicsResponse* response) override {
     const std::lock_guard lock(mutex);
     ++descriptions;
-    auto& topic = *response->add_topics();
-    topic.set_name(request->topics(0));
-    topic.set_topic_id(topic_id);
-    for (int i = 0; i < static_cast<int>(logs.size()); ++i) {
-      auto& partition = *topic.add_partitions();
-      partition.set_partition(i);
-      partition.set_leader_epoch(leader_epoch);
-      if (!leaderless.contains(i)) partition.set_leader(1);
+    for (const auto& name : request->topics()) {
+      auto& topic = *response->add_topics();
+      topic.set_name(name);
+      if (missing_topics.contains(name)) {
+        topic.mutable_error()->set_code(paceline::v1::ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION);
+        continue;
+      }
+      topic.set_topic_id(topic_id);
+      for (int i = 0; i < static_cast<int>(logs.size()); ++i) {
+        auto& partition = *topic.add_partitions();
+        partition.set_partition(i);
+        partition.set_leader_epoch(leader_epoch);
+        if (!leaderless.contains(i)) partition.set_leader(1);
+      }
+    }
+    if (!on_describe.empty()) {
+      on_describe.front()(*response->mutable_topics(0));
+      on_describe.pop_front();
     }
     return grpc::Status::OK;
   }
@@ -198,6 +215,7 @@ private:
       const auto end = static_cast<std::int64_t>(logs.at(static_cast<std::size_t>(partition.partition())).size());
       response->add_partitions()->set_offset(is_latest ? end : 0);
     }
+    if (on_listed) std::exchange(on_listed, nullptr)();
     return grpc::Status::OK;
   }
 

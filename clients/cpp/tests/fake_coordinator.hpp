@@ -21,6 +21,13 @@ public:
   int heartbeats = 0;
   int leaves = 0;
   bool holds_leaves = false;
+  bool refuses_leaves = false;
+  /// Whether the member leads the group; it keeps the assignment when it skips the assignment.
+  bool is_leader = false;
+  bool skips_assignment = false;
+  /// Apply the next commits without an answer; refuse the commits after them.
+  int lost_commits = 0;
+  bool refuses_commits = false;
   /// Committed offsets by topic and partition.
   std::map<std::string, std::int64_t> committed;
 
@@ -45,7 +52,13 @@ private:
     response->set_generation_id(joins);
     response->set_protocol_name(request->protocols(0).name());
     response->set_member_id(request->member_id().empty() ? "member-" + std::to_string(joins) : request->member_id());
-    response->set_leader("another member");
+    response->set_leader(is_leader ? response->member_id() : "another member");
+    response->set_skip_assignment(skips_assignment);
+    if (is_leader) {
+      auto& member = *response->add_members();
+      member.set_member_id(response->member_id());
+      *member.mutable_subscription() = request->protocols(0).subscription();
+    }
     return grpc::Status::OK;
   }
 
@@ -73,12 +86,25 @@ private:
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       lock.lock();
     }
-    return grpc::Status::OK;
+    return refuses_leaves ? grpc::Status(grpc::UNAVAILABLE, "the connection broke") : grpc::Status::OK;
   }
 
   grpc::Status CommitOffsets(grpc::ServerContext*, const paceline::v1::CommitOffsetsRequest* request,
-                             paceline::v1::CommitOffsetsResponse*) override {
+                             paceline::v1::CommitOffsetsResponse* response) override {
     const std::lock_guard lock(mutex);
+    if (lost_commits > 0) {
+      --lost_commits;
+      return {grpc::UNAVAILABLE, "the connection broke"};
+    }
+    if (refuses_commits) {
+      for (const auto& one : request->offsets()) {
+        auto& result = *response->add_partitions();
+        result.set_topic(one.topic());
+        result.set_partition(one.partition());
+        result.mutable_error()->set_code(paceline::v1::ERROR_CODE_ILLEGAL_GENERATION);
+      }
+      return grpc::Status::OK;
+    }
     for (const auto& one : request->offsets()) committed[one.topic() + "/" + std::to_string(one.partition())] = one.offset();
     return grpc::Status::OK;
   }

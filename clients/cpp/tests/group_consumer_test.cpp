@@ -29,6 +29,7 @@ struct Cluster {
 
   GroupConsumer consumer(std::chrono::milliseconds max_poll_interval = 60s) const {
     GroupConfig config{.group_id = "g"};
+    config.metadata_max_age = 50ms;
     config.heartbeat_interval = 50ms;
     config.session_timeout = 60s;
     config.max_poll_interval = max_poll_interval;
@@ -122,4 +123,63 @@ TEST_CASE("a listener may subscribe, and may not poll or close") {
   poll_until(consumer, [&] { return events.size() == 3; });
   CHECK(refusals == 2);
   CHECK(events == std::vector<std::string>{"1000", "revoked", "assigned"});
+}
+
+TEST_CASE("a leader that keeps the assignment looks for new partitions") {
+  Cluster cluster;
+  cluster.coordinator.is_leader = cluster.coordinator.skips_assignment = true;
+  auto consumer = cluster.consumer();
+  consumer.subscribe({"rides"});
+  poll_until(consumer, [&] { return consumer.position("rides", 0) == 3; });
+  CHECK(cluster.coordinator.count(&FakeCoordinator::joins) == 1);
+  {
+    const std::lock_guard lock(cluster.broker.mutex);
+    cluster.broker.logs.resize(2);
+  }
+  poll_until(consumer, [&] { return cluster.coordinator.count(&FakeCoordinator::joins) == 2; });
+}
+
+TEST_CASE("a member does not join for a topic that does not exist until the topic appears") {
+  Cluster cluster;
+  cluster.broker.missing_topics = {"rides"};
+  auto consumer = cluster.consumer();
+  consumer.subscribe({"rides"});
+  CHECK_THROWS_WITH_AS(consumer.poll(60s), doctest::Contains("UNKNOWN_TOPIC_OR_PARTITION"), Error);
+  CHECK(cluster.coordinator.count(&FakeCoordinator::joins) == 0);
+  CHECK(consumer.poll(0ms).empty());
+  {
+    const std::lock_guard lock(cluster.broker.mutex);
+    cluster.broker.missing_topics.clear();
+  }
+  poll_until(consumer, [&] { return consumer.position("rides", 0) == 3; });
+}
+
+TEST_CASE("a commit that was refused after a lost answer is not definite") {
+  Cluster cluster;
+  auto consumer = cluster.consumer();
+  consumer.subscribe({"rides"});
+  poll_until(consumer, [&] { return consumer.position("rides", 0) == 3; });
+  for (const int lost : {0, 1}) {
+    {
+      const std::lock_guard lock(cluster.coordinator.mutex);
+      cluster.coordinator.lost_commits = lost;
+      cluster.coordinator.refuses_commits = true;
+    }
+    try {
+      consumer.commit();
+      FAIL("no error");
+    } catch (const CommitFailedError& error) {
+      CHECK(error.definite() == (lost == 0));
+    }
+  }
+}
+
+TEST_CASE("a consumer closes although its departure has no answer") {
+  Cluster cluster;
+  cluster.coordinator.refuses_leaves = true;
+  auto consumer = cluster.consumer();
+  consumer.subscribe({"rides"});
+  poll_until(consumer, [&] { return consumer.position("rides", 0) == 3; });
+  consumer.close();
+  CHECK(cluster.coordinator.count(&FakeCoordinator::leaves) == 1);
 }

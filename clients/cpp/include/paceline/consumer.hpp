@@ -71,7 +71,8 @@ public:
   void assign(const std::string& topic, std::int32_t partition, std::int64_t offset);
   /// Reads a partition from a start position, which the first poll looks up.
   void assign(const std::string& topic, std::int32_t partition, OffsetSpec start = OffsetSpec::earliest());
-  /// Reads every partition that the topic has now. Throws Error.
+  /// Reads every partition that the topic has now. Throws Error, with UNKNOWN_TOPIC_OR_PARTITION when brokers have not known
+  /// the topic for 5 seconds.
   void assign_topic(const std::string& topic, OffsetSpec start = OffsetSpec::earliest(), const CallOptions& options = {});
 
   /// Returns the offset of the next record that poll will return for a partition; nullopt before it is known.
@@ -80,9 +81,13 @@ public:
   /// Waits for records and returns at most max_records of them; the next poll returns the others. Returns an empty vector
   /// after the timeout.
   ///
-  /// Throws TruncatedError when records that were read are no longer in the log, Error with OFFSET_OUT_OF_RANGE for
-  /// ResetPolicy::error, Error with any other code that is not retriable, CancelledError when a stop was requested, and
-  /// std::logic_error when no partition is assigned.
+  /// Throws TruncatedError when records that were read are no longer in the log, CancelledError when a stop was requested,
+  /// std::logic_error when no partition is assigned, and Error with
+  /// - UNKNOWN_TOPIC_OR_PARTITION when brokers have not known a topic or partition for 5 seconds since it was assigned,
+  /// - REQUEST_TIMED_OUT when a partition could not be read for 60 seconds; the message names the cause,
+  /// - OFFSET_OUT_OF_RANGE for ResetPolicy::error,
+  /// - any other code that is not retriable.
+  /// The partition stays assigned, and the next poll tries again.
   std::vector<ConsumedRecord> poll(std::chrono::milliseconds timeout, std::stop_token stop = {},
                                    std::size_t max_records = std::numeric_limits<std::size_t>::max());
 

@@ -118,9 +118,10 @@ public:
   /// Returns an empty vector after the timeout.
   ///
   /// Throws Error with FENCED_INSTANCE_ID when another process has taken over the instance id; every later poll throws it
-  /// too. After any other error the next poll continues: the coordinator was not reached within 30 seconds, it refuses the
-  /// settings (INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL, ...), OFFSET_OUT_OF_RANGE for ResetPolicy::error, and
-  /// the errors of Consumer::poll. Throws std::logic_error without a subscription.
+  /// too. After any other error the next poll continues: brokers have not known a topic for 5 seconds before the first join
+  /// (UNKNOWN_TOPIC_OR_PARTITION), the coordinator was not reached within 30 seconds, it refuses the settings
+  /// (INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL, ...), OFFSET_OUT_OF_RANGE for ResetPolicy::error, and the errors
+  /// of Consumer::poll. Throws std::logic_error without a subscription.
   std::vector<ConsumedRecord> poll(std::chrono::milliseconds timeout, std::stop_token stop = {},
                                    std::size_t max_records = std::numeric_limits<std::size_t>::max());
 

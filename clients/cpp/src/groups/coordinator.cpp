@@ -9,11 +9,6 @@ namespace {
 /// Limit of one question, so that a broker that hangs does not use up the time of a call.
 constexpr milliseconds ask_timeout{5'000};
 
-/// Whether no server of Paceline has answered.
-bool is_unanswered(const Failure& failure) {
-  return failure.code == v1::ERROR_CODE_BROKER_NOT_AVAILABLE || failure.code == v1::ERROR_CODE_REQUEST_TIMED_OUT;
-}
-
 }  // namespace
 
 Coordinator::Coordinator(std::shared_ptr<Cluster> cluster, std::string group_id)

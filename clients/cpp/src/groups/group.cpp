@@ -69,6 +69,17 @@ PartitionCounts Group::assigned_by() {
 
 // Joining
 
+void Group::check_topics(const std::set<std::string>& topics, const std::stop_token& stop) {
+  for (const auto& topic : topics) {
+    try {
+      cluster_->partition_count(until_stopped(2 * missing_topic_patience, stop), topic);
+    } catch (const Error& error) {
+      if (error.code() == v1::ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION || !error.retriable()) throw;
+      return;
+    }
+  }
+}
+
 Joined Group::join(const std::set<std::string>& topics, const std::stop_token& stop) {
   Backoff backoff;
   auto deadline = Clock::now() + patience;

@@ -45,6 +45,9 @@ public:
   /// Makes the next poll join the group again.
   void rejoin();
 
+  /// Checks that topics exist. Throws Error, with UNKNOWN_TOPIC_OR_PARTITION when brokers have not known a topic for
+  /// `missing_topic_patience`; returns when brokers do not answer. Throws CancelledError when a stop was requested.
+  void check_topics(const std::set<std::string>& topics, const std::stop_token& stop);
   /// Joins the group, with retries, until the member has its partitions. Throws the last Error when attempts have failed for
   /// 30 seconds or the error is not retriable, and CancelledError when a stop was requested.
   Joined join(const std::set<std::string>& topics, const std::stop_token& stop);

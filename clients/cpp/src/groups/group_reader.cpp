@@ -12,6 +12,8 @@ namespace paceline::detail {
 namespace {
 
 constexpr milliseconds leave_timeout{2'000};
+/// The leader of the group has found the topics of the partitions that it assigns.
+constexpr Patience assigned_patience{.missing = std::nullopt};
 
 /// Marks the time that the program spends in a poll.
 class Polling {
@@ -31,7 +33,7 @@ private:
 }  // namespace
 
 GroupReader::GroupReader(const std::shared_ptr<Cluster>& cluster, GroupConfig config)
-    : fetcher_(cluster, config.consumer),
+    : fetcher_(cluster, config.consumer, assigned_patience),
       group_(cluster, std::move(config), [this] { fetcher_.wake(); }),
       commits_(group_) {}
 
@@ -48,6 +50,7 @@ void GroupReader::subscribe(std::vector<std::string> topics, RebalanceListener l
   for (const auto& topic : topics) check_utf8("the topic", topic);
   topics_ = {topics.begin(), topics.end()};
   listener_ = std::move(listener);
+  has_joined_ = false;
   group_.rejoin();
 }
 
@@ -86,7 +89,10 @@ void GroupReader::take_part() {
 
 void GroupReader::start_join() {
   std::packaged_task<Joined(std::stop_token)> task(
-      [this, topics = topics_](const std::stop_token& stop) { return group_.join(topics, stop); });
+      [this, topics = topics_, is_first = !has_joined_](const std::stop_token& stop) {
+        if (is_first) group_.check_topics(topics, stop);
+        return group_.join(topics, stop);
+      });
   joining_ = task.get_future();
   joiner_ = std::jthread([this, task = std::move(task)](std::stop_token stop) mutable {
     task(std::move(stop));
@@ -101,7 +107,10 @@ void GroupReader::end_join() {
 
 /// Reads the partitions of a new generation.
 void GroupReader::begin(Joined joined) {
-  if (joined.topics != topics_) group_.rejoin();
+  if (joined.topics != topics_)
+    group_.rejoin();
+  else
+    has_joined_ = true;
   const auto& config = group_.config();
   for (const auto& at : joined.partitions) {
     const auto committed = joined.committed.find(at);

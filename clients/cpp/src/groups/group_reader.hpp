@@ -52,6 +52,8 @@ private:
   Group group_;
   std::set<std::string> topics_;
   RebalanceListener listener_;
+  /// Whether the member has joined with these topics.
+  bool has_joined_ = false;
   bool is_notifying_ = false;
   std::set<TopicPartition> assigned_;
   TimePoint next_commit_{};
