@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from typing import Any
 
 import grpc
@@ -99,6 +99,7 @@ class SmallCore:
         self.cancelled: list[FetchRequest] = []
         self.deleted: list[tuple[list[DeleteRecordsQuery], int]] = []
         self.control_outcome: ControlResponse | Exception = ControlResponse()
+        self.producers: list[Hashable] = []
         self.producer_id: tuple[int, int] | PacelineError = (4_000, 0)
 
     def produce(
@@ -107,8 +108,10 @@ class SmallCore:
         timeout_ms: int,
         data: Sequence[ProduceData],
         reply: Callable[[list[ProduceResult]], None],
+        producer: Hashable = None,
     ) -> None:
         self.produced.append((acks, timeout_ms, list(data)))
+        self.producers.append(producer)
         if self.produce_answer is not None:
             reply(self.produce_answer)
 
@@ -233,6 +236,17 @@ async def test_a_batch_reaches_the_core_unchanged_and_its_answer_is_returned(doo
     (result,) = response.partitions
     assert (result.topic, result.partition, result.base_offset, result.log_append_time_ms) == ("t", 0, 7, -1)
     assert not result.HasField("error")
+
+
+async def test_requests_of_one_connection_have_the_same_producer(door: Door) -> None:
+    door.core.produce_answer = [ProduceResult(TP, None, 0, -1, 0)]
+    for _ in range(2):
+        await door.log().Produce(produce_of())
+    stream = door.log().ProduceStream()
+    await stream.write(produce_of())
+    await stream.read()
+    stream.cancel()
+    assert len(set(door.core.producers)) == 1 and door.core.producers[0]
 
 
 async def test_structured_records_become_one_batch_and_missing_timestamps_the_brokers_clock(door: Door) -> None:

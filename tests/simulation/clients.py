@@ -282,7 +282,7 @@ class Producer(Client):
                 if results[0].failure is None or refused == copies:
                     reply(results)
 
-            life.node.produce(send.acks, timeout_ms, data, answer)
+            life.node.produce(send.acks, timeout_ms, data, answer, producer=self.peer)
 
         self.cluster.network.call(
             self.peer, name, handle, timeout_ms + 300, lambda results: self._answered(send, known[0], results)

@@ -4,7 +4,7 @@ There is no controller: the test acts as controller with `BrokerCluster.decide`,
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
@@ -262,10 +262,12 @@ class BrokerUnderTest:
         tp: TopicPartition = TP,
         acks: RequiredAcks = RequiredAcks.ALL,
         timeout_ms: int = 30_000,
+        producer: Hashable = None,
     ) -> list[ProduceResult]:
         """Send a batch; the returned list stays empty until the response arrives."""
         answers: list[ProduceResult] = []
-        self.node.produce(acks, timeout_ms, [ProduceData(tp, None, batch(*values))], answers.extend)
+        data = [ProduceData(tp, None, batch(*values))]
+        self.node.produce(acks, timeout_ms, data, answers.extend, producer=producer)
         return answers
 
     def consume(

@@ -5,7 +5,7 @@ no thread, socket or clock itself, so that the service and the simulator run the
 """
 
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 from paceline.broker.control.control_requests import ControlRequests
@@ -451,15 +451,17 @@ class BrokerNode:
         data: Sequence[ProduceData],
         reply: Callable[[list[ProduceResult]], None],
         from_client: bool = True,
+        producer: Hashable = None,
     ) -> Cancel | None:
         """Append batches and reply once, with one result per batch in their order.
 
         Returns a function that cancels the wait, for a caller that has disconnected; None without a wait.
-        ``from_client`` is False for the broker's own writes to internal topics.
+        ``from_client`` is False for the broker's own writes to internal topics. ``producer`` identifies the caller's
+        connection.
         """
         topics = (item.topic_partition.topic for item in data)
         return self._topic_configs.when_known(
-            topics, timeout_ms, lambda: self._append(acks, timeout_ms, data, reply, from_client)
+            topics, timeout_ms, lambda: self._append(acks, timeout_ms, data, reply, from_client, producer)
         )
 
     def _append(
@@ -469,12 +471,13 @@ class BrokerNode:
         data: Sequence[ProduceData],
         reply: Callable[[list[ProduceResult]], None],
         from_client: bool,
+        producer: Hashable,
     ) -> Cancel | None:
         refused = self._refuse(data, ProduceResult)
         if refused:
             reply(refused)
             return None
-        return self.replica_manager.produces.produce(acks, timeout_ms, data, reply, from_client)
+        return self.replica_manager.produces.produce(acks, timeout_ms, data, reply, from_client, producer)
 
     def fetch(self, request: FetchRequest, reply: Callable[[FetchResponse], None]) -> Cancel | None:
         """Answer a client's fetch, now or after a wait; return a function that cancels the wait."""

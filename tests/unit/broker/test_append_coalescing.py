@@ -3,6 +3,7 @@
 import pytest
 
 from paceline.broker.requests import append_coalescing
+from paceline.broker.requests.append_coalescing import AppendCoalescer
 from paceline.model.client_io import ProduceResult
 from tests.support.broker_cluster import BrokerCluster
 
@@ -18,17 +19,20 @@ def cluster() -> BrokerCluster:
     return found
 
 
-def commit_ms(cluster: BrokerCluster, value: bytes = b"a") -> float:
+def commit_ms(cluster: BrokerCluster, value: bytes = b"a", producer: int = 99) -> float:
     begin_ms = cluster.time.now_ms()
-    answer = cluster[1].produce(value)
+    answer = cluster[1].produce(value, producer=producer)
     cluster.time.run_until(lambda: bool(answer), 1_000)
     return cluster.time.now_ms() - begin_ms
 
 
-def send_together(cluster: BrokerCluster, count: int) -> None:
-    """Let the requests of ``producers`` producers be answered at the same moment."""
-    answers = [cluster[1].produce(b"a") for _ in range(count)]
-    cluster.time.run_until(lambda: all(answers), 1_000)
+def send_together(cluster: BrokerCluster, rounds: int, producers: int = 10, pause_ms: int = 0) -> None:
+    """Let each producer send a record ``rounds`` times, the next ``pause_ms`` after all have their responses."""
+    for number in range(rounds):
+        if number:
+            cluster.time.run_for(pause_ms)
+        answers = [cluster[1].produce(b"a", producer=producer) for producer in range(producers)]
+        cluster.time.run_until(lambda: all(answers), 1_000)  # noqa: B023
 
 
 def fetches_per_request(cluster: BrokerCluster, producers: int, requests: int) -> float:
@@ -45,7 +49,7 @@ def fetches_per_request(cluster: BrokerCluster, producers: int, requests: int) -
             cluster.time.call_later(0.1, lambda: poll(answer, number))
 
     def send(number: int) -> None:
-        poll(cluster[1].produce(b"a"), number)
+        poll(cluster[1].produce(b"a", producer=number), number)
 
     for number in range(producers):
         send(number)
@@ -61,17 +65,38 @@ def test_appends_of_many_producers_share_fetches(cluster: BrokerCluster, monkeyp
 
 
 def test_single_producer_is_never_delayed(cluster: BrokerCluster) -> None:
-    send_together(cluster, 1)
     assert [commit_ms(cluster) for _ in range(5)] == [ROUND_MS] * 5
 
 
-def test_producers_that_send_no_more_records_delay_an_append_only_briefly(cluster: BrokerCluster) -> None:
-    send_together(cluster, 10)  # takes two rounds: the first append is fetched alone
-    assert ROUND_MS < commit_ms(cluster) <= ROUND_MS + (2 * ROUND_MS // 2 + 1) + 1
-    cluster.time.run_for(100)
-    assert commit_ms(cluster) <= ROUND_MS
+def test_producers_that_stop_delay_an_append_only_once(cluster: BrokerCluster) -> None:
+    send_together(cluster, rounds=3)
+    assert ROUND_MS < commit_ms(cluster) <= ROUND_MS + 4 * ROUND_MS + 1
+    assert commit_ms(cluster) == ROUND_MS
+
+
+def test_producers_that_pause_between_their_records_delay_no_append(cluster: BrokerCluster) -> None:
+    send_together(cluster, rounds=5, pause_ms=append_coalescing.MAX_HOLD_MS + 1)
+    assert commit_ms(cluster) == ROUND_MS
+
+
+def test_producers_that_share_a_connection_are_counted_separately(cluster: BrokerCluster) -> None:
+    coalescer = AppendCoalescer(cluster.time)
+    first = [coalescer.append_arrived("connection", 1) for _ in range(2)]
+    for append in first:
+        coalescer.append_answered(append)
+    again = [coalescer.append_arrived("connection", 1) for _ in range(3)]
+    assert [append.is_expected_again for append in first + again] == [False, False, True, True, False]
+
+
+def test_waits_do_not_lengthen_each_other(cluster: BrokerCluster) -> None:
+    """Each append waits as long as it may for producers that are expected; the limit must not grow with the waits."""
+    longest_ms = 0.0
+    for _ in range(10):
+        send_together(cluster, rounds=2)
+        longest_ms = max(longest_ms, commit_ms(cluster))
+    assert longest_ms <= ROUND_MS + 4 * (2 * ROUND_MS) + 1  # the first append of a round is fetched alone
 
 
 def test_large_append_is_not_delayed(cluster: BrokerCluster) -> None:
-    send_together(cluster, 10)
+    send_together(cluster, rounds=3)
     assert commit_ms(cluster, bytes(append_coalescing.LARGE_APPEND_BYTES)) <= ROUND_MS

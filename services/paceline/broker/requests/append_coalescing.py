@@ -3,12 +3,15 @@
 A fetch round trip costs a leader and its follower several times as much as a small append. Producers that send single
 records and wait for acks=all send their next request soon after the response, and all of them are answered at the same
 time: when the high watermark advances. The first of these requests would end the waiting fetch, and each further
-request would need another fetch. Therefore the fetch waits until as many appends have arrived as producers were
-answered, but at most 1 ms and half the replication time of the last of them. This wait is part of the replication time,
-so that it at most doubles the latency when producers do not return. A single producer is never delayed, because its own
-append is the append that the fetch waits for.
+request would need another fetch. Therefore the fetch waits until as many appends have arrived as such producers were
+answered. A producer that was answered is expected if it sent its last request in time, too: within four times the
+replication time of the request before it, and 20 ms at most. So a producer that sends a record now and then delays no
+fetch, and a single producer is never delayed, because its own append is the append that the fetch waits for. Time in
+which fetches waited does not count as replication time, so that waits do not lengthen each other.
 """
 
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Final
 
 from paceline.model.scheduler import Cancellable, Scheduler
@@ -19,43 +22,92 @@ MAX_HOLD_MS: Final = 20
 LARGE_APPEND_BYTES: Final = 64 * 1024
 """Requests of this size get their own fetch response, and no fetch waits for them."""
 
+_REPLICATION_TIMES: Final = 4
+
+
+@dataclass(slots=True)
+class SmallAppend:
+    """A small append with acks=all that has no response yet."""
+
+    producer: Hashable
+    unheld_ms: int
+    """Time of the append on the clock of `AppendCoalescer.unheld_ms`."""
+    is_expected_again: bool
+    """Whether its producer sent it in time after the last response."""
+
 
 class AppendCoalescer:
-    """Counts the producers for whose next append a follower's fetch waits."""
+    """Knows the producers for whose next append a follower's fetch waits."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._expected = 0
+        """Appends for which a fetch waits until `_until_ms`."""
         self._until_ms = 0
+        self._answered: dict[Hashable, tuple[int, int]] = {}
+        """Until when the next append of a producer is in time, and number of its answered requests; oldest first."""
         self._held: dict[FetchSession, None] = {}
+        self._held_since_ms = 0
+        self._held_ms = 0
         self._timer: Cancellable | None = None
 
-    def producer_answered(self, appended_ms: int) -> None:
-        """Expect the next append of a producer whose small request, appended at ``appended_ms``, was answered."""
-        now_ms = self._scheduler.now_ms()
-        self._expected += 1
-        self._until_ms = now_ms + min((now_ms - appended_ms) // 2 + 1, MAX_HOLD_MS)
+    def unheld_ms(self) -> int:
+        """Return the time of a clock that stands still while a fetch is held."""
+        until_ms = self._held_since_ms if self._held else self._scheduler.now_ms()
+        return until_ms - self._held_ms
 
-    def append_arrived(self, size_bytes: int) -> None:
-        """Count an append; the last expected append, or a large append, releases the fetches when it is in the log."""
-        if not self._expected:
-            return
-        self._expected = 0 if size_bytes >= LARGE_APPEND_BYTES else self._expected - 1
-        if not self._expected and self._held:
-            self._scheduler.call_soon(self._release)
+    def append_arrived(self, producer: Hashable, size_bytes: int) -> SmallAppend | None:
+        """Count a request with acks=all that is about to be appended; return it for `append_answered` if it is small.
+
+        The last expected append, or a large append, releases the fetches when it is in the log.
+        """
+        is_in_time = self._is_in_time(producer)
+        is_large = size_bytes >= LARGE_APPEND_BYTES
+        if self._expected and (is_in_time or is_large):
+            self._expected = 0 if is_large else self._expected - 1
+            if not self._expected and self._held:
+                self._scheduler.call_soon(self._release)
+        return None if is_large else SmallAppend(producer, self.unheld_ms(), is_in_time)
+
+    def append_answered(self, append: SmallAppend) -> None:
+        """Note that a producer was answered; expect its next append if it sent this append in time."""
+        now_ms = self._scheduler.now_ms()
+        until_ms = now_ms + min(_REPLICATION_TIMES * (self.unheld_ms() - append.unheld_ms) + 1, MAX_HOLD_MS)
+        _, count = self._answered.pop(append.producer, (0, 0))
+        self._answered[append.producer] = until_ms, count + 1
+        if append.is_expected_again:
+            self._expected += 1
+            self._until_ms = until_ms
 
     def hold(self, session: FetchSession) -> bool:
         """Return whether a fetch that could be answered must wait for expected appends."""
         if not self._expected:
             return False
-        left_ms = self._until_ms - self._scheduler.now_ms()
-        if left_ms <= 0:
+        now_ms = self._scheduler.now_ms()
+        if now_ms >= self._until_ms:
             self._expected = 0
             return False
+        if not self._held:
+            self._held_since_ms = now_ms
+            self._timer = self._scheduler.call_later(self._until_ms - now_ms, self._release)
         self._held[session] = None
-        if self._timer is None:
-            self._timer = self._scheduler.call_later(left_ms, self._release)
         return True
+
+    def _is_in_time(self, producer: Hashable) -> bool:
+        now_ms = self._scheduler.now_ms()
+        while self._answered:
+            oldest = next(iter(self._answered))
+            if self._answered[oldest][0] >= now_ms:
+                break
+            del self._answered[oldest]
+        until_ms, count = self._answered.get(producer, (0, 0))
+        if not count:
+            return False
+        if count > 1:
+            self._answered[producer] = until_ms, count - 1
+        else:
+            del self._answered[producer]
+        return now_ms <= until_ms
 
     def _release(self) -> None:
         self._expected = 0
@@ -63,6 +115,8 @@ class AppendCoalescer:
             self._timer.cancel()
             self._timer = None
         held, self._held = self._held, {}
+        if held:
+            self._held_ms += self._scheduler.now_ms() - self._held_since_ms
         for session in held:
             if session.waiting is not None:
                 session.waiting()

@@ -3,11 +3,11 @@
 Source: docs/protocol/replication.md#produce.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from paceline.broker.partition.partition import Partition
-from paceline.broker.requests.append_coalescing import LARGE_APPEND_BYTES, AppendCoalescer
+from paceline.broker.requests.append_coalescing import AppendCoalescer, SmallAppend
 from paceline.broker.requests.errors import failure_of
 from paceline.log.append_info import AppendInfo
 from paceline.log.damage import DamagedLogError
@@ -48,9 +48,11 @@ class ProduceHandler:
         data: Sequence[ProduceData],
         reply: ProduceReply,
         from_client: bool = True,
+        producer: Hashable = None,
     ) -> Cancel | None:
         """Append each batch and call ``reply`` once, with one result per batch in their order.
 
+        ``producer`` identifies the connection, so that requests of the same producer are known as such.
         Returns a function that cancels the wait for replication, None without a wait; appended batches stay.
         """
         self.request_count += 1
@@ -62,9 +64,9 @@ class ProduceHandler:
         wall_ms = self._scheduler.wall_ms()
         results: list[ProduceResult] = []
         pending: list[_Pending] = []
-        size_bytes = sum(len(item.batch) for item in data)
+        append = None
         if wait_for_all:
-            self._coalescer.append_arrived(size_bytes)
+            append = self._coalescer.append_arrived(producer, sum(len(item.batch) for item in data))
         try:
             for item in data:
                 result = ProduceResult(item.topic_partition)
@@ -77,8 +79,7 @@ class ProduceHandler:
         if not pending:
             reply(results)
             return None
-        coalescer = self._coalescer if size_bytes < LARGE_APPEND_BYTES else None
-        operation = DelayedProduce(self._partitions, results, pending, reply, self._scheduler.now_ms(), coalescer)
+        operation = DelayedProduce(self._partitions, results, pending, reply, self._coalescer, append)
         keys = [waiting.result.topic_partition for waiting in pending]
         return self._purgatory.await_completion(operation, keys, max(timeout_ms, 0))
 
@@ -134,12 +135,12 @@ class DelayedProduce(DelayedOperation):
         results: list[ProduceResult],
         pending: list[_Pending],
         reply: ProduceReply,
-        appended_ms: int,
-        coalescer: AppendCoalescer | None,
+        coalescer: AppendCoalescer,
+        append: SmallAppend | None,
     ) -> None:
         super().__init__()
-        self._appended_ms = appended_ms
         self._coalescer = coalescer
+        self._append = append
         self._partitions = partitions
         self._results = results
         self._pending = pending
@@ -174,8 +175,8 @@ class DelayedProduce(DelayedOperation):
         for waiting in self._pending:
             error = RequestTimedOutError(f"{waiting.result.topic_partition} is not replicated yet")
             _fail(waiting.result, failure_of(error))
-        if self._coalescer is not None:
-            self._coalescer.producer_answered(self._appended_ms)
+        if self._append is not None:
+            self._coalescer.append_answered(self._append)
         self._reply(self._results)
 
 

@@ -165,6 +165,7 @@ class LogServicer:
     async def produce(self, request: bytes, context: Any) -> bytes:
         """Append records."""
         core = self._core.get()
+        producer = context.peer()
         refuse_too_many_elements(request, pb.ProduceRequest)
         call = wire.parse_produce(request)
         acks = convert.acks_from_proto(call.acks)
@@ -181,7 +182,7 @@ class LogServicer:
 
             def append(reply: Callable[[list[ProduceResult]], None]) -> Cancel | None:
                 try:
-                    return core.produce(acks, timeout_ms, data, reply)
+                    return core.produce(acks, timeout_ms, data, reply, producer=producer)
                 finally:
                     place.leave()
 
