@@ -1,7 +1,6 @@
 package io.paceline.client;
 
 import io.grpc.Context;
-import io.grpc.Deadline;
 import io.grpc.StatusRuntimeException;
 import io.paceline.v1.AdminServiceGrpc;
 import io.paceline.v1.AdminServiceGrpc.AdminServiceBlockingStub;
@@ -111,22 +110,21 @@ public final class Admin {
 
     /** Returns an offset; empty when no record is that young. */
     public OptionalLong listOffset(String topic, int partition, OffsetSpec at, Duration timeout) {
-        return listOffset(topic, partition, at, Retry.after(timeout));
+        return cluster.retry(Retry.after(timeout), deadline ->
+                cluster.onLeader(deadline, topic, partition, route -> listOffset(topic, partition, at, route)));
     }
 
-    OptionalLong listOffset(String topic, int partition, OffsetSpec at, Deadline total) {
+    /** Asks the leader of a partition once for an offset. */
+    static OptionalLong listOffset(String topic, int partition, OffsetSpec at, Cluster.Route route) {
         String operation = "listing an offset of " + topic + "/" + partition;
-        return cluster.retry(total, deadline -> cluster.onLeader(deadline, topic, partition, route -> {
-            var request = ListOffsetsRequest.newBuilder().addPartitions(ListOffsetsPartition.newBuilder()
-                    .setTopic(topic).setPartition(partition).setSpec(at.spec).setTimestampMs(at.timestampMs)
-                    .setCurrentLeaderEpoch(route.leader().epoch())).build();
-            ListOffsetsPartitionResult result =
-                    Cluster.call(operation, () -> route.log().listOffsets(request).getPartitions(0));
-            if (result.hasError()) {
-                Failures.throwPartition(operation, result.getError());
-            }
-            return result.hasOffset() ? OptionalLong.of(result.getOffset()) : OptionalLong.empty();
-        }));
+        var request = ListOffsetsRequest.newBuilder().addPartitions(ListOffsetsPartition.newBuilder()
+                .setTopic(topic).setPartition(partition).setSpec(at.spec).setTimestampMs(at.timestampMs)
+                .setCurrentLeaderEpoch(route.leader().epoch())).build();
+        ListOffsetsPartitionResult result = Cluster.call(operation, () -> route.log().listOffsets(request).getPartitions(0));
+        if (result.hasError()) {
+            Failures.throwPartition(operation, result.getError());
+        }
+        return result.hasOffset() ? OptionalLong.of(result.getOffset()) : OptionalLong.empty();
     }
 
     /**

@@ -44,7 +44,10 @@ public final class Consumer {
         this.config = config;
     }
 
-    /** Reads a partition from its beginning, its end, or a time. The offset is found with the first poll. */
+    /**
+     * Reads a partition from its beginning, its end, or a time. The first poll finds the offset, and reports a partition
+     * that does not exist.
+     */
     public void assign(String topic, int partition, OffsetSpec start) {
         put(new Position(topic, partition, 0, start));
     }
@@ -76,6 +79,8 @@ public final class Consumer {
     void assign(TopicPartition partition, OffsetAndMetadata committed, OffsetSpec otherwise) {
         Position position = new Position(partition.topic(), partition.partition(),
                 committed == null ? 0 : committed.offset(), committed == null ? otherwise : null);
+        // The leader of the group has found it.
+        position.isFound = true;
         position.epoch = committed == null ? null : committed.leaderEpoch();
         put(position);
     }
@@ -117,7 +122,10 @@ public final class Consumer {
      * and keeps the others for the next poll.
      *
      * @throws TruncatedException when records that were read are not in the log any more
-     * @throws PacelineException OFFSET_OUT_OF_RANGE with {@link ResetPolicy#ERROR}, and any failure that no retry can mend
+     * @throws PacelineException UNKNOWN_TOPIC_OR_PARTITION when brokers have said for some seconds that an assigned
+     *     partition does not exist, REQUEST_TIMED_OUT when a partition could not be read for {@code apiTimeout},
+     *     OFFSET_OUT_OF_RANGE with {@link ResetPolicy#ERROR}, and any failure that no retry can mend; the next poll tries
+     *     again
      */
     public List<ConsumerRecord> poll(Duration timeout, int limit) {
         if (positions.isEmpty()) {
@@ -155,8 +163,8 @@ public final class Consumer {
         long now = System.nanoTime();
         for (Position at : positions.values()) {
             if (at.fetch == null && at.pausedUntilNanos - now <= 0) {
-                Supplier<Position.Fetched> fetch = at.start == null ? fetch(at) : lookUp(at.topic, at.partition, at.start);
-                at.fetch = CompletableFuture.supplyAsync(fetch, threads);
+                Supplier<Position.Fetched> fetch = at.start == null ? fetch(at) : lookUp(at, at.start);
+                at.fetch = CompletableFuture.supplyAsync(() -> at.timed(fetch), threads);
                 at.fetch.whenComplete((fetched, failure) -> arrived.release());
             }
         }
@@ -192,19 +200,19 @@ public final class Consumer {
     }
 
     /**
-     * Moves the records of finished fetches to the buffer. It returns a failure for the caller, or null: a truncation
-     * would not be found a second time and goes before records, other failures come again.
+     * Moves the records of finished fetches to the buffer. It returns a failure for the caller, or null. The failure goes
+     * before records, which the next poll returns: behind partitions that always have records it would wait for ever.
      */
     private RuntimeException collect() {
-        RuntimeException failure = null;
         for (Position at : positions.values()) {
-            if (failure instanceof TruncatedException || at.fetch == null || !at.fetch.isDone()) {
-                continue;
+            if (at.fetch != null && at.fetch.isDone()) {
+                RuntimeException failure = take(at);
+                if (failure != null) {
+                    return failure;
+                }
             }
-            RuntimeException found = take(at);
-            failure = failure == null || found instanceof TruncatedException ? found : failure;
         }
-        return buffered.isEmpty() || failure instanceof TruncatedException ? failure : null;
+        return null;
     }
 
     /** Takes the outcome of a partition's fetch; returns its failure unless a later fetch may mend it. */
@@ -213,8 +221,7 @@ public final class Consumer {
         at.fetch = null;
         try {
             buffered.addAll(at.accept(finished.join()));
-            at.pauseMs = Retry.FIRST_PAUSE_MS;
-            at.warnings.clear();
+            at.succeeded();
             return null;
         } catch (CompletionException | TruncatedException | PacelineException error) {
             boolean isFetch = error instanceof CompletionException;
@@ -232,21 +239,26 @@ public final class Consumer {
             if (!known.retriable()) {
                 return failure;
             }
-            at.pause(known.details().retryAfter());
-            at.warnings.add(known);
-            return null;
+            return at.failed(known, config.apiTimeout());
         }
     }
 
-    private Supplier<Position.Fetched> lookUp(String topic, int partition, OffsetSpec start) {
+    private Supplier<Position.Fetched> lookUp(Position at, OffsetSpec start) {
         return () -> {
             Deadline deadline = Retry.after(cluster.requestTimeout());
             // The end comes first: a record that is written between the calls is not skipped.
             boolean isTime = start.spec == io.paceline.v1.OffsetSpec.OFFSET_SPEC_TIMESTAMP;
-            long end = isTime ? admin.listOffset(topic, partition, OffsetSpec.latest(), deadline).orElseThrow() : 0;
-            OptionalLong offset = admin.listOffset(topic, partition, start, deadline);
+            long end = isTime ? listOffset(at, OffsetSpec.latest(), deadline).orElseThrow() : 0;
+            OptionalLong offset = listOffset(at, start, deadline);
             return new Position.Fetched(offset.orElse(end), null, 0, "");
         };
+    }
+
+    private OptionalLong listOffset(Position at, OffsetSpec place, Deadline deadline) {
+        return cluster.onLeader(deadline, at.topic, at.partition, route -> {
+            at.isFound = true;
+            return Admin.listOffset(at.topic, at.partition, place, route);
+        });
     }
 
     private Supplier<Position.Fetched> fetch(Position at) {
@@ -261,6 +273,7 @@ public final class Consumer {
         return () -> {
             Deadline deadline = Retry.after(config.maxWait().plus(cluster.requestTimeout()));
             return cluster.onLeader(deadline, topic, partition, route -> {
+                at.isFound = true;
                 from.setTopicId(route.topicId()).setCurrentLeaderEpoch(route.leader().epoch());
                 FetchRequest request = FetchRequest.newBuilder()
                         .setMaxWaitMs((int) config.maxWait().toMillis()).setMinBytes(1).setMaxBytes(config.maxBytes())

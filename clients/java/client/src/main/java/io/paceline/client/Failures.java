@@ -77,6 +77,12 @@ final class Failures {
         }
     }
 
+    /** Returns the failure of a partition that could not be read for a time. */
+    static PacelineException unread(String partition, Duration time, PacelineException cause) {
+        return answered("reading " + partition, ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT, "it could not be read for "
+                + time.toMillis() + " ms: " + cause.getMessage(), Duration.ZERO, null, Map.of(), cause);
+    }
+
     /** Returns the failure of a commit by a member that has no place in the group any more. */
     static PacelineException commitFailed(String operation, String reason, PacelineException cause) {
         var details = new PacelineException.Details(operation, "the group has rebalanced without this member; poll more "

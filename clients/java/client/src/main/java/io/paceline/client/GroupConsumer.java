@@ -57,7 +57,8 @@ public final class GroupConsumer implements AutoCloseable {
 
     /**
      * Replaces the subscription by these topics. The next polls join the group and call the listener when partitions are
-     * assigned or revoked. A topic that does not exist yet is assigned after its creation.
+     * assigned or revoked. They report a topic that brokers have not known for some seconds. A topic that is deleted later is
+     * read again after it is created again.
      */
     public void subscribe(Collection<String> topics, ConsumerRebalanceListener listener) {
         requireOpen();
@@ -85,8 +86,10 @@ public final class GroupConsumer implements AutoCloseable {
      *
      * @throws FencedInstanceIdException when another process has taken over the group instance id
      * @throws TruncatedException when records that were read are no longer in the log
-     * @throws PacelineException for any error that is not retriable, from the coordinator or a fetch; with
-     *     {@link ResetPolicy#ERROR} OFFSET_OUT_OF_RANGE when a position is missing or out of range
+     * @throws PacelineException for any error that is not retriable, from the coordinator or a fetch;
+     *     UNKNOWN_TOPIC_OR_PARTITION when a topic of a new subscription does not exist; REQUEST_TIMED_OUT when a partition
+     *     could not be read for {@link ConsumerConfig#apiTimeout}; with {@link ResetPolicy#ERROR} OFFSET_OUT_OF_RANGE when a
+     *     position is missing or out of range. The next poll tries again
      * @throws RuntimeException an exception of the listener; the next poll continues
      */
     public List<ConsumerRecord> poll(Duration timeout) {

@@ -13,7 +13,9 @@ import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.OptionalLong;
 import java.util.Set;
+import java.util.TreeSet;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -48,6 +50,10 @@ final class GroupMembership {
     private boolean inListener;
     private Set<String> joinedTopics = Set.of();
     private long quietUntilNanos = System.nanoTime();
+    /** Topics of a new subscription that no broker has named yet. */
+    private final Set<String> unseenTopics = new TreeSet<>();
+    private OptionalLong unseenSinceNanos = OptionalLong.empty();
+    private long nextLookNanos = System.nanoTime();
 
     GroupMembership(
             GroupConfig config, MemberState state, GroupCoordinator coordinator, Cluster cluster, GroupHost host,
@@ -63,17 +69,24 @@ final class GroupMembership {
     void subscribe(Set<String> topics, ConsumerRebalanceListener newListener) {
         listener = newListener;
         state.subscribe(topics);
+        unseenTopics.clear();
+        unseenTopics.addAll(topics);
+        unseenSinceNanos = OptionalLong.empty();
     }
 
     /**
      * Takes part in a rebalance, if there is one; returns whether the member has its partitions before the deadline.
      *
-     * @throws PacelineException when the coordinator refuses this member for good, and whatever the listener throws
+     * @throws PacelineException when the coordinator refuses this member for good, or a topic of a new subscription does not
+     *     exist, and whatever the listener throws
      */
     boolean poll(Deadline deadline) {
         state.polled();
         inListener = false;
         while (state.needsJoin()) {
+            if (!knowsTopics(deadline)) {
+                return false;
+            }
             try {
                 if (!step(deadline)) {
                     return false;
@@ -90,6 +103,40 @@ final class GroupMembership {
             }
         }
         return true;
+    }
+
+    /**
+     * Looks for the topics of a new subscription; returns false when the next look has to wait for a later poll. Brokers
+     * that do not answer are no reason to wait.
+     *
+     * @throws PacelineException UNKNOWN_TOPIC_OR_PARTITION when brokers have not known a topic for some seconds
+     */
+    private boolean knowsTopics(Deadline deadline) {
+        while (!unseenTopics.isEmpty()) {
+            long pauseMs = (nextLookNanos - System.nanoTime()) / 1_000_000;
+            if (pauseMs > 0 && !Retry.sleep(deadline, pauseMs)) {
+                return false;
+            }
+            try {
+                unseenTopics.removeAll(cluster.partitionCounts(Retry.after(lookupTime(deadline)), unseenTopics).keySet());
+            } catch (PacelineException unanswered) {
+                unseenTopics.clear();
+            }
+            long now = System.nanoTime();
+            nextLookNanos = now + PAUSE_MS * 1_000_000;
+            unseenSinceNanos = OptionalLong.of(unseenSinceNanos.orElse(now));
+            if (!unseenTopics.isEmpty() && now - unseenSinceNanos.getAsLong() >= Position.NEW_TOPIC_NANOS) {
+                unseenSinceNanos = OptionalLong.empty();
+                throw Failures.of("subscribing group " + config.groupId(), ErrorCode.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
+                        "brokers do not know " + String.join(", ", unseenTopics));
+            }
+        }
+        return true;
+    }
+
+    private static Duration lookupTime(Deadline deadline) {
+        long leftMs = Math.max(Retry.leftMs(deadline), SHORTEST_LOOKUP.toMillis());
+        return Duration.ofMillis(Math.min(leftMs, LOOKUP_TIMEOUT.toMillis()));
     }
 
     /** Takes one step; returns false when the next one has to wait for a later poll. */
@@ -184,8 +231,7 @@ final class GroupMembership {
     }
 
     private void sendJoin(Deadline deadline) {
-        long lookupMs = Math.min(Math.max(Retry.leftMs(deadline), SHORTEST_LOOKUP.toMillis()), LOOKUP_TIMEOUT.toMillis());
-        var stub = coordinator.futureStub(Retry.after(Duration.ofMillis(lookupMs)));
+        var stub = coordinator.futureStub(Retry.after(lookupTime(deadline)));
         joinedTopics = state.topics();
         JoinGroupRequest request = GroupRequests.join(config, state.identity().memberId(), joinedTopics);
         state.joinSent();

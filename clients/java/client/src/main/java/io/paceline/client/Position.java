@@ -9,9 +9,13 @@ import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.function.Supplier;
 
 /** Where a consumer reads in one partition. */
 final class Position {
+    /** A new topic needs a moment to reach the brokers. */
+    static final long NEW_TOPIC_NANOS = 5_000_000_000L;
+
     final String topic;
     final int partition;
     /** Offset to fetch next. */
@@ -26,8 +30,17 @@ final class Position {
     String topicId = "";
     /** The fetch under way; null while there is none. */
     CompletableFuture<Fetched> fetch;
+    /** Says that brokers have known the partition since it was assigned. */
+    volatile boolean isFound;
     long pausedUntilNanos = System.nanoTime();
-    long pauseMs = Retry.FIRST_PAUSE_MS;
+    private long pauseMs = Retry.FIRST_PAUSE_MS;
+    /** How long the last attempt took. */
+    private volatile long attemptNanos;
+    /** Time of attempts and pauses since the last success, and since the first answer that the partition does not exist. */
+    private long failingNanos;
+    private long absentNanos;
+    /** Last failure since the last success, rather one with a reason than one without an answer in time. */
+    private PacelineException failure;
     /** Says why nothing is read while fetches fail. */
     final Warnings warnings = new Warnings();
 
@@ -45,10 +58,57 @@ final class Position {
         start = null;
     }
 
-    /** Pauses before the next fetch, longer after every failure. */
-    void pause(Duration atLeast) {
-        pausedUntilNanos = System.nanoTime() + Math.max(pauseMs, atLeast.toMillis()) * 1_000_000;
+    /** Runs an attempt to read and measures its time. */
+    Fetched timed(Supplier<Fetched> attempt) {
+        long began = System.nanoTime();
+        try {
+            return attempt.get();
+        } finally {
+            attemptNanos = System.nanoTime() - began;
+        }
+    }
+
+    /** Takes note of a success. */
+    void succeeded() {
+        isFound = true;
+        pauseMs = Retry.FIRST_PAUSE_MS;
+        startOver();
+        warnings.clear();
+    }
+
+    private void startOver() {
+        failingNanos = 0;
+        absentNanos = 0;
+        failure = null;
+    }
+
+    /**
+     * Pauses before the next attempt, longer after every failure; returns the failure that the caller has to learn of, or
+     * null while a later attempt may succeed. Time in which the program does not poll counts as no failure.
+     */
+    PacelineException failed(PacelineException cause, Duration limit) {
+        long nanos = Math.max(pauseMs, cause.details().retryAfter().toMillis()) * 1_000_000;
+        pausedUntilNanos = System.nanoTime() + nanos;
         pauseMs = Math.min(pauseMs * 3 / 2, Retry.LONGEST_PAUSE_MS);
+        warnings.add(cause);
+        boolean isAbsent = !isFound && cause.code() == ErrorCode.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION;
+        failingNanos += nanos + attemptNanos;
+        if (isAbsent || absentNanos > 0) {
+            absentNanos += nanos + attemptNanos;
+        }
+        if (failure == null || cause.code() != ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT) {
+            failure = cause;
+        }
+        PacelineException reported = null;
+        if (isAbsent && absentNanos >= NEW_TOPIC_NANOS) {
+            reported = cause;
+        } else if (failingNanos >= limit.toNanos()) {
+            reported = Failures.unread(topic + "/" + partition, limit, failure);
+        }
+        if (reported != null) {
+            startOver();
+        }
+        return reported;
     }
 
     /**

@@ -132,6 +132,91 @@ class ConsumerTest {
     }
 
     @Test
+    void aTopicThatNoBrokerKnowsIsReportedAndReadWhenItIsCreated() throws IOException {
+        try (FakeBroker broker = new FakeBroker(); PacelineClient client = PacelineClient.connect(broker.address())) {
+            Consumer atOffset = client.consumer();
+            Consumer atPlace = client.consumer();
+            atOffset.assign("new", 0, 4L);
+            atPlace.assign("new", 0, OffsetSpec.earliest());
+            for (Consumer one : List.of(atOffset, atPlace)) {
+                long began = System.nanoTime();
+                PacelineException failure = assertThrows(PacelineException.class, () -> one.poll(Duration.ofSeconds(30)));
+                assertEquals("UNKNOWN_TOPIC_OR_PARTITION", failure.codeName());
+                assertTrue(System.nanoTime() - began > TimeUnit.SECONDS.toNanos(3), "a new topic needs a moment");
+            }
+            broker.topics.put("new", 1);
+            assertEquals(4, atOffset.poll(Duration.ofSeconds(30)).get(0).offset());
+            assertEquals(0, atPlace.poll(Duration.ofSeconds(30)).get(0).offset());
+        }
+    }
+
+    @Test
+    void aPartitionThatCannotBeReadIsReportedWithTheCauseAndReadLater() throws IOException {
+        try (FakeBroker broker = new FakeBroker(); PacelineClient client = PacelineClient.connect(broker.address())) {
+            broker.topics.put("t", 1);
+            Consumer consumer = client.consumer(ConsumerConfig.defaults().withApiTimeout(Duration.ofSeconds(1)));
+            consumer.assign("t", 0, 4L);
+            assertEquals(6, consumer.poll(Duration.ofSeconds(20)).size());
+            broker.topics.remove("t");
+            broker.ids.put("t", "deleted");
+            for (int i = 0; i < 2; i++) {
+                PacelineException failure =
+                        assertThrows(PacelineException.class, () -> consumer.poll(Duration.ofSeconds(20)));
+                assertEquals("REQUEST_TIMED_OUT", failure.codeName());
+                assertTrue(failure.getMessage().contains("t/0: REQUEST_TIMED_OUT: it could not be read for 1000 ms"),
+                        failure.getMessage());
+                assertEquals("UNKNOWN_TOPIC_OR_PARTITION", ((PacelineException) failure.getCause()).codeName());
+            }
+            broker.topics.put("t", 1);
+            assertEquals(0, consumer.poll(Duration.ofSeconds(20)).get(0).offset());
+        }
+    }
+
+    @Test
+    void aFailureIsReportedBesideAPartitionThatAlwaysHasRecords() throws IOException {
+        try (FakeBroker broker = new FakeBroker(); PacelineClient client = PacelineClient.connect(broker.address())) {
+            broker.topics.put("t", 2);
+            broker.on(LogServiceGrpc.getFetchMethod(), request -> {
+                FetchPartition asked = request.getPartitions(0);
+                var result = FetchPartitionResult.newBuilder().setTopic("t").setPartition(asked.getPartition());
+                if (asked.getPartition() == 1) {
+                    // After the other fetch, so that each poll finds records, too.
+                    pause(20);
+                    result.getErrorBuilder().setCode(ErrorCode.ERROR_CODE_CORRUPT_MESSAGE).setMessage("on purpose");
+                } else {
+                    result.setRecords(RecordList.newBuilder().addRecords(Record.newBuilder().setOffset(asked.getFetchOffset())));
+                }
+                return FetchResponse.newBuilder().addPartitions(result).build();
+            });
+            Consumer consumer = client.consumer();
+            consumer.assign("t", 0, 0L);
+            consumer.assign("t", 1, 0L);
+            long next = 0;
+            int failures = 0;
+            for (int i = 0; i < 5_000 && (failures < 3 || next < 3); i++) {
+                try {
+                    assertEquals(next, consumer.poll(Duration.ofSeconds(20)).get(0).offset());
+                    next++;
+                } catch (PacelineException failure) {
+                    assertEquals("CORRUPT_MESSAGE", failure.codeName());
+                    failures++;
+                }
+                pause(5);
+            }
+            assertEquals(3, Math.min(failures, 3));
+            assertTrue(next >= 3);
+        }
+    }
+
+    private static void pause(long timeMs) {
+        try {
+            Thread.sleep(timeMs);
+        } catch (InterruptedException ended) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    @Test
     void partitionsAndOffsetsBelowZeroAreRefused() {
         try (PacelineClient client = PacelineClient.connect("127.0.0.1:1")) {
             Consumer consumer = client.consumer();
@@ -162,6 +247,7 @@ class ConsumerTest {
             Consumer consumer = client.consumer();
             consumer.assign("absent-" + broker.port(), 0, 0L);
             pollUntilLogged(consumer, logged, "describing topic absent-" + broker.port());
+            consumer.unassign(new TopicPartition("absent-" + broker.port(), 0));
             broker.topics.put("t", 1);
             consumer.assign("t", 0, 4_000L);
             broker.on(LogServiceGrpc.getFetchMethod(), request -> FetchResponse.newBuilder()

@@ -357,14 +357,29 @@ class GroupConsumerTest {
 
     @Test
     void theLeaderJoinsAgainWhenATopicGrowsOrComesIntoBeing() {
-        broker.topics.clear();
         open(config());
         pollUntil(() -> events.size() == 1);
-        assertEquals("assigned []", events.get(0));
+        broker.topics.clear();
+        group.heartbeatRefusals.add(ErrorCode.ERROR_CODE_REBALANCE_IN_PROGRESS);
+        pollUntil(() -> events.size() == 3);
+        assertEquals("assigned []", events.get(2));
+        broker.ids.put("t", "another");
         broker.topics.put("t", 1);
         pollUntil(() -> consumer.assignment().equals(Set.of(FIRST)));
         broker.topics.put("t", 2);
         pollUntil(() -> consumer.assignment().equals(Set.of(FIRST, SECOND)));
+    }
+
+    @Test
+    void aTopicThatNoBrokerKnowsIsReportedBeforeTheFirstJoin() {
+        broker.topics.clear();
+        open(config());
+        PacelineException failure = assertThrows(PacelineException.class, () -> pollUntil(() -> false));
+        assertEquals("UNKNOWN_TOPIC_OR_PARTITION", failure.codeName());
+        assertTrue(failure.getMessage().contains("brokers do not know t"), failure.getMessage());
+        assertEquals(0, count(JoinGroupRequest.class));
+        broker.topics.put("t", 2);
+        pollUntil(() -> read.size() == 20);
     }
 
     @Test
