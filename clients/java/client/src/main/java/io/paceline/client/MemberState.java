@@ -193,6 +193,7 @@ final class MemberState {
             generation = -1;
             lost |= partitionsAreLost;
             needsJoin = true;
+            fenced = partitionsAreLost ? fenced : null; // It concerned the membership that the program ends.
             notifyAll();
         }
         wake.run();

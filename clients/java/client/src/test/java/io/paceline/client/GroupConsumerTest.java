@@ -383,6 +383,17 @@ class GroupConsumerTest {
     }
 
     @Test
+    void aFencedMemberMayJoinAgainAfterItsSubscriptionHasEnded() {
+        open(config().withGroupInstanceId("static"));
+        pollUntil(() -> !events.isEmpty());
+        group.heartbeatRefusals.add(ErrorCode.ERROR_CODE_FENCED_INSTANCE_ID);
+        assertThrows(FencedInstanceIdException.class, () -> pollUntil(() -> false));
+        consumer.unsubscribe();
+        consumer.subscribe(List.of("t"));
+        pollUntil(() -> consumer.generation() == 2);
+    }
+
+    @Test
     void withoutACommitTheResetPolicyDecides() {
         open(config().withReset(ResetPolicy.LATEST));
         pollUntil(() -> consumer.position(FIRST).isPresent());
