@@ -33,17 +33,24 @@ import java.util.function.Supplier;
 final class Cluster implements AutoCloseable {
     private static final Duration ASK_TIMEOUT = Duration.ofSeconds(2);
     private static final Duration METADATA_MAX_AGE = Duration.ofMinutes(5);
+    /** Longer than any call takes. */
+    private static final Duration CONNECTION_MAX_AGE = Duration.ofHours(1);
 
     private final List<String> bootstrap;
     private final Duration requestTimeout;
     private final Duration metadataMaxAge;
+    private final Duration connectionMaxAge;
     private final Connections connections;
     private final Map<Integer, String> brokers = new HashMap<>();
     private final Map<String, Topic> topics = new HashMap<>();
+    /** Largest number of partitions by topic: a topic never loses one, and a broker that answers fewer is behind. */
+    private final Map<String, PartitionCount> counts = new HashMap<>();
     private String controller = "";
 
-    /** A leader: its address and its epoch. */
+    /** A leader: its address, which is null while it has to be asked for, and its epoch. */
     record Leader(String address, int epoch) {}
+
+    private record PartitionCount(String topicId, int count) {}
 
     /** A partition's place in the cluster during one attempt of a call. */
     record Route(LogServiceBlockingStub log, Leader leader, String topicId) {}
@@ -57,12 +64,16 @@ final class Cluster implements AutoCloseable {
     }
 
     Cluster(ClientConfig config) {
-        this(config, METADATA_MAX_AGE);
+        this(config, METADATA_MAX_AGE, CONNECTION_MAX_AGE);
     }
 
-    /** Counts the partitions of a topic again after {@code metadataMaxAge}. */
-    Cluster(ClientConfig config, Duration metadataMaxAge) {
+    /**
+     * Asks for a topic again after {@code metadataMaxAge}, and ends connections to addresses that belong to no process any
+     * more and were not used for {@code connectionMaxAge}.
+     */
+    Cluster(ClientConfig config, Duration metadataMaxAge, Duration connectionMaxAge) {
         this.metadataMaxAge = metadataMaxAge;
+        this.connectionMaxAge = connectionMaxAge;
         bootstrap = config.bootstrap();
         requestTimeout = config.requestTimeout();
         connections = new Connections(config.tls());
@@ -150,6 +161,10 @@ final class Cluster implements AutoCloseable {
                     brokers.put(broker.getId(), join(broker.getHost(), broker.getPort()));
                 }
             }
+            Set<String> known = new HashSet<>(bootstrap);
+            known.addAll(brokers.values());
+            known.add(controller);
+            connections.leave(known, connectionMaxAge);
         }
         return new Answer(from.withDeadline(deadline.minimum(Retry.after(ASK_TIMEOUT))), found);
     }
@@ -192,23 +207,33 @@ final class Cluster implements AutoCloseable {
     /** Learns the leaders of a topic again; a broker that is behind cannot replace a leader by one of an older epoch. */
     private Topic refresh(Deadline deadline, String name) {
         TopicDescription description = describeTopicOnce(deadline, name);
+        if (description.getPartitionsCount() == 0) {
+            throw Failures.of("describing topic " + name, ErrorCode.ERROR_CODE_LEADER_NOT_AVAILABLE,
+                    "the topic has no partitions yet");
+        }
         synchronized (this) {
             Topic before = topics.get(name);
             boolean isSame = before != null && before.id.equals(description.getTopicId());
-            Map<Integer, Leader> leaders = new HashMap<>();
+            Map<Integer, Leader> leaders = new HashMap<>(isSame ? before.leaders : Map.of());
             for (PartitionDescription partition : description.getPartitionsList()) {
-                String address = brokers.get(partition.getLeader());
-                Leader known = isSame ? before.leaders.get(partition.getPartition()) : null;
-                if (known != null && known.epoch > partition.getLeaderEpoch()) {
-                    leaders.put(partition.getPartition(), known);
-                } else if (partition.hasLeader() && address != null) {
+                Leader known = leaders.get(partition.getPartition());
+                if (known == null || known.epoch <= partition.getLeaderEpoch()) {
+                    String address = partition.hasLeader() ? brokers.get(partition.getLeader()) : null;
                     leaders.put(partition.getPartition(), new Leader(address, partition.getLeaderEpoch()));
                 }
             }
-            Topic topic = new Topic(description.getTopicId(), description.getPartitionsCount(), leaders, System.nanoTime());
+            Topic topic = new Topic(description.getTopicId(), largestCount(description), leaders, System.nanoTime());
             topics.put(name, topic);
             return topic;
         }
+    }
+
+    private synchronized int largestCount(TopicDescription topic) {
+        PartitionCount before = counts.get(topic.getName());
+        boolean isSame = before != null && before.topicId.equals(topic.getTopicId());
+        int count = isSame ? Math.max(before.count, topic.getPartitionsCount()) : topic.getPartitionsCount();
+        counts.put(topic.getName(), new PartitionCount(topic.getTopicId(), count));
+        return count;
     }
 
     /** Returns what is known of a topic, or null; when it is old, one caller asks again. */
@@ -237,10 +262,7 @@ final class Cluster implements AutoCloseable {
     /** Runs one attempt of a call at the leader of a partition and learns from its failure. */
     <T> T onLeader(Deadline deadline, String topic, int partition, Function<Route, T> call) {
         Topic known = known(deadline, topic);
-        Leader leader;
-        synchronized (this) {
-            leader = known == null ? null : known.leaders.get(partition);
-        }
+        Leader leader = leaderOf(known, partition);
         if (leader == null) {
             known = refresh(deadline, topic);
             String operation = "finding the leader of " + topic + "/" + partition;
@@ -248,9 +270,7 @@ final class Cluster implements AutoCloseable {
                 throw Failures.of(operation, ErrorCode.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
                         "the topic has " + known.partitionCount + " partitions");
             }
-            synchronized (this) {
-                leader = known.leaders.get(partition);
-            }
+            leader = leaderOf(known, partition);
             if (leader == null) {
                 throw Failures.of(operation, ErrorCode.ERROR_CODE_LEADER_NOT_AVAILABLE, "the partition has no leader");
             }
@@ -259,27 +279,37 @@ final class Cluster implements AutoCloseable {
             LogServiceBlockingStub log = LogServiceGrpc.newBlockingStub(channel(leader.address)).withDeadline(deadline);
             return call.apply(new Route(log, leader, known.id));
         } catch (PacelineException failure) {
-            learnFrom(failure, topic, partition);
+            learnFrom(failure, topic, partition, leader);
             throw failure;
         }
     }
 
-    /** Follows the hint of a failure, or forgets the leader that failed, so that the next attempt asks again. */
-    private synchronized void learnFrom(PacelineException failure, String name, int partition) {
+    /** Returns the leader of a partition; null while its address is not known. */
+    private synchronized Leader leaderOf(Topic topic, int partition) {
+        Leader leader = topic == null ? null : topic.leaders.get(partition);
+        return leader == null || leader.address == null ? null : leader;
+    }
+
+    /**
+     * Follows the hint of a failure, or forgets the address of the leader that failed, so that the next attempt asks again.
+     * The epoch stays: a broker that is behind would name the leader before.
+     */
+    private synchronized void learnFrom(PacelineException failure, String name, int partition, Leader used) {
         Topic topic = topics.get(name);
         // A topic that was created again begins with lower epochs; calls without a topic id learn of it only by this code.
         boolean isOtherEpoch = failure.code() == ErrorCode.ERROR_CODE_UNKNOWN_LEADER_EPOCH;
-        if (topic == null || !failure.details().refreshMetadata() && !isOtherEpoch) {
+        boolean isOld = failure.details().refreshMetadata() || isOtherEpoch;
+        if (topic == null || !isOld || !used.equals(topic.leaders.get(partition))) {
             return;
         }
-        Leader known = topic.leaders.remove(partition);
+        topic.leaders.put(partition, new Leader(null, used.epoch));
         LeaderHint hint = failure.details().leader();
         if (hint == null || hint.getHost().isEmpty() || hint.getPort() == 0) {
             return;
         }
         boolean sameTopic = hint.getTopicId().isEmpty() || hint.getTopicId().equals(topic.id);
         // A hint with an older epoch comes from a broker that is behind.
-        if (sameTopic && (known == null || hint.getLeaderEpoch() >= known.epoch)) {
+        if (sameTopic && hint.getLeaderEpoch() >= used.epoch) {
             topic.leaders.put(partition, new Leader(join(hint.getHost(), hint.getPort()), hint.getLeaderEpoch()));
         }
     }
@@ -301,7 +331,7 @@ final class Cluster implements AutoCloseable {
     /** Asks for topics and returns their numbers of partitions, without the topics that do not exist. */
     Map<String, Integer> partitionCounts(Deadline deadline, Collection<String> names) {
         return names.isEmpty() ? Map.of() : askAny(deadline, stub -> {
-            Map<String, Integer> counts = new TreeMap<>();
+            Map<String, Integer> found = new TreeMap<>();
             String page = "";
             do {
                 DescribeTopicsRequest request =
@@ -309,12 +339,12 @@ final class Cluster implements AutoCloseable {
                 DescribeTopicsResponse answer = call("describing topics", () -> stub.describeTopics(request));
                 for (TopicDescription topic : answer.getTopicsList()) {
                     if (!topic.hasError()) {
-                        counts.put(topic.getName(), topic.getPartitionsCount());
+                        found.put(topic.getName(), largestCount(topic));
                     }
                 }
                 page = answer.getNextPageToken();
             } while (!page.isEmpty());
-            return counts;
+            return found;
         });
     }
 

@@ -9,8 +9,10 @@ import io.grpc.netty.shaded.io.grpc.netty.NettyChannelBuilder;
 import io.grpc.util.AdvancedTlsX509KeyManager;
 import java.io.IOException;
 import java.security.GeneralSecurityException;
+import java.time.Duration;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
@@ -20,6 +22,8 @@ final class Connections implements AutoCloseable {
     private static final int LARGEST_MESSAGE_BYTES = 64 * 1024 * 1024;
 
     private final Map<String, ManagedChannel> channels = new HashMap<>();
+    /** When a channel was last asked for, by address. */
+    private final Map<String, Long> usedNanos = new HashMap<>();
     private final ChannelCredentials credentials;
     /** Reads renewed certificates; null without a certificate. */
     private ScheduledExecutorService reloader;
@@ -62,11 +66,25 @@ final class Connections implements AutoCloseable {
                 .keepAliveTimeout(10, TimeUnit.SECONDS)
                 .disableRetry()
                 .build());
+        usedNanos.put(address, System.nanoTime());
         if (channel.getState(false) == ConnectivityState.TRANSIENT_FAILURE) {
             // The caller paused already; the channel's own pause grows to two minutes.
             channel.resetConnectBackoff();
         }
         return channel;
+    }
+
+    /** Ends the connections to other addresses that were not used for so long; calls in flight continue. */
+    synchronized void leave(Set<String> known, Duration maxAge) {
+        long now = System.nanoTime();
+        channels.entrySet().removeIf(one -> {
+            boolean isLeft = !known.contains(one.getKey()) && now - usedNanos.get(one.getKey()) > maxAge.toNanos();
+            if (isLeft) {
+                usedNanos.remove(one.getKey());
+                one.getValue().shutdown();
+            }
+            return isLeft;
+        });
     }
 
     boolean closed() {

@@ -1,20 +1,32 @@
 package io.paceline.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.grpc.Deadline;
+import io.grpc.ManagedChannel;
 import io.paceline.v1.ClusterEvent;
+import io.paceline.v1.DescribeTopicsRequest;
 import io.paceline.v1.ErrorCode;
 import io.paceline.v1.EventBatch;
+import io.paceline.v1.EventGap;
 import io.paceline.v1.MetadataServiceGrpc;
 import io.paceline.v1.WatchEventsRequest;
 import io.paceline.v1.WatchEventsResponse;
 import java.io.IOException;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -40,6 +52,7 @@ class ClusterTest {
         try (PacelineClient client = PacelineClient.connect(broker.address())) {
             assertEquals(FakeBroker.END, client.admin().listOffset("t", 0, OffsetSpec.latest()).orElseThrow());
             broker.leaderEpoch = 0;
+            broker.ids.put("t", "another");
             assertEquals(FakeBroker.END,
                     client.admin().listOffset("t", 0, OffsetSpec.latest(), Duration.ofSeconds(20)).orElseThrow());
         }
@@ -76,9 +89,67 @@ class ClusterTest {
     }
 
     @Test
+    void aBrokerThatIsBehindTakesNoPartitionOfATopicAway() {
+        Deadline soon = Retry.after(Duration.ofSeconds(20));
+        broker.topics.put("t", 3);
+        try (Cluster cluster = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO, Duration.ofHours(1))) {
+            assertEquals(3, cluster.partitionCount(soon, "t"));
+            broker.topics.put("t", 2);
+            assertEquals(3, cluster.partitionCount(soon, "t"));
+            assertEquals(Map.of("t", 3), cluster.partitionCounts(soon, List.of("t")));
+            assertEquals(5, (int) cluster.onLeader(soon, "t", 2, route -> route.leader().epoch()));
+            broker.ids.put("t", "another");
+            assertEquals(2, cluster.partitionCount(soon, "t"));
+            assertEquals(Map.of("t", 2), cluster.partitionCounts(soon, List.of("t")));
+        }
+    }
+
+    @Test
+    void aTopicWhosePartitionsAreNotKnownYetIsWaitedFor() throws Exception {
+        broker.topics.put("t", 0);
+        try (Cluster cluster = new Cluster(ClientConfig.of(broker.address()))) {
+            var count = CompletableFuture.supplyAsync(() -> cluster.partitionCount(Retry.after(Duration.ofSeconds(50)), "t"));
+            while (broker.requests(DescribeTopicsRequest.class).size() < 2) {
+                assertFalse(count.isDone());
+                Thread.sleep(5);
+            }
+            broker.topics.put("t", 3);
+            assertEquals(3, count.get(50, TimeUnit.SECONDS));
+        }
+    }
+
+    @Test
+    void aBrokerThatIsBehindDoesNotBringBackTheLeaderBeforeAFailedOne() {
+        try (Cluster cluster = new Cluster(ClientConfig.of(broker.address()))) {
+            Deadline soon = Retry.after(Duration.ofSeconds(20));
+            assertThrows(PacelineException.class, () -> cluster.onLeader(soon, "t", 0, route -> {
+                throw Failures.of("calling", ErrorCode.ERROR_CODE_NOT_LEADER_OR_FOLLOWER, "on purpose");
+            }));
+            broker.leaderEpoch = 4;
+            PacelineException failure = assertThrows(PacelineException.class, () -> leaderEpoch(cluster));
+            assertEquals("LEADER_NOT_AVAILABLE", failure.codeName());
+            broker.leaderEpoch = 6;
+            assertEquals(6, leaderEpoch(cluster));
+        }
+    }
+
+    @Test
+    void connectionsToAddressesThatBelongToNoProcessEnd() throws IOException {
+        try (FakeBroker gone = new FakeBroker();
+                Cluster cluster = new Cluster(ClientConfig.of(broker.address()), Duration.ofMinutes(5), Duration.ZERO)) {
+            ManagedChannel old = cluster.channel(gone.address());
+            ManagedChannel known = cluster.channel(broker.address());
+            cluster.describeOnce(Retry.after(Duration.ofSeconds(20)));
+            assertTrue(old.isShutdown());
+            assertSame(known, cluster.channel(broker.address()));
+            assertFalse(cluster.channel(gone.address()).isShutdown());
+        }
+    }
+
+    @Test
     void partitionsThatWereAddedAreFoundWhenTheMetadataIsOld() {
         try (Cluster young = new Cluster(ClientConfig.of(broker.address()));
-                Cluster old = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO)) {
+                Cluster old = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO, Duration.ofHours(1))) {
             for (Cluster cluster : List.of(young, old)) {
                 assertEquals(1, cluster.partitionCount(Retry.after(Duration.ofSeconds(20)), "t"));
             }
@@ -91,7 +162,7 @@ class ClusterTest {
     @Test
     void leadersAreAskedForAgainWhenTheMetadataIsOld() {
         try (Cluster young = new Cluster(ClientConfig.of(broker.address()));
-                Cluster old = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO)) {
+                Cluster old = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO, Duration.ofHours(1))) {
             assertEquals(List.of(5, 5), List.of(leaderEpoch(young), leaderEpoch(old)));
             broker.leaderEpoch = 6;
             assertEquals(List.of(5, 6), List.of(leaderEpoch(young), leaderEpoch(old)));
@@ -109,7 +180,7 @@ class ClusterTest {
 
     @Test
     void theKnownNumberOfPartitionsIsUsedWhileNoBrokerAnswers() {
-        try (Cluster cluster = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO)) {
+        try (Cluster cluster = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO, Duration.ofHours(1))) {
             broker.topics.put("t", 3);
             assertEquals(3, cluster.partitionCount(Retry.after(Duration.ofSeconds(20)), "t"));
             broker.close();
