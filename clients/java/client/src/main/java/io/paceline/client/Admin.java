@@ -1,7 +1,5 @@
 package io.paceline.client;
 
-import io.grpc.Context;
-import io.grpc.StatusRuntimeException;
 import io.paceline.v1.AdminServiceGrpc;
 import io.paceline.v1.AdminServiceGrpc.AdminServiceBlockingStub;
 import io.paceline.v1.ClusterEvent;
@@ -14,12 +12,8 @@ import io.paceline.v1.EventBatch;
 import io.paceline.v1.ListOffsetsPartition;
 import io.paceline.v1.ListOffsetsPartitionResult;
 import io.paceline.v1.ListOffsetsRequest;
-import io.paceline.v1.MetadataServiceGrpc;
 import io.paceline.v1.TopicDescription;
-import io.paceline.v1.WatchEventsRequest;
-import io.paceline.v1.WatchEventsResponse;
 import java.time.Duration;
-import java.util.Iterator;
 import java.util.OptionalLong;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.BiFunction;
@@ -128,58 +122,25 @@ public final class Admin {
     }
 
     /**
-     * Gives every event of the cluster from now on to {@code handle}, until it returns false, the thread is interrupted, or
-     * the client is closed. After the death or the resignation of the controller it continues at the next one, with the
-     * events since the last event, which may come twice then.
+     * Gives every event of the cluster from now on to {@code handle}, as {@link #watchEventBatches} does. It does not say
+     * that events are missing.
      *
      * @throws PacelineException when the controller refuses for good, or no controller was found for 30 s
      */
     public void watchEvents(Predicate<ClusterEvent> handle) {
-        WatchEventsRequest.Builder request = WatchEventsRequest.newBuilder().setActiveControllerOnly(true);
-        while (!cluster.closed() && !Thread.currentThread().isInterrupted()) {
-            try {
-                String address = cluster.retry(Retry.after(DEFAULT_TIMEOUT),
-                        deadline -> cluster.controllerOnce("finding the controller", deadline));
-                if (!watchOnce(address, request, handle)) {
-                    return;
-                }
-            } catch (StatusRuntimeException broken) {
-                PacelineException failure = Failures.ofCall("watching events", broken);
-                if (!failure.retriable()) {
-                    throw failure;
-                }
-                // The stream is opened again at the controller that is active by then.
-            }
-            Retry.sleep(Retry.after(Duration.ofSeconds(1)), Retry.LONGEST_PAUSE_MS / 4);
-        }
+        watchEventBatches(batch -> batch.getEventsList().stream().allMatch(handle));
     }
 
-    /** Reads one stream to its end; {@code request} is where the next stream begins. Returns whether to read on. */
-    private boolean watchOnce(String address, WatchEventsRequest.Builder request, Predicate<ClusterEvent> handle) {
-        Context.CancellableContext context = Context.current().withCancellation();
-        Context before = context.attach();
-        try {
-            Iterator<WatchEventsResponse> answers = MetadataServiceGrpc.newBlockingStub(cluster.channel(address))
-                    .watchEvents(request.build());
-            while (answers.hasNext()) {
-                EventBatch batch = answers.next().getBatch();
-                for (ClusterEvent event : batch.getEventsList()) {
-                    if (!handle.test(event)) {
-                        return false;
-                    }
-                    // Another controller does not know the cursor, and begins at this time.
-                    request.setSinceMs(Math.max(request.getSinceMs(), event.getTimeMs()));
-                }
-                request.setCursor(batch.getCursor());
-                if (!request.hasSinceMs()) {
-                    request.setSinceMs(System.currentTimeMillis());
-                }
-            }
-            return true;
-        } finally {
-            context.detach(before);
-            context.cancel(null);
-        }
+    /**
+     * Gives the events of the cluster from now on to {@code handle}, until it returns false, the thread is interrupted, or
+     * the client is closed. After the death, the resignation or a silence of 25 s of the controller it continues at the
+     * next one, with the events since the last event, which may come twice then. A batch with a gap says that events before
+     * it are missing: this watcher was too slow, or another controller continues with what it has seen.
+     *
+     * @throws PacelineException when the controller refuses for good, or no controller was found for 30 s
+     */
+    public void watchEventBatches(Predicate<EventBatch> handle) {
+        new EventWatch(cluster, EventWatch.SILENCE).run(handle);
     }
 
     /**

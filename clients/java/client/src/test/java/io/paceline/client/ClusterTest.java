@@ -89,6 +89,53 @@ class ClusterTest {
     }
 
     @Test
+    void aWatchOfEventsLeavesAControllerThatIsSilent() {
+        CountDownLatch ended = new CountDownLatch(1);
+        AtomicInteger calls = new AtomicInteger();
+        broker.on(MetadataServiceGrpc.getWatchEventsMethod(), request -> {
+            if (calls.incrementAndGet() == 1) {
+                try {
+                    ended.await(50, TimeUnit.SECONDS);
+                } catch (InterruptedException stopped) {
+                    Thread.currentThread().interrupt();
+                }
+            }
+            return WatchEventsResponse.newBuilder().setBatch(
+                    EventBatch.newBuilder().setCursor("c").addEvents(ClusterEvent.newBuilder())).build();
+        });
+        try (Cluster cluster = new Cluster(ClientConfig.of(broker.address()))) {
+            assertTimeoutPreemptively(Duration.ofSeconds(20), () ->
+                    new EventWatch(cluster, Duration.ofMillis(300)).run(batch -> false));
+        } finally {
+            ended.countDown();
+        }
+        assertEquals(2, calls.get());
+    }
+
+    @Test
+    void aWatchOfEventBatchesSaysThatEventsAreMissing() {
+        AtomicInteger calls = new AtomicInteger();
+        broker.on(MetadataServiceGrpc.getWatchEventsMethod(), request -> {
+            EventBatch.Builder batch = EventBatch.newBuilder().setCursor("c");
+            // The second batch is a sign of life.
+            switch (calls.incrementAndGet()) {
+                case 1 -> batch.addEvents(ClusterEvent.newBuilder());
+                case 3 -> batch.setGap(EventGap.newBuilder().setLostEvents(7));
+                default -> { }
+            }
+            return WatchEventsResponse.newBuilder().setBatch(batch).build();
+        });
+        List<String> seen = new ArrayList<>();
+        try (PacelineClient client = PacelineClient.connect(broker.address())) {
+            assertTimeoutPreemptively(Duration.ofSeconds(20), () -> client.admin().watchEventBatches(batch -> {
+                seen.add(batch.getEventsCount() + " events, " + batch.getGap().getLostEvents() + " lost");
+                return !batch.hasGap();
+            }));
+        }
+        assertEquals(List.of("1 events, 0 lost", "0 events, 7 lost"), seen);
+    }
+
+    @Test
     void aBrokerThatIsBehindTakesNoPartitionOfATopicAway() {
         Deadline soon = Retry.after(Duration.ofSeconds(20));
         broker.topics.put("t", 3);
