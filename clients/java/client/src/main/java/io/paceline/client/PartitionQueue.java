@@ -38,6 +38,7 @@ final class PartitionQueue {
     private final Deque<Item> items = new ArrayDeque<>();
     private long bytes;
     private boolean running;
+    private boolean isFlushing;
     private CompletableFuture<Void> newest = CompletableFuture.completedFuture(null);
 
     // Used by the running thread alone.
@@ -89,8 +90,10 @@ final class PartitionQueue {
         notifyAll();
     }
 
-    /** Returns a future that completes, never exceptionally, when the last record so far has its outcome. */
-    synchronized CompletableFuture<Void> newest() {
+    /** Ends the linger; returns a future that completes, never exceptionally, when the last record has its outcome. */
+    synchronized CompletableFuture<Void> flush() {
+        isFlushing = running;
+        notifyAll();
         return newest;
     }
 
@@ -109,6 +112,7 @@ final class PartitionQueue {
                 synchronized (this) {
                     if (items.isEmpty()) {
                         running = false;
+                        isFlushing = false;
                         return;
                     }
                 }
@@ -123,7 +127,7 @@ final class PartitionQueue {
     private void send(List<Item> batch) {
         try {
             finish(batch, deliver(batch), null);
-        } catch (RuntimeException failure) {
+        } catch (RuntimeException | Error failure) {
             if (batch.size() > 1 && failure instanceof PacelineException known && isTooLarge(known)) {
                 send(batch.subList(0, batch.size() / 2));
                 send(batch.subList(batch.size() / 2, batch.size()));
@@ -142,7 +146,8 @@ final class PartitionQueue {
     private synchronized void linger() {
         long end = System.nanoTime() + config.linger().toNanos();
         try {
-            for (long left = config.linger().toMillis(); left > 0 && bytes < config.batchLimitBytes() && !cluster.closed();
+            for (long left = config.linger().toMillis();
+                    left > 0 && bytes < config.batchLimitBytes() && !isFlushing && !cluster.closed();
                     left = (end - System.nanoTime()) / 1_000_000) {
                 wait(left);
             }
@@ -162,7 +167,7 @@ final class PartitionQueue {
         return batch;
     }
 
-    private void finish(List<Item> batch, long base, RuntimeException failure) {
+    private void finish(List<Item> batch, long base, Throwable failure) {
         producer.release(batch.size());
         for (int i = 0; i < batch.size(); i++) {
             if (failure == null) {
@@ -204,6 +209,10 @@ final class PartitionQueue {
             }
             // A failure before the first append, for example without a leader, surely appended nothing.
             throw failure.with(failure.retriable(), !delivery.unknown);
+        } catch (RuntimeException | Error broken) {
+            // The batch may have been sent.
+            producerId = -1;
+            throw broken;
         }
     }
 

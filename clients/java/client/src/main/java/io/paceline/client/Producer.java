@@ -78,12 +78,12 @@ public final class Producer implements AutoCloseable {
         return outcome;
     }
 
-    /** Waits until every record sent before has its outcome; returns false when the time is over first. */
+    /**
+     * Sends the records that linger, and waits until every record sent before has its outcome; returns false when the time
+     * is over first.
+     */
     public boolean flush(Duration timeout) {
-        List<CompletableFuture<Void>> open;
-        synchronized (this) {
-            open = queues.values().stream().flatMap(one -> one.values().stream()).map(PartitionQueue::newest).toList();
-        }
+        List<CompletableFuture<Void>> open = allQueues().stream().map(PartitionQueue::flush).toList();
         try {
             CompletableFuture.allOf(open.toArray(CompletableFuture[]::new)).get(timeout.toMillis(), TimeUnit.MILLISECONDS);
             return true;
@@ -110,9 +110,8 @@ public final class Producer implements AutoCloseable {
         }
         if (!flush(timeout)) {
             aborted = true;
-            synchronized (this) {
-                queues.values().forEach(one -> one.values().forEach(PartitionQueue::fail));
-            }
+            // Not under the lock: the caller's stages run when the futures complete.
+            allQueues().forEach(PartitionQueue::fail);
         }
     }
 
@@ -130,6 +129,10 @@ public final class Producer implements AutoCloseable {
     /** Lets records without a key go to another partition from now on. */
     synchronized void unstick(String topic, int partition) {
         sticky.remove(topic, partition);
+    }
+
+    private synchronized List<PartitionQueue> allQueues() {
+        return queues.values().stream().flatMap(one -> one.values().stream()).toList();
     }
 
     private PartitionQueue queueOf(String topic, int partition) {

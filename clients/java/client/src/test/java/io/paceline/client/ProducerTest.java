@@ -2,9 +2,11 @@ package io.paceline.client;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.grpc.Deadline;
 import io.grpc.Status;
 import io.paceline.v1.ErrorCode;
 import io.paceline.v1.InitProducerIdResponse;
@@ -178,6 +180,66 @@ class ProducerTest {
         List<ProduceRequest> requests = broker.requests(ProduceRequest.class);
         assertEquals(List.of("id-of-t", "another"),
                 requests.stream().map(one -> one.getPartitions(0).getTopicId()).distinct().toList());
+    }
+
+    @Test
+    void flushSendsRecordsThatLinger() {
+        ProducerConfig config = ProducerConfig.defaults().withLinger(Duration.ofMinutes(10));
+        Producer producer = client.producer(config);
+        CompletableFuture<RecordMetadata> first = producer.send(record(1));
+        assertTrue(producer.flush(Duration.ofSeconds(30)));
+        assertEquals(0, first.getNow(null).offset());
+        CompletableFuture<RecordMetadata> second = producer.send(record(1));
+        producer.close(Duration.ofSeconds(30));
+        assertEquals(1, second.getNow(null).offset());
+    }
+
+    @Test
+    void anErrorOfTheSenderFailsItsBatchOnly() {
+        var ticker = new Deadline.Ticker() {
+            @Override
+            public long nanoTime() {
+                return System.nanoTime();
+            }
+        };
+        try (Cluster cluster = new Cluster(ClientConfig.of(broker.address()));
+                Producer producer = client.producer()) {
+            var queue = new PartitionQueue(
+                    producer, cluster, task -> new Thread(task).start(), ProducerConfig.defaults(), "t", 0);
+            // gRPC throws an AssertionError for a deadline with a clock of its own.
+            CompletableFuture<RecordMetadata> broken = new CompletableFuture<>();
+            queue.put(new PartitionQueue.Item(record(1), Deadline.after(1, TimeUnit.MINUTES, ticker), broken));
+            assertInstanceOf(AssertionError.class, assertThrows(CompletionException.class, broken::join).getCause());
+            CompletableFuture<RecordMetadata> next = new CompletableFuture<>();
+            queue.put(new PartitionQueue.Item(record(1), Retry.after(Duration.ofSeconds(30)), next));
+            assertEquals(0, next.join().offset());
+        }
+    }
+
+    @Test
+    void stagesOfARecordThatACloseFailsMayUseTheProducer() throws Exception {
+        CountDownLatch ended = new CountDownLatch(1);
+        broker.on(LogServiceGrpc.getProduceMethod(), request -> {
+            try {
+                ended.await(30, TimeUnit.SECONDS);
+            } catch (InterruptedException stopped) {
+                Thread.currentThread().interrupt();
+            }
+            return ProduceResponse.newBuilder().addPartitions(ProducePartitionResult.newBuilder().setTopic("t")).build();
+        });
+        try {
+            Producer producer = client.producer();
+            producer.send(record(1));
+            while (broker.requests(ProduceRequest.class).isEmpty()) {
+                Thread.sleep(5);
+            }
+            CompletableFuture<Boolean> flushed = producer.send(record(1)).handle((where, failure) -> CompletableFuture
+                    .supplyAsync(() -> producer.flush(Duration.ZERO)).completeOnTimeout(null, 10, TimeUnit.SECONDS).join());
+            producer.close(Duration.ofMillis(100));
+            assertEquals(false, flushed.get(30, TimeUnit.SECONDS));
+        } finally {
+            ended.countDown();
+        }
     }
 
     @Test
