@@ -7,8 +7,15 @@ import io.grpc.ManagedChannel;
 import io.grpc.TlsChannelCredentials;
 import io.grpc.netty.shaded.io.grpc.netty.NettyChannelBuilder;
 import io.grpc.util.AdvancedTlsX509KeyManager;
+import io.grpc.util.AdvancedTlsX509TrustManager;
+import io.grpc.util.CertificateUtils;
 import java.io.IOException;
+import java.io.InputStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.security.GeneralSecurityException;
+import java.security.cert.CertificateException;
+import java.security.cert.X509Certificate;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.Map;
@@ -20,34 +27,64 @@ import java.util.concurrent.TimeUnit;
 /** One channel per address, made when it is first needed. */
 final class Connections implements AutoCloseable {
     private static final int LARGEST_MESSAGE_BYTES = 64 * 1024 * 1024;
+    private static final Duration RELOAD_INTERVAL = Duration.ofMinutes(1);
 
     private final Map<String, ManagedChannel> channels = new HashMap<>();
     /** When a channel was last asked for, by address. */
     private final Map<String, Long> usedNanos = new HashMap<>();
     private final ChannelCredentials credentials;
-    /** Reads renewed certificates; null without a certificate. */
+    private final Warnings warnings = new Warnings();
+    /** Reads renewed files; null without TLS. */
     private ScheduledExecutorService reloader;
     private volatile boolean closed;
 
     Connections(TlsFiles tls) {
+        this(tls, RELOAD_INTERVAL);
+    }
+
+    /** Reads the CA file so often. */
+    Connections(TlsFiles tls, Duration reloadInterval) {
         try {
-            credentials = tls == null ? InsecureChannelCredentials.create() : tlsCredentials(tls);
+            credentials = tls == null ? InsecureChannelCredentials.create() : tlsCredentials(tls, reloadInterval.toMillis());
         } catch (IOException | GeneralSecurityException error) {
             close();
             throw new IllegalArgumentException("cannot use the PEM files " + tls + ": " + error.getMessage(), error);
         }
     }
 
-    private ChannelCredentials tlsCredentials(TlsFiles tls) throws IOException, GeneralSecurityException {
-        TlsChannelCredentials.Builder builder = TlsChannelCredentials.newBuilder().trustManager(tls.ca().toFile());
+    private ChannelCredentials tlsCredentials(TlsFiles tls, long reloadMs) throws IOException, GeneralSecurityException {
+        reloader = Executors.newSingleThreadScheduledExecutor(task -> daemon(task, "paceline-certificates"));
+        var authorities = AdvancedTlsX509TrustManager.newBuilder().build();
+        authorities.updateTrustCredentials(certificatesIn(tls.ca()));
+        reloader.scheduleWithFixedDelay(() -> reload(authorities, tls.ca()), reloadMs, reloadMs, TimeUnit.MILLISECONDS);
+        TlsChannelCredentials.Builder builder = TlsChannelCredentials.newBuilder().trustManager(authorities);
         if (tls.certificate() != null) {
-            reloader = Executors.newSingleThreadScheduledExecutor(task -> daemon(task, "paceline-certificates"));
             var manager = new AdvancedTlsX509KeyManager();
             manager.updateIdentityCredentials(
                     tls.certificate().toFile(), tls.key().toFile(), 1, TimeUnit.MINUTES, reloader);
             builder.keyManager(manager);
         }
         return builder.build();
+    }
+
+    private static X509Certificate[] certificatesIn(Path file) throws IOException, GeneralSecurityException {
+        try (InputStream pem = Files.newInputStream(file)) {
+            X509Certificate[] found = CertificateUtils.getX509Certificates(pem);
+            if (found.length == 0) {
+                throw new CertificateException(file + " has no certificate");
+            }
+            return found;
+        }
+    }
+
+    /** Uses the present certificates of a file for later connections; those before stay when it cannot be read. */
+    private void reload(AdvancedTlsX509TrustManager authorities, Path file) {
+        try {
+            authorities.updateTrustCredentials(certificatesIn(file));
+            warnings.clear();
+        } catch (IOException | GeneralSecurityException | RuntimeException failure) {
+            warnings.add(new IllegalArgumentException("cannot read the CA file " + file + " again: " + failure, failure));
+        }
     }
 
     static Thread daemon(Runnable task, String name) {
