@@ -96,14 +96,15 @@ export class Admin {
     return this.client.retry(Limit.of(options, TIMEOUT_MS), (limit) => this.listOffsetOnce(topic, partition, place, limit));
   }
 
-  /** @internal */
-  async listOffsetOnce(topic: string, partition: number, place: Place, limit: Limit): Promise<bigint | undefined> {
+  /** @internal Ask once; `onFound` is called when a leader of the partition is known. */
+  async listOffsetOnce(topic: string, partition: number, place: Place, limit: Limit, onFound = () => {}): Promise<bigint | undefined> {
     const operation = `listing an offset of ${topic}/${partition}`;
     const wanted =
       typeof place === "object"
         ? { spec: OffsetSpec.TIMESTAMP, timestampMs: BigInt(place.timestampMs) }
         : { spec: place === "earliest" ? OffsetSpec.EARLIEST : OffsetSpec.LATEST };
     return this.client.onLeader(topic, partition, limit, async (connection, leader) => {
+      onFound();
       const request = { partitions: [{ topic, partition, currentLeaderEpoch: leader.epoch, ...wanted }] };
       const answer = await connection.unary(operation, LogService.method.listOffsets, request, limit);
       const result = only(operation, answer.partitions);

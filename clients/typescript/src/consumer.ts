@@ -15,6 +15,8 @@ export interface ConsumerConfig {
   maxWaitMs?: number | undefined;
   /** Limit of the answer of one fetch in bytes; 1 MiB by default. */
   maxBytes?: number | undefined;
+  /** How long a partition may be unreadable before `poll` reports it, in milliseconds; 60,000 by default. */
+  apiTimeoutMs?: number | undefined;
 }
 
 /** A record that was read. A null key, value or header value differs from an empty one. */
@@ -42,6 +44,9 @@ interface Outcome {
   error?: unknown;
 }
 
+/** A new topic needs a moment to reach the brokers: after this time one that they do not know does not exist. */
+export const NEW_TOPIC_MS = 5_000;
+
 /** The position of a partition and the state of its fetch. */
 interface Position {
   topic: string;
@@ -53,6 +58,8 @@ interface Position {
   epoch: number | undefined;
   /** Id of the topic that the position belongs to, confirmed by an answer; undefined before the first. */
   topicId: string | undefined;
+  /** Brokers have known the partition since it was assigned. */
+  isFound: boolean;
   fetching: Promise<void> | undefined;
   outcome: Outcome | undefined;
 }
@@ -64,7 +71,7 @@ interface Position {
 export class Consumer {
   private readonly positions = new Map<string, Position>();
   private readonly closing = new AbortController();
-  private readonly config: Required<{ reset: ResetPolicy; maxWaitMs: number; maxBytes: number }>;
+  private readonly config: { reset: ResetPolicy; maxWaitMs: number; maxBytes: number; apiTimeoutMs: number };
   /** Fetched records; polls have returned those before `head`. */
   private buffer: ConsumerRecord[] = [];
   private head = 0;
@@ -75,21 +82,26 @@ export class Consumer {
   constructor(
     private readonly client: Client,
     config: ConsumerConfig,
+    /** A group assigns partitions that its leader has found. */
+    private readonly isGrouped = false,
   ) {
-    const { reset = "earliest" } = config;
+    const { reset = "earliest", maxWaitMs = 500, maxBytes = 1 << 20, apiTimeoutMs = 60_000 } = config;
+    if (!(apiTimeoutMs > 0)) throw new RangeError(`apiTimeoutMs is above 0, not ${apiTimeoutMs}`);
     if (reset !== "error") requirePlace(reset);
     // Each partition adds a listener; without this Node would warn of a memory leak at more than ten.
     setMaxListeners(0, this.closing.signal);
-    this.config = { reset, maxWaitMs: config.maxWaitMs ?? 500, maxBytes: config.maxBytes ?? 1 << 20 };
+    this.config = { reset, maxWaitMs, maxBytes, apiTimeoutMs };
   }
 
   /**
    * Read a partition from an offset or a start position; an assigned partition moves to it. Give the leader epoch of the
-   * last record that was read, so that the consumer detects a truncated log (see TruncatedError).
+   * last record that was read, so that the consumer detects a truncated log (see TruncatedError). The polls report a
+   * partition that does not exist.
    */
   assign(topic: string, partition: number, from: bigint | Place = "earliest", leaderEpoch?: number): void {
     const isOffset = typeof from === "bigint";
     if (!isOffset) requirePlace(from);
+    else if (from < 0n) throw new RangeError(`an offset is 0n or more, not ${from}n`);
     this.unassign(topic, partition);
     this.positions.set(`${topic}/${partition}`, {
       topic,
@@ -98,6 +110,7 @@ export class Consumer {
       start: isOffset ? undefined : from,
       epoch: isOffset ? leaderEpoch : undefined,
       topicId: undefined,
+      isFound: this.isGrouped,
       fetching: undefined,
       outcome: undefined,
     });
@@ -126,8 +139,10 @@ export class Consumer {
   /**
    * Wait for records and return them, or an empty array after the timeout.
    *
-   * Throws a TruncatedError when records that were read are no longer in the log, OFFSET_OUT_OF_RANGE when the reset
-   * policy is "error", and any other error that is not retriable.
+   * Throws a TruncatedError when records that were read are no longer in the log, UNKNOWN_TOPIC_OR_PARTITION when brokers
+   * have not known an assigned partition for some seconds, REQUEST_TIMED_OUT when a partition could not be read for
+   * `apiTimeoutMs`, OFFSET_OUT_OF_RANGE when the reset policy is "error", and any other error that is not retriable. The next
+   * poll tries again.
    */
   async poll(options: PollOptions = {}): Promise<ConsumerRecord[]> {
     options.signal?.throwIfAborted();
@@ -226,7 +241,7 @@ export class Consumer {
     for (const position of finished.filter(({ outcome }) => outcome?.result === undefined)) {
       const error = position.outcome?.error;
       position.outcome = undefined;
-      if (error !== undefined && !(error instanceof PacelineError && isRepeatable(error))) throw error;
+      if (error !== undefined) throw error;
     }
     for (const position of finished.filter(({ outcome }) => outcome !== undefined)) this.accept(position);
   }
@@ -263,11 +278,27 @@ export class Consumer {
 
   /** Fetch once, with retries, and keep the outcome until a poll collects it. */
   private async fetch(position: Position): Promise<void> {
-    const limit = Limit.in(3 * (this.client.requestTimeoutMs + this.config.maxWaitMs), this.closing.signal);
+    const { topic, partition } = position;
+    const limit = Limit.in(this.config.apiTimeoutMs, this.closing.signal);
+    let absentSince: number | undefined;
+    let isUnread = false;
+    let last: PacelineError | undefined;
+    const isRepeated = (error: PacelineError): boolean => {
+      const isAbsent = error.code === "UNKNOWN_TOPIC_OR_PARTITION" && !position.isFound;
+      if (isAbsent) absentSince ??= performance.now();
+      if (last === undefined || error.code !== "REQUEST_TIMED_OUT") last = error;
+      const isDropped = this.positions.get(`${topic}/${partition}`) !== position;
+      const isGivenUp = isAbsent && performance.now() - absentSince! >= NEW_TOPIC_MS;
+      isUnread = isRepeatable(error) && !isDropped && !isGivenUp;
+      return isUnread;
+    };
     try {
-      position.outcome = await this.client.retry(limit, (within) => this.fetchOnce(position, within));
+      position.outcome = await this.client.retry(limit, (within) => this.fetchOnce(position, within), isRepeated);
     } catch (error) {
-      if (error instanceof PacelineError && error.code === "OFFSET_OUT_OF_RANGE" && this.config.reset !== "error") {
+      if (isUnread && error instanceof PacelineError) {
+        const detail = `it could not be read for ${this.config.apiTimeoutMs} ms: ${last!.message}`;
+        position.outcome = { error: new PacelineError(`reading ${topic}/${partition}`, "REQUEST_TIMED_OUT", detail, { cause: last }) };
+      } else if (error instanceof PacelineError && error.code === "OFFSET_OUT_OF_RANGE" && this.config.reset !== "error") {
         // Reset now, not at the next poll: until then a group could commit the old offset for a re-created topic.
         position.start = this.config.reset;
         position.epoch = undefined;
@@ -286,12 +317,14 @@ export class Consumer {
     if (position.start !== undefined) {
       const { admin } = this.client;
       // Look up the end first, for a time after the last record: a record written between the two calls is not skipped.
-      const end = typeof position.start === "object" ? await admin.listOffsetOnce(topic, partition, "latest", limit) : undefined;
-      position.next = (await admin.listOffsetOnce(topic, partition, position.start, limit) ?? end)!;
+      const onFound = () => void (position.isFound = true);
+      const end = typeof position.start === "object" ? await admin.listOffsetOnce(topic, partition, "latest", limit, onFound) : undefined;
+      position.next = (await admin.listOffsetOnce(topic, partition, position.start, limit, onFound) ?? end)!;
       position.start = undefined;
     }
     const operation = `reading ${topic}/${partition} from offset ${position.next}`;
     return this.client.onLeader(topic, partition, limit, async (connection, leader, topicId) => {
+      position.isFound = true;
       const answer = await connection.unary(
         operation,
         LogService.method.fetch,

@@ -405,6 +405,45 @@ test("a watch leaves a controller that resigns and continues after the last even
   }
 });
 
+test("a topic that no broker knows is reported, and read when it is created", async () => {
+  const young = new FakeBroker("new", 0);
+  using waiting = new Client({ bootstrap: await young.start(), onRetry: () => undefined });
+  try {
+    using atOffset = waiting.consumer();
+    using atPlace = waiting.consumer();
+    atOffset.assign("new", 0, 1n);
+    atPlace.assign("new", 0);
+    const began = performance.now();
+    const polls = [atOffset, atPlace].map((one) => one.poll({ timeoutMs: 30_000 }));
+    for (const poll of polls) await assert.rejects(poll, { code: "UNKNOWN_TOPIC_OR_PARTITION" });
+    assert.ok(performance.now() - began > 3_000, "a new topic needs a moment");
+    young.values.push(["a", "b"]);
+    assert.deepEqual((await atOffset.poll({ timeoutMs: 20_000 })).map(({ offset }) => offset), [1n]);
+    assert.deepEqual((await atPlace.poll({ timeoutMs: 20_000 })).map(({ offset }) => offset), [0n, 1n]);
+  } finally {
+    young.stop();
+  }
+});
+
+test("a partition that cannot be read is reported with the cause, and read later", async () => {
+  broker.values[0]!.push("a");
+  using consumer = client.consumer({ apiTimeoutMs: 700 });
+  consumer.assign("t", 0);
+  assert.equal((await consumer.poll({ timeoutMs: 20_000 })).length, 1);
+  broker.values.splice(0);
+  broker.topicId = "new";
+  for (let time = 0; time < 2; time++) {
+    const failure = await consumer.poll({ timeoutMs: 20_000 }).catch((error: unknown) => error);
+    assert.ok(failure instanceof PacelineError);
+    assert.equal(failure.code, "REQUEST_TIMED_OUT");
+    assert.match(failure.message, /^reading t\/0: REQUEST_TIMED_OUT: it could not be read for 700 ms: .*UNKNOWN_TOPIC_OR_PARTITION/);
+    assert.equal((failure.cause as PacelineError).code, "UNKNOWN_TOPIC_OR_PARTITION");
+  }
+  broker.values.push(["b"]);
+  const records = await consumer.poll({ timeoutMs: 20_000 });
+  assert.deepEqual(records.map(({ value }) => Buffer.from(value!).toString()), ["b"]);
+});
+
 test("a call may last for ever", async () => {
   const controller = new FakeBroker("t", 1);
   let askedMs = 0;
@@ -516,6 +555,7 @@ test("a place that is no place is refused, and does not mean the end of the log"
   using consumer = client.consumer();
   for (const wrong of [42, "erliest", null]) {
     assert.throws(() => consumer.assign("t", 0, wrong as unknown as bigint), /is no place: give an offset as 42n/);
+    assert.throws(() => consumer.assign("t", 0, -1n), /an offset is 0n or more, not -1n/);
     await assert.rejects(client.admin.listOffset("t", 0, wrong as unknown as "latest"), /is no place/);
   }
   assert.throws(() => client.consumer({ reset: "none" as "error" }), /none is no place/);

@@ -233,14 +233,26 @@ test("a poll that is longer than the maximal interval is no silence", async () =
 });
 
 test("the leader joins again when a topic grows or comes into being", async () => {
-  broker.values.length = 0;
   const member = open();
   await pollUntil(() => events.length === 1);
-  assert.deepEqual(events, ["assigned"]);
+  broker.values.length = 0;
+  broker.topicId = "new";
+  group.refusals.heartbeat.push("REBALANCE_IN_PROGRESS");
+  await pollUntil(() => events.length === 3);
+  assert.equal(events[2], "assigned");
   broker.values.push([]);
   await pollUntil(() => member.assignment().length === 1);
   broker.values.push([]);
   await pollUntil(() => member.assignment().length === 2);
+});
+
+test("a topic that no broker knows is reported before the first join", async () => {
+  const [first] = broker.values.splice(0);
+  open();
+  await assert.rejects(pollUntil(() => false), { code: "UNKNOWN_TOPIC_OR_PARTITION", detail: "brokers do not know t" });
+  assert.deepEqual(group.joins, []);
+  broker.values.push(first!);
+  await pollUntil(() => offsets.length === 10);
 });
 
 test("without a commit and with the reset policy error poll throws", async () => {

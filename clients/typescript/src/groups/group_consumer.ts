@@ -40,7 +40,7 @@ export class GroupConsumer {
     private readonly config: GroupConfig,
   ) {
     this.settings = groupSettings(config);
-    this.reader = client.consumer(config);
+    this.reader = new Consumer(client, config, true);
     const { groupId, groupInstanceId } = this.settings;
     const coordinator = new GroupCoordinator(client, groupId);
     const host = {
@@ -59,7 +59,8 @@ export class GroupConsumer {
 
   /**
    * Share the partitions of topics with the other members of the group. The next polls join the group, and call the
-   * listener when partitions come and go. A topic that does not exist yet is read as soon as it does.
+   * listener when partitions come and go, and report a topic that brokers have not known for some seconds. A topic that is
+   * deleted later is read again when it is created again.
    */
   subscribe(topics: string | readonly string[], listener: RebalanceListener = {}): void {
     this.requireOpen();
@@ -74,8 +75,9 @@ export class GroupConsumer {
    * automatic commit is due.
    *
    * Throws a FencedInstanceIdError when another process has taken over the group instance id, a TruncatedError when records
-   * that were read are not in the log any more, OFFSET_OUT_OF_RANGE without a position when the reset policy is "error",
-   * and any failure that no retry can mend.
+   * that were read are not in the log any more, UNKNOWN_TOPIC_OR_PARTITION when a topic of a new subscription does not exist,
+   * REQUEST_TIMED_OUT when a partition could not be read for `apiTimeoutMs`, OFFSET_OUT_OF_RANGE without a position when the
+   * reset policy is "error", and any failure that no retry can mend. The next poll tries again.
    */
   async poll(options: PollOptions = {}): Promise<ConsumerRecord[]> {
     const limit = Limit.in(options.timeoutMs ?? 1_000, options.signal);

@@ -2,6 +2,7 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Client } from "../client.js";
 import { FencedInstanceIdError, PacelineError } from "../errors.js";
 import { GroupService, type JoinGroupResponse, type SyncGroupResponse } from "../gen/paceline/v1/group_service_pb.js";
+import { NEW_TOPIC_MS } from "../consumer.js";
 import { Limit } from "../limit.js";
 import type { TopicPartition } from "./assignors.js";
 import { bytewise } from "./assignors.js";
@@ -62,6 +63,10 @@ export class GroupMembership {
   private isPrepared = false;
   private joinedTopics: ReadonlySet<string> = new Set();
   private quietUntil = 0;
+  /** Topics of a new subscription that no broker has named yet. */
+  private unseen = new Set<string>();
+  private unseenSince: number | undefined;
+  private nextLook = 0;
   private failingSince: number | undefined;
   /** Last error that the listener threw. */
   private listenerError: unknown;
@@ -95,6 +100,8 @@ export class GroupMembership {
 
   subscribe(topics: Iterable<string>, listener: RebalanceListener): void {
     this.topics = new Set(topics);
+    this.unseen = new Set(this.topics);
+    this.unseenSince = undefined;
     this.listener = listener;
     this.isJoinNeeded = true;
     this.polledAt = performance.now();
@@ -138,13 +145,14 @@ export class GroupMembership {
 
   /**
    * Take part in a rebalance, if there is one; return whether the member has its partitions before the limit ends. Throw
-   * an error of the coordinator that is not retriable.
+   * an error of the coordinator that is not retriable, or an error for a topic of a new subscription that does not exist.
    */
   async poll(limit: Limit): Promise<boolean> {
     while (!this.isStopped) {
       this.polledAt = performance.now();
       if (this.fenced !== undefined) throw this.fenced;
       if (!this.isJoinNeeded) return true;
+      if (!(await this.knowsTopics(limit))) return false;
       try {
         if (!(await this.step(limit))) return false;
         this.failingSince = undefined;
@@ -155,6 +163,35 @@ export class GroupMembership {
       }
     }
     return false;
+  }
+
+  /**
+   * Look for the topics of a new subscription; return false when the next look has to wait for a later poll. Throw
+   * UNKNOWN_TOPIC_OR_PARTITION when brokers have not known a topic for some seconds. Brokers that do not answer are no reason
+   * to wait.
+   */
+  private async knowsTopics(limit: Limit): Promise<boolean> {
+    while (this.unseen.size > 0) {
+      const pauseMs = this.nextLook - performance.now();
+      if ((pauseMs > 0 && !(await limit.sleep(pauseMs))) || this.isStopped) return false;
+      const { unseen } = this;
+      try {
+        const found = await this.client.cluster.partitionCounts(unseen, Limit.in(lookupMs(limit), limit.signal));
+        for (const topic of found.keys()) unseen.delete(topic);
+      } catch (error) {
+        if (!(error instanceof PacelineError)) throw error;
+        unseen.clear();
+      }
+      this.nextLook = performance.now() + PAUSE_MS;
+      if (unseen !== this.unseen || unseen.size === 0) continue;
+      this.unseenSince ??= performance.now();
+      if (performance.now() - this.unseenSince >= NEW_TOPIC_MS) {
+        this.unseenSince = undefined;
+        const detail = `brokers do not know ${[...unseen].join(", ")}`;
+        throw new PacelineError(`subscribing group ${this.settings.groupId}`, "UNKNOWN_TOPIC_OR_PARTITION", detail);
+      }
+    }
+    return !this.isStopped;
   }
 
   /** Do one step of the join; return false if the limit ended before the step was complete. */
@@ -239,8 +276,7 @@ export class GroupMembership {
   }
 
   private async sendJoin(limit: Limit): Promise<void> {
-    const lookupMs = Math.min(Math.max(limit.leftMs, SHORTEST_LOOKUP_MS), LOOKUP_TIMEOUT_MS);
-    const connection = await this.coordinator.connection(Limit.in(lookupMs, limit.signal));
+    const connection = await this.coordinator.connection(Limit.in(lookupMs(limit), limit.signal));
     const { settings } = this;
     this.joinedTopics = this.topics;
     this.isLost = false;
@@ -373,6 +409,10 @@ export class GroupMembership {
       this.client.onRetry(error, 0);
     }
   }
+}
+
+function lookupMs(limit: Limit): number {
+  return Math.min(Math.max(limit.leftMs, SHORTEST_LOOKUP_MS), LOOKUP_TIMEOUT_MS);
 }
 
 function answerOf<T>(pending: Pending<T>): T {
