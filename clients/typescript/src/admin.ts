@@ -5,7 +5,7 @@ import { PacelineError, throwPartitionError, throwTopicError } from "./errors.js
 import { AdminService } from "./gen/paceline/v1/admin_service_pb.js";
 import type { ClusterEvent } from "./gen/paceline/v1/cluster_event_pb.js";
 import { LogService, OffsetSpec } from "./gen/paceline/v1/log_service_pb.js";
-import { MetadataService, type DescribeClusterResponse, type TopicDescription } from "./gen/paceline/v1/metadata_service_pb.js";
+import { MetadataService, type DescribeClusterResponse, type EventBatch, type TopicDescription } from "./gen/paceline/v1/metadata_service_pb.js";
 import { Limit, type CallOptions } from "./limit.js";
 
 const TIMEOUT_MS = 30_000;
@@ -34,6 +34,9 @@ export function requirePlace(place: Place): void {
 
 /** Topics, offsets, the cluster and its events. Calls take 30 seconds at most unless `timeoutMs` says otherwise. */
 export class Admin {
+  /** @internal A server sends a sign of life every ten seconds. */
+  watchSilenceMs = 25_000;
+
   /** @internal */
   constructor(private readonly client: Client) {}
 
@@ -113,12 +116,20 @@ export class Admin {
     });
   }
 
-  /**
-   * Yield every event of the active controller from now on, until the signal fires or the caller stops. A stream that breaks
-   * or whose controller resigns is opened again, after the last event, at the controller that is active by then; after two
-   * minutes without a stream the last failure is thrown.
-   */
+  /** Yield every event of the active controller, as `watchEventBatches` does. It does not say that events are missing. */
   async *watchEvents(options: { signal?: AbortSignal } = {}): AsyncGenerator<ClusterEvent, void> {
+    for await (const { events } of this.watchEventBatches(options)) yield* events;
+  }
+
+  /**
+   * Yield the events of the active controller from now on, until the signal fires or the caller stops. A stream that breaks or
+   * is silent for 25 seconds, or whose controller resigns, is opened again, after the last event, at the controller that is
+   * active by then; after two minutes without a stream the last failure is thrown.
+   *
+   * A batch with a gap says that events before it are missing: this watcher was too slow, or another controller continues
+   * with what it has seen since the last event.
+   */
+  async *watchEventBatches(options: { signal?: AbortSignal } = {}): AsyncGenerator<EventBatch, void> {
     const operation = "watching events";
     let cursor = "";
     /** Time of the last event, at which another controller, which does not know the cursor, begins. */
@@ -128,16 +139,17 @@ export class Admin {
       const { stream, first } = await this.client.retry(limit, async (within) => {
         const connection = await this.controller(operation, within);
         const request = { cursor, activeControllerOnly: true, ...(cursor === "" ? {} : { sinceMs }) };
-        const stream = connection.serverStream(operation, MetadataService.method.watchEvents, request, options.signal);
+        const { watchEvents: method } = MetadataService.method;
+        const stream = connection.serverStream(operation, method, request, this.watchSilenceMs, options.signal);
         return { stream, first: await stream.next() };
       });
       try {
         for (let next = first; next.done !== true; next = await stream.next()) {
-          cursor = next.value.batch?.cursor ?? cursor;
-          for (const event of next.value.batch?.events ?? []) {
-            if (event.timeMs > sinceMs) sinceMs = event.timeMs;
-            yield event;
-          }
+          const { batch } = next.value;
+          if (batch === undefined) continue;
+          cursor = batch.cursor;
+          for (const { timeMs } of batch.events) if (timeMs > sinceMs) sinceMs = timeMs;
+          if (batch.events.length > 0 || batch.gap !== undefined) yield batch;
         }
       } catch (error) {
         if (!(error instanceof PacelineError)) throw error;

@@ -93,11 +93,15 @@ export class Connection {
     }
   }
 
-  /** Call a method and yield its answers until the server ends the stream, the signal fires, or the caller stops. */
+  /**
+   * Call a method and yield its answers until the server ends the stream, the signal fires, or the caller stops. Throw
+   * REQUEST_TIMED_OUT when the server sends nothing for `silenceMs`.
+   */
   async *serverStream<I extends DescMessage, O extends DescMessage>(
     operation: string,
     method: DescMethodServerStreaming<I, O>,
     request: MessageInitShape<I>,
+    silenceMs: number,
     signal?: AbortSignal,
   ): AsyncGenerator<MessageShape<O>, void> {
     signal?.throwIfAborted();
@@ -109,13 +113,30 @@ export class Connection {
     );
     const onAbort = () => call.cancel();
     signal?.addEventListener("abort", onAbort, { once: true });
+    const answers = call[Symbol.asyncIterator]();
+    let isSilent = false;
+    const onSilence = () => {
+      isSilent = true;
+      call.cancel();
+    };
     try {
-      for await (const answer of call) yield answer as MessageShape<O>;
+      for (;;) {
+        // Only while the caller waits: one that is slow is no silence of the server.
+        const timer = setTimeout(onSilence, silenceMs);
+        const next = await answers.next().finally(() => clearTimeout(timer));
+        if (next.done === true) break;
+        yield next.value as MessageShape<O>;
+      }
     } catch (failure) {
       signal?.throwIfAborted();
+      if (isSilent) {
+        const facts = { hasAnswer: false, definite: false, retriable: true, refresh: true };
+        throw new PacelineError(operation, "REQUEST_TIMED_OUT", `no sign of life for ${silenceMs} ms`, facts);
+      }
       throw callError(operation, failure as ServiceError);
     } finally {
       signal?.removeEventListener("abort", onAbort);
+      await answers.return?.();
       call.cancel();
     }
     signal?.throwIfAborted();

@@ -15,6 +15,8 @@ export type { ClusterEvent } from "./gen/paceline/v1/cluster_event_pb.js";
 export type {
   BrokerInfo,
   DescribeClusterResponse,
+  EventBatch,
+  EventGap,
   PartitionDescription,
   TopicDescription,
 } from "./gen/paceline/v1/metadata_service_pb.js";

@@ -405,6 +405,64 @@ test("a watch leaves a controller that resigns and continues after the last even
   }
 });
 
+test("a watch leaves a controller that is silent", async () => {
+  let calls = 0;
+  const other = new FakeBroker("t", 1);
+  other.serveEvents(() => (calls++ === 0 ? "silence" : [{ cursor: "c", events: [{ source: "seen" }] }]));
+  using watching = new Client({ bootstrap: await other.start(), onRetry: (error) => void retries.push(error) });
+  watching.admin.watchSilenceMs = 200;
+  try {
+    for await (const { source } of watching.admin.watchEvents()) {
+      assert.equal(source, "seen");
+      break;
+    }
+    assert.deepEqual([calls, retries[0]?.code, retries[0]?.detail], [2, "REQUEST_TIMED_OUT", "no sign of life for 200 ms"]);
+  } finally {
+    other.stop();
+  }
+});
+
+test("a program that is slow to take events is no silence of the controller", async () => {
+  const asked: string[] = [];
+  const other = new FakeBroker("t", 1);
+  other.serveEvents(({ cursor }) => {
+    asked.push(cursor);
+    return [1, 2, 3].map((number) => ({ cursor: `c${number}`, events: [{ source: String(number) }] }));
+  });
+  using watching = new Client({ bootstrap: await other.start(), onRetry: () => undefined });
+  watching.admin.watchSilenceMs = 2_000;
+  try {
+    const seen: string[] = [];
+    for await (const { source } of watching.admin.watchEvents()) {
+      if (seen.push(source) === 3) break;
+      await pause(2_100);
+    }
+    assert.deepEqual([seen, asked], [["1", "2", "3"], [""]]);
+  } finally {
+    other.stop();
+  }
+});
+
+test("a watch of batches says that events are missing, and yields no sign of life", async () => {
+  const other = new FakeBroker("t", 1);
+  other.serveEvents(() => [
+    { cursor: "c1", events: [{ source: "1" }] },
+    { cursor: "c2" },
+    { cursor: "c3", gap: { lostEvents: 7n } },
+  ]);
+  using watching = new Client({ bootstrap: await other.start(), onRetry: () => undefined });
+  try {
+    const seen: unknown[] = [];
+    for await (const { events, gap } of watching.admin.watchEventBatches()) {
+      seen.push([events.length, gap?.lostEvents]);
+      if (gap !== undefined) break;
+    }
+    assert.deepEqual(seen, [[1, undefined], [0, 7n]]);
+  } finally {
+    other.stop();
+  }
+});
+
 test("a topic that no broker knows is reported, and read when it is created", async () => {
   const young = new FakeBroker("new", 0);
   using waiting = new Client({ bootstrap: await young.start(), onRetry: () => undefined });

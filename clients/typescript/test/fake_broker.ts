@@ -145,8 +145,10 @@ export class FakeBroker {
     return { partitions: [{ ...place, data: { case: "records", value: { records } } }] };
   }
 
-  /** Answer each call of WatchEvents with its batches, and then with NOT_CONTROLLER; before the start. */
-  serveEvents(answer: (request: WatchEventsRequest) => MessageInitShape<typeof EventBatchSchema>[]): void {
+  /**
+   * Answer each call of WatchEvents with its batches, and then with NOT_CONTROLLER, or with nothing at all; before the start.
+   */
+  serveEvents(answer: (request: WatchEventsRequest) => MessageInitShape<typeof EventBatchSchema>[] | "silence"): void {
     const { watchEvents: method } = MetadataService.method;
     const definition: ServiceDefinition = {
       watchEvents: {
@@ -161,7 +163,9 @@ export class FakeBroker {
     };
     const implementation: UntypedServiceImplementation = {
       watchEvents: (call: ServerWritableStream<WatchEventsRequest, unknown>) => {
-        for (const batch of answer(call.request)) call.write(create(method.output, { batch }));
+        const batches = answer(call.request);
+        if (batches === "silence") return;
+        for (const batch of batches) call.write(create(method.output, { batch }));
         call.emit("error", new Refusal("NOT_CONTROLLER").status());
       },
     };
