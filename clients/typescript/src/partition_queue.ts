@@ -60,6 +60,7 @@ export class PartitionQueue {
     private readonly config: QueueConfig,
     private readonly closing: AbortSignal,
     private readonly onTake: () => void,
+    private readonly isFlushing: () => boolean,
   ) {
     this.batchBytes = config.batchBytes;
   }
@@ -72,6 +73,11 @@ export class PartitionQueue {
       this.isRunning = true;
       void this.run();
     }
+  }
+
+  /** Send at once the records that linger. */
+  flush(): void {
+    this.onFull?.();
   }
 
   private async run(): Promise<void> {
@@ -99,7 +105,7 @@ export class PartitionQueue {
 
   /** Let further records join the batch: for the linger time, and at least until the caller's present turn is over. */
   private async linger(): Promise<void> {
-    if (this.config.lingerMs === 0) return new Promise((resolve) => setImmediate(resolve));
+    if (this.config.lingerMs === 0 || this.isFlushing()) return new Promise((resolve) => setImmediate(resolve));
     if (this.sizeBytes >= this.batchBytes) return;
     await new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, this.config.lingerMs);

@@ -67,6 +67,8 @@ export class Producer {
   private sent = 0;
   private firstUnsettled = 0;
   private isClosed = false;
+  /** Number of flushes under way: no record lingers meanwhile. */
+  private flushing = 0;
 
   /** @internal */
   constructor(
@@ -126,9 +128,18 @@ export class Producer {
     while (this.pending >= this.config.maxPending) await this.settled(this.oldest + 1, options);
   }
 
-  /** Wait until every record sent before has its outcome. It does not throw for records that failed: `send` does. */
+  /**
+   * Send the records that linger, and wait until every record sent before has its outcome. It does not throw for records that
+   * failed: `send` does.
+   */
   async flush(options: CallOptions = {}): Promise<void> {
-    await this.settled(this.sent, options);
+    this.flushing++;
+    for (const byPartition of this.queues.values()) for (const queue of byPartition.values()) queue.flush();
+    try {
+      await this.settled(this.sent, options);
+    } finally {
+      this.flushing--;
+    }
   }
 
   /** Flush, and end the producer. Records without an outcome after `timeoutMs` (the delivery timeout) fail. */
@@ -188,7 +199,7 @@ export class Producer {
         // Records without a key go to another partition from now on.
         if (this.sticky.get(record.topic) === partition) this.sticky.delete(record.topic);
       };
-      queue = new PartitionQueue(this.client, record.topic, partition, this.config, this.closing.signal, onTake);
+      queue = new PartitionQueue(this.client, record.topic, partition, this.config, this.closing.signal, onTake, () => this.flushing > 0);
       byPartition.set(partition, queue);
     }
     queue.put(item);

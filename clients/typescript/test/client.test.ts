@@ -502,6 +502,17 @@ test("a partition that cannot be read is reported with the cause, and read later
   assert.deepEqual(records.map(({ value }) => Buffer.from(value!).toString()), ["b"]);
 });
 
+test("flush and close send records that linger", async () => {
+  const producer = client.producer({ lingerMs: 600_000, deliveryTimeoutMs: 30_000 });
+  const places = [producer.send({ topic: "t", partition: 0, value: "a" }), producer.send({ topic: "t", value: "b", key: "k" })];
+  await producer.flush({ timeoutMs: 20_000 });
+  await Promise.all(places);
+  const last = producer.send({ topic: "t", partition: 0, value: "c" });
+  await producer.close({ timeoutMs: 20_000 });
+  await last;
+  assert.equal(broker.values.flat().length, 3);
+});
+
 test("a call may last for ever", async () => {
   const controller = new FakeBroker("t", 1);
   let askedMs = 0;
