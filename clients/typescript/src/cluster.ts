@@ -7,6 +7,8 @@ import { Limit } from "./limit.js";
 
 const ASK_TIMEOUT_MS = 2_000;
 const OLD_AFTER_MS = 300_000;
+/** Longer than any call takes. */
+const CONNECTION_MAX_AGE_MS = 3_600_000;
 
 /** A partition's leader. The address is missing while it has to be asked for. */
 export interface Leader {
@@ -24,6 +26,10 @@ export interface TopicState {
 /** What a client knows of a cluster: connections, brokers, leaders and the active controller. */
 export class Cluster {
   private readonly connections = new Map<string, Connection>();
+  /** When a connection was last asked for, by address. */
+  private readonly usedAt = new Map<string, number>();
+  /** Largest number of partitions by topic: a topic never loses one, and keys would move to other partitions. */
+  private readonly counts = new Map<string, { topicId: string; count: number }>();
   private readonly topics = new Map<string, TopicState>();
   private readonly refreshes = new Map<string, Promise<TopicState>>();
   private brokers = new Map<number, string>();
@@ -34,6 +40,7 @@ export class Cluster {
   constructor(
     private readonly bootstrap: readonly string[],
     private readonly security: ChannelCredentials,
+    private readonly connectionMaxAgeMs = CONNECTION_MAX_AGE_MS,
   ) {}
 
   close(): void {
@@ -49,7 +56,27 @@ export class Cluster {
       found = new Connection(address, this.security);
       this.connections.set(address, found);
     }
+    this.usedAt.set(address, performance.now());
     return found;
+  }
+
+  /** End connections to addresses that belong to no process any more and were not used for long. */
+  private leaveAddresses(): void {
+    const known = new Set([...this.bootstrap, ...this.brokers.values(), this.controller]);
+    for (const [address, connection] of this.connections) {
+      if (known.has(address) || performance.now() - this.usedAt.get(address)! <= this.connectionMaxAgeMs) continue;
+      this.connections.delete(address);
+      this.usedAt.delete(address);
+      connection.close();
+    }
+  }
+
+  /** Return the largest number of partitions that a broker has answered: one that answers fewer is behind. */
+  private largestCount({ name, topicId, partitions }: TopicDescription): number {
+    const before = this.counts.get(name);
+    const count = Math.max(partitions.length, before?.topicId === topicId ? before.count : 0);
+    this.counts.set(name, { topicId, count });
+    return count;
   }
 
   /**
@@ -94,6 +121,7 @@ export class Cluster {
     if (found.brokers.length > 0) {
       this.brokers = new Map(found.brokers.map((broker) => [broker.id, joined(broker.host, broker.port)]));
     }
+    this.leaveAddresses();
     return { found, from };
   }
 
@@ -113,8 +141,8 @@ export class Cluster {
       do {
         const request = { topics: names, pageToken };
         const answer = await connection.unary("describing topics", MetadataService.method.describeTopics, request, within);
-        for (const { name, error, partitions } of answer.topics) {
-          if (error === undefined) counts.set(name, partitions.length);
+        for (const topic of answer.topics) {
+          if (topic.error === undefined) counts.set(topic.name, this.largestCount(topic));
         }
         pageToken = answer.nextPageToken;
       } while (pageToken !== "");
@@ -215,8 +243,7 @@ export class Cluster {
     const before = earlier?.id === description.topicId ? earlier : undefined;
     const state: TopicState = {
       id: description.topicId,
-      // A topic never loses partitions: the broker that answers fewer is behind, and keys would move to other partitions.
-      partitionCount: Math.max(description.partitions.length, before?.partitionCount ?? 0),
+      partitionCount: this.largestCount(description),
       leaders: new Map(before?.leaders),
       learnedAt: performance.now(),
     };

@@ -1,13 +1,15 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
-import { Metadata, status } from "@grpc/grpc-js";
+import { credentials, Metadata, status } from "@grpc/grpc-js";
 import { Client, configFromEnvironment, PacelineError, partitionForKey, TruncatedError, type ProducerRecord } from "paceline";
+import { Cluster } from "../src/cluster.js";
 import { AdminService } from "../src/gen/paceline/v1/admin_service_pb.js";
 import { ErrorCode } from "../src/gen/paceline/v1/errors_pb.js";
 import { OffsetSpec } from "../src/gen/paceline/v1/log_service_pb.js";
 import type { WatchEventsRequest } from "../src/gen/paceline/v1/metadata_service_pb.js";
 import type { RecordList } from "../src/gen/paceline/v1/record_pb.js";
+import { Limit } from "../src/limit.js";
 import { FakeBroker, Refusal } from "./fake_broker.js";
 
 let broker: FakeBroker;
@@ -513,6 +515,21 @@ test("flush and close send records that linger", async () => {
   assert.equal(broker.values.flat().length, 3);
 });
 
+test("connections to addresses that belong to no process end", async () => {
+  const gone = new FakeBroker("t", 1);
+  const address = await gone.start();
+  const cluster = new Cluster([`127.0.0.1:${broker.port}`], credentials.createInsecure(), -1);
+  try {
+    const [old, kept] = [cluster.connection(address), cluster.connection(`127.0.0.1:${broker.port}`)];
+    await cluster.describe(Limit.in(20_000));
+    assert.notEqual(cluster.connection(address), old);
+    assert.equal(cluster.connection(`127.0.0.1:${broker.port}`), kept);
+  } finally {
+    cluster.close();
+    gone.stop();
+  }
+});
+
 test("a call may last for ever", async () => {
   const controller = new FakeBroker("t", 1);
   let askedMs = 0;
@@ -548,6 +565,7 @@ test("a broker that is behind takes no partition of a topic away", async () => {
   broker.obstacles.push({ code: ErrorCode.NOT_LEADER_OR_FOLLOWER });
   await producer.send({ topic: "t", partition: 0, value: "b" });
   assert.equal((await producer.send({ topic: "t", key, value: "c" })).partition, 2);
+  assert.deepEqual([...(await client.cluster.partitionCounts(["t"], Limit.in(20_000)))], [["t", 3]]);
 });
 
 test("a topic whose partitions are not known yet is waited for", async () => {
