@@ -12,6 +12,8 @@ const FIRST_PAUSE_MS = 100;
 const LONGEST_PAUSE_MS = 1_000;
 const QUIET_MS = 2_000;
 const REMIND_MS = 10_000;
+/** An attempt with less time than this would hardly be answered, and would make a known outcome unknown. */
+const SHORTEST_ATTEMPT_MS = 200;
 
 /** How to reach a cluster. */
 export interface ClientConfig {
@@ -105,7 +107,10 @@ export class Client {
         if (cause === undefined || error.hasAnswer || !cause.hasAnswer) cause = error;
         this.onRetry(error, performance.now() - start);
         const chosenMs = pauseMs * (0.8 + 0.4 * Math.random());
-        if (!(await limit.sleep(Math.max(error.retryAfterMs, chosenMs)))) throw cause;
+        const allowedMs = limit.leftMs - SHORTEST_ATTEMPT_MS;
+        limit.signal?.throwIfAborted();
+        if (allowedMs <= error.retryAfterMs) throw cause;
+        await limit.sleep(Math.min(Math.max(error.retryAfterMs, chosenMs), allowedMs));
         pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
       }
     }

@@ -205,6 +205,7 @@ export class PartitionQueue {
       this.topicId = topicId;
       this.producer = undefined;
     }
+    this.doubtUntil = undefined;
     if (this.producer === undefined) {
       const answer = await connection.unary("asking for a producer id", LogService.method.initProducerId, {}, limit);
       this.producer = { id: answer.producerId, epoch: answer.producerEpoch, nextSequence: 0 };

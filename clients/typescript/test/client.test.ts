@@ -530,6 +530,21 @@ test("connections to addresses that belong to no process end", async () => {
   }
 });
 
+test("a call ends at once with its cause when no time is left for another attempt", async () => {
+  const began = performance.now();
+  const throttled = new PacelineError("calling", "THROTTLED", "on purpose", { retryAfterMs: 60_000 });
+  await assert.rejects(client.retry(Limit.in(30_000), () => Promise.reject(throttled)), throttled);
+  let attempts = 0;
+  const slow = async () => {
+    attempts++;
+    await pause(300);
+    throw new PacelineError("calling", "NOT_ENOUGH_REPLICAS", "on purpose");
+  };
+  await assert.rejects(client.retry(Limit.in(450), slow), { code: "NOT_ENOUGH_REPLICAS" });
+  assert.equal(attempts, 1);
+  assert.ok(performance.now() - began < 25_000);
+});
+
 test("a call may last for ever", async () => {
   const controller = new FakeBroker("t", 1);
   let askedMs = 0;
