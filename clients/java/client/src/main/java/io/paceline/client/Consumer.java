@@ -95,11 +95,14 @@ public final class Consumer {
         return positions.isEmpty();
     }
 
-    /** Returns the positions after the records that {@code poll} has returned, as far as they are known. */
+    /**
+     * Returns the positions after the records that {@code poll} has returned, as far as they are known. One that is out of
+     * range, perhaps in a topic that was created again, is none: a group must not commit it.
+     */
     Map<TopicPartition, OffsetAndMetadata> consumed() {
         Map<TopicPartition, OffsetAndMetadata> consumed = new TreeMap<>();
         positions.forEach((partition, at) -> {
-            if (at.start == null) {
+            if (at.start == null && !at.isOutOfRange()) {
                 consumed.put(partition, new OffsetAndMetadata(at.returned, at.epoch, ""));
             }
         });
@@ -264,6 +267,7 @@ public final class Consumer {
     private Supplier<Position.Fetched> fetch(Position at) {
         String topic = at.topic;
         int partition = at.partition;
+        String topicId = at.topicId;
         String operation = "reading " + topic + "/" + partition + " from offset " + at.next;
         FetchPartition.Builder from = FetchPartition.newBuilder()
                 .setTopic(topic).setPartition(partition).setFetchOffset(at.next).setMaxBytes(config.maxBytes());
@@ -286,6 +290,11 @@ public final class Consumer {
                 FetchPartitionResult result = answer.getPartitions(0);
                 if (result.hasError()) {
                     Failures.throwPartition(operation, result.getError());
+                }
+                // Only an answer proves that the topic has this id now: metadata may be those of a deleted topic.
+                if (!topicId.isEmpty() && !topicId.equals(route.topicId())) {
+                    throw Failures.of(operation, ErrorCode.ERROR_CODE_OFFSET_OUT_OF_RANGE,
+                            "the topic was deleted and created again");
                 }
                 return new Position.Fetched(0, result, route.leader().epoch(), route.topicId());
             });

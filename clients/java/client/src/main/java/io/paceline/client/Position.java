@@ -121,16 +121,19 @@ final class Position {
      */
     record Fetched(long offset, FetchPartitionResult result, int leaderEpoch, String topicId) {}
 
-    /** Returns the records of a fetch and moves behind them; an offset of a deleted topic is out of range in the next one. */
+    /** Says whether the broker has refused the offset; the next poll resets it. */
+    boolean isOutOfRange() {
+        return fetch != null && fetch.isDone() && fetch.handle((fetched, error) -> error != null
+                && error.getCause() instanceof PacelineException known
+                && known.code() == ErrorCode.ERROR_CODE_OFFSET_OUT_OF_RANGE).join();
+    }
+
+    /** Returns the records of a fetch and moves behind them. */
     List<ConsumerRecord> accept(Fetched fetched) {
         FetchPartitionResult result = fetched.result;
         if (result == null) {
             moveTo(fetched.offset);
             return List.of();
-        }
-        if (!topicId.isEmpty() && !topicId.equals(fetched.topicId)) {
-            throw Failures.of("reading " + topic + "/" + partition + " from offset " + next,
-                    ErrorCode.ERROR_CODE_OFFSET_OUT_OF_RANGE, "the topic was deleted and created again");
         }
         topicId = fetched.topicId;
         if (result.hasDivergingEpoch()) {

@@ -89,6 +89,29 @@ class ConsumerTest {
     }
 
     @Test
+    void aPositionInADeletedTopicIsNotCommitted() throws IOException {
+        try (FakeBroker broker = new FakeBroker(); PacelineClient client = PacelineClient.connect(broker.address())) {
+            broker.topics.put("t", 1);
+            Consumer consumer = client.consumer();
+            consumer.assign("t", 0, 4L);
+            assertEquals(6, consumer.poll(Duration.ofSeconds(20)).size());
+            assertEquals(10, consumer.consumed().get(new TopicPartition("t", 0)).offset());
+            broker.ids.put("t", "another");
+            long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(40);
+            while (broker.requests(FetchRequest.class).stream().noneMatch(
+                    one -> one.getPartitions(0).getTopicId().equals("another"))) {
+                assertEquals(List.of(), consumer.poll(Duration.ZERO));
+                pause(20);
+            }
+            // The answer comes between two polls.
+            while (!consumer.consumed().isEmpty()) {
+                assertTrue(System.nanoTime() < end, "the position of the deleted topic is kept");
+                pause(5);
+            }
+        }
+    }
+
+    @Test
     void aLeaderWithoutTheLastEpochIsNoTruncationWhileItHasEveryRecord() throws IOException {
         try (FakeBroker broker = new FakeBroker(); PacelineClient client = PacelineClient.connect(broker.address())) {
             broker.topics.put("t", 1);
