@@ -157,7 +157,7 @@ async def test_the_connection_of_a_stream_with_unread_responses_is_ended(monkeyp
             stalled: Any = ask_on(channel)(iter(requests.get, None))
             code = await asyncio.to_thread(stalled.code)
             assert code is grpc.StatusCode.UNAVAILABLE
-        await until(lambda: server._interceptor.streams._count == 0)
+        await until(lambda: not server._interceptor.streams._streams)
 
 
 async def test_large_requests_on_a_stream_are_admitted_one_at_a_time_under_load(

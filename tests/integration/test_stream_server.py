@@ -50,9 +50,11 @@ class Echo:
             context.reason = "THROTTLED"
         if request == b"refuse":
             raise NotLeaderOrFollowerError("somebody else leads")
-        if request == b"wait":
+        if request in (b"wait", b"wait and refuse"):
             self.waiting.set()
             await self.release.wait()
+        if request == b"wait and refuse":
+            raise NotLeaderOrFollowerError("somebody else leads")
         if request == b"wait for anything":
             await asyncio.sleep(0)
             await asyncio.sleep(0.001)
@@ -200,6 +202,17 @@ async def test_requests_after_a_failed_one_end_with_its_stream(
     await asyncio.wait_for(server[1].waiting.wait(), PATIENCE_S)
     server[1].release.set()
     assert await asker.outcome(first) == b"wait"
+    assert isinstance(await asker.outcome(refused), NotLeaderOrFollowerError)
+    assert isinstance(await asker.outcome(behind), ConnectionBrokenError)
+
+
+@pytest.mark.parametrize("asker", ["core", "public"], indirect=True)
+async def test_a_request_that_succeeds_while_an_earlier_one_fails_does_not_respond_in_its_place(
+    server: tuple[AioRpcServer, Echo, Calls], asker: Asker
+) -> None:
+    refused, behind = asker.begin(b"wait and refuse"), asker.begin(b"wait")
+    await reached(lambda: len(server[1].begun) == 2)
+    server[1].release.set()
     assert isinstance(await asker.outcome(refused), NotLeaderOrFollowerError)
     assert isinstance(await asker.outcome(behind), ConnectionBrokenError)
 
@@ -400,14 +413,16 @@ def test_another_grpc_release_is_used_through_its_public_interface(
         call = open_stream_call(channel, METHOD, threading.Lock(), False)
         assert isinstance(call, CoreStreamCall)
         call.cancel()
-        call.drain()
+        with pytest.raises(grpc.RpcError):
+            next(call.answers())
         monkeypatch.setattr(CoreStreamCall, "is_usable", True)
         monkeypatch.setattr(CoreStreamCall, "__init__", refused)
         found = [open_stream_call(channel, METHOD, threading.Lock(), False) for _ in range(2)]
         assert [type(one) for one in found] == [PublicStreamCall] * 2
         for one in found:
             one.cancel()
-            one.drain()
+            with pytest.raises(grpc.RpcError):
+                next(one.answers())
     assert len(caplog.records) == 1
 
 

@@ -200,7 +200,7 @@ class AioRpcServer(_BoundServer):
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, wait up to ``grace_s`` seconds for calls in progress, then cancel them."""
         await self._health.enter_graceful_shutdown()
-        await self._interceptor.streams.end()
+        self._interceptor.streams.end()
         await self._server.stop(grace_s)
 
 

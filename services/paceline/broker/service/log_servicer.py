@@ -38,7 +38,7 @@ from paceline.rpc import convert, wire
 from paceline.rpc.admission.message_limits import parsed, refuse_too_many_elements
 from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.server import unary
-from paceline.rpc.streams.stream_server import StreamServer, stream_handler
+from paceline.rpc.streams.stream_server import StreamRequest, stream_handler
 from paceline.v1 import errors_pb2
 from paceline.v1 import log_service_pb2 as pb
 
@@ -83,7 +83,7 @@ async def answer_of(start: Callable[[Callable[[T], None]], Cancel | None], timeo
     Raises:
         RequestTimedOutError: no reply within ``timeout_ms`` plus ten seconds.
     """
-    if isinstance(context, StreamServer):
+    if isinstance(context, StreamRequest):
         wait = context.wait((timeout_ms + _ANSWER_GRACE_MS) / 1000)
         cancel = start(wait.reply)
         try:
@@ -170,7 +170,7 @@ class LogServicer:
         call = wire.parse_produce(request)
         acks = convert.acks_from_proto(call.acks)
         timeout_ms = wait_within_deadline(convert.timeout_from_proto(call.timeout_ms), context)
-        stream = context.context if isinstance(context, StreamServer) else None
+        stream = context.context if isinstance(context, StreamRequest) else None
         structured = any(part.batch is None for part in call.partitions)
         with self._budget.reserve(len(request)), self._places.place(stream, structured) as place:
             await place.come()
@@ -192,7 +192,7 @@ class LogServicer:
         )
         return answer.SerializeToString()
 
-    async def produce_on_stream(self, request: bytes, context: StreamServer) -> bytes:
+    async def produce_on_stream(self, request: bytes, context: StreamRequest) -> bytes:
         """Append records; an error of the whole request is returned per partition, so that the stream continues."""
         try:
             return await self.produce(request, context)
