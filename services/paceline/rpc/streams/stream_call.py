@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, ClassVar, Final
 
 import grpc
@@ -19,7 +19,6 @@ import grpc.aio
 LOG = logging.getLogger("paceline.rpc")
 
 _NO_FLAGS: Final = 0
-_FAREWELL: Final = "the caller has ended the stream"
 
 
 class PublicStreamCall:
@@ -40,18 +39,18 @@ class PublicStreamCall:
     def cancel(self) -> None:
         """End the stream without waiting for responses."""
         self._call.cancel()
+        self._requests.put(None)  # ends gRPC's thread that waits for the next request
 
-    def answers(self) -> Iterator[bytes]:
-        """Yield response messages as they arrive; only the reading thread calls this.
+    def answers(self) -> Generator[bytes, None, None]:
+        """Yield response messages as they arrive, and end the stream; only the reading thread calls this.
 
         Raises:
             grpc.RpcError: the stream has ended with a status other than OK.
         """
-        return iter(self._call)
-
-    def drain(self) -> None:
-        """Release the resources of the stream; the reading thread calls this after `cancel`."""
-        self._requests.put(None)  # ends gRPC's thread that waits for the next request
+        try:
+            yield from self._call
+        finally:
+            self.cancel()
 
 
 class CoreStreamCall:
@@ -77,41 +76,25 @@ class CoreStreamCall:
 
         self._core = cygrpc
         self._lock = lock
-        self._together = one_at_a_time
+        self._one_at_a_time = one_at_a_time
         self._unsent: deque[bytes] = deque()
         self._sending = False
         self._status: Any = None
-        self._call = channel._channel.segregated_call(
-            cygrpc.PropagationConstants.GRPC_PROPAGATE_DEFAULTS,
-            method.encode(),
-            None,
-            None,
-            None,
-            None,
-            (
-                (
-                    (
-                        cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS),
-                        cygrpc.ReceiveStatusOnClientOperation(_NO_FLAGS),
-                    ),
-                    None,
-                ),
-                ((cygrpc.ReceiveInitialMetadataOperation(_NO_FLAGS),), None),
-            ),
-            cygrpc.build_census_context(),
-            None,
-        )
-        self._under_way = 2
+        begin = cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS), cygrpc.ReceiveStatusOnClientOperation(_NO_FLAGS)
+        metadata = (cygrpc.ReceiveInitialMetadataOperation(_NO_FLAGS),)
+        defaults, operations = (None, None, None, None), ((begin, None), (metadata, None))
+        propagation, context = cygrpc.PropagationConstants.GRPC_PROPAGATE_DEFAULTS, cygrpc.build_census_context()
+        open_call = channel._channel.segregated_call
+        self._call = open_call(propagation, method.encode(), *defaults, operations, context, None)
+        self._under_way = len(operations)
         """Number of operations that have not completed yet."""
         if not one_at_a_time:
             self._operate(cygrpc.ReceiveMessageOperation(_NO_FLAGS))
 
     def send(self, request: bytes) -> None:
         """Write to the socket, or queue the request if another is being written."""
-        if self._sending:
-            self._unsent.append(request)
-        else:
-            self._send(request)
+        self._unsent.append(request)
+        self._send_next()
 
     def finish(self) -> None:
         """Close the sending side."""
@@ -119,65 +102,62 @@ class CoreStreamCall:
 
     def cancel(self) -> None:
         """End the stream."""
-        self._call.cancel(self._core.StatusCode.cancelled, _FAREWELL)
+        self._call.cancel(self._core.StatusCode.cancelled, "the caller has ended the stream")
 
-    def answers(self) -> Iterator[bytes]:
-        """Yield response messages as they arrive."""
-        while self._under_way:
-            answer = self._next()
-            if answer is not None:
-                yield answer
-                del answer  # free megabytes before the possibly long wait for the next response
-                if not self._together:
-                    with self._lock:
-                        self._operate(self._core.ReceiveMessageOperation(_NO_FLAGS))
-        self._raise_unless_ok()
-
-    def drain(self) -> None:
-        """Wait for the remaining operations."""
-        while self._under_way:
-            self._next()
-
-    def _send(self, request: bytes) -> None:
-        self._sending = True
-        message = self._core.SendMessageOperation(request, _NO_FLAGS)
-        if self._together:
-            self._operate(message, self._core.ReceiveMessageOperation(_NO_FLAGS))
-        else:
-            self._operate(message)
-
-    def _operate(self, *operations: Any) -> None:
-        """Start an operation and count it; gRPC refuses operations after the end of the stream."""
-        if self._call.operate(operations, None):
-            self._under_way += 1
-
-    def _next(self) -> bytes | None:
-        """Wait until an operation completes; return the message if it received one."""
-        event = self._call.next_event()
-        answer: bytes | None = None
-        sent = False
-        for operation in event.batch_operations:
-            kind = operation.type()
-            if kind == self._core.OperationType.receive_message:
-                answer = operation.message()
-            elif kind == self._core.OperationType.send_message:
-                sent = True
-            elif kind == self._core.OperationType.receive_status_on_client:
-                self._status = operation
-        with self._lock:
-            self._under_way -= 1
-            if sent:
-                self._sending = False
-                if self._unsent:
-                    self._send(self._unsent.popleft())
-        return answer
-
-    def _raise_unless_ok(self) -> None:
+    def answers(self) -> Generator[bytes, None, None]:
+        """Yield response messages as they arrive, and end the stream."""
+        try:
+            while self._under_way:
+                answer = self._next()
+                if answer is not None:
+                    yield answer
+                    del answer  # free megabytes before the possibly long wait for the next response
+                    if not self._one_at_a_time:
+                        with self._lock:
+                            self._operate(self._core.ReceiveMessageOperation(_NO_FLAGS))
+        finally:
+            with self._lock:
+                self.cancel()
+            while self._under_way:
+                self._next()
         status = self._status
         code = next((one for one in grpc.StatusCode if one.value[0] == status.code()), grpc.StatusCode.UNKNOWN)
         if code is not grpc.StatusCode.OK:
             trailing = grpc.aio.Metadata.from_tuple(status.trailing_metadata() or ())
             raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, status.details())
+
+    def _send_next(self) -> None:
+        if self._sending or not self._unsent:
+            return
+        self._sending = True
+        message = self._core.SendMessageOperation(self._unsent.popleft(), _NO_FLAGS)
+        if self._one_at_a_time:
+            self._operate(message, self._core.ReceiveMessageOperation(_NO_FLAGS))
+        else:
+            self._operate(message)
+
+    def _operate(self, *operations: Any) -> None:
+        """Start operations that complete together; gRPC refuses operations after the end of the stream."""
+        if self._call.operate(operations, None):
+            self._under_way += 1
+
+    def _next(self) -> bytes | None:
+        """Wait until operations complete; return the message if they received one."""
+        event = self._call.next_event()
+        kinds = self._core.OperationType
+        answer: bytes | None = None
+        with self._lock:
+            self._under_way -= 1
+            for operation in event.batch_operations:
+                kind = operation.type()
+                if kind == kinds.receive_message:
+                    answer = operation.message()
+                elif kind == kinds.send_message:
+                    self._sending = False
+                    self._send_next()
+                elif kind == kinds.receive_status_on_client:
+                    self._status = operation
+        return answer
 
 
 StreamCall = CoreStreamCall | PublicStreamCall
@@ -190,5 +170,5 @@ def open_stream_call(channel: Any, method: str, lock: threading.Lock, one_at_a_t
             return CoreStreamCall(channel, method, lock, one_at_a_time)
         except (AttributeError, TypeError, ImportError):
             CoreStreamCall.is_usable = False
-            LOG.warning("grpcio %s has other insides than expected; streams take its public way", grpc.__version__)
+            LOG.warning("using gRPC's public streams, because its internals have changed: grpcio=%s", grpc.__version__)
     return PublicStreamCall(channel, method)
