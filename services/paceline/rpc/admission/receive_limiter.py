@@ -55,7 +55,6 @@ class ReceiveLimiter:
         """Calls with a slot, oldest first, with the time when they got it."""
         self._slow: dict[asyncio.Task[Any], float] = {}
         """Slow senders, which gave their slot back, oldest first, with the time when they got it."""
-        self._cut_off: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -71,7 +70,7 @@ class ReceiveLimiter:
         """
         loop = asyncio.get_running_loop()
         if self._timer is None:
-            self._timer = loop.call_later(self._check_interval_s, self._check_senders)
+            self._timer = loop.call_later(self._check_interval_s, self._check)
         if self._free:
             self._free -= 1
         else:
@@ -82,55 +81,51 @@ class ReceiveLimiter:
         try:
             return await read()
         except asyncio.CancelledError:
-            if task not in self._cut_off:
+            # `_check` removes a call that it cancels.
+            if task in self._quick or task in self._slow or task.uncancel():
                 raise
-            task.uncancel()
             raise ThrottledError("the request took too long to arrive; try again") from None
         finally:
-            self._cut_off.discard(task)
             if self._quick.pop(task, None) is not None:
-                self._give_slot()
+                self._free_slot()
             else:
                 self._slow.pop(task, None)
 
     async def _slot(self, loop: asyncio.AbstractEventLoop) -> None:
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting[turn] = loop.time() + self._wait_s
+        slot: asyncio.Future[None] = loop.create_future()
+        self._waiting[slot] = loop.time() + self._wait_s
         try:
-            await turn
+            await slot
         except asyncio.CancelledError:
-            if self._waiting.pop(turn, None) is None and not turn.cancelled() and turn.exception() is None:
-                self._give_slot()  # this call got a slot at the moment of its cancellation: pass it on
+            if self._waiting.pop(slot, None) is None and not slot.cancelled() and slot.exception() is None:
+                self._free_slot()  # this call got a slot at the moment of its cancellation
             raise
 
-    def _give_slot(self) -> None:
+    def _free_slot(self) -> None:
+        """Give a slot to the newest waiting call, if any."""
         while self._waiting:
-            turn, _ = self._waiting.popitem()
-            if not turn.done():
-                turn.set_result(None)
+            slot, _ = self._waiting.popitem()
+            if not slot.done():
+                slot.set_result(None)
                 return
         self._free += 1
 
-    def _check_senders(self) -> None:
+    def _check(self) -> None:
         """Throttle calls that have waited too long, take slots from slow senders, and cancel the slowest of these."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        late = [turn for turn, until_s in self._waiting.items() if now_s >= until_s]
-        for turn in late:
-            del self._waiting[turn]
-            if not turn.done():
-                turn.set_exception(
+        for slot in [slot for slot, until_s in self._waiting.items() if now_s >= until_s]:
+            del self._waiting[slot]
+            if not slot.done():
+                slot.set_exception(
                     ThrottledError("the broker is receiving its maximum number of large requests; try again")
                 )
-        slow = [task for task, begun_s in self._quick.items() if now_s - begun_s >= self._slow_after_s]
-        for task in slow:
+        for task in [task for task, begun_s in self._quick.items() if now_s - begun_s >= self._slow_after_s]:
             self._slow[task] = self._quick.pop(task)
-            self._give_slot()
-        surplus = len(self._slow) - len(self._cut_off) - self._slow_senders
-        for task, begun_s in self._slow.items():
-            if task not in self._cut_off and (surplus > 0 or now_s - begun_s >= self._receipt_s):
-                surplus -= 1
-                self._cut_off.add(task)
+            self._free_slot()
+        for task, begun_s in tuple(self._slow.items()):
+            if len(self._slow) > self._slow_senders or now_s - begun_s >= self._receipt_s:
+                del self._slow[task]
                 task.cancel()
         busy = self._quick or self._slow or self._waiting
-        self._timer = loop.call_later(self._check_interval_s, self._check_senders) if busy else None
+        self._timer = loop.call_later(self._check_interval_s, self._check) if busy else None
