@@ -396,7 +396,11 @@ class LogManager:
         found: dict[str, MetaProperties | None] = {}
         for log_dir in self.live_log_dirs:
             path = join(log_dir, META_PROPERTIES)
-            found[log_dir] = decode_meta_properties(read_all(self._files, path)) if self._files.exists(path) else None
+            try:
+                data = read_all(self._files, path) if self._files.exists(path) else None
+                found[log_dir] = None if data is None else decode_meta_properties(data)
+            except DamagedFileError as error:
+                raise DamagedFileError(f"{path}: {error}") from None
         return found
 
     def write_meta_properties(self, broker_id: int, cluster_id: str, date: str) -> None:

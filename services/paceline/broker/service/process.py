@@ -29,6 +29,7 @@ from paceline.broker.service.transport import GrpcBrokerTransport
 from paceline.coordination.errors import DuplicateBrokerIdError
 from paceline.coordination.interface import ZooKeeper
 from paceline.coordination.recipes import generate_broker_id
+from paceline.log.checkpoint import DamagedFileError
 from paceline.log.load_report import LoadReport
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
@@ -137,7 +138,14 @@ class BrokerProcess(NodeProcess):
 
     async def _resolve_broker_id(self) -> None:
         assert self._logs is not None
-        stored = self._logs.read_meta_properties()
+        try:
+            stored = self._logs.read_meta_properties()
+        except (DamagedFileError, OSError) as failure:
+            raise StartupError(
+                f"the ids of broker and cluster cannot be read: {failure}. Restore the file, or copy it from another "
+                "log directory of this broker",
+                ExitCode.LOG_DIR_LOCKED,
+            ) from None
         known = broker_id_of(self._settings.keys.broker_id, stored)
         if known is None:
             known = await self._ask_zookeeper(generate_broker_id(self._settings.keys.reserved_broker_max_id))
@@ -222,6 +230,7 @@ class BrokerProcess(NodeProcess):
         finished = exit_now_after(
             timeout_s + 5.0, lambda: LOG.error("stop timed out, exiting: timeout_s=%.0f", timeout_s)
         )
+        is_clean = True
         for task in self._tasks:
             task.cancel()
         await self._servers.set_serving(False)
@@ -231,6 +240,7 @@ class BrokerProcess(NodeProcess):
             try:
                 await asyncio.wait_for(stopped, timeout_s)
             except TimeoutError:
+                is_clean = False
                 LOG.warning(
                     "clean stop timed out, the logs may need recovery at the next start: timeout_s=%.0f", timeout_s
                 )
@@ -243,7 +253,9 @@ class BrokerProcess(NodeProcess):
             self._zookeeper.close()
         await self._loop.run_in_executor(None, self._state_changes.close)
         self._metrics.close()
-        finished()
+        if is_clean:
+            finished()
+        # Otherwise a thread may wait for a disk that does not answer, and Python would wait for this thread.
         LOG.info("stopped")
 
     # -- events ------------------------------------------------------------------------------------------------
