@@ -98,6 +98,8 @@ class Registration:
         self._retry: Cancellable | None = None
         self._clearing: FlowRun[None] | None = None
         self._conflict_since_ms: int | None = None
+        self._logged = ""
+        """Reason in the last warning about a failed attempt."""
         self._cluster_id = cluster_id
         self._highest_controller_epoch = highest_controller_epoch
         self._stopped = False
@@ -245,6 +247,7 @@ class Registration:
 
     def _succeeded(self, registered: BrokerRegistered) -> None:
         self._conflict_since_ms = None
+        self._logged = ""
         if self._reported_unclean and not self._unclean_restart:
             # A controller handled the previous registration while this registration was in progress.
             self._clear()
@@ -270,6 +273,9 @@ class Registration:
             if now_ms - self._conflict_since_ms > self._config.zookeeper_session_timeout_ms + GRACE_MS:
                 self._on_fatal(error)
                 return
+        if str(error) != self._logged:
+            self._logged = str(error)
+            LOG.warning("not registered, trying again: broker=%d error=%s", self._config.broker_id, error)
         self._retry = self._scheduler.call_later(RETRY_MS, self._register)
 
 
