@@ -24,6 +24,7 @@ from paceline.model.errors import (
     InvalidRequestError,
     NotControllerError,
     RequestTimedOutError,
+    UnknownServerError,
     UnknownTopicOrPartitionError,
 )
 from paceline.model.settings import ControllerConfig
@@ -53,6 +54,23 @@ def notices(cluster: Cluster) -> list[str]:
         cluster.data(f"{znodes.CONFIG_CHANGES}/{name}")["entity_path"]
         for name in cluster.children(znodes.CONFIG_CHANGES)
     ]
+
+
+def test_a_configuration_that_zookeeper_refuses_does_not_fail_the_request_for_other_topics() -> None:
+    cluster = started()
+    assert cluster.create(NewTopic("b", assignments=((1, 2),)))[0].error is None
+    path = znodes.topic_config_path("a")
+    cluster.server.tree.unreadable.add(path)
+    node = cluster.controller
+    resources = tuple((topic(name), ()) for name in ("a", "b"))
+    described = ask(cluster, lambda reply: node.ask(DescribeConfigs(resources, reply=reply)))
+    assert kinds(described) == [UnknownServerError, None]
+    longer = (change("retention.ms", "1000"),)
+    assert kinds(alter(cluster, ("a", longer), ("b", longer))) == [UnknownServerError, None]
+    cluster.server.tree.unreadable.clear()
+    cluster.server.tree.read_only.add(path)
+    assert kinds(alter(cluster, ("a", longer), ("b", longer))) == [UnknownServerError, None]
+    assert notices(cluster) == ["topics/b", "topics/b"]
 
 
 # describing

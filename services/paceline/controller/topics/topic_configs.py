@@ -30,7 +30,6 @@ from paceline.controller.brokers.broker_configs import (
     broker_problem,
 )
 from paceline.controller.components import ControllerComponents
-from paceline.controller.errors import UnexpectedResponseError
 from paceline.controller.zk_store import first_failure
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
@@ -43,6 +42,7 @@ from paceline.model.errors import (
     InvalidUpdateVersionError,
     PacelineError,
     RequestTimedOutError,
+    UnknownServerError,
     UnknownTopicOrPartitionError,
 )
 
@@ -169,7 +169,8 @@ class TopicConfigAdmin:
                     continue
                 code = first_failure(answer)[1]
                 if code not in (ZkCode.BAD_VERSION, ZkCode.NO_NODE, ZkCode.NODE_EXISTS):
-                    raise UnexpectedResponseError(code, f"change the configuration of {_said(resource)}")
+                    errors[resource] = _refused(resource, code)
+                    continue
                 remaining.append(resource)
                 # The error after the last attempt. It is not definite if an earlier write may have been applied.
                 kind = RequestTimedOutError if answer.in_doubt_before else InvalidUpdateVersionError
@@ -226,12 +227,16 @@ def _changes_problem(changes: Sequence[ConfigChange]) -> PacelineError | None:
     return None
 
 
+def _refused(resource: ConfigResource, code: ZkCode) -> UnknownServerError:
+    return UnknownServerError(f"ZooKeeper refused access to the configuration of {_said(resource)}: {code.name}")
+
+
 def _overrides(resource: ConfigResource, response: Response) -> Overrides:
     path = _path(resource)
     if response.code is ZkCode.NO_NODE:
         return {}
     if not response.ok:
-        raise UnexpectedResponseError(response.code, f"read {path}")
+        raise _refused(resource, response.code)
     try:
         return znodes.decode_config(path, response.data)
     except MalformedZnodeError as error:
