@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from paceline.controller.channel.leader_ack_waiters import Key, LeaderAckWaiters, topic_of
 from paceline.controller.context import ControllerContext
-from paceline.controller.errors import UnexpectedResponseError
 from paceline.controller.events import CreateTopics, DeleteTopics
 from paceline.controller.topics.topic_validation import CreateTopicResult, DeleteTopicResult, NewTopic, TopicValidator
 from paceline.controller.zk_store import Storage, first_failure, send
@@ -23,6 +22,7 @@ from paceline.model.errors import (
     RequestTimedOutError,
     TopicAlreadyExistsError,
     TopicDeletionDisabledError,
+    UnknownServerError,
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition, new_id
@@ -133,7 +133,7 @@ class TopicRequests:
                 elif index == 1 and code in (ZkCode.NODE_EXISTS, ZkCode.NO_NODE):
                     conflicted.append(name)
                 else:
-                    raise UnexpectedResponseError(code, f"create topic {name}")
+                    errors[name] = UnknownServerError(f"ZooKeeper refused to create topic {name!r}: {code.name}")
             remaining = conflicted
         for name in remaining:
             errors[name] = RequestTimedOutError(f"the configuration of topic {name!r} keeps changing")
@@ -168,11 +168,13 @@ class TopicRequests:
         markers = [self._storage.fenced(Create(znodes.delete_topic_path(name))) for name in wanted]
         responses = yield from self._storage.send_fenced(markers)
         for name, response in zip(wanted, responses, strict=True):
-            if not response.ok and first_failure(response)[1] is not ZkCode.NODE_EXISTS:
-                raise UnexpectedResponseError(first_failure(response)[1], f"mark topic {name} for deletion")
+            code = first_failure(response)[1]
+            if not response.ok and code is not ZkCode.NODE_EXISTS:
+                errors[name] = UnknownServerError(f"ZooKeeper refused to mark topic {name!r} for deletion: {code.name}")
+        marked = [name for name in wanted if name not in errors]
 
         def answer(late: Mapping[Key, PacelineError]) -> None:
             event.reply([DeleteTopicResult(name, errors.get(name) or late.get(name)) for name in event.topics])
 
         timeout_ms = event.timeout_ms or DEFAULT_TIMEOUT_MS
-        self._waits.wait(dict.fromkeys(wanted, 0), timeout_ms, "the deletion continues", answer, RESIGNED)
+        self._waits.wait(dict.fromkeys(marked, 0), timeout_ms, "the deletion continues", answer, RESIGNED)

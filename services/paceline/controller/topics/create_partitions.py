@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from paceline.controller.admin.admin_requests import CreatePartitions
 from paceline.controller.admin.admin_values import CreatePartitionsResult, NewPartitions
 from paceline.controller.components import ControllerComponents
-from paceline.controller.errors import UnexpectedResponseError
 from paceline.controller.topics.create_delete_topics import MAX_TOPIC_NODE_BYTES
 from paceline.controller.topics.placement import place_replicas, start_index_for_added_partitions
 from paceline.controller.topics.topic_changes import on_partition_modifications
@@ -31,6 +30,7 @@ from paceline.model.errors import (
     PacelineError,
     ReassignmentInProgressError,
     RequestTimedOutError,
+    UnknownServerError,
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
@@ -110,10 +110,11 @@ def _write_all(
         for name, response in zip(writes, answers, strict=True):
             if response.ok:
                 continue
+            budget += len(tried[name][1])
             code = first_failure(response)[1]
             if code not in (ZkCode.BAD_VERSION, ZkCode.NO_NODE):
-                raise UnexpectedResponseError(code, f"grow topic {name}")
-            budget += len(tried[name][1])
+                outcomes[name] = UnknownServerError(f"ZooKeeper refused to grow topic {name!r}: {code.name}")
+                continue
             remaining.append(name)
             # After the last attempt it is not read back which write was applied.
             kind = RequestTimedOutError if response.in_doubt_before else InvalidUpdateVersionError
