@@ -205,7 +205,12 @@ def run_process(
 ) -> int:
     """Run a process with these settings and return its exit code; ``node`` is in every line of its log."""
     keys = settings.keys
-    configure_logging(keys.logging_format, keys.logging_level, keys.state_change_log_path, bound=node)
+    role = "controller" if isinstance(settings, ControllerSettings) else "broker"
+    try:
+        configure_logging(keys.logging_format, keys.logging_level, keys.state_change_log_path, bound=node)
+    except OSError as failure:
+        sys.stderr.write(f"paceline {role}: state.change.log.path cannot be written: {failure}\n")
+        return ExitCode.USAGE
     raise_open_file_limit()
 
     async def process() -> ExitCode:
@@ -215,6 +220,5 @@ def run_process(
     try:
         return asyncio.run(process())
     except StartupError as failure:
-        role = "controller" if isinstance(settings, ControllerSettings) else "broker"
         sys.stderr.write(f"paceline {role}: {failure}\n")
         return failure.exit_code
