@@ -71,6 +71,7 @@ class BrokerConfig:
     controlled_shutdown_enable: bool = True
     controlled_shutdown_max_retries: int = 3
     controlled_shutdown_retry_backoff_ms: int = 5_000
+    shutdown_timeout_ms: int = 25_000
     isr_propagation_interval_ms: int = 2_500
     isr_propagation_quiet_ms: int = 5_000
     isr_propagation_max_wait_ms: int = 60_000

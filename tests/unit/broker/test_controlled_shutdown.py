@@ -83,6 +83,17 @@ def test_a_stop_ends_without_a_controller_and_without_zookeeper(trouble: str) ->
     assert cluster[1].transport.shutdown_requests == []
 
 
+def test_a_controller_that_does_not_answer_leaves_time_to_close_the_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = BrokerCluster((1,), shutdown_timeout_ms=20_000)
+    with_controller(cluster)
+    asked: list[object] = []
+    monkeypatch.setattr(cluster[1].transport, "controlled_shutdown", lambda *given: asked.append(given))
+    begin_ms = cluster.time.now_ms()
+    stop(cluster[1])
+    assert len(asked) == 1 and cluster.time.now_ms() - begin_ms == 15_000, "three quarters of shutdown.timeout.ms"
+    assert cluster[1].files.exists("/data/.kafka_cleanshutdown")
+
+
 def test_without_controlled_shutdown_a_stop_is_immediate() -> None:
     cluster = BrokerCluster((1,), controlled_shutdown_enable=False)
     begin_ms = cluster.time.now_ms()

@@ -51,7 +51,8 @@ class ControlledShutdown:
     """Makes up to ``controlled.shutdown.max.retries`` attempts, then gives up.
 
     Each attempt looks up the controller again. The pause before the next attempt also limits the look-up, so that a
-    stop ends even without ZooKeeper (KAFKA-9189).
+    stop ends even without ZooKeeper (KAFKA-9189). All attempts together take at most three quarters of
+    ``shutdown.timeout.ms``: a controller that does not answer must leave time to close the logs.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class ControlledShutdown:
         self._on_done = on_done
         self._attempt = 0
         self._timer: Cancellable | None = None
+        self._deadline: Cancellable | None = None
         self._search: FlowRun[FoundController] | None = None
         self._over = False
 
@@ -79,6 +81,8 @@ class ControlledShutdown:
         if self._config.controlled_shutdown_max_retries < 1:
             self._end(False)
             return
+        limit_ms = self._config.shutdown_timeout_ms * 3 // 4
+        self._deadline = self._scheduler.call_later(limit_ms, lambda: self._end(False))
         self._next_attempt()
 
     def _next_attempt(self) -> None:
@@ -143,4 +147,7 @@ class ControlledShutdown:
     def _end(self, clean: bool) -> None:
         if not self._over:
             self._over = True
+            for pending in (self._timer, self._deadline, self._search):
+                if pending is not None:
+                    pending.cancel()
             self._on_done(clean)
