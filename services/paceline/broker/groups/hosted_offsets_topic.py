@@ -48,9 +48,13 @@ class HostedOffsetsTopic:
         self._creating = False
 
     def partition_count(self) -> int | None:
-        """Return the number of partitions of the topic, None when it does not exist."""
+        """Return the number of partitions of the topic, None when it does not exist.
+
+        The metadata lacks partitions that never had a leader. They count, because each group would otherwise change
+        its partition, and lose its offsets, when they get one.
+        """
         partitions = self._manager.metadata.snapshot.topics.get(OFFSETS_TOPIC)
-        return len(partitions) if partitions else None
+        return max(partitions) + 1 if partitions else None
 
     def leader_of(self, partition: int) -> int | None:
         """Return the live broker that leads a partition, None without a live leader."""
