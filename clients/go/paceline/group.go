@@ -330,8 +330,8 @@ func (g *GroupConsumer) logFailure(err error) {
 }
 
 // Close commits unless commits are manual, calls OnRevoked, and leaves the group; a static member stays in the group until
-// its session timeout. After an error the coordinator does not know of the leave: it removes the member after the session
-// timeout.
+// its session timeout. When ctx has ended before, leaving may take two seconds. After an error the coordinator does not know
+// of the leave: it removes the member after the session timeout.
 func (g *GroupConsumer) Close(ctx context.Context) error {
 	if g.closed {
 		return nil

@@ -246,6 +246,19 @@ func TestOnlyADynamicMemberLeavesWhenItIsClosed(t *testing.T) {
 	}
 }
 
+func TestAMemberLeavesAlthoughTheContextOfCloseHasEnded(t *testing.T) {
+	fake, client := startFake(t)
+	var generations atomic.Int32
+	fake.join = joinAlone(&generations)
+	member := memberOf(t, fake, client, GroupConfig{ManualCommit: true})
+	pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := member.Close(ended); err != nil || len(fake.left) != 1 {
+		t.Fatalf("left %v, %v", fake.left, err)
+	}
+}
+
 func TestAMemberWhoseApplicationDoesNotPollLeaves(t *testing.T) {
 	fake, client := startFake(t)
 	var generations atomic.Int32

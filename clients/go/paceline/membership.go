@@ -12,10 +12,12 @@ import (
 )
 
 const (
-	joinGrace    = 30 * time.Second
-	syncTimeout  = 60 * time.Second
-	rejoinPause  = 100 * time.Millisecond
-	sayAfter     = 2 * time.Second
+	joinGrace   = 30 * time.Second
+	syncTimeout = 60 * time.Second
+	rejoinPause = 100 * time.Millisecond
+	sayAfter    = 2 * time.Second
+	// leaveTimeout bounds LeaveGroup when the context of Close has ended before.
+	leaveTimeout = 2 * time.Second
 	noGeneration = -1
 )
 
@@ -330,6 +332,12 @@ func (m *membership) leave(ctx context.Context) error {
 	m.memberID, m.generation, m.needsJoin = "", noGeneration, true
 	m.endGeneration()
 	m.mu.Unlock()
+	if ctx.Err() != nil {
+		// A program that ends has often cancelled the context by now. The group should not wait for the session time-out.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+		defer cancel()
+	}
 	// A coordinator that does not answer must not keep the application: the session time-out ends the membership, too.
 	bounded, cancel := context.WithTimeout(ctx, min(m.client.requestTimeout, m.config.SessionTimeout/2))
 	defer cancel()
