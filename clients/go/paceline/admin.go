@@ -97,30 +97,40 @@ func AtTime(moment time.Time) Offset {
 
 // ListOffset looks up an offset of a partition; ok is false when all records are older than the time of AtTime.
 func (c *Client) ListOffset(ctx context.Context, topic string, partition int32, at Offset) (offset int64, ok bool, err error) {
-	operation := fmt.Sprintf("listing an offset of %s/%d", topic, partition)
 	err = c.retry(ctx, func(ctx context.Context) error {
-		return c.onLeader(ctx, topic, partition, func(
-			ctx context.Context, log pacelinev1.LogServiceClient, leader leaderState, _ string,
-		) error {
-			answer, err := log.ListOffsets(ctx, &pacelinev1.ListOffsetsRequest{Partitions: []*pacelinev1.ListOffsetsPartition{{
-				Topic: topic, Partition: partition, Spec: at.spec, TimestampMs: at.timestampMs, CurrentLeaderEpoch: &leader.epoch,
-			}}})
-			if err != nil {
-				return callError(ctx, operation, err)
-			}
-			result, err := only(operation, answer.GetPartitions())
-			if err != nil {
-				return err
-			}
-			offset, ok = result.GetOffset(), result.Offset != nil
-			err = partitionError(operation, result.GetError())
-			var failure *Error
-			if errors.As(err, &failure) && failure.Code == pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_LEADER_EPOCH {
-				// The request has no topic id, so the cached leader epoch may belong to a deleted topic of the same name.
-				failure.refresh = true
-			}
+		var err error
+		offset, ok, err = c.listOffsetOnce(ctx, topic, partition, at)
+		return err
+	})
+	return offset, ok, err
+}
+
+// listOffsetOnce is one attempt of ListOffset.
+func (c *Client) listOffsetOnce(
+	ctx context.Context, topic string, partition int32, at Offset,
+) (offset int64, ok bool, err error) {
+	operation := fmt.Sprintf("listing an offset of %s/%d", topic, partition)
+	err = c.onLeader(ctx, topic, partition, func(
+		ctx context.Context, log pacelinev1.LogServiceClient, leader leaderState, _ string,
+	) error {
+		answer, err := log.ListOffsets(ctx, &pacelinev1.ListOffsetsRequest{Partitions: []*pacelinev1.ListOffsetsPartition{{
+			Topic: topic, Partition: partition, Spec: at.spec, TimestampMs: at.timestampMs, CurrentLeaderEpoch: &leader.epoch,
+		}}})
+		if err != nil {
+			return callError(ctx, operation, err)
+		}
+		result, err := only(operation, answer.GetPartitions())
+		if err != nil {
 			return err
-		})
+		}
+		offset, ok = result.GetOffset(), result.Offset != nil
+		err = partitionError(operation, result.GetError())
+		var failure *Error
+		if errors.As(err, &failure) && failure.Code == pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_LEADER_EPOCH {
+			// The request has no topic id, so the cached leader epoch may belong to a deleted topic of the same name.
+			failure.refresh = true
+		}
+		return err
 	})
 	return offset, ok, err
 }

@@ -234,6 +234,13 @@ func sleep(ctx context.Context, pause time.Duration) bool {
 // random, and the bootstrap addresses always count: a broker that is cut off keeps answering with what it knew, and may
 // know no broker but itself.
 func (c *Client) askAny(ctx context.Context, ask func(ctx context.Context, connection *grpc.ClientConn) error) error {
+	return c.askSome(ctx, 1, ask)
+}
+
+// askSome is askAny until wanted addresses have answered; fewer answers, but one, are enough where no more can be had.
+func (c *Client) askSome(
+	ctx context.Context, wanted int, ask func(ctx context.Context, connection *grpc.ClientConn) error,
+) error {
 	c.mu.Lock()
 	addresses := slices.Clone(c.bootstrap)
 	for _, address := range c.brokers {
@@ -244,17 +251,26 @@ func (c *Client) askAny(ctx context.Context, ask func(ctx context.Context, conne
 	addresses = slices.Compact(addresses)
 	rand.Shuffle(len(addresses), func(i, j int) { addresses[i], addresses[j] = addresses[j], addresses[i] })
 	var last error
+	answers, timeout := 0, askTimeout
 	for _, address := range addresses {
 		connection, err := c.dial(address)
 		if err != nil {
 			return err
 		}
-		one, cancel := context.WithTimeout(ctx, askTimeout)
-		last = ask(one, connection)
+		one, cancel := context.WithTimeout(ctx, timeout)
+		err = ask(one, connection)
 		cancel()
-		if last == nil || ctx.Err() != nil {
-			return last
+		if err == nil {
+			answers, timeout = answers+1, askAgainTimeout
+		} else {
+			last = err
 		}
+		if answers == wanted || ctx.Err() != nil {
+			break
+		}
+	}
+	if answers > 0 {
+		return nil
 	}
 	return last
 }
@@ -370,6 +386,13 @@ func (c *Client) describeTopicAt(ctx context.Context, connection *grpc.ClientCon
 	return found, topicError(operation, found.GetError())
 }
 
+// missing is the failure of a look-up in metadata that has no such topic or partition.
+func missing(operation, message string) error {
+	failure := newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION, message)
+	failure.isMissing = true
+	return failure
+}
+
 // refreshWhenOld asks again for a topic that was not asked for during metadataMaxAge.
 func (c *Client) refreshWhenOld(ctx context.Context, topic string) {
 	c.mu.Lock()
@@ -426,9 +449,8 @@ func (c *Client) leaderOf(ctx context.Context, topic string, partition int32) (l
 		return leaderState{}, "", err
 	}
 	operation := fmt.Sprintf("finding the leader of %s/%d", topic, partition)
-	if int(partition) >= state.count {
-		return leaderState{}, "", newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
-			fmt.Sprintf("the topic has %d partitions", state.count))
+	if partition < 0 || int(partition) >= state.count {
+		return leaderState{}, "", missing(operation, fmt.Sprintf("the topic has %d partitions", state.count))
 	}
 	c.mu.Lock()
 	leader, known := state.leaders[partition]

@@ -42,8 +42,10 @@ type Consumer struct {
 	positions map[TopicPartition]*position
 	// Records that were read and not returned yet, in the order of each partition.
 	buffered []ConsumedRecord
-	// truncated holds truncations that PollUpTo has not returned yet.
-	truncated []*TruncatedError
+	// failures holds those that PollUpTo has not returned yet.
+	failures []failedRead
+	// inGroup: a group assigns the partitions, so they exist.
+	inGroup bool
 
 	// A fetch outlives the poll that began it: its outcome waits in arrived for the next poll, and wake has a value.
 	mu      sync.Mutex
@@ -72,7 +74,8 @@ func (k *Consumer) Assign(topic string, partition int32, offset int64) {
 
 func (k *Consumer) assign(at cursor) {
 	k.drop(at.TopicPartition)
-	k.positions[at.TopicPartition] = &position{cursor: at, returned: at.next, returnedEpoch: at.epoch, pause: firstPause}
+	k.positions[at.TopicPartition] = &position{
+		cursor: at, returned: at.next, returnedEpoch: at.epoch, pause: firstPause, isFound: k.inGroup}
 }
 
 // drop ends the reading of a partition; records that were not returned are forgotten.
@@ -107,8 +110,9 @@ func (k *Consumer) Poll(ctx context.Context) ([]ConsumedRecord, error) {
 // PollUpTo waits until there are records, or ctx ends; then it returns none and no error if the deadline passed. It
 // returns at most limit records and keeps the others for the next poll.
 //
-// Errors: *TruncatedError when records that were read are gone; OFFSET_OUT_OF_RANGE with ResetError; any failure that no
-// retry can mend.
+// Errors: *TruncatedError when records that were read are gone; OFFSET_OUT_OF_RANGE with ResetError;
+// UNKNOWN_TOPIC_OR_PARTITION when brokers have not known an assigned partition for 5 s; REQUEST_TIMED_OUT, with the last
+// failure, when a partition could not be read for a minute; any failure that no retry can mend. The next poll tries again.
 func (k *Consumer) PollUpTo(ctx context.Context, limit int) ([]ConsumedRecord, error) {
 	if len(k.positions) == 0 {
 		return nil, errors.New("paceline: the consumer has no partitions")
@@ -120,17 +124,13 @@ func (k *Consumer) PollUpTo(ctx context.Context, limit int) ([]ConsumedRecord, e
 // poll is PollUpTo that also ends, with interrupted, when other has a value.
 func (k *Consumer) poll(ctx context.Context, limit int, other <-chan struct{}) (_ []ConsumedRecord, interrupted bool, _ error) {
 	for {
-		err := k.collect()
-		if len(k.truncated) > 0 {
-			truncated := k.truncated[0]
-			k.truncated = k.truncated[1:]
-			return nil, false, truncated
+		k.collect()
+		// Before the records of other partitions, which may never have an end.
+		if err := k.nextFailure(); err != nil {
+			return nil, false, err
 		}
 		if len(k.buffered) > 0 {
 			return k.give(limit), false, nil
-		}
-		if err != nil {
-			return nil, false, err
 		}
 		timer := time.NewTimer(k.fetchAll())
 		select {
@@ -150,6 +150,18 @@ func (k *Consumer) poll(ctx context.Context, limit int, other <-chan struct{}) (
 			return nil, false, ctx.Err()
 		}
 	}
+}
+
+// nextFailure returns the next failure of a partition that is still read, nil without one.
+func (k *Consumer) nextFailure() error {
+	for len(k.failures) > 0 {
+		next := k.failures[0]
+		k.failures = k.failures[1:]
+		if k.positions[next.of.cursor.TopicPartition] == next.of {
+			return next.err
+		}
+	}
+	return nil
 }
 
 // give hands out records of the buffer and moves the positions that a caller sees.
@@ -194,14 +206,12 @@ func (k *Consumer) fetchInBackground(of *position, at cursor) {
 	}
 }
 
-// collect takes in the outcomes of fetches, and returns the first failure that no retry can mend. A truncation has moved
-// its position, so no later fetch would report it; other failures come again.
-func (k *Consumer) collect() error {
+// collect takes in the outcomes of fetches, and keeps the failures that a poll has to return.
+func (k *Consumer) collect() {
 	k.mu.Lock()
 	arrived := k.arrived
 	k.arrived = nil
 	k.mu.Unlock()
-	var first error
 	for _, one := range arrived {
 		at := k.positions[one.after.TopicPartition]
 		if at != one.of {
@@ -211,6 +221,7 @@ func (k *Consumer) collect() error {
 		wasLookedUp := at.cursor.start != nil && one.after.start == nil
 		at.cursor = one.after
 		if wasLookedUp {
+			at.isFound = true
 			at.showCursor()
 			if len(one.records) > 0 {
 				at.returned, at.returnedEpoch = one.records[0].Offset, nil
@@ -221,22 +232,23 @@ func (k *Consumer) collect() error {
 		switch {
 		case errors.As(one.err, &truncated):
 			at.returned, at.returnedEpoch = at.cursor.next, at.cursor.epoch
-			k.truncated = append(k.truncated, truncated)
+			k.failures = append(k.failures, failedRead{at, truncated})
 		case errors.As(one.err, &failure) && failure.Retriable:
-			at.notBefore = time.Now().Add(max(at.pause, failure.retryAfter))
+			now := time.Now()
+			at.notBefore = now.Add(max(at.pause, failure.retryAfter))
 			at.pause = min(at.pause*3/2, longestPause)
 			at.showCursor()
-		case one.err != nil:
-			if first == nil {
-				first = one.err
+			if err := at.hinder(at.cursor.TopicPartition, now, failure); err != nil {
+				k.failures = append(k.failures, failedRead{at, err})
 			}
+		case one.err != nil:
+			k.failures = append(k.failures, failedRead{at, one.err})
 		default:
-			at.pause = firstPause
+			at.pause, at.isFound, at.hindrance = firstPause, true, hindrance{}
 			if len(one.records) == 0 {
 				at.showCursor()
 			}
 		}
 		k.buffered = append(k.buffered, one.records...)
 	}
-	return first
 }

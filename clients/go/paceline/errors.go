@@ -32,7 +32,9 @@ type Error struct {
 	// Definite: the operation surely did not happen. False means that the outcome is unknown.
 	Definite bool
 
-	refresh        bool
+	refresh bool
+	// isMissing: the brokers' metadata has no such topic or partition.
+	isMissing      bool
 	retryAfter     time.Duration
 	leader         *pacelinev1.LeaderHint
 	controller     string
@@ -46,8 +48,14 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s: %s", e.Operation, CodeName(e.Code), e.Message)
 }
 
-// Unwrap returns the gRPC error, if the call failed as a whole.
+// Unwrap returns the gRPC error if the call failed as a whole, or the last failure of a partition that could not be read.
 func (e *Error) Unwrap() error { return e.cause }
+
+// isRetriable says whether the call that failed may succeed later.
+func isRetriable(err error) bool {
+	var failure *Error
+	return errors.As(err, &failure) && failure.Retriable
+}
 
 // CodeName returns the name of a code without its prefix, for example NOT_CONTROLLER.
 func CodeName(code pacelinev1.ErrorCode) string {
@@ -116,7 +124,9 @@ func topicError(operation string, detail *pacelinev1.TopicError) error {
 	if detail == nil {
 		return nil
 	}
-	return newError(operation, detail.GetCode(), detail.GetMessage())
+	failure := newError(operation, detail.GetCode(), detail.GetMessage())
+	failure.isMissing = failure.Code == pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
+	return failure
 }
 
 // callError turns a failed call into an *Error; a context of the caller that ended stays what it is.

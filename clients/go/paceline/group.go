@@ -76,9 +76,11 @@ func (c *Client) NewGroupConsumer(config GroupConfig) (*GroupConsumer, error) {
 		return nil, newError("joining group "+config.GroupID, pacelinev1.ErrorCode_ERROR_CODE_INVALID_REQUEST, problem)
 	}
 	life, end := context.WithCancel(context.Background())
+	reader := c.NewConsumer(ConsumerConfig{Reset: config.Reset, MaxWait: config.MaxWait, MaxBytes: config.MaxBytes})
+	reader.inGroup = true
 	return &GroupConsumer{
 		config: config, member: newMembership(c, config), life: life, endLife: end, committing: make(chan struct{}, 1),
-		reader:     c.NewConsumer(ConsumerConfig{Reset: config.Reset, MaxWait: config.MaxWait, MaxBytes: config.MaxBytes}),
+		reader:     reader,
 		nextCommit: time.Now().Add(config.AutoCommitInterval),
 	}, nil
 }
@@ -152,8 +154,8 @@ func (g *GroupConsumer) Poll(ctx context.Context) ([]ConsumedRecord, error) {
 // PollUpTo takes part in rebalances, waits for records, and returns at most limit of them. When the deadline of ctx passes
 // it returns no records and no error. Call it again within MaxPollInterval.
 //
-// Errors: those of Consumer.PollUpTo; FENCED_INSTANCE_ID when another process has taken over InstanceID; any other error of
-// the coordinator that is not retriable.
+// Errors: those of Consumer.PollUpTo; UNKNOWN_TOPIC_OR_PARTITION when a topic did not exist for 5 s before the first join;
+// FENCED_INSTANCE_ID when another process has taken over InstanceID; any other error of the coordinator that is not retriable.
 func (g *GroupConsumer) PollUpTo(ctx context.Context, limit int) ([]ConsumedRecord, error) {
 	if g.closed {
 		return nil, errors.New("paceline: the consumer is closed")
@@ -291,9 +293,8 @@ func (g *GroupConsumer) Committed(ctx context.Context, partitions ...TopicPartit
 
 // consumed returns the positions after the records that Poll has returned.
 func (g *GroupConsumer) consumed() map[TopicPartition]CommittedOffset {
-	// First process finished fetches, so that no position is committed that is out of range or of a deleted topic. Their
-	// error is ignored here: poll returns a truncation later, and a later fetch fails again with any other error.
-	_ = g.reader.collect()
+	// First process finished fetches, so that no position is committed that is out of range or of a deleted topic.
+	g.reader.collect()
 	offsets := map[TopicPartition]CommittedOffset{}
 	for partition, at := range g.reader.positions {
 		if at.cursor.start == nil {

@@ -3,10 +3,7 @@ package paceline
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"time"
-
-	"google.golang.org/grpc"
 
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
@@ -75,42 +72,18 @@ func (m *membership) expire(memberID string, generation int32) {
 }
 
 // watch has the leader of the group join again when its topics have other partitions than it has assigned.
-func (m *membership) watch(ctx context.Context, generation int32, topics []string, counts map[string]int) {
+func (m *membership) watch(ctx context.Context, generation int32, topics []string, assigned map[string]topicShape) {
 	pause := watchEvery
-	if len(counts) < len(topics) {
+	if len(assigned) < len(topics) {
 		pause = watchWhenMissing
 	}
 	for sleep(ctx, pause) {
 		call, cancel := context.WithTimeout(ctx, m.client.requestTimeout)
-		now, err := m.client.partitionCounts(call, topics)
+		now, _, err := m.client.topicShapes(call, topics)
 		cancel()
-		if err == nil && !maps.Equal(now, counts) {
+		if err == nil && haveChanged(assigned, now) {
 			m.rejoin(generation)
 			return
 		}
 	}
-}
-
-// partitionCounts returns how many partitions topics have, those that exist.
-func (c *Client) partitionCounts(ctx context.Context, topics []string) (map[string]int, error) {
-	var counts map[string]int
-	err := c.askAny(ctx, func(ctx context.Context, connection *grpc.ClientConn) error {
-		counts = map[string]int{}
-		request := &pacelinev1.DescribeTopicsRequest{Topics: topics}
-		for {
-			answer, err := pacelinev1.NewMetadataServiceClient(connection).DescribeTopics(ctx, request)
-			if err != nil {
-				return callError(ctx, "describing the topics of a group", err)
-			}
-			for _, topic := range answer.GetTopics() {
-				if topic.GetError() == nil {
-					counts[topic.GetName()] = len(topic.GetPartitions())
-				}
-			}
-			if request.PageToken = answer.GetNextPageToken(); request.PageToken == "" {
-				return nil
-			}
-		}
-	})
-	return counts, err
 }

@@ -29,6 +29,8 @@ type membership struct {
 	client      *Client
 	config      GroupConfig
 	coordinator *coordinator
+	// knowsTopics: the topics existed before the first join. Used by join alone.
+	knowsTopics bool
 
 	mu         sync.Mutex
 	memberID   string
@@ -139,6 +141,12 @@ func isFinal(code pacelinev1.ErrorCode) bool {
 // join takes part in rebalances until the member has an assignment and knows where to begin, or ctx ends. The member owns
 // nothing meanwhile, so a rebalance that begins in between is joined at once.
 func (m *membership) join(ctx context.Context) (*assignment, error) {
+	if !m.knowsTopics {
+		if err := m.client.findTopics(ctx, "joining group "+m.config.GroupID, m.config.Topics); err != nil {
+			return nil, err
+		}
+		m.knowsTopics = true
+	}
 	began, said := time.Now(), false
 	for {
 		found, err := m.joinOnce(ctx)
@@ -277,16 +285,20 @@ func (m *membership) share(ctx context.Context, joined *pacelinev1.JoinGroupResp
 		return nil, newError("joining group "+m.config.GroupID, pacelinev1.ErrorCode_ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL,
 			"the group has chosen the assignor "+joined.GetProtocolName()+", which this member has not named")
 	}
-	var counts map[string]int
+	var shapes map[string]topicShape
 	err := m.client.retry(ctx, func(ctx context.Context) error {
 		var err error
-		counts, err = m.client.partitionCounts(ctx, topics)
+		shapes, _, err = m.client.topicShapes(ctx, topics)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	go m.watch(ctx, joined.GetGenerationId(), topics, counts)
+	go m.watch(ctx, joined.GetGenerationId(), topics, shapes)
+	counts := map[string]int{}
+	for name, shape := range shapes {
+		counts[name] = shape.count
+	}
 	assigned := m.config.Assignors[known].Assign(members, counts)
 	var shares []*pacelinev1.MemberAssignment
 	for _, member := range members {

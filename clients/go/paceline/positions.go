@@ -8,6 +8,15 @@ import (
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
+const (
+	// missingLimit is how long brokers may not know a partition: a new topic needs a moment to reach them.
+	missingLimit = 5 * time.Second
+	// hindranceLimit is how long a partition may be unreadable before a poll fails.
+	hindranceLimit = time.Minute
+	// leastAttempts have to fail before a poll fails: an application that polls seldom tries seldom.
+	leastAttempts = 3
+)
+
 // TopicPartition names a partition.
 type TopicPartition struct {
 	Topic     string
@@ -29,6 +38,54 @@ type position struct {
 	// notBefore and pause delay the next fetch after a failure that may pass.
 	notBefore time.Time
 	pause     time.Duration
+	// isFound: the partition exists, as a leader or the group has said.
+	isFound bool
+	hindrance
+}
+
+// hindrance is what has kept a partition from being read since the last success.
+type hindrance struct {
+	cause    *Error
+	attempts int
+	// since is when the first attempt failed, and missingSince when brokers first did not know the partition.
+	since, missingSince time.Time
+}
+
+// hinder notes a failure that may pass. It returns the error of the poll when the partition could not be read for too long,
+// and begins to count again.
+func (p *position) hinder(at TopicPartition, now time.Time, failure *Error) error {
+	h := &p.hindrance
+	if h.attempts++; h.attempts == 1 {
+		h.since = now
+	}
+	if h.cause == nil || failure.Code != pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT {
+		h.cause = failure
+	}
+	switch failure.Code {
+	case pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT, pacelinev1.ErrorCode_ERROR_CODE_BROKER_NOT_AVAILABLE:
+	default:
+		switch {
+		case !failure.isMissing:
+			h.missingSince = time.Time{} // The metadata knows the partition.
+		case h.missingSince.IsZero():
+			h.missingSince = now
+		}
+	}
+	isOver := func(since time.Time, limit time.Duration) bool {
+		return h.attempts >= leastAttempts && !since.IsZero() && now.Sub(since) >= limit
+	}
+	switch {
+	case !p.isFound && failure.isMissing && isOver(h.missingSince, missingLimit):
+		p.hindrance = hindrance{}
+		return failure
+	case isOver(h.since, hindranceLimit):
+		timedOut := newError("reading "+at.String(), pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT,
+			fmt.Sprintf("the partition could not be read for %v: %v", hindranceLimit, h.cause))
+		timedOut.cause = h.cause
+		p.hindrance = hindrance{}
+		return timedOut
+	}
+	return nil
 }
 
 // showCursor makes the place of the next fetch the position that a caller sees, while nothing is buffered: it may come from
@@ -59,6 +116,12 @@ type fetched struct {
 	err     error
 }
 
+// failedRead is a failure that a poll has to return.
+type failedRead struct {
+	of  *position
+	err error
+}
+
 // fetch reads from the leader of a partition once, and returns where the next fetch begins.
 func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedRecord, error) {
 	if at.start != nil {
@@ -67,11 +130,11 @@ func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedReco
 		var end int64
 		if at.start.spec == pacelinev1.OffsetSpec_OFFSET_SPEC_TIMESTAMP {
 			var err error
-			if end, _, err = k.client.ListOffset(ctx, at.Topic, at.Partition, Latest()); err != nil {
+			if end, _, err = k.client.listOffsetOnce(ctx, at.Topic, at.Partition, Latest()); err != nil {
 				return at, nil, err
 			}
 		}
-		offset, ok, err := k.client.ListOffset(ctx, at.Topic, at.Partition, *at.start)
+		offset, ok, err := k.client.listOffsetOnce(ctx, at.Topic, at.Partition, *at.start)
 		if err != nil {
 			return at, nil, err
 		}

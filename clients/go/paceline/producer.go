@@ -106,14 +106,18 @@ func (c *Client) NewProducer(config ProducerConfig) *Producer {
 	}
 }
 
-// Send queues a record and returns its delivery. It blocks while too many records wait, and on the first use of a topic.
+// Send queues a record and returns its delivery. It blocks while too many records wait, and on the first use of a topic for
+// DeliveryTimeout at most.
 func (p *Producer) Send(ctx context.Context, record Record) (*Delivery, error) {
 	if problem := textProblem(record); problem != "" {
 		return nil, newError("sending to "+strconv.Quote(record.Topic), pacelinev1.ErrorCode_ERROR_CODE_INVALID_REQUEST, problem)
 	}
 	partition := record.Partition
 	if partition < 0 {
-		count, err := p.client.partitionCount(ctx, record.Topic)
+		// The topic may not exist.
+		bounded, cancel := context.WithTimeout(ctx, p.config.DeliveryTimeout)
+		count, err := p.client.partitionCount(bounded, record.Topic)
+		cancel()
 		if err != nil {
 			return nil, err
 		}

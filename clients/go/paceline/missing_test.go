@@ -1,0 +1,169 @@
+package paceline
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
+)
+
+const unknownTopic = pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION
+
+func unknown(topic string) *pacelinev1.TopicDescription {
+	return &pacelinev1.TopicDescription{Name: topic, Error: &pacelinev1.TopicError{Code: unknownTopic, Message: "on purpose"}}
+}
+
+func TestAPartitionThatBrokersDoNotKnowIsAnErrorAfterSomeSeconds(t *testing.T) {
+	at, begin := TopicPartition{"t", 0}, time.Now()
+	inMetadata := missing("looking", "no").(*Error)
+	atLeader := newError("reading", unknownTopic, "no")
+	silent := newError("reading", pacelinev1.ErrorCode_ERROR_CODE_BROKER_NOT_AVAILABLE, "no")
+	type attempt struct {
+		at      time.Duration
+		failure *Error
+	}
+	for name, test := range map[string]struct {
+		isFound  bool
+		attempts []attempt
+		fails    bool
+	}{
+		"too early":            {false, []attempt{{0, inMetadata}, {1, inMetadata}, {missingLimit - 1, inMetadata}}, false},
+		"late enough":          {false, []attempt{{0, inMetadata}, {1, inMetadata}, {missingLimit, inMetadata}}, true},
+		"too few attempts":     {false, []attempt{{0, inMetadata}, {missingLimit, inMetadata}}, false},
+		"no answer in between": {false, []attempt{{0, inMetadata}, {1, silent}, {missingLimit, inMetadata}}, true},
+		"known in between":     {false, []attempt{{0, inMetadata}, {1, atLeader}, {missingLimit, inMetadata}}, false},
+		"known to a leader":    {false, []attempt{{0, atLeader}, {1, atLeader}, {missingLimit, atLeader}}, false},
+		"read before":          {true, []attempt{{0, inMetadata}, {1, inMetadata}, {missingLimit, inMetadata}}, false},
+	} {
+		position := &position{isFound: test.isFound}
+		var err error
+		for _, one := range test.attempts {
+			if err != nil {
+				t.Errorf("%s: an early error: %v", name, err)
+			}
+			err = position.hinder(at, begin.Add(one.at), one.failure)
+		}
+		if (CodeOf(err) == unknownTopic) != test.fails || (err != nil) != test.fails {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil && position.attempts != 0 {
+			t.Errorf("%s: the time does not start over", name)
+		}
+	}
+}
+
+func TestAPartitionThatCannotBeReadForAMinuteIsAnErrorWithTheCause(t *testing.T) {
+	position, begin := &position{isFound: true}, time.Now()
+	cause := newError("reading", unknownTopic, "deleted")
+	timedOut := newError("reading", pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT, "late")
+	for _, failure := range []*Error{cause, timedOut} {
+		if err := position.hinder(TopicPartition{"t", 3}, begin, failure); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := position.hinder(TopicPartition{"t", 3}, begin.Add(hindranceLimit), timedOut)
+	if CodeOf(err) != pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT || !errors.Is(err, cause) {
+		t.Fatal(err)
+	}
+	if !strings.Contains(err.Error(), "t/3") || !strings.Contains(err.Error(), "deleted") {
+		t.Fatal(err)
+	}
+}
+
+func TestAFailureIsNotHiddenByRecordsOfOtherPartitions(t *testing.T) {
+	consumer := (&Client{}).NewConsumer(ConsumerConfig{})
+	for partition := range int32(3) {
+		consumer.Assign("t", partition, 0)
+	}
+	arrive(consumer, 0, nil, ConsumedRecord{Record: Record{Topic: "t", Partition: 0}, Offset: 7})
+	arrive(consumer, 1, newError("reading", pacelinev1.ErrorCode_ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED, "no"))
+	arrive(consumer, 2, newError("reading", pacelinev1.ErrorCode_ERROR_CODE_CORRUPT_MESSAGE, "no"))
+	consumer.collect()
+	consumer.drop(TopicPartition{"t", 2})
+	if _, err := consumer.Poll(context.Background()); CodeOf(err) != pacelinev1.ErrorCode_ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED {
+		t.Fatal(err)
+	}
+	if found, err := consumer.Poll(context.Background()); err != nil || len(found) != 1 {
+		t.Fatalf("%v, %v", found, err)
+	}
+}
+
+func TestANegativePartitionDoesNotExist(t *testing.T) {
+	fake, client := startFake(t)
+	fake.describe = func(topic string) *pacelinev1.TopicDescription { return described(topic, "id", 1, 0) }
+	if _, _, err := client.leaderOf(context.Background(), "t", -1); CodeOf(err) != unknownTopic {
+		t.Fatal(err)
+	}
+}
+
+func TestASendToATopicThatDoesNotExistEnds(t *testing.T) {
+	fake, client := startFake(t)
+	fake.describe = unknown
+	producer := client.NewProducer(ProducerConfig{DeliveryTimeout: 500 * time.Millisecond})
+	defer producer.Close(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if _, err := producer.Send(ctx, Record{Topic: "t", Partition: AnyPartition}); CodeOf(err) != unknownTopic || ctx.Err() != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAMemberFailsWhenItsTopicDoesNotExistAndJoinsOnceItDoes(t *testing.T) {
+	fake, client := startFake(t)
+	var generations atomic.Int32
+	var exists atomic.Bool
+	fake.join = joinAlone(&generations)
+	fake.describe = func(topic string) *pacelinev1.TopicDescription {
+		if exists.Load() {
+			return &pacelinev1.TopicDescription{Name: topic, Partitions: []*pacelinev1.PartitionDescription{{Partition: 0}, {Partition: 1}}}
+		}
+		return unknown(topic)
+	}
+	member := memberOf(t, fake, client, GroupConfig{})
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if _, err := member.Poll(ctx); CodeOf(err) != unknownTopic || generations.Load() != 0 {
+		t.Fatalf("after %d joins: %v", generations.Load(), err)
+	}
+	exists.Store(true)
+	pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
+}
+
+func TestATopicWithAnInvalidNameIsAnErrorOfItsMemberAlone(t *testing.T) {
+	fake, client := startFake(t)
+	invalid := pacelinev1.ErrorCode_ERROR_CODE_INVALID_TOPIC
+	fake.describe = func(topic string) *pacelinev1.TopicDescription {
+		if topic == "t" {
+			return described(topic, "id", 1, 0)
+		}
+		return &pacelinev1.TopicDescription{Name: topic, Error: &pacelinev1.TopicError{Code: invalid}}
+	}
+	if err := client.findTopics(context.Background(), "joining", []string{"t", "/"}); CodeOf(err) != invalid {
+		t.Fatal(err)
+	}
+	shapes, refusal, err := client.topicShapes(context.Background(), []string{"t", "/"})
+	if err != nil || CodeOf(refusal) != invalid || len(shapes) != 1 || shapes["t"].count != 1 {
+		t.Fatalf("%v, %v, %v", shapes, refusal, err)
+	}
+}
+
+func TestNothingIsKnownAgainstATopicWhileNoBrokerAnswers(t *testing.T) {
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	client, err := NewClient(Config{Bootstrap: []string{closed.Addr().String()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.findTopics(context.Background(), "joining", []string{"t"}); err != nil {
+		t.Fatal(err)
+	}
+}
