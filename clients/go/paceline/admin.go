@@ -99,20 +99,21 @@ func AtTime(moment time.Time) Offset {
 func (c *Client) ListOffset(ctx context.Context, topic string, partition int32, at Offset) (offset int64, ok bool, err error) {
 	err = c.retry(ctx, func(ctx context.Context) error {
 		var err error
-		offset, ok, err = c.listOffsetOnce(ctx, topic, partition, at)
+		offset, ok, _, err = c.listOffsetOnce(ctx, topic, partition, at)
 		return err
 	})
 	return offset, ok, err
 }
 
-// listOffsetOnce is one attempt of ListOffset.
+// listOffsetOnce is one attempt of ListOffset. It also returns the id of the topic that the leader was asked for.
 func (c *Client) listOffsetOnce(
 	ctx context.Context, topic string, partition int32, at Offset,
-) (offset int64, ok bool, err error) {
+) (offset int64, ok bool, topicID string, err error) {
 	operation := fmt.Sprintf("listing an offset of %s/%d", topic, partition)
 	err = c.onLeader(ctx, topic, partition, func(
-		ctx context.Context, log pacelinev1.LogServiceClient, leader leaderState, _ string,
+		ctx context.Context, log pacelinev1.LogServiceClient, leader leaderState, id string,
 	) error {
+		topicID = id
 		answer, err := log.ListOffsets(ctx, &pacelinev1.ListOffsetsRequest{Partitions: []*pacelinev1.ListOffsetsPartition{{
 			Topic: topic, Partition: partition, Spec: at.spec, TimestampMs: at.timestampMs, CurrentLeaderEpoch: &leader.epoch,
 		}}})
@@ -132,7 +133,7 @@ func (c *Client) listOffsetOnce(
 		}
 		return err
 	})
-	return offset, ok, err
+	return offset, ok, topicID, err
 }
 
 // onController runs an administrative call at the active controller, following the address in NOT_CONTROLLER. A call whose

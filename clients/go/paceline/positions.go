@@ -102,6 +102,8 @@ type cursor struct {
 	next int64
 	// start is asked for before the first fetch; nil once the position is known.
 	start *Offset
+	// lookedUp is the start that gave next; nil after the first fetch.
+	lookedUp *Offset
 	// epoch is the leader epoch under which records were last read; nil before the first.
 	epoch *int32
 	// topicID is the id of the topic that the position belongs to, as a leader has confirmed it; empty before.
@@ -128,20 +130,21 @@ func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedReco
 		// Where no record is that young, reading begins with the next one. The end is asked for first, so that none that is
 		// written between the two calls is skipped.
 		var end int64
+		var endID string
 		if at.start.spec == pacelinev1.OffsetSpec_OFFSET_SPEC_TIMESTAMP {
 			var err error
-			if end, _, err = k.client.listOffsetOnce(ctx, at.Topic, at.Partition, Latest()); err != nil {
+			if end, _, endID, err = k.client.listOffsetOnce(ctx, at.Topic, at.Partition, Latest()); err != nil {
 				return at, nil, err
 			}
 		}
-		offset, ok, err := k.client.listOffsetOnce(ctx, at.Topic, at.Partition, *at.start)
+		offset, ok, topicID, err := k.client.listOffsetOnce(ctx, at.Topic, at.Partition, *at.start)
 		if err != nil {
 			return at, nil, err
 		}
 		if !ok {
-			offset = end
+			offset, topicID = end, endID
 		}
-		at.next, at.start, at.topicID = offset, nil, ""
+		at.next, at.start, at.lookedUp, at.topicID = offset, nil, at.start, topicID
 	}
 	operation := fmt.Sprintf("reading %s from offset %d", at.TopicPartition, at.next)
 	// A leader that does not know that it was replaced may refuse nothing.
@@ -169,10 +172,18 @@ func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedReco
 		result := answer.GetPartitions()[0]
 		if result.GetError() == nil && topicID != "" {
 			if at.topicID != "" && at.topicID != topicID {
+				if at.lookedUp != nil {
+					// The topic was created again since the look-up.
+					at.start, at.lookedUp = at.lookedUp, nil
+					return nil
+				}
 				return newError(operation, pacelinev1.ErrorCode_ERROR_CODE_OFFSET_OUT_OF_RANGE,
 					"the topic was deleted and created again: the position belongs to the deleted topic")
 			}
 			at.topicID = topicID
+		}
+		if result.GetError() == nil {
+			at.lookedUp = nil
 		}
 		records, err = at.accept(operation, result, leader.epoch)
 		return err

@@ -3,6 +3,7 @@ package paceline
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,6 +115,42 @@ func TestATopicThatWasCreatedAgainIsAnErrorWithoutAResetPolicy(t *testing.T) {
 	found, err := readAll(t, consumer, 1)
 	if CodeOf(err) != pacelinev1.ErrorCode_ERROR_CODE_OFFSET_OUT_OF_RANGE {
 		t.Fatalf("%v, %v", found, err)
+	}
+}
+
+func TestATopicThatIsCreatedAgainAfterTheLookUpIsReadFromWhereReadingHadToBegin(t *testing.T) {
+	for name, start := range map[string]Offset{"earliest": Earliest(), "latest": Latest(), "time": AtTime(time.Now())} {
+		fake, client := startFake(t)
+		var topics twoTopics
+		topics.serve(fake)
+		var fetches atomic.Int32
+		fetch := fake.fetch
+		fake.fetch = func(asked *pacelinev1.FetchPartition) *pacelinev1.FetchPartitionResult {
+			if fetches.Add(1) == 1 {
+				topics.createAgain()
+			}
+			return fetch(asked)
+		}
+		consumer := client.NewConsumer(ConsumerConfig{Reset: ResetError})
+		consumer.AssignFrom("t", 0, start)
+		expected := 0
+		if name == "earliest" {
+			expected = 5
+		}
+		found := 0
+		at := &consumer.positions[TopicPartition{"t", 0}].cursor
+		for deadline := time.Now().Add(30 * time.Second); at.topicID != "new" || at.next != 5; {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+			records, err := consumer.Poll(ctx)
+			cancel()
+			if err != nil || time.Now().After(deadline) {
+				t.Fatalf("%s: %+v, %v", name, at, err)
+			}
+			found += len(records)
+		}
+		if found += len(consumer.buffered); found != expected {
+			t.Fatalf("%s: %d records", name, found)
+		}
 	}
 }
 
