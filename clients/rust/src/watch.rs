@@ -8,6 +8,7 @@ use tonic::Streaming;
 use crate::client::Client;
 use crate::connections::LARGEST_MESSAGE;
 use crate::error::{Error, Result};
+use crate::retry::Retry;
 use crate::v1::metadata_service_client::MetadataServiceClient;
 use crate::v1::{self, ClusterEvent, ErrorCode, EventGap};
 
@@ -33,6 +34,8 @@ pub struct EventWatch {
     /// When the last event happened; another controller begins there.
     since_ms: Option<i64>,
     stream: Option<Streaming<v1::WatchEventsResponse>>,
+    /// Whether the stream has had a message.
+    heard: bool,
     waiting: VecDeque<Watched>,
 }
 
@@ -44,6 +47,7 @@ impl Client {
             cursor: String::new(),
             since_ms: None,
             stream: None,
+            heard: false,
             waiting: VecDeque::new(),
         }
     }
@@ -67,6 +71,7 @@ impl EventWatch {
             match self.receive(retry.attempt_limit()).await {
                 Ok(batch) => {
                     retry = self.client.retry();
+                    self.heard = true;
                     self.since_ms = self.since_ms.max(batch.events.iter().map(|event| event.time_ms).max());
                     self.cursor = batch.cursor;
                     self.waiting.extend(batch.gap.map(Watched::Gap));
@@ -74,10 +79,17 @@ impl EventWatch {
                 }
                 Err(failure) => {
                     self.stream = None;
+                    retry = self.after_stream(retry);
                     retry.after(failure).await?;
                 }
             }
         }
+    }
+
+    /// Returns the retry to continue with after a stream has ended. The time on a stream that has had a message is no time
+    /// without a controller.
+    fn after_stream(&mut self, retry: Retry) -> Retry {
+        if std::mem::take(&mut self.heard) { self.client.retry() } else { retry }
     }
 
     async fn receive(&mut self, limit: Duration) -> Result<v1::EventBatch> {
@@ -115,6 +127,26 @@ async fn open(
             let failure = Error::of_status(OPERATION, status);
             client.note_failure(&address, &failure);
             Err(failure)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ClientConfig;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_on_a_stream_that_has_had_a_message_is_no_time_without_a_controller() {
+        let timeout = Duration::from_secs(5);
+        let client = Client::new(ClientConfig::new(["127.0.0.1:1"]).timeout(timeout)).unwrap();
+        for (heard, left) in [(true, timeout), (false, Duration::ZERO)] {
+            let mut watch = client.watch_events();
+            let retry = client.retry();
+            watch.heard = heard;
+            tokio::time::advance(SILENCE).await;
+            assert_eq!(watch.after_stream(retry).remaining(), left);
+            assert!(!watch.heard);
         }
     }
 }
