@@ -260,7 +260,7 @@ impl GroupConsumer {
         self.group.member(|member| member.generation())
     }
 
-    /// Commits, if commits are automatic, and leaves the group. A static member does not leave: it can come back within its
+    /// Commits, if commits are automatic, waits for commits whose futures were dropped, and leaves the group. A static member does not leave: it can come back within its
     /// session timeout.
     ///
     /// # Errors
@@ -269,6 +269,8 @@ impl GroupConsumer {
     pub async fn close(mut self) -> Result<()> {
         self.joining.shutdown().await;
         let committed = self.commit_automatically().await;
+        // The coordinator refuses a commit of a member that has left; the program may have dropped the future of one.
+        self.commits.wait().await;
         let limit = self.group.coordinator.client().request_timeout();
         let left = self.group.leave(limit.min(self.group.config.session_timeout / 2)).await;
         committed.and(left)
@@ -387,5 +389,18 @@ mod tests {
         member.assigned.insert(at);
         member.drop_partitions();
         assert!(!member.records.has_partitions());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn close_waits_for_a_commit_whose_future_was_dropped() {
+        let client = Client::new(ClientConfig::new(["127.0.0.1:1"])).unwrap();
+        let mut member = client.group_consumer(GroupConfig::new("g")).unwrap();
+        let (release, held) = tokio::sync::oneshot::channel::<()>();
+        member.commits.last = Some(tokio::spawn(async { drop(held.await) }));
+        let closing = tokio::spawn(member.close());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!closing.is_finished());
+        release.send(()).unwrap();
+        closing.await.unwrap().unwrap();
     }
 }

@@ -37,13 +37,20 @@ pub(crate) type Offsets = BTreeMap<TopicPartition, CommittedOffset>;
 /// Sends commits one at a time, because concurrent calls on one connection may overtake each other.
 #[derive(Debug, Default)]
 pub(crate) struct Commits {
-    last: Option<JoinHandle<()>>,
+    pub(super) last: Option<JoinHandle<()>>,
 }
 
 impl Commits {
     /// Returns whether a commit is queued or in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.last.as_ref().is_some_and(|last| !last.is_finished())
+    }
+
+    /// Waits until every commit that was sent has ended.
+    pub(crate) async fn wait(&mut self) {
+        if let Some(last) = self.last.take() {
+            let _ = last.await;
+        }
     }
 
     /// Commits after all earlier commits. Dropping the receiver does not cancel the commit.
