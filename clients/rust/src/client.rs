@@ -163,7 +163,11 @@ impl Client {
                 .await
                 .inspect_err(|failure| self.note_failure(&controller, failure))?;
         }
-        self.metadata(|metadata| metadata.set_cluster(&found));
+        self.metadata(|metadata| {
+            metadata.set_cluster(&found);
+            let bootstrap = &self.shared.bootstrap;
+            self.shared.connections.leave(|address| bootstrap.contains(address) || metadata.knows_address(address));
+        });
         Ok(found)
     }
 

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
@@ -17,11 +18,20 @@ pub(crate) const LARGEST_MESSAGE: usize = 64 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A channel to an address that belongs to no process any more is kept so long after its last use.
+const MAX_AGE: Duration = Duration::from_secs(3_600);
 
 #[derive(Debug)]
 pub(crate) struct Connections {
     tls: Option<TlsFiles>,
-    channels: Mutex<HashMap<String, Channel>>,
+    channels: Mutex<HashMap<String, Used>>,
+}
+
+/// A channel, and when it was last asked for.
+#[derive(Debug)]
+struct Used {
+    channel: Channel,
+    at: Instant,
 }
 
 impl Connections {
@@ -32,11 +42,12 @@ impl Connections {
     /// Returns the channel to an address; it connects with the first call.
     pub(crate) fn channel(&self, address: &str) -> Result<Channel> {
         let mut channels = self.channels.lock().unwrap();
-        if let Some(channel) = channels.get(address) {
-            return Ok(channel.clone());
+        if let Some(used) = channels.get_mut(address) {
+            used.at = Instant::now();
+            return Ok(used.channel.clone());
         }
         let channel = self.endpoint(address)?.connect_lazy();
-        channels.insert(address.to_owned(), channel.clone());
+        channels.insert(address.to_owned(), Used { channel: channel.clone(), at: Instant::now() });
         Ok(channel)
     }
 
@@ -44,6 +55,11 @@ impl Connections {
     /// TLS files again.
     pub(crate) fn forget(&self, address: &str) {
         self.channels.lock().unwrap().remove(address);
+    }
+
+    /// Closes the connections to addresses that belong to no process any more and were not used for long.
+    pub(crate) fn leave(&self, is_known: impl Fn(&String) -> bool) {
+        self.channels.lock().unwrap().retain(|address, used| is_known(address) || used.at.elapsed() <= MAX_AGE);
     }
 
     fn endpoint(&self, address: &str) -> Result<Endpoint> {
@@ -160,5 +176,19 @@ mod tests {
             answer("asking", limit, stub.describe_cluster(request(Default::default(), limit))).await.unwrap_err();
         assert_eq!(error.code(), Some(ErrorCode::RequestTimedOut));
         assert!(!error.is_definite() && error.is_retriable(), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_to_addresses_that_were_left_are_closed() {
+        let connections = Connections::new(&ClientConfig::new(["127.0.0.1:1"]));
+        for address in ["127.0.0.1:1", "127.0.0.1:2"] {
+            connections.channel(address).unwrap();
+        }
+        tokio::time::advance(MAX_AGE + Duration::from_secs(1)).await;
+        connections.channel("127.0.0.1:3").unwrap();
+        connections.leave(|address| address == "127.0.0.1:1");
+        let mut kept: Vec<String> = connections.channels.lock().unwrap().keys().cloned().collect();
+        kept.sort_unstable();
+        assert_eq!(kept, ["127.0.0.1:1", "127.0.0.1:3"]);
     }
 }

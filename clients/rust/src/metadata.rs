@@ -68,6 +68,11 @@ impl Metadata {
         self.brokers.values()
     }
 
+    /// Returns whether a broker or the controller has this address.
+    pub(crate) fn knows_address(&self, address: &String) -> bool {
+        self.controller.as_ref() == Some(address) || self.brokers.values().any(|broker| broker == address)
+    }
+
     pub(crate) fn set_topic(&mut self, description: &v1::TopicDescription, now: Instant) {
         let mut topic = Topic {
             id: description.topic_id.clone(),
