@@ -112,19 +112,20 @@ impl Client {
         let mut retry = self.retry();
         loop {
             match self.list_offset_once(topic, partition, at, retry.attempt_limit()).await {
-                Ok(offset) => return Ok(offset),
+                Ok((offset, _)) => return Ok(offset),
                 Err(failure) => retry.after(failure).await?,
             }
         }
     }
 
+    /// Makes one attempt of `list_offset`. Also returns the id of the topic that the leader was asked for.
     pub(crate) async fn list_offset_once(
         &self,
         topic: &str,
         partition: i32,
         at: At,
         limit: Duration,
-    ) -> Result<Option<i64>> {
+    ) -> Result<(Option<i64>, String)> {
         let operation = format!("listing an offset of {topic}/{partition}");
         let leader = self.leader_of(topic, partition, limit).await?;
         let (spec, timestamp_ms) = match at {
@@ -151,7 +152,9 @@ impl Client {
                     .ok_or_else(|| Error::bad_answer(&operation, "the answer has no partition"))?;
                 result.error.map_or(Ok(result.offset), |error| Err(of_list_offsets(&operation, error)))
             });
-        result.inspect_err(|failure| self.learn_from(failure, &leader.address, topic, partition))
+        result
+            .inspect_err(|failure| self.learn_from(failure, &leader.address, topic, partition))
+            .map(|offset| (offset, leader.topic_id))
     }
 
     /// Runs an administrative call at the active controller, and follows the address in NOT_CONTROLLER. A call whose outcome

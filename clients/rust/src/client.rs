@@ -1,6 +1,5 @@
 //! One cluster: its connections, and calls that find the process to go to.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,6 +18,8 @@ use crate::v1::{self, ErrorCode};
 
 /// Limit of one question about metadata, so that a process that hangs does not use up the time of a call.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
+/// Limit of each further question where one answer would do.
+const ASK_AGAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A client of one cluster. Clones are cheap and share connections and metadata.
 ///
@@ -116,7 +117,22 @@ impl Client {
     }
 
     /// Asks one known address after the other until one answers, and returns the last failure otherwise.
-    pub(crate) async fn ask_any<T, F>(&self, limit: Duration, mut ask: impl FnMut(Channel, Duration) -> F) -> Result<T>
+    pub(crate) async fn ask_any<T, F>(&self, limit: Duration, ask: impl FnMut(Channel, Duration) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let mut found = self.ask_some(limit, 1, ask).await?;
+        found.pop().ok_or_else(|| Error::bad_answer("asking for metadata", "no answer"))
+    }
+
+    /// Asks one known address after the other until `wanted` have answered. Fewer answers, but one, are enough where no more
+    /// can be had.
+    pub(crate) async fn ask_some<T, F>(
+        &self,
+        limit: Duration,
+        wanted: usize,
+        mut ask: impl FnMut(Channel, Duration) -> F,
+    ) -> Result<Vec<T>>
     where
         F: Future<Output = Result<T>>,
     {
@@ -127,18 +143,22 @@ impl Client {
         fastrand::shuffle(&mut addresses);
         let deadline = Instant::now() + limit;
         let mut last = Error::new("asking for metadata", ErrorCode::BrokerNotAvailable, "there was no time left");
+        let mut found = Vec::new();
         for address in addresses {
-            let limit = deadline.saturating_duration_since(Instant::now()).min(ASK_TIMEOUT);
-            if limit.is_zero() {
+            let longest = if found.is_empty() { ASK_TIMEOUT } else { ASK_AGAIN_TIMEOUT };
+            let limit = deadline.saturating_duration_since(Instant::now()).min(longest);
+            if found.len() == wanted || limit.is_zero() {
                 break;
             }
-            last = match ask(self.channel(&address)?, limit).await {
-                Ok(found) => return Ok(found),
-                Err(failure) => failure,
-            };
-            self.note_failure(&address, &last);
+            match ask(self.channel(&address)?, limit).await {
+                Ok(one) => found.push(one),
+                Err(failure) => {
+                    self.note_failure(&address, &failure);
+                    last = failure;
+                }
+            }
         }
-        Err(last)
+        if found.is_empty() { Err(last) } else { Ok(found) }
     }
 
     async fn describe_cluster_once(&self, limit: Duration) -> Result<v1::DescribeClusterResponse> {
@@ -177,18 +197,6 @@ impl Client {
         let mut addresses: Vec<String> = self.metadata(|metadata| metadata.broker_addresses().cloned().collect());
         fastrand::shuffle(&mut addresses);
         Ok(addresses)
-    }
-
-    /// Returns how many partitions topics have, of those that exist.
-    pub(crate) async fn partition_counts(
-        &self,
-        topics: &BTreeSet<String>,
-        limit: Duration,
-    ) -> Result<BTreeMap<String, i32>> {
-        if topics.is_empty() {
-            return Ok(BTreeMap::new());
-        }
-        self.ask_any(limit, async |channel, limit| partition_counts_at(channel, topics, limit).await).await
     }
 
     /// Learns the brokers and the leaders of a topic again.
@@ -249,14 +257,12 @@ impl Client {
             return Ok(leader);
         }
         self.refresh(topic, limit).await?;
-        let failure = |code, message| Error::new(&format!("finding the leader of {topic}/{partition}"), code, message);
+        let operation = format!("finding the leader of {topic}/{partition}");
         match self.metadata(|metadata| metadata.leader(topic, partition)) {
             Lookup::Known(leader) => Ok(leader),
-            Lookup::NoPartition(count) => {
-                Err(failure(ErrorCode::UnknownTopicOrPartition, format!("the topic has {count} partitions")))
-            }
+            Lookup::NoPartition(count) => Err(Error::missing(&operation, format!("the topic has {count} partitions"))),
             Lookup::NoLeader | Lookup::UnknownTopic => {
-                Err(failure(ErrorCode::LeaderNotAvailable, "the partition has no leader".to_owned()))
+                Err(Error::new(&operation, ErrorCode::LeaderNotAvailable, "the partition has no leader"))
             }
         }
     }
@@ -286,29 +292,6 @@ async fn describe_topic_at(channel: Channel, topic: &str, limit: Duration) -> Re
         (Some(v1::TopicDescription { error: Some(error), .. }), true) => Err(Error::of_topic(&operation, error)),
         (Some(description), true) => Ok(description),
         _ => Err(Error::bad_answer(&operation, "the answer has not one topic")),
-    }
-}
-
-/// Reads all pages of the answer.
-async fn partition_counts_at(
-    channel: Channel,
-    topics: &BTreeSet<String>,
-    limit: Duration,
-) -> Result<BTreeMap<String, i32>> {
-    let mut stub = MetadataServiceClient::new(channel).max_decoding_message_size(LARGEST_MESSAGE);
-    let mut message = v1::DescribeTopicsRequest { topics: topics.iter().cloned().collect(), ..Default::default() };
-    let mut counts = BTreeMap::new();
-    let deadline = Instant::now() + limit;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let page = answer("describing topics", left, stub.describe_topics(request(message.clone(), left))).await?;
-        for topic in page.topics.into_iter().filter(|topic| topic.error.is_none()) {
-            *counts.entry(topic.name).or_default() += i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
-        }
-        if page.next_page_token.is_empty() {
-            return Ok(counts);
-        }
-        message.page_token = page.next_page_token;
     }
 }
 

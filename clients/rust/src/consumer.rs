@@ -82,7 +82,9 @@ pub struct Consumer {
     assignments: u64,
     /// Records that were read and not returned yet, in the order of each partition.
     buffered: VecDeque<ConsumedRecord>,
-    failures: VecDeque<Error>,
+    failures: VecDeque<(TopicPartition, Error)>,
+    /// Whether a group assigns the partitions: they exist.
+    in_group: bool,
     tasks: JoinSet<Done>,
 }
 
@@ -90,7 +92,7 @@ pub struct Consumer {
 #[derive(Debug)]
 enum Done {
     FoundLeader(TopicPartition, u64, Result<()>),
-    FoundStart(TopicPartition, u64, Result<i64>),
+    FoundStart(TopicPartition, u64, Result<(i64, String)>),
     Fetched(Vec<Fetched>),
 }
 
@@ -105,6 +107,7 @@ impl Client {
             assignments: 0,
             buffered: VecDeque::new(),
             failures: VecDeque::new(),
+            in_group: false,
             tasks: JoinSet::new(),
         }
     }
@@ -115,7 +118,8 @@ impl Consumer {
     pub fn assign(&mut self, topic: &str, partition: i32, start: impl Into<Start>) {
         self.unassign(topic, partition);
         self.assignments += 1;
-        self.positions.insert((topic.to_owned(), partition), Position::new(self.assignments, start.into()));
+        self.positions
+            .insert((topic.to_owned(), partition), Position::new(self.assignments, start.into(), self.in_group));
     }
 
     /// Reads every partition that a topic has now.
@@ -135,6 +139,7 @@ impl Consumer {
     pub fn unassign(&mut self, topic: &str, partition: i32) {
         self.positions.remove(&(topic.to_owned(), partition));
         self.buffered.retain(|record| record.partition != partition || record.topic != topic);
+        self.failures.retain(|((of_topic, index), _)| *index != partition || of_topic != topic);
     }
 
     /// Reads a partition from a committed offset, which may name the leader epoch of the record before it.
@@ -149,13 +154,15 @@ impl Consumer {
         !self.positions.is_empty() || !self.failures.is_empty()
     }
 
-    /// Forgets failures of partitions that were given up.
-    pub(crate) fn forget_failures(&mut self) {
-        self.failures.clear();
+    /// Takes note that a group assigns the partitions, which exist therefore.
+    #[must_use]
+    pub(crate) fn in_group(mut self) -> Self {
+        self.in_group = true;
+        self
     }
 
-    pub(crate) fn fail_next_poll(&mut self, failure: Error) {
-        self.failures.push_back(failure);
+    pub(crate) fn fail_next_poll(&mut self, at: TopicPartition, failure: Error) {
+        self.failures.push_back((at, failure));
     }
 
     /// Returns the positions after the records that polls have returned, where they are known. A position that an answer has
@@ -179,7 +186,9 @@ impl Consumer {
     /// # Errors
     ///
     /// [`Error::Truncated`] when records that were returned were removed from the log; `OFFSET_OUT_OF_RANGE` with
-    /// [`Reset::Error`]; failures that no retry can mend. The consumer can be polled further.
+    /// [`Reset::Error`]; `UNKNOWN_TOPIC_OR_PARTITION` when brokers have not known an assigned partition for 5 s;
+    /// `REQUEST_TIMED_OUT`, with the last failure in its text, when a partition could not be read for a minute; failures that
+    /// no retry can mend. The consumer can be polled further.
     pub async fn poll(&mut self, limit: Duration) -> Result<Vec<ConsumedRecord>> {
         self.poll_up_to(usize::MAX, limit).await
     }
@@ -197,7 +206,7 @@ impl Consumer {
         loop {
             self.accept_ended_tasks();
             // Before the records of other partitions, which may never have an end.
-            if let Some(failure) = self.failures.pop_front() {
+            if let Some((_, failure)) = self.failures.pop_front() {
                 return Err(failure);
             }
             if !self.buffered.is_empty() {
@@ -300,7 +309,7 @@ impl Consumer {
             Done::FoundStart(at, number, outcome) => {
                 let Some(position) = self.finished(&at, number) else { return };
                 match outcome {
-                    Ok(offset) => position.seek(offset),
+                    Ok((offset, topic_id)) => position.begin_at(offset, topic_id),
                     Err(failure) => self.fail(&at, failure),
                 }
             }
@@ -308,6 +317,11 @@ impl Consumer {
                 for Fetched { asked, outcome } in answers {
                     let Some(position) = self.finished(&asked.at, asked.assignment) else { continue };
                     if outcome.is_ok() && !position.belongs_to(&asked.topic_id) {
+                        if let Some(start) = position.looked_up() {
+                            // The topic was created again since the look-up.
+                            position.look_up(start);
+                            continue;
+                        }
                         let message =
                             "the topic was deleted and created again: the position belongs to the deleted topic";
                         let failure = Error::new(&asked.operation(), ErrorCode::OffsetOutOfRange, message);
@@ -316,7 +330,9 @@ impl Consumer {
                     }
                     match outcome.map(|result| position.accept(&asked.at, asked.leader_epoch, result)) {
                         Ok(Accepted::Records(records)) => self.buffered.extend(records),
-                        Ok(Accepted::Truncated(truncated)) => self.failures.push_back(Error::Truncated(truncated)),
+                        Ok(Accepted::Truncated(truncated)) => {
+                            self.failures.push_back((asked.at, Error::Truncated(truncated)));
+                        }
                         Err(failure) => self.fail(&asked.at, failure),
                     }
                 }
@@ -338,8 +354,11 @@ impl Consumer {
             Reset::Earliest if out_of_range => position.look_up(At::Earliest),
             Reset::Latest if out_of_range => position.look_up(At::Latest),
             _ => match failure.call().filter(|call| call.retriable) {
-                Some(call) => position.pause(Instant::now(), call),
-                None => self.failures.push_back(failure),
+                Some(call) => {
+                    let over = position.pause(at, Instant::now(), call);
+                    self.failures.extend(over.map(|over| (at.clone(), over)));
+                }
+                None => self.failures.push_back((at.clone(), failure)),
             },
         }
     }
@@ -352,14 +371,18 @@ async fn find_leader(client: Client, at: TopicPartition, assignment: u64) -> Don
 
 async fn find_start(client: Client, at: TopicPartition, assignment: u64, start: At) -> Done {
     let limit = client.request_timeout();
-    let found: Result<i64> = async {
+    let found: Result<(i64, String)> = async {
         // Where no record is that young, reading begins with the next one. The end is asked for first, so that none that is
         // written between the two calls is skipped.
         let end = match start {
-            At::TimestampMs(_) => client.list_offset_once(&at.0, at.1, At::Latest, limit).await?,
+            At::TimestampMs(_) => Some(client.list_offset_once(&at.0, at.1, At::Latest, limit).await?),
             At::Earliest | At::Latest => None,
         };
-        Ok(client.list_offset_once(&at.0, at.1, start, limit).await?.or(end).unwrap_or(0))
+        let (offset, topic_id) = match (client.list_offset_once(&at.0, at.1, start, limit).await?, end) {
+            ((None, _), Some(end)) => end,
+            (found, _) => found,
+        };
+        Ok((offset.unwrap_or(0), topic_id))
     }
     .await;
     Done::FoundStart(at, assignment, found)
@@ -417,6 +440,37 @@ mod tests {
         let failure = consumer.poll(Duration::ZERO).await.unwrap_err();
         assert_eq!(failure.code(), Some(ErrorCode::OffsetOutOfRange));
         assert!(consumer.buffered.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_start_is_looked_up_again_when_the_topic_was_created_again_meanwhile() {
+        let mut consumer = consumer(Reset::Error);
+        consumer.assign("t", 0, At::Latest);
+        let at = ("t".to_owned(), 0);
+        let found = |consumer: &Consumer, offset, id: &str| {
+            let number = consumer.positions[&at].assignment();
+            Done::FoundStart(at.clone(), number, Ok((offset, id.to_owned())))
+        };
+        let done = found(&consumer, 3, "old");
+        consumer.accept(done);
+        accept(&mut consumer, "new", &[3, 4]);
+        assert!(consumer.buffered.is_empty() && consumer.failures.is_empty());
+        assert_eq!(consumer.positions[&at].start(), Some(At::Latest));
+        let done = found(&consumer, 5, "new");
+        consumer.accept(done);
+        accept(&mut consumer, "new", &[5]);
+        assert_eq!(consumer.buffered.len(), 1);
+        consumer.give(1);
+        accept(&mut consumer, "newest", &[6]);
+        assert_eq!(consumer.failures.len(), 1, "the position was read from: the reset policy decides");
+    }
+
+    #[tokio::test]
+    async fn failures_of_a_partition_that_is_assigned_again_are_forgotten() {
+        let mut consumer = consumer(Reset::Error);
+        consumer.fail(&("t".to_owned(), 0), Error::new("x", ErrorCode::OffsetOutOfRange, "no"));
+        consumer.assign("t", 0, 5);
+        assert!(consumer.poll(Duration::ZERO).await.unwrap().is_empty());
     }
 
     #[tokio::test]

@@ -59,6 +59,8 @@ pub struct CallError {
     pub definite: bool,
 
     pub(crate) refresh: bool,
+    /// The brokers' metadata has no such topic or partition.
+    pub(crate) missing: bool,
     pub(crate) retry_after: Duration,
     pub(crate) leader: Option<LeaderHint>,
     pub(crate) controller: Option<String>,
@@ -145,6 +147,7 @@ impl Error {
             retriable: retriable || refresh,
             definite,
             refresh,
+            missing: false,
             retry_after: Duration::ZERO,
             leader: None,
             controller: None,
@@ -159,6 +162,15 @@ impl Error {
         let mut error = Error::new(operation, ErrorCode::RequestTimedOut, format!("no answer within {limit:?}"));
         if let Some(call) = error.call_mut() {
             call.refresh = true;
+        }
+        error
+    }
+
+    /// Returns the error of a look-up in metadata that has no such topic or partition.
+    pub(crate) fn missing(operation: &str, message: String) -> Self {
+        let mut error = Error::new(operation, ErrorCode::UnknownTopicOrPartition, message);
+        if let Some(call) = error.call_mut() {
+            call.missing = true;
         }
         error
     }
@@ -179,7 +191,11 @@ impl Error {
     }
 
     pub(crate) fn of_topic(operation: &str, detail: TopicError) -> Self {
-        Error::answered(operation, detail.code(), detail.message)
+        let mut error = Error::answered(operation, detail.code(), detail.message);
+        if let Some(call) = error.call_mut() {
+            call.missing = call.code == ErrorCode::UnknownTopicOrPartition;
+        }
+        error
     }
 
     pub(crate) fn of_group(operation: &str, detail: GroupError) -> Self {

@@ -105,6 +105,11 @@ impl Metadata {
         self.topics.get(topic).map(|topic| topic.partition_count).filter(|count| *count > 0)
     }
 
+    /// Returns the number of partitions of the topic with this id, nothing while it is not known.
+    pub(crate) fn count_of(&self, topic: &str, id: &str) -> Option<i32> {
+        self.topics.get(topic).filter(|topic| topic.id == id).map(|topic| topic.partition_count)
+    }
+
     /// Returns whether it is time to ask for the partitions of a topic again: true for one caller, the others use the known
     /// number meanwhile.
     pub(crate) fn is_due(&mut self, topic: &str, now: Instant) -> bool {

@@ -1,20 +1,31 @@
 //! The position of a consumer in one partition. Pure: no calls, no clock.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use crate::admin::At;
 use crate::consumer::{Start, TopicPartition};
-use crate::error::{CallError, Truncated};
+use crate::error::{CallError, Error, Truncated};
 use crate::record::ConsumedRecord;
 use crate::retry::{Backoff, PATIENCE, report};
-use crate::v1;
 use crate::v1::fetch_partition_result::Data;
+use crate::v1::{self, ErrorCode};
+
+/// How long brokers may not know a partition: a new topic needs a moment to reach them.
+pub(crate) const MISSING_LIMIT: Duration = Duration::from_secs(5);
+/// How long a partition may be unreadable before a poll fails.
+const HINDRANCE_LIMIT: Duration = Duration::from_secs(60);
+/// So many attempts have to fail before a poll fails: a program that polls seldom tries seldom.
+const LEAST_ATTEMPTS: u32 = 3;
 
 #[derive(Debug)]
 pub(crate) struct Position {
     assignment: u64,
     /// Looked up before the first fetch; None once the position is known.
     start: Option<At>,
+    /// The start that gave `next`; None after the first fetch.
+    looked_up: Option<At>,
     /// Offset to fetch next.
     next: i64,
     /// Offset after the last record that a poll returned.
@@ -25,12 +36,19 @@ pub(crate) struct Position {
     topic_id: String,
     /// Whether a task works for this partition.
     busy: bool,
+    /// Whether the partition exists, as a leader or the group has said.
+    found: bool,
     failing: Option<Failing>,
 }
 
 #[derive(Debug)]
 struct Failing {
     since: Instant,
+    /// When brokers first did not know the partition.
+    missing_since: Option<Instant>,
+    attempts: u32,
+    /// The last failure that was no time-out, if there was one.
+    cause: CallError,
     until: Instant,
     backoff: Backoff,
     reported: bool,
@@ -44,7 +62,8 @@ pub(crate) enum Accepted {
 }
 
 impl Position {
-    pub(crate) fn new(assignment: u64, start: Start) -> Self {
+    /// Returns the position of a partition that may not exist, unless it was found.
+    pub(crate) fn new(assignment: u64, start: Start, found: bool) -> Self {
         let (start, next) = match start {
             Start::Offset(offset) => (None, offset),
             Start::At(at) => (Some(at), 0),
@@ -52,11 +71,13 @@ impl Position {
         Position {
             assignment,
             start,
+            looked_up: None,
             next,
             returned: next,
             epoch: None,
             topic_id: String::new(),
             busy: false,
+            found,
             failing: None,
         }
     }
@@ -103,9 +124,14 @@ impl Position {
         self.failing.as_ref().map(|failing| failing.until).filter(|until| *until > now)
     }
 
-    pub(crate) fn pause(&mut self, now: Instant, failure: &CallError) {
+    /// Pauses after a failure that may pass. Returns the error of the poll when the partition could not be read for too long;
+    /// the time begins again then.
+    pub(crate) fn pause(&mut self, at: &TopicPartition, now: Instant, failure: &CallError) -> Option<Error> {
         let failing = self.failing.get_or_insert_with(|| Failing {
             since: now,
+            missing_since: None,
+            attempts: 0,
+            cause: failure.clone(),
             until: now,
             backoff: Backoff::new(),
             reported: false,
@@ -115,15 +141,45 @@ impl Position {
             failing.reported = true;
             report(failure);
         }
+        failing.attempts += 1;
+        if failure.code != ErrorCode::RequestTimedOut {
+            failing.cause = failure.clone();
+        }
+        failing.missing_since = match failure.code {
+            _ if failure.missing => failing.missing_since.or(Some(now)),
+            ErrorCode::RequestTimedOut | ErrorCode::BrokerNotAvailable => failing.missing_since,
+            // The metadata knows the partition.
+            _ => None,
+        };
+        let attempts = failing.attempts;
+        let is_over = |since: Instant, limit| attempts >= LEAST_ATTEMPTS && now - since >= limit;
+        let is_missing = failing.missing_since.is_some_and(|since| is_over(since, MISSING_LIMIT));
+        let over = if !self.found && failure.missing && is_missing {
+            Error::Call(Box::new(failure.clone()))
+        } else if is_over(failing.since, HINDRANCE_LIMIT) {
+            let message = format!("the partition could not be read for {HINDRANCE_LIMIT:?}: {}", failing.cause);
+            Error::new(&format!("reading {}/{}", at.0, at.1), ErrorCode::RequestTimedOut, message)
+        } else {
+            return None;
+        };
+        (failing.since, failing.missing_since, failing.attempts) = (now, None, 0);
+        Some(over)
     }
 
-    pub(crate) fn seek(&mut self, offset: i64) {
-        (self.next, self.returned, self.start, self.failing) = (offset, offset, None, None);
+    /// Takes the offset that a leader of the topic with this id has for the start.
+    pub(crate) fn begin_at(&mut self, offset: i64, topic_id: String) {
+        (self.next, self.returned, self.topic_id, self.found) = (offset, offset, topic_id, true);
+        (self.looked_up, self.failing) = (self.start.take(), None);
+    }
+
+    /// Returns the start that was looked up in a topic from which nothing was read.
+    pub(crate) fn looked_up(&self) -> Option<At> {
+        self.looked_up
     }
 
     /// Applies a reset policy: the next offset is looked up.
     pub(crate) fn look_up(&mut self, at: At) {
-        (self.start, self.epoch) = (Some(at), None);
+        (self.start, self.looked_up, self.epoch) = (Some(at), None, None);
         self.topic_id.clear();
     }
 
@@ -147,7 +203,7 @@ impl Position {
         leader_epoch: i32,
         result: v1::FetchPartitionResult,
     ) -> Accepted {
-        self.failing = None;
+        (self.looked_up, self.failing, self.found) = (None, None, true);
         if let Some(diverging) = result.diverging_epoch {
             self.epoch = Some(diverging.epoch);
             if diverging.end_offset >= self.next {
@@ -212,7 +268,7 @@ mod tests {
 
     #[test]
     fn records_below_the_position_are_dropped() {
-        let mut position = Position::new(1, Start::Offset(5));
+        let mut position = Position::new(1, Start::Offset(5), false);
         assert_eq!(offsets(position.accept(&at(), 3, answer(&[3, 4, 5, 8]))), [5, 8]);
         assert_eq!((position.next(), position.returned(), position.epoch()), (9, Some(5), Some(3)));
         assert!(!position.is_idle(), "records wait to be returned");
@@ -223,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_log_that_was_truncated_below_the_position_is_reported_once() {
-        let mut position = Position::new(1, Start::Offset(10));
+        let mut position = Position::new(1, Start::Offset(10), false);
         let Accepted::Truncated(truncated) = position.accept(&at(), 3, diverging(2, 7)) else {
             panic!("no truncation")
         };
@@ -233,17 +289,17 @@ mod tests {
 
     #[test]
     fn an_epoch_that_ends_above_the_position_only_changes_the_epoch() {
-        let mut position = Position::new(1, Start::Offset(10));
+        let mut position = Position::new(1, Start::Offset(10), false);
         assert_eq!(offsets(position.accept(&at(), 3, diverging(2, 10))), [] as [i64; 0]);
         assert_eq!((position.next(), position.epoch()), (10, Some(2)));
     }
 
     #[test]
     fn a_position_that_is_looked_up_is_not_known() {
-        let mut position = Position::new(1, Start::At(At::Latest));
+        let mut position = Position::new(1, Start::At(At::Latest), false);
         assert_eq!(position.returned(), None);
         assert!(position.is_idle());
-        position.seek(40);
+        position.begin_at(40, String::new());
         assert_eq!(position.returned(), Some(40));
         position.look_up(At::Earliest);
         assert_eq!((position.returned(), position.start()), (None, Some(At::Earliest)));
@@ -251,26 +307,73 @@ mod tests {
 
     #[test]
     fn a_position_belongs_to_one_topic_until_it_is_looked_up_again() {
-        let mut position = Position::new(1, Start::Offset(10));
+        let mut position = Position::new(1, Start::Offset(10), false);
         assert!(position.belongs_to("") && position.belongs_to("old") && position.belongs_to("old"));
         assert!(!position.belongs_to("new") && position.belongs_to(""));
         position.look_up(At::Earliest);
-        position.seek(0);
+        position.begin_at(0, String::new());
         assert!(position.belongs_to("new") && !position.belongs_to("old"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn pauses_grow_until_an_answer() {
-        let mut position = Position::new(1, Start::Offset(0));
+        let mut position = Position::new(1, Start::Offset(0), false);
         let failure = crate::Error::new("x", v1::ErrorCode::NotLeaderOrFollower, "no");
         let now = Instant::now();
         let pause = |position: &mut Position| {
-            position.pause(now, failure.call().unwrap());
+            assert!(position.pause(&at(), now, failure.call().unwrap()).is_none());
             position.paused_until(now).unwrap() - now
         };
         let (first, second) = (pause(&mut position), pause(&mut position));
         assert!(first < Duration::from_millis(121) && second > Duration::from_millis(159), "{first:?} {second:?}");
         position.accept(&at(), 0, answer(&[]));
         assert_eq!(position.paused_until(now), None);
+    }
+
+    fn missing() -> Error {
+        Error::missing("looking", "no".to_owned())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_partition_that_brokers_do_not_know_is_an_error_after_some_seconds() {
+        let unknown = || Error::new("x", ErrorCode::UnknownTopicOrPartition, "the leader does not know it yet");
+        let silent = || Error::new("x", ErrorCode::BrokerNotAvailable, "no");
+        let (none, second) = (Duration::ZERO, Duration::from_secs(1));
+        let late = MISSING_LIMIT;
+        let few = vec![(none, missing()), (late, missing())];
+        for (found, attempts, fails, case) in [
+            (false, vec![(none, missing()), (second, missing()), (second * 4, missing())], false, "too early"),
+            (false, vec![(none, missing()), (second, missing()), (late, missing())], true, "late enough"),
+            (false, few, false, "too few attempts"),
+            (false, vec![(none, missing()), (second, silent()), (late, missing())], true, "no answer in between"),
+            (false, vec![(none, missing()), (second, unknown()), (late, missing())], false, "known in between"),
+            (false, vec![(none, unknown()), (second, unknown()), (late, unknown())], false, "known to brokers"),
+            (true, vec![(none, missing()), (second, missing()), (late, missing())], false, "found before"),
+        ] {
+            let mut position = Position::new(1, Start::Offset(0), found);
+            let begin = Instant::now();
+            let last = attempts.len() - 1;
+            for (index, (after, failure)) in attempts.into_iter().enumerate() {
+                let over = position.pause(&at(), begin + after, failure.call().unwrap());
+                assert_eq!(over.is_some(), fails && index == last, "{case}: {over:?}");
+                if let Some(over) = over {
+                    assert_eq!(over.code(), Some(ErrorCode::UnknownTopicOrPartition), "{case}");
+                    let again = position.pause(&at(), begin + after + second, missing().call().unwrap());
+                    assert!(again.is_none(), "{case}: the time does not begin again: {again:?}");
+                }
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_partition_that_cannot_be_read_for_a_minute_is_an_error_with_the_cause() {
+        let mut position = Position::new(1, Start::Offset(0), true);
+        let begin = Instant::now();
+        let late = Error::new("x", ErrorCode::RequestTimedOut, "late");
+        assert!(position.pause(&at(), begin, missing().call().unwrap()).is_none());
+        assert!(position.pause(&at(), begin, late.call().unwrap()).is_none());
+        let over = position.pause(&at(), begin + HINDRANCE_LIMIT, late.call().unwrap()).unwrap();
+        assert_eq!(over.code(), Some(ErrorCode::RequestTimedOut));
+        assert!(over.to_string().contains("t/0") && over.to_string().contains("looking"), "{over}");
     }
 }

@@ -9,6 +9,7 @@ use crate::connections::{answer, request};
 use crate::error::Result;
 use crate::groups::coordinator::Stub;
 use crate::groups::join::Group;
+use crate::groups::topics::{have_changed, shapes_of};
 use crate::v1;
 
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -71,7 +72,7 @@ async fn heartbeat(group: &Group, generation: i32) -> Result<()> {
 pub(crate) async fn watch_topics(group: Arc<Group>) {
     loop {
         let assigned_by = group.assigned_by();
-        let has_missing = assigned_by.values().any(|count| *count == 0);
+        let has_missing = assigned_by.values().any(|shape| shape.count == 0);
         let longest = group.config.metadata_max_age;
         sleep(if has_missing { MISSING_TOPIC_PAUSE.min(longest) } else { longest }).await;
         let assigned_by = group.assigned_by();
@@ -80,9 +81,8 @@ pub(crate) async fn watch_topics(group: Arc<Group>) {
         }
         let topics = assigned_by.keys().cloned().collect();
         let client = group.coordinator.client();
-        let Ok(now) = client.partition_counts(&topics, client.request_timeout()).await else { continue };
-        let has_changed = assigned_by.iter().any(|(topic, count)| now.get(topic).unwrap_or(&0) != count);
-        if has_changed && group.assigned_by() == assigned_by {
+        let Ok(now) = shapes_of(client, &topics, client.request_timeout()).await else { continue };
+        if have_changed(&assigned_by, &now) && group.assigned_by() == assigned_by {
             tracing::info!(group = group.config.group_id, "joining again because topics have other partitions");
             group.rejoin();
         }

@@ -81,7 +81,7 @@ impl Client {
         config.check()?;
         config.auto_commit = config.auto_commit.map(|pause| pause.min(LONGEST));
         Ok(GroupConsumer {
-            records: self.consumer(config.consumer.clone()),
+            records: self.consumer(config.consumer.clone()).in_group(),
             group: Arc::new(Group::new(self.clone(), config)),
             topics: BTreeSet::new(),
             assigned: BTreeSet::new(),
@@ -299,7 +299,6 @@ impl GroupConsumer {
         for (topic, partition) in std::mem::take(&mut self.assigned) {
             self.records.unassign(&topic, partition);
         }
-        self.records.forget_failures();
     }
 
     /// Reads the partitions of a new generation.
@@ -316,7 +315,9 @@ impl GroupConsumer {
                 (Some(found), _) => self.records.resume(at, found.offset, found.leader_epoch),
                 (None, Reset::Earliest) => self.records.assign(&at.0, at.1, At::Earliest),
                 (None, Reset::Latest) => self.records.assign(&at.0, at.1, At::Latest),
-                (None, Reset::Error) => self.records.fail_next_poll(no_offset(&self.group.config.group_id, at)),
+                (None, Reset::Error) => {
+                    self.records.fail_next_poll(at.clone(), no_offset(&self.group.config.group_id, at));
+                }
             }
         }
         self.assigned = partitions.iter().cloned().collect();
@@ -385,7 +386,7 @@ mod tests {
         let mut member = client.group_consumer(GroupConfig::new("g")).unwrap();
         let at = ("t".to_owned(), 0);
         member.records.assign(&at.0, at.1, 0);
-        member.records.fail_next_poll(no_offset("g", &at));
+        member.records.fail_next_poll(at.clone(), no_offset("g", &at));
         member.assigned.insert(at);
         member.drop_partitions();
         assert!(!member.records.has_partitions());

@@ -17,6 +17,7 @@ use crate::groups::config::GroupConfig;
 use crate::groups::coordinator::{Coordinator, Stub};
 use crate::groups::member::{Member, Refused};
 use crate::groups::offsets::{CommittedOffset, fetch_committed, from_v1, to_v1};
+use crate::groups::topics::{Shapes, find_topics, shapes_of};
 use crate::retry::{PATIENCE, report_wait};
 use crate::v1::{self, ConsumerSubscription};
 
@@ -32,8 +33,10 @@ pub(crate) struct Group {
     /// Wakes the poll.
     pub(crate) news: Notify,
     member: Mutex<Member>,
-    /// Partition counts of the last assignment that this member made as the leader; empty when another member leads.
-    counts: Mutex<PartitionCounts>,
+    /// The topics as of the last assignment that this member made as the leader; empty when another member leads.
+    assigned_by: Mutex<Shapes>,
+    /// The subscription whose topics existed before the first join.
+    found: Mutex<BTreeSet<String>>,
 }
 
 /// The partitions of a member in a new generation.
@@ -52,7 +55,8 @@ impl Group {
             config,
             news: Notify::new(),
             member: Mutex::new(Member::new(Instant::now())),
-            counts: Mutex::default(),
+            assigned_by: Mutex::default(),
+            found: Mutex::default(),
         }
     }
 
@@ -66,9 +70,19 @@ impl Group {
         self.news.notify_one();
     }
 
-    /// Returns the partition counts of the last assignment that this member made; empty when another member leads.
-    pub(crate) fn assigned_by(&self) -> PartitionCounts {
-        self.counts.lock().unwrap().clone()
+    /// Returns the topics as of the last assignment that this member made; empty when another member leads.
+    pub(crate) fn assigned_by(&self) -> Shapes {
+        self.assigned_by.lock().unwrap().clone()
+    }
+
+    /// Fails, before the first join of a subscription, when one of its topics does not exist.
+    async fn find(&self, topics: &BTreeSet<String>) -> Result<()> {
+        if *self.found.lock().unwrap() != *topics {
+            let operation = format!("joining group {}", self.config.group_id);
+            find_topics(self.coordinator.client(), &operation, topics).await?;
+            self.found.lock().unwrap().clone_from(topics);
+        }
+        Ok(())
     }
 
     /// Ends the membership and sends LeaveGroup.
@@ -97,7 +111,10 @@ impl Group {
 /// Joins the group, with retries, until the member has its partitions. Returns the last error when attempts have failed for
 /// the timeout of the client, or when the error is not retriable.
 pub(crate) async fn join(group: Arc<Group>, topics: BTreeSet<String>) -> Result<Joined> {
-    let outcome = assigned_partitions(&group, &topics).await;
+    let outcome = match group.find(&topics).await {
+        Ok(()) => assigned_partitions(&group, &topics).await,
+        Err(failure) => Err(failure),
+    };
     if outcome.is_err() {
         group.member(|member| {
             member.join_ended();
@@ -167,8 +184,8 @@ async fn join_group(group: &Group, topics: &BTreeSet<String>) -> Result<v1::Join
 async fn sync_group(group: &Group, joined: v1::JoinGroupResponse) -> Result<Vec<TopicPartition>> {
     let operation = format!("getting the partitions of group {}", group.config.group_id);
     let leads = joined.leader == joined.member_id && !joined.skip_assignment;
-    let (assignments, counts) = if leads { assign(group, &operation, &joined).await? } else { Default::default() };
-    *group.counts.lock().unwrap() = counts;
+    let (assignments, shapes) = if leads { assign(group, &operation, &joined).await? } else { Default::default() };
+    *group.assigned_by.lock().unwrap() = shapes;
     let message = v1::SyncGroupRequest {
         group_id: group.config.group_id.clone(),
         generation_id: joined.generation_id,
@@ -193,23 +210,24 @@ async fn assign(
     group: &Group,
     operation: &str,
     joined: &v1::JoinGroupResponse,
-) -> Result<(Vec<v1::MemberAssignment>, PartitionCounts)> {
+) -> Result<(Vec<v1::MemberAssignment>, Shapes)> {
     let named = group.config.assignors.iter().find(|assignor| assignor.name() == joined.protocol_name);
     let unknown = || Error::bad_answer(operation, &format!("the assignor {:?} is not ours", joined.protocol_name));
     let assignor = named.ok_or_else(unknown)?;
     let members: Vec<Subscriber> = joined.members.iter().map(subscriber).collect();
     let topics: BTreeSet<String> = members.iter().flat_map(|member| member.topics.iter().cloned()).collect();
     let client = group.coordinator.client();
-    let mut counts = client.partition_counts(&topics, client.request_timeout()).await?;
+    let mut shapes = shapes_of(client, &topics, client.request_timeout()).await?;
+    let counts: PartitionCounts = shapes.iter().map(|(topic, shape)| (topic.clone(), shape.count)).collect();
     let assignments = assignor.assign(&members, &counts).into_iter().map(|(member_id, partitions)| {
         let assignment = v1::ConsumerAssignment { partitions: to_v1(&partitions), ..Default::default() };
         v1::MemberAssignment { member_id, assignment: Some(assignment) }
     });
     let assignments = assignments.collect();
     for topic in topics {
-        counts.entry(topic).or_insert(0);
+        shapes.entry(topic).or_default();
     }
-    Ok((assignments, counts))
+    Ok((assignments, shapes))
 }
 
 fn subscriber(member: &v1::JoinGroupMember) -> Subscriber {

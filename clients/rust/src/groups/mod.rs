@@ -11,6 +11,7 @@ mod coordinator;
 mod join;
 mod member;
 mod offsets;
+mod topics;
 
 pub use assignor::Assignor;
 pub use config::GroupConfig;
