@@ -25,6 +25,8 @@ class Driver:
         self._producer: Producer | None = None
         self._admin: Admin | None = None
         self._consumers: dict[str, tuple[Consumer, TopicPartition]] = {}
+        self._failed_consumers: dict[str, PacelineError] = {}
+        """Errors of `consume_open` that the first `consume_poll` returns."""
         self._members: dict[str, PythonMember] = {}
         self._commands: dict[str, Callable[[Message], Message]] = {
             "hello": self.hello,
@@ -109,7 +111,11 @@ class Driver:
         topic_partition = TopicPartition(command["topic"], command["partition"])
         consumer = Consumer(self._bootstrap, auto_offset_reset=command.get("reset", "earliest"))
         self._consumers[command["consumer"]] = consumer, topic_partition
-        consumer.assign([topic_partition])
+        try:
+            consumer.assign([topic_partition])
+        except PacelineError as error:
+            self._failed_consumers[command["consumer"]] = error
+            return {}
         start = command.get("start", "earliest")
         if start == "earliest":
             consumer.seek_to_beginning()
@@ -123,6 +129,9 @@ class Driver:
     def consume_poll(self, command: Message) -> Message:
         """Return records."""
         consumer, topic_partition = self._consumers[command["consumer"]]
+        failed = self._failed_consumers.pop(command["consumer"], None)
+        if failed is not None:
+            raise failed
         try:
             found = consumer.poll(command.get("timeout_ms", 10_000), command.get("max_records", 100))
         except LogTruncatedError as error:

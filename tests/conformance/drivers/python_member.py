@@ -103,7 +103,10 @@ class PythonMember(RebalanceListener):
     # On the thread
 
     def _run(self) -> None:
-        self._consumer.subscribe(self._topics, listener=self)  # with a group it asks no broker
+        try:
+            self._consumer.subscribe(self._topics, listener=self)
+        except PacelineError as error:
+            self._error, self._polling = error, False
         while not self._closed:
             try:
                 job, future = self._jobs.get(block=not self._polling)
