@@ -443,9 +443,9 @@ def test_unknown_topics_and_partitions_are_reported_alike_and_soon(local_cluster
     assert said("produce", "two/9") == said("consume", "two/9") == said("partition", "describe", "two/9") == partition
     assert said("top", "two/9", "--once") == partition
     code, text = said("produce", "nosuch")
-    assert code == 64 + 5 and text.startswith("UNKNOWN_TOPIC_OR_PARTITION: topic nosuch: ")
+    assert code == 64 + 5 and text == "UNKNOWN_TOPIC_OR_PARTITION: topic 'nosuch' does not exist\n"
     for command in (("produce",), ("consume",), ("topic", "describe")):
         code, text = said(*command, "bad name")
-        assert code == 64 + 3 and text.startswith("INVALID_TOPIC: topic bad name: "), text
+        assert code == 64 + 3 and text.startswith("INVALID_TOPIC: the topic name 'bad name' "), text
     code, text = said("topic", "alter", "two", "--set", "retention.ms=abc")
     assert (code, text) == (64 + 3, "INVALID_CONFIG: invalid value 'abc' for retention.ms: must be a whole number\n")

@@ -375,7 +375,7 @@ def _wire_topic(topic: NewTopic) -> WireNewTopic:
 
 
 def _topic_error(name: str, wire: TopicError) -> PacelineError:
-    return error_for(wire.code, f"topic {name}: {wire.message}")
+    return error_for(wire.code, wire.message if repr(name) in wire.message else f"topic {name}: {wire.message}")
 
 
 def _cluster(answer: DescribeClusterResponse) -> ClusterDescription:

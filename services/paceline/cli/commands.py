@@ -51,6 +51,13 @@ class _LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            hint = "Options are given after the verb: paceline topic list -b host:port"
+            raise click.UsageError(f"{error.format_message()} {hint}", ctx) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             if ctx.obj is not None:

@@ -43,9 +43,22 @@ def bootstrap_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--bootstrap-servers",
         "bootstrap",
         envvar="PACELINE_BOOTSTRAP_SERVERS",
-        callback=lambda _context, _parameter, value: value or default_bootstrap(),
+        callback=_addresses,
         help=f"host:port,... of brokers [default: the dev cluster of this directory, else {DEFAULT_BOOTSTRAP}]",
     )(command)
+
+
+def _addresses(context: click.Context, _parameter: click.Parameter, value: str | None) -> str:
+    bootstrap = value or default_bootstrap()
+    if not context.resilient_parsing:
+        from paceline.model.errors import InvalidRequestError
+        from paceline_client.addresses import parse_bootstrap
+
+        try:
+            parse_bootstrap(bootstrap)
+        except InvalidRequestError as error:
+            raise click.BadParameter(str(error)) from None
+    return bootstrap
 
 
 def _use_file(context: click.Context, parameter: click.Parameter, path: str | None) -> None:

@@ -150,8 +150,10 @@ def _consume_in_group(
     show: Callable[[Any, Any], None],
 ) -> None:
     """Print records as a member of a group; commits only printed records."""
-    from paceline_client import Consumer, TopicPartition
+    from paceline_client import Admin, Consumer, TopicPartition
 
+    with Admin(bootstrap) as admin:  # reports an unknown topic at once, unlike a join of the group
+        admin.describe_topics([topic])
     reset: Literal["earliest", "latest"] = "earliest" if start == "start" else "latest"
     with Consumer(bootstrap, group_id=group, auto_offset_reset=reset, client_rack=rack) as consumer:
         consumer.subscribe([topic])

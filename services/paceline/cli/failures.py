@@ -25,8 +25,7 @@ def reported(output: str = "table") -> Iterator[None]:
     except PacelineError as error:
         _tell(output, error.code.name, str(error))
         _hint_at_addresses(error, output)
-        status = STATUS_OF_CODE.get(error.code, grpc.StatusCode.UNKNOWN)
-        sys.exit(RPC_FAILURE + int(status.value[0]))
+        sys.exit(exit_code_of(error))
     except grpc.RpcError as error:
         call = error if isinstance(error, grpc.Call) else None
         code = call.code() if call else grpc.StatusCode.UNKNOWN
@@ -44,6 +43,12 @@ def reported(output: str = "table") -> Iterator[None]:
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)
+
+
+def exit_code_of(error: PacelineError) -> int:
+    """Return the exit code of a command that ends with this error."""
+    status = STATUS_OF_CODE.get(error.code, grpc.StatusCode.UNKNOWN)
+    return RPC_FAILURE + int(status.value[0])
 
 
 def _hint_at_addresses(error: PacelineError, output: str) -> None:
@@ -77,6 +82,16 @@ def give_up_unwritten() -> None:
 
 def _discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def confirm(question: str) -> None:
+    """Ask before a change that cannot be undone; end with exit code 1 unless the answer is yes."""
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort:
+        if not sys.stdin.isatty():
+            click.echo("\nno answer from stdin: --yes confirms the change", err=True)
+        raise
 
 
 def check_partition(topic: str, indexes: Sequence[int], index: int | None) -> None:

@@ -1,7 +1,6 @@
 """`paceline group`: consumer groups, their members, offsets and lag."""
 
 import re
-import time
 from typing import Any, Final
 
 import click
@@ -10,6 +9,8 @@ from paceline.cli.connection import bootstrap_option, parse_partition
 from paceline.cli.failures import NEGATIVE_VERDICT, check_partition, reported
 from paceline.cli.numbers import MAX_INT64, parse_number
 from paceline.cli.output import output_option, show
+from paceline.cli.times import parse_moment
+from paceline.model.errors import GroupIdNotFoundError
 
 _STATES: Final = ("stable", "empty", "preparing-rebalance", "completing-rebalance")
 _LAG_COLUMNS: Final = ("group", "partition", "committed", "end", "lag", "member", "client_id")
@@ -162,8 +163,8 @@ def _ends(consumer: Any, partitions: list[Any]) -> dict[Any, int]:
     "--to",
     "target",
     required=True,
-    metavar="start|end|OFFSET|+N|-N|@TIME",
-    help="start, end, an offset, a shift as +N or -N, or a time @MS or @2026-01-31T12:00:00",
+    metavar="start|end|OFFSET|+N|-N|TIME",
+    help="start, end, an offset, a shift as +N or -N, or a time: 10m ago, 2026-01-31T12:00, @MS since 1970",
 )
 @click.option("--dry-run", is_flag=True, help="show the offsets without committing them")
 @output_option
@@ -185,6 +186,10 @@ def reset(name: str, which: tuple[str, ...], target: str, dry_run: bool, output:
                     TopicPartition(topic, one.partition) for one in found.partitions if index in (None, one.partition)
                 ]
             partitions = sorted(set(partitions) or committed.keys())
+            if not partitions:
+                raise GroupIdNotFoundError(
+                    f"group {name} has no committed offsets; name topics to commit their offsets"
+                )
             offsets = _targets(consumer, partitions, committed, kind, number)
             if offsets and not dry_run:
                 admin.alter_group_offsets(name, offsets)
@@ -195,7 +200,7 @@ def reset(name: str, which: tuple[str, ...], target: str, dry_run: bool, output:
                 "before": committed[tp].offset if tp in committed else None,
                 "after": offset,
             }
-            for tp, offset in offsets.items()
+            for tp, offset in sorted(offsets.items())
         ]
         show(rows, output)
 
@@ -204,20 +209,18 @@ def _target(text: str) -> tuple[str, int]:
     """Parse ``--to`` into its kind (start, end, offset, shift or time) and its number."""
     if text in ("start", "end"):
         return text, 0
-    if text.startswith("@"):
-        number = parse_number(text[1:], MAX_INT64)
-        if number is None:
-            try:
-                number = int(time.mktime(time.strptime(text[1:], "%Y-%m-%dT%H:%M:%S")) * 1000)
-            except ValueError:
-                raise click.BadParameter(f"{text[1:]!r} is not a time", param_hint="--to") from None
-        return "time", number
     if re.fullmatch(r"[+-]\d{1,18}", text):
         return "shift", int(text)
-    number = parse_number(text, MAX_INT64)
-    if number is None:
-        raise click.BadParameter(f"{text!r} is none of start, end, OFFSET, +N, -N, @TIME", param_hint="--to")
-    return "offset", number
+    number = parse_number(text.removeprefix("@"), MAX_INT64)
+    if number is not None:
+        return ("time" if text.startswith("@") else "offset"), number
+    moment_ms = parse_moment(text.removeprefix("@"))
+    if moment_ms is None:
+        raise click.BadParameter(
+            f"{text!r} is none of start, end, OFFSET, +N, -N, a time ago like 10m, a time like 2026-11-21T17:00, @MS",
+            param_hint="--to",
+        )
+    return "time", moment_ms
 
 
 def _targets(consumer: Any, partitions: list[Any], committed: Any, kind: str, number: int) -> dict[Any, int]:

@@ -8,10 +8,17 @@ import click
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
 
-BROKER_ID = click.IntRange(0, MAX_INT32)
-COUNT = click.IntRange(1, MAX_INT32)
-LONG_COUNT = click.IntRange(1, MAX_INT64)
-OFFSET = click.IntRange(0, MAX_INT64)
+
+class _Integer(click.IntRange):
+    """A whole number in a range; click itself calls other texts "not a valid integer range"."""
+
+    name = "integer"
+
+
+BROKER_ID = _Integer(0, MAX_INT32)
+COUNT = _Integer(1, MAX_INT32)
+LONG_COUNT = _Integer(1, MAX_INT64)
+OFFSET = _Integer(0, MAX_INT64)
 
 
 class _Seconds(click.FloatRange):

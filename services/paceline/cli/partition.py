@@ -8,7 +8,7 @@ import click
 
 from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, parse_partition, reached
-from paceline.cli.failures import NEGATIVE_VERDICT, check_partition, reported
+from paceline.cli.failures import NEGATIVE_VERDICT, check_partition, confirm, reported
 from paceline.cli.output import output_option, show
 from paceline.cli.reassign_requests import elect_leaders
 
@@ -179,7 +179,10 @@ def elect(
             }
             for each in results
         ]
-        show(rows, output)
+        if rows or output != "table":
+            show(rows, output)
+        else:
+            click.echo(f"no partition needs {'an unclean' if unclean else 'a preferred'} election", err=True)
         failed = [each.error for each in results if each.error and each.error.code.name != "ELECTION_NOT_NEEDED"]
         if failed:
             raise failed[-1]
@@ -192,7 +195,7 @@ def _elect_confirmed(admin: Any, named: list[tuple[str, int]] | None) -> "list[E
     if not agreed:
         return forecast
     _warn(admin, forecast)
-    click.confirm(f"elect leaders for these {len(agreed)} partitions?", abort=True, err=True)
+    confirm(f"elect leaders for these {len(agreed)} partitions?")
     others = [each for each in forecast if each.error is not None]
     return [*elect_leaders(admin, "unclean", agreed), *others]
 

@@ -81,6 +81,8 @@ def produce(
         with Admin(bootstrap) as admin:  # fails at once for an unknown topic, unlike a producer
             (found,) = admin.describe_topics([topic])
             check_partition(topic, [each.partition for each in found.partitions], partition)
+        if sys.stdin.isatty() and sys.stderr.isatty():
+            click.echo(f"each line is a record of {which}; Ctrl-D ends the input", err=True)
         try:
             with Producer(
                 bootstrap,
@@ -116,7 +118,8 @@ def produce(
             for failure in list(dict.fromkeys(failures))[:3]:
                 click.echo(failure, err=True)
             where = ", ".join(f"{count} to {topic}/{index}" for index, count in sorted(counts.items()))
-            click.echo(f"{sum(counts.values())} records{': ' + where if where else ''}", err=True)
+            total = sum(counts.values())
+            click.echo(f"{total} record{'' if total == 1 else 's'}{': ' + where if where else ''}", err=True)
             if failures:
                 click.echo(f"{len(failures)} records failed", err=True)
     if failures:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli.connection import bootstrap_option, parse_partition, reached
-from paceline.cli.failures import NEGATIVE_VERDICT, reported
+from paceline.cli.failures import NEGATIVE_VERDICT, exit_code_of, reported
 from paceline.cli.numbers import COUNT, LONG_COUNT, SECONDS
 from paceline.cli.output import Row, error_fields, output_option, show, tell
 from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, plan_moves, read_plan
@@ -103,7 +103,7 @@ def start(plan_file: Path, validate_only: bool, bytes_per_second: int | None, ou
             pace = "; no records to copy, no throttle set"
         line = f"{accepted} of {len(results)} moves {'can be ' if validate_only else ''}started{pace}"
         tell([_outcome(result, "started", validate_only) for result in results], output, line)
-        _tell_failures(results)
+        _tell_failures(results, output)
 
 
 @reassign.command()
@@ -188,7 +188,7 @@ def cancel(
                 _remove_throttles(admin, [topic for topic, _ in (named if plan_file is None else planned)], involved)
         line = f"{sum(result.error is None for result in results)} of {len(results)} moves cancelled"
         tell([_outcome(result, "cancelled") for result in results], output, line)
-        _tell_failures(results)
+        _tell_failures(results, output)
 
 
 def _racks(admin: "Admin", brokers: str | None) -> dict[int, str]:
@@ -356,10 +356,14 @@ def _outcome(result: "ReassignmentResult", verb: str, validate_only: bool = Fals
     return {"partition": f"{topic}/{index}", verb: done, **error_fields(result.error)}
 
 
-def _tell_failures(results: Sequence[Any]) -> None:
-    """Print every failure but the last, and raise the last: its code becomes the exit code."""
+def _tell_failures(results: Sequence[Any], output: str) -> None:
+    """Print the partition and the reason of every failure; the code of the last becomes the exit code."""
     failed = [result for result in results if result.error is not None]
-    for result in failed[:-1]:
-        click.echo(f"{result.error.code.name}: {result.topic_partition}: {result.error}", err=True)
-    if failed:
+    if not failed:
+        return
+    if output != "table":  # the rows have every reason
         raise failed[-1].error
+    for result in failed:
+        topic, index = result.topic_partition
+        click.echo(f"{result.error.code.name}: {topic}/{index}: {result.error}", err=True)
+    raise SystemExit(exit_code_of(failed[-1].error))

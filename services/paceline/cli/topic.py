@@ -7,11 +7,12 @@ import click
 
 from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, reached
-from paceline.cli.failures import NEGATIVE_VERDICT, reported
+from paceline.cli.failures import NEGATIVE_VERDICT, confirm, reported
 from paceline.cli.numbers import COUNT
 from paceline.cli.output import error_fields, output_option, show, tell
 from paceline.cli.trim import trim
 from paceline.model.errors import PacelineError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from paceline.model.identifiers import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from paceline_client import Admin, TopicResult
@@ -230,13 +231,18 @@ def add_partitions(name: str, count: int, validate_only: bool, output: str, boot
 @click.argument("names", nargs=-1, required=True, shell_complete=topic_names)
 @click.option("--yes", is_flag=True, help="do not ask for confirmation")
 @click.option("--if-exists", is_flag=True, help="succeed for topics that do not exist")
+@click.option(
+    "--internal", is_flag=True, help="allow internal topics: __consumer_offsets has the offsets of all groups"
+)
 @output_option
 @bootstrap_option
-def delete(names: tuple[str, ...], yes: bool, if_exists: bool, output: str, bootstrap: str) -> None:
+def delete(names: tuple[str, ...], yes: bool, if_exists: bool, internal: bool, output: str, bootstrap: str) -> None:
     """Delete topics with all their records."""
     names = tuple(dict.fromkeys(names))
+    if not internal and (kept := sorted(INTERNAL_TOPICS.intersection(names))):
+        raise click.UsageError(f"{', '.join(kept)} has the state of all groups; add --internal to delete it")
     if not yes:
-        click.confirm(f"delete {', '.join(names)} with all records?", abort=True, err=True)
+        confirm(f"delete {', '.join(names)} with all records?")
     with reported(output):
         with reached(bootstrap) as admin:
             results = admin.delete_topics(names, raise_errors=False)

@@ -4,7 +4,7 @@ import click
 
 from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, parse_partition
-from paceline.cli.failures import check_partition, reported
+from paceline.cli.failures import check_partition, confirm, reported
 from paceline.cli.numbers import OFFSET
 from paceline.cli.output import output_option, show
 from paceline.model.errors import OffsetOutOfRangeError
@@ -62,7 +62,7 @@ def trim(
                 return
             if not yes:
                 lost = sum(int(str(row["records"])) for row in rows)
-                click.confirm(f"permanently delete {lost} records of {len(rows)} partitions?", abort=True, err=True)
+                confirm(f"permanently delete {lost} records of {len(rows)} partitions?")
             results = admin.delete_records(targets, raise_errors=False)
         outcome = [
             {

@@ -3,15 +3,17 @@
 import datetime
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import click
 
 from paceline.cli.completion import topic_names
-from paceline.cli.connection import bootstrap_option, parse_partition
+from paceline.cli.connection import bootstrap_option, parse_partition, reached
 from paceline.cli.failures import reported
 from paceline.cli.numbers import BROKER_ID
 from paceline.cli.times import parse_moment
+from paceline.model.errors import PacelineError
 from paceline.model.state_change import StateChange, StateChangeKind, state_change_fields
 
 _GROUPS: Final = {
@@ -64,21 +66,27 @@ def watch(
     if metadata and (kinds or since):
         raise click.UsageError("--metadata cannot be combined with --kind or --since")
     wanted = [parse_partition(text) for text in topics]
-    with reported(output):
-        from paceline_client import Admin
+    since_ms, chosen = _since_ms(since), _kinds(kinds)
+    with reported(output), reached(bootstrap) as admin:
+        _warn_if_absent(admin, {topic for topic, _ in wanted})
+        if metadata:
+            lines = _metadata_lines(admin.watch_metadata([t for t, _ in wanted], broker_id=broker_id), wanted)
+        else:
+            items = admin.watch_events(
+                since_ms=since_ms,
+                topics=sorted({topic for topic, _ in wanted}),
+                kinds=chosen,
+                broker_id=broker_id,
+            )
+            lines = _event_lines(items, wanted, with_replica_steps=bool(kinds))
+        _print(lines, output, num)
 
-        with Admin(bootstrap) as admin:
-            if metadata:
-                lines = _metadata_lines(admin.watch_metadata([t for t, _ in wanted], broker_id=broker_id), wanted)
-            else:
-                items = admin.watch_events(
-                    since_ms=_since_ms(since),
-                    topics=sorted({topic for topic, _ in wanted}),
-                    kinds=_kinds(kinds),
-                    broker_id=broker_id,
-                )
-                lines = _event_lines(items, wanted, with_replica_steps=bool(kinds))
-            _print(lines, output, num)
+
+def _warn_if_absent(admin: Any, topics: set[str]) -> None:
+    """Warn about topics that do not exist: a mistyped name would show nothing for ever."""
+    with suppress(PacelineError):
+        if absent := sorted(topics.difference(admin.list_topics() if topics else ())):
+            click.echo(f"does not exist now: {', '.join(absent)}", err=True)
 
 
 def _print(lines: Iterator[tuple[dict[str, Any], str]], output: str, num: int | None) -> None:

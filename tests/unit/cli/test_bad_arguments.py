@@ -114,3 +114,19 @@ def test_a_missing_plan_file_is_named_without_a_python_class(tmp_path: Path) -> 
     path = tmp_path / "none.json"
     ended = CliRunner().invoke(cli, ["reassign", "start", str(path), *NOBODY])
     assert ended.exit_code in (1, USAGE) and str(path) in ended.stderr and "Error:" not in ended.stderr.split("\n")[0]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "host:99999", "a:1,b", "::1:9092"])
+def test_a_wrong_address_is_wrong_usage(address: str) -> None:
+    ended = CliRunner().invoke(cli, ["topic", "list", "-b", address])
+    assert (ended.exit_code, "is not host:port" in ended.stderr) == (USAGE, True), ended.stderr
+
+
+def test_an_option_before_the_verb_is_shown_behind_it() -> None:
+    ended = CliRunner().invoke(cli, ["-b", "127.0.0.1:1", "topic", "list"])
+    assert (ended.exit_code, "after the verb" in ended.stderr) == (USAGE, True), ended.stderr
+
+
+def test_a_word_that_is_no_number_is_called_so() -> None:
+    ended = CliRunner().invoke(cli, ["broker", "describe", "x", *NOBODY])
+    assert (ended.exit_code, "'x' is not a valid integer." in ended.stderr) == (USAGE, True), ended.stderr

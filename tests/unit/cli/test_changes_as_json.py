@@ -133,6 +133,24 @@ def test_people_read_which_topic_was_not_changed() -> None:
     assert (absent.exit_code, absent.stdout, absent.stderr) == (0, "deleted orders\n", "does not exist: none\n")
 
 
+def test_people_read_the_partition_of_each_refused_change() -> None:
+    refused = CliRunner().invoke(cli, ["reassign", "cancel", "orders/0", "orders/1", "--preserve-throttles"])
+    lines = [f"NO_REASSIGNMENT_IN_PROGRESS: orders/{index}: nothing to cancel\n" for index in (0, 1)]
+    assert (refused.exit_code, refused.stderr) == (64 + 9, "".join(lines))
+
+
+def test_the_offsets_of_all_groups_are_not_deleted_by_the_way() -> None:
+    words = ["topic", "delete", "orders", "__consumer_offsets", "--yes"]
+    refused = CliRunner().invoke(cli, words)
+    assert (refused.exit_code, "add --internal" in refused.stderr, refused.stdout) == (2, True, "")
+    assert CliRunner().invoke(cli, [*words, "--internal", "--if-exists"]).exit_code == 0
+
+
+def test_a_question_without_an_answer_names_the_option_that_confirms() -> None:
+    ended = CliRunner().invoke(cli, ["topic", "delete", "orders"], input="")
+    assert (ended.exit_code, "--yes confirms" in ended.stderr) == (1, True), ended.stderr
+
+
 def test_a_topic_with_a_similar_name_is_refused() -> None:
     refused = CliRunner().invoke(cli, ["topic", "create", "or.ders", "--if-not-exists"])
     assert (refused.exit_code, refused.stderr) == (64 + 6, "TOPIC_ALREADY_EXISTS: topic or.ders exists\n")

@@ -71,4 +71,4 @@ def test_no_question_is_asked_when_no_partition_can_be_elected(monkeypatch: pyte
     admin = ElectingAdmin()
     admin.offline = []
     ended = run(monkeypatch, admin, "")
-    assert (ended.exit_code, ended.stderr, admin.elected) == (0, "nothing to show\n", [])
+    assert (ended.exit_code, ended.stderr, admin.elected) == (0, "no partition needs an unclean election\n", [])

@@ -18,6 +18,8 @@ class _Cluster:
 
     def __init__(self) -> None:
         self.altered: dict[TopicPartition, int] = {}
+        self.asked_ms: set[int] = set()
+        self.committed = [FIRST, OTHER]
 
     def __enter__(self) -> "_Cluster":
         return self
@@ -26,7 +28,7 @@ class _Cluster:
         return None
 
     def group_offsets(self, _group: str) -> dict[TopicPartition, Any]:
-        return dict.fromkeys((FIRST, OTHER), SimpleNamespace(offset=70))
+        return dict.fromkeys(self.committed, SimpleNamespace(offset=70))
 
     def describe_topics(self, _names: list[str]) -> list[Any]:
         return [SimpleNamespace(partitions=[SimpleNamespace(partition=0)])]
@@ -36,6 +38,10 @@ class _Cluster:
 
     def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 100)
+
+    def offsets_for_times(self, times: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        self.asked_ms = set(times.values())
+        return {tp: SimpleNamespace(offset=55) for tp in times}
 
     def alter_group_offsets(self, _group: str, offsets: dict[TopicPartition, int]) -> None:
         self.altered |= offsets
@@ -67,3 +73,22 @@ def test_a_partition_that_does_not_exist_is_refused_and_no_offset_changes(
 ) -> None:
     result = CliRunner().invoke(cli, ["group", "reset", "readers", *which, "--to", "start"])
     assert result.exit_code == 69 and "no partition 9" in result.stderr and not cluster.altered
+
+
+@pytest.mark.parametrize("moment", ["1970-01-02T00:00:00+00:00", "@1970-01-02T00:00+00:00", "@86400000"])
+def test_offsets_are_set_to_a_time(cluster: _Cluster, moment: str) -> None:
+    result = CliRunner().invoke(cli, ["group", "reset", "readers", "orders", "--to", moment])
+    assert (result.exit_code, cluster.altered, cluster.asked_ms) == (0, {FIRST: 55}, {86_400_000}), result.output
+
+
+def test_a_time_ago_is_accepted_and_another_word_is_not(cluster: _Cluster) -> None:
+    assert CliRunner().invoke(cli, ["group", "reset", "readers", "orders", "--to", "10m"]).exit_code == 0
+    refused = CliRunner().invoke(cli, ["group", "reset", "readers", "orders", "--to", "@soon"])
+    assert (refused.exit_code, "'@soon' is none of start" in refused.stderr) == (2, True)
+
+
+def test_a_group_without_offsets_needs_the_names_of_topics(cluster: _Cluster) -> None:
+    cluster.committed = []
+    refused = CliRunner().invoke(cli, ["group", "reset", "readers", "--to", "start"])
+    assert (refused.exit_code, refused.stderr.split(":")[0]) == (64 + 5, "GROUP_ID_NOT_FOUND")
+    assert CliRunner().invoke(cli, ["group", "reset", "readers", "orders", "--to", "start"]).exit_code == 0

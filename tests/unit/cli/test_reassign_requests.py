@@ -87,7 +87,10 @@ def test_a_large_plan_is_started_in_several_requests_and_every_refusal_is_report
     ended = CliRunner().invoke(cli, ["reassign", "start", plan])
     assert admin.asked == [TopicPartition("t", number) for number in range(MOVES)]
     assert f"{MOVES - 1} of {MOVES} moves started" in ended.stdout
-    assert (ended.exit_code, ended.stderr) == (64 + 3, "INVALID_REPLICA_ASSIGNMENT: not live: [9]\n")
+    assert (ended.exit_code, ended.stderr) == (
+        64 + 3,
+        f"INVALID_REPLICA_ASSIGNMENT: t/{REFUSED.partition}: not live: [9]\n",
+    )
 
 
 def test_a_large_plan_is_cancelled_in_several_requests(admin: BoundedAdmin, plan: str) -> None:
