@@ -38,6 +38,7 @@ from paceline.broker.storage.meta_properties import check_cluster_id, known_clus
 from paceline.coordination import znodes
 from paceline.coordination.interface import SessionEvent, SessionState, WatchEvent, ZooKeeper
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
+from paceline.log.checkpoint import DamagedFileError
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.model.client_io import (
@@ -313,10 +314,10 @@ class BrokerNode:
     def _registered(self, registered: BrokerRegistered) -> None:
         try:
             check_cluster_id(self._logs, registered.cluster_id)
-        except InvalidConfigError as error:
+            write_cluster_id(self._logs, self._config.broker_id, registered.cluster_id, self._scheduler.wall_ms())
+        except (InvalidConfigError, DamagedFileError, OSError) as error:
             self._fatal(error)
             return
-        write_cluster_id(self._logs, self._config.broker_id, registered.cluster_id, self._scheduler.wall_ms())
         self.cluster_id = registered.cluster_id
         self.replica_manager.broker_epoch = registered.broker_epoch
         self._control.controller_epochs.confirm(registered.controller_epoch)
