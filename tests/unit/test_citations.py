@@ -150,23 +150,23 @@ PROTOCOL_PAGES = sorted((ROOT / "docs/protocol").glob("[a-z]*.md"))
 
 
 def incomplete_rules(page: str) -> list[str]:
-    """Return the rules of a page that name no file before their test, or no test."""
+    """Return the rules of a page without a reason, a file, or a test after the file."""
     rules = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
     complete = re.compile(r"`(?:services|clients|protos|tests)/[^`]+`.*\bTests?:\s+`tests/", re.DOTALL)
-    return [rule.partition("\n")[0] for rule in rules if not complete.search(rule)]
+    return [rule.partition("\n")[0] for rule in rules if "Reason: " not in rule or not complete.search(rule)]
 
 
 @pytest.mark.parametrize("page", PROTOCOL_PAGES, ids=lambda path: path.name)
-def test_every_rule_of_the_protocol_names_its_file_and_its_test(page: Path) -> None:
+def test_every_rule_of_the_protocol_names_its_reason_its_file_and_its_test(page: Path) -> None:
     text = page.read_text("utf-8")
     assert "\n## " in text
     assert incomplete_rules(text) == []
 
 
-def test_a_rule_without_a_file_or_without_a_test_is_found() -> None:
-    file, test = "File: `services/a.py`.", "Test: `tests/unit/test_a.py`."
-    page = f"# Page\n\n## Complete\n\n{file} {test}\n\n## No test\n\n{file}\n\n## No file\n\n{test}\n"
-    assert incomplete_rules(page) == ["No test", "No file"]
+def test_a_rule_without_a_reason_a_file_or_a_test_is_found() -> None:
+    why, file, test = "Reason: so.", "File: `services/a.py`.", "Test: `tests/unit/test_a.py`."
+    page = f"# Page\n\n## Complete\n\n{why} {file} {test}\n\n## No test\n\n{why} {file}\n\n## No file\n\n{why} {test}\n"
+    assert incomplete_rules(f"{page}\n## No reason\n\n{file} {test}\n") == ["No test", "No file", "No reason"]
 
 
 def test_anchors_follow_the_rule_of_github() -> None:

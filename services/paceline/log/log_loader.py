@@ -301,12 +301,12 @@ class _Loader:
         self._result.recovered = True
         self._recovered_end = segment.base_offset
 
-        def before_cut() -> None:
+        def before_truncation() -> None:
             # No append was in progress below the recovery point: an incomplete batch there has a damaged length.
             if self._clean or not segment.ended_in_an_append or self._recovered_end < self._recovery_point:
                 self._lose_batches()
 
-        removed = segment.recover(self._accept, before_cut)
+        removed = segment.recover(self._accept, before_truncation)
         self._result.truncated_bytes += removed
         return removed
 

@@ -247,12 +247,12 @@ class Segment(IndexedBatchFile):
     def recover(
         self,
         accept: Callable[[BatchHeader, bool], bool] = lambda _header, _is_last: True,
-        before_cut: Callable[[], None] = lambda: None,
+        before_truncation: Callable[[], None] = lambda: None,
     ) -> int:
         """Check every batch, rebuild both indexes, truncate the file at the first bad batch; return the bytes removed.
 
         ``accept`` receives the header of each sound batch and whether the batch is the last, and may refuse the batch.
-        ``before_cut`` is called before bytes are removed.
+        ``before_truncation`` is called before bytes are removed.
 
         Raises:
             OSError: storage failed.
@@ -277,7 +277,7 @@ class Segment(IndexedBatchFile):
         removed = on_disk - self.size
         self.ended_in_an_append = removed > 0 and self.is_interrupted_append(on_disk, next_offset)
         if removed:
-            before_cut()
+            before_truncation()
             self._files.truncate(self.log_path, self.size)
             # A later flush may find nothing to do and skip the fsync; the bytes must not come back after a clean stop.
             self._files.sync(self.log_path)
