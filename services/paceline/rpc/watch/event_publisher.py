@@ -88,7 +88,7 @@ class EventPublisher:
         try:
             while not self._hub.is_closed:
                 if position >= ring.end:
-                    await self._hub.news(_IDLE_S)
+                    await self._hub.wait_for_wake(_IDLE_S)
                     await asyncio.sleep(LINGER_S)
                     continue
                 found = ring.read(position, MAX_EVENTS)

@@ -26,7 +26,7 @@ class WatchHub:
         self.ring = ring or EventRing()
         self.watcher_count = 0
         self._max_watchers = max_watchers
-        self._news: asyncio.Future[None] | None = None
+        self._next_wake: asyncio.Future[None] | None = None
         self._due = False
         self._closed = False
 
@@ -37,7 +37,7 @@ class WatchHub:
 
     def wake(self) -> None:
         """Wake the watchers after `_BURST_S`, so that one wake-up covers a burst of changes."""
-        if self._news is None or self._due:
+        if self._next_wake is None or self._due:
             return
         self._due = True
         asyncio.get_running_loop().call_later(_BURST_S, self._wake_now)
@@ -78,17 +78,17 @@ class WatchHub:
         if self._closed:
             raise ShuttingDownError("the process is stopping; watch another one")
 
-    async def news(self, timeout_s: float) -> bool:
-        """Wait until the watchers are woken; return False after ``timeout_s`` without that."""
+    async def wait_for_wake(self, timeout_s: float) -> bool:
+        """Wait until the watchers are woken; return False if that has not happened after ``timeout_s``."""
         if self._closed:
             return True
-        if self._news is None:
-            self._news = asyncio.get_running_loop().create_future()
-        done, _ = await asyncio.wait([self._news], timeout=timeout_s)
+        if self._next_wake is None:
+            self._next_wake = asyncio.get_running_loop().create_future()
+        done, _ = await asyncio.wait([self._next_wake], timeout=timeout_s)
         return bool(done)
 
     def _wake_now(self) -> None:
         self._due = False
-        news, self._news = self._news, None
-        if news is not None and not news.done():
-            news.set_result(None)
+        next_wake, self._next_wake = self._next_wake, None
+        if next_wake is not None and not next_wake.done():
+            next_wake.set_result(None)

@@ -60,17 +60,17 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
             self._check_active()
         reader = EventReader(self._hub, request.cursor, _since_ms(request), event_filter_from_proto(request.filter))
         with self._hub.watcher():
-            said_s = 0.0  # send the first message at once, because the client needs its cursor
+            sent_s = 0.0  # send the first message at once, because the client needs its cursor
             while True:
                 batch = reader.read(MAX_EVENTS)
-                if batch.events or batch.HasField("gap") or time.monotonic() - said_s >= ALIVE_S:
-                    said_s = time.monotonic()
+                if batch.events or batch.HasField("gap") or time.monotonic() - sent_s >= ALIVE_S:
+                    sent_s = time.monotonic()
                     yield pb.WatchEventsResponse(batch=batch)
                     continue
                 self._hub.check_open()
                 if request.active_controller_only:
                     self._check_active()
-                await reader.news(ALIVE_S)
+                await reader.wait_for_events(ALIVE_S)
 
     async def PollEvents(self, request: pb.PollEventsRequest, context: Any) -> pb.PollEventsResponse:  # noqa: N802
         """Respond with events as soon as there are any, or with an empty batch after the wait."""
@@ -89,7 +89,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
                 self._hub.check_open()
                 if request.active_controller_only:
                     self._check_active()
-                await reader.news(max(left_s, 0))
+                await reader.wait_for_events(max(left_s, 0))
 
     async def WatchMetadata(  # noqa: N802
         self, request: pb.WatchMetadataRequest, context: Any
@@ -98,16 +98,16 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
         topics = _topic_filter(request.topics)
         cursor = request.cursor
         with self._hub.watcher():
-            said_s = 0.0
+            sent_s = 0.0
             while True:
                 self._hub.check_open()
                 changes = self._changes(cursor, topics)
                 cursor = changes.cursor
-                if _has_changes(changes) or time.monotonic() - said_s >= ALIVE_S:
-                    said_s = time.monotonic()
+                if _has_changes(changes) or time.monotonic() - sent_s >= ALIVE_S:
+                    sent_s = time.monotonic()
                     yield pb.WatchMetadataResponse(changes=changes)
                 elif not changes.more:
-                    await self._hub.news(ALIVE_S)
+                    await self._hub.wait_for_wake(ALIVE_S)
 
     async def PollMetadata(  # noqa: N802
         self, request: pb.PollMetadataRequest, context: Any
@@ -125,7 +125,7 @@ class WatchServicer(metadata_service_pb2_grpc.MetadataServiceServicer):
                 if _has_changes(changes) or (left_s <= 0 and not changes.more):
                     return pb.PollMetadataResponse(changes=changes)
                 if not changes.more:
-                    await self._hub.news(max(left_s, 0))
+                    await self._hub.wait_for_wake(max(left_s, 0))
 
     def _changes(self, cursor: str, wanted: frozenset[str]) -> pb.MetadataChanges:
         revisions = self._revisions()
@@ -205,10 +205,10 @@ class EventReader:
             gap=gap,
         )
 
-    async def news(self, timeout_s: float) -> None:
-        """Wait until there are unread events, for at most ``timeout_s``."""
+    async def wait_for_events(self, timeout_s: float) -> None:
+        """Wait for unread events, at most for ``timeout_s``."""
         if self.at_end:
-            await self._hub.news(timeout_s)
+            await self._hub.wait_for_wake(timeout_s)
         else:
             await asyncio.sleep(0)  # let other coroutines run between two reads that found no event for the filter
 
