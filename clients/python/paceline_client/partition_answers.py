@@ -37,7 +37,7 @@ class PartitionAnswers:
             if state.topic_id not in ("", topic_id):
                 self._topic_recreated(state)
                 return
-            state.topic_id = topic_id
+            state.topic_id, state.looked_up = topic_id, None
         if fetched.error is not None:
             self._take_error(state, fetched.error, broker)
         elif fetched.preferred_read_replica is not None:
@@ -48,12 +48,16 @@ class PartitionAnswers:
             state.take_fetched(fetched.batches, fetched.high_watermark, fetched.log_start_offset)
 
     def _topic_recreated(self, state: PartitionState) -> None:
-        """Reset the position when the topic was re-created, after the prefetched records have been returned."""
+        """Reset the position when the topic was re-created, after the prefetched records have been returned.
+
+        A position that was looked up in the deleted topic, and not fetched from, is looked up again.
+        """
         if state.chunks:
             self._obstacles.try_later(state)
             return
-        LOG.warning("topic was re-created: partition=%s reset_to=%s", state.topic_partition, self._reset.value)
-        state.seek_to(self._reset)
+        reset = state.looked_up or self._reset
+        LOG.warning("topic was re-created: partition=%s reset_to=%s", state.topic_partition, reset.value)
+        state.seek_to(reset)
 
     def _take_error(self, state: PartitionState, wire: PartitionError, broker: Broker) -> None:
         tp = state.topic_partition

@@ -74,7 +74,10 @@ class PositionLookup:
         return wait_ms
 
     def _ask_ends(self, leader: Broker, states: list[PartitionState]) -> None:
-        asked = {state.topic_partition: state.generation for state in states}
+        asked = {
+            state.topic_partition: (state.generation, self._metadata.topic_id(state.topic_partition.topic))
+            for state in states
+        }
         queries = [
             fence(
                 query_end(state.topic_partition, state.reset or OffsetReset.EARLIEST),
@@ -89,7 +92,7 @@ class PositionLookup:
         self._calls.add(call)
         call.add_done_callback(lambda done: self._post(lambda: self._take_ends(leader, asked, done)))
 
-    def _take_ends(self, leader: Broker, asked: dict[TopicPartition, int], call: Any) -> None:
+    def _take_ends(self, leader: Broker, asked: dict[TopicPartition, tuple[int, str]], call: Any) -> None:
         self._calls.discard(call)
         self._asked.difference_update(asked)
         failure = None if call.cancelled() else call.exception()
@@ -101,7 +104,8 @@ class PositionLookup:
         for result in call.result().partitions:
             tp = TopicPartition(result.topic, result.partition)
             state = self._assignment.find(tp)
-            if state is None or asked.get(tp) != state.generation or state.position is not None:
+            generation, topic_id = asked.get(tp, (-1, ""))
+            if state is None or generation != state.generation or state.position is not None:
                 continue
             try:
                 place = read_result(result)
@@ -109,10 +113,10 @@ class PositionLookup:
                 self._refused(state, error, result.error)
             else:
                 if place is not None:
-                    state.seek(place.offset)
+                    state.seek_found(place.offset, topic_id)
 
-    def _failed(self, asked: dict[TopicPartition, int], error: PacelineError) -> None:
-        for tp, generation in asked.items():
+    def _failed(self, asked: dict[TopicPartition, tuple[int, str]], error: PacelineError) -> None:
+        for tp, (generation, _) in asked.items():
             state = self._assignment.find(tp)
             if state is not None and state.generation == generation:
                 self._obstacles.call_failed(state, error)

@@ -55,6 +55,7 @@ class PartitionState:
         "hindrance",
         "leader_only_until_ms",
         "log_start_offset",
+        "looked_up",
         "paused",
         "position",
         "position_epoch",
@@ -76,7 +77,9 @@ class PartitionState:
         self.reset = reset
         """End of the log to look up when there is no position."""
         self.topic_id = ""
-        """Topic id of the position, confirmed by a broker since the last seek; empty before."""
+        """Topic id of the position, from a fetch or a lookup since the last seek; empty before."""
+        self.looked_up: OffsetReset | None = None
+        """End of the log that was looked up for the position; None after a fetch from the position."""
         self.fetch_offset = 0
         self.fetch_epoch: int | None = None
         self.generation = 0
@@ -131,6 +134,12 @@ class PartitionState:
         self.position_epoch = self.fetch_epoch = epoch
         self.reset = None
 
+    def seek_found(self, offset: int, topic_id: str) -> None:
+        """Set the position to the end of the log that was looked up in the topic with this id."""
+        found = self.reset
+        self.seek(offset)
+        self.topic_id, self.looked_up = topic_id, found
+
     def seek_to(self, reset: OffsetReset) -> None:
         """Forget the position and look up an end of the log."""
         self._discard_fetched()
@@ -142,6 +151,7 @@ class PartitionState:
         self.awaits_committed = False
         self.chunks.clear()
         self.topic_id = ""
+        self.looked_up = None
         self.error = None
         self.retry_at_ms = 0
         self.reached()
