@@ -8,6 +8,8 @@ answered. A producer that was answered is expected if it sent its last request i
 replication time of the request before it, and 20 ms at most. So a producer that sends a record now and then delays no
 fetch, and a single producer is never delayed, because its own append is the append that the fetch waits for. Time in
 which fetches waited does not count as replication time, so that waits do not lengthen each other.
+
+Source: docs/protocol/replication.md#held-fetch.
 """
 
 from collections.abc import Hashable
