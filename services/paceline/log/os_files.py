@@ -226,9 +226,12 @@ class OsFiles:
         descriptor = self._open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             os.close(descriptor)
             return None
+        except OSError:
+            os.close(descriptor)
+            raise
         return OsFileLock(descriptor)
 
     def close(self) -> None:

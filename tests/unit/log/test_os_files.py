@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import resource
 import threading
@@ -123,6 +124,20 @@ def test_links_are_reported_and_never_followed(tmp_path: Path) -> None:
         with pytest.raises(OSError):
             action()
     assert outside.read_bytes() == b"secret"
+
+
+def test_a_file_system_without_locks_is_not_taken_for_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(OSError, match="No locks available"):
+        OsFiles().lock(f"{tmp_path}/.lock")
+    report = LogManager(OsFiles(), [str(tmp_path)], LogConfig(), on_dir_failure=lambda *_: None).load(NOW_MS)
+    assert "No locks available" in str(report.directories[0].error)
+    assert open_descriptors(tmp_path) == 0
 
 
 def test_a_lock_excludes_until_it_is_released(tmp_path: Path) -> None:
