@@ -24,7 +24,6 @@ from paceline.model.state_change import StateChange, StateChangeKind
 from tests.simulation.client_checks import ClientChecks
 from tests.simulation.compaction_checks import CompactionChecks
 from tests.simulation.control_checks import ControlChecks
-from tests.simulation.cut_checks import CutChecks
 from tests.simulation.deletion_checks import DeletionChecks
 from tests.simulation.deposed_checks import DeposedChecks
 from tests.simulation.group_checks import GroupChecks
@@ -33,6 +32,7 @@ from tests.simulation.observed_log import Mirror, ObservedLog
 from tests.simulation.partition_record import PartitionRecord, PartitionRecords
 from tests.simulation.replica_checks import ReplicaChecks
 from tests.simulation.suspicion_checks import SuspicionChecks
+from tests.simulation.truncation_checks import TruncationChecks
 from tests.simulation.verdicts import Verdicts
 from tests.simulation.zookeeper_checks import ZooKeeperChecks
 from tests.support.zookeeper.client import AppliedWrite
@@ -48,13 +48,13 @@ class BrokerLogWatcher:
     def __init__(
         self,
         checks: ReplicaChecks,
-        cuts: CutChecks,
+        truncations: TruncationChecks,
         compaction: CompactionChecks,
         groups: GroupChecks,
         life: "BrokerLife",
     ) -> None:
         self._checks = checks
-        self._cuts = cuts
+        self._truncations = truncations
         self._compaction = compaction
         self._groups = groups
         self._life = life
@@ -78,7 +78,7 @@ class BrokerLogWatcher:
 
     def truncated(self, log: ObservedLog, end_before: int, removed: Mirror) -> None:
         self._checks.truncated(self._life, log, end_before, removed)
-        self._cuts.truncated(self._life, log, removed)
+        self._truncations.truncated(self._life, log, removed)
 
     def high_watermark_moved(self, log: ObservedLog, before: int) -> None:
         self._checks.high_watermark_moved(self._life, log, before)
@@ -112,7 +112,7 @@ class Checks:
         self.suspicion = SuspicionChecks(cluster, self.verdicts)
         self.clients = ClientChecks(self.verdicts, self.records, self.history)
         self.deposed = DeposedChecks(cluster, self.verdicts, self.records)
-        self.cuts = CutChecks(cluster, self.verdicts, self.records, self.history)
+        self.truncations = TruncationChecks(cluster, self.verdicts, self.records, self.history)
         self.deletions = DeletionChecks(self.verdicts, self.records)
         self.dead_topic_ids: dict[str, None] = {}
         """Ids of topics whose deletion was requested; clients ignore metadata with these ids."""
@@ -184,7 +184,7 @@ class Checks:
         )
 
     def log_watcher(self, life: "BrokerLife") -> BrokerLogWatcher:
-        return BrokerLogWatcher(self.replicas, self.cuts, self.compaction, self.groups, life)
+        return BrokerLogWatcher(self.replicas, self.truncations, self.compaction, self.groups, life)
 
     def broker_started(self, life: "BrokerLife") -> None:
         self.replicas.started(life)
@@ -232,7 +232,7 @@ class Checks:
             reading.end_by_deposed = self.deposed.answered(life, reading.topic_partition, reading.topic_id)
             log = life.logs.get(reading.topic_partition)
             if isinstance(log, ObservedLog):
-                self.cuts.look_up(life, log, log.high_watermark)
+                self.truncations.look_up(life, log, log.high_watermark)
 
     def deletion_asked(self, life: "BrokerLife", query: DeleteRecordsQuery) -> int | None:
         return self.deletions.asked(life, query)

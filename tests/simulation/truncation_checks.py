@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LOOK_UPS = 3
 
 
-class CutChecks:
+class TruncationChecks:
     """R20 and R21. They use their own random stream, so they do not change the run."""
 
     def __init__(
