@@ -123,7 +123,7 @@ class TopicConfigAdmin:
             resource = alteration.resource
             problem = self._resource_problem(resource) or _changes_problem(alteration.changes)
             if times[resource] > 1:
-                problem = InvalidRequestError(f"{_said(resource)} is listed more than once")
+                problem = InvalidRequestError(f"{_resource_text(resource)} is listed more than once")
             if problem is not None:
                 errors[resource] = problem
             else:
@@ -174,7 +174,7 @@ class TopicConfigAdmin:
                 remaining.append(resource)
                 # The error after the last attempt. It is not definite if an earlier write may have been applied.
                 kind = RequestTimedOutError if answer.in_doubt_before else InvalidUpdateVersionError
-                errors[resource] = kind(f"the configuration of {_said(resource)} keeps changing")
+                errors[resource] = kind(f"the configuration of {_resource_text(resource)} keeps changing")
             if not remaining:
                 return
 
@@ -189,7 +189,7 @@ class TopicConfigAdmin:
         return None
 
 
-def _said(resource: ConfigResource) -> str:
+def _resource_text(resource: ConfigResource) -> str:
     if resource.kind is ResourceType.BROKER:
         return f"broker {resource.name}" if resource.name else "all brokers"
     return f"topic {resource.name!r}"
@@ -228,7 +228,9 @@ def _changes_problem(changes: Sequence[ConfigChange]) -> PacelineError | None:
 
 
 def _refused(resource: ConfigResource, code: ZkCode) -> UnknownServerError:
-    return UnknownServerError(f"ZooKeeper refused access to the configuration of {_said(resource)}: {code.name}")
+    return UnknownServerError(
+        f"ZooKeeper refused access to the configuration of {_resource_text(resource)}: {code.name}"
+    )
 
 
 def _overrides(resource: ConfigResource, response: Response) -> Overrides:

@@ -1,8 +1,8 @@
-"""Find the records of many batches: in lock-step while there are many batches, with a plain scan for the last few.
+"""Find the positions of the records in many batches.
 
 A record starts with its length, so its position is known only after the previous record. Each numpy step therefore
-decodes the i-th length of every batch; with fewer than `LOCKSTEP_MIN_BATCHES` batches such a step costs more than a
-plain loop. The loop skips runs of records of equal size, which many topics have.
+decodes the i-th length of every batch (in lock-step). With fewer than `LOCKSTEP_MIN_BATCHES` batches such a step costs
+more than a plain loop, which then scans each batch and skips runs of records of equal size, which many topics have.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from paceline.model.errors import CorruptMessageError
 from paceline.pipeline.decode.varints import Bytes, Int64s, read_varint, read_varints
 
 LOCKSTEP_MIN_BATCHES: Final = 32
-FIRST_LOOK: Final = 16
+FIRST_RUN_CHECK: Final = 16
 """Records between two checks for a run of equal records; the interval doubles after each check without success."""
 EQUAL_BEFORE_RUN: Final = 4
 """Number of consecutive records of equal size after which the scan searches for the end of their run."""
@@ -114,16 +114,16 @@ def _scan_one(payload: bytes | bytearray, view: Bytes, position: int, end: int, 
 
     After a few records of equal size, `_equal_run` finds the next records of that size without a loop.
     """
-    found, count, ahead = 0, len(starts), FIRST_LOOK
+    found, count, ahead = 0, len(starts), FIRST_RUN_CHECK
     while found < count:
         some, position = _scan_some(payload, position, end, min(ahead, count - found))
         starts[found : found + len(some)] = some
         found += len(some)
         size = position - some[-1]
-        if size < RECORD_MIN_BYTES or some[-EQUAL_BEFORE_RUN:] != _every(size, position):
+        if size < RECORD_MIN_BYTES or some[-EQUAL_BEFORE_RUN:] != _equal_record_positions(size, position):
             ahead *= 2
             continue
-        ahead = FIRST_LOOK
+        ahead = FIRST_RUN_CHECK
         run = _equal_run(view, some[-1], size, min(count - found, (end - position) // size))
         starts[found : found + run] = position + size * np.arange(run)
         found += run
@@ -131,7 +131,7 @@ def _scan_one(payload: bytes | bytearray, view: Bytes, position: int, end: int, 
     return position
 
 
-def _every(size: int, position: int) -> list[int]:
+def _equal_record_positions(size: int, position: int) -> list[int]:
     """Return the positions of the last `EQUAL_BEFORE_RUN` records before ``position`` if all have this size."""
     return list(range(position - size * EQUAL_BEFORE_RUN, position, size))
 
