@@ -107,7 +107,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
     def _wrap(self, method: str, handler: Any) -> Any:
         if handler.request_streaming:
             if inspect.iscoroutinefunction(handler.stream_stream):
-                return self._exchanges(method, handler.stream_stream)
+                return self._request_stream(method, handler.stream_stream)
             # The reflection service of the gRPC library; other streaming methods are not served.
             return self._reflection(method, handler) if inspect.isasyncgenfunction(handler.stream_stream) else None
         parse = typed_parser(handler.request_deserializer, MAX_CLIENT_FIELDS, MAX_ELEMENTS)
@@ -137,7 +137,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 
         return grpc.stream_stream_rpc_method_handler(handle, handler.request_deserializer, handler.response_serializer)
 
-    def _exchanges(self, method: str, answer: Answer) -> Any:
+    def _request_stream(self, method: str, answer: Answer) -> Any:
         """Return a handler for a stream of requests: each request is measured like a call, an error ends the stream."""
 
         measured = partial(self._observe, method)

@@ -62,23 +62,24 @@ class Wait(asyncio.Future[Any]):
 
     def reply(self, value: Any) -> None:
         """Deliver the value, unless the wait has ended."""
-        if not self.done():
-            self.set_result(value)
-            self._ended()
+        self._finish(self.set_result, value)
 
     def fail(self, failure: BaseException) -> None:
         """Raise ``failure`` in the coroutine, unless the wait has ended."""
-        if not self.done():
-            self.set_exception(failure)
-            self._ended()
+        self._finish(self.set_exception, failure)
 
-    def _ended(self) -> None:
-        if self._resume is not None:
-            self._resume(self)
+    def _finish(self, set_outcome: Callable[[Any], None], outcome: Any) -> None:
+        if not self.done():
+            set_outcome(outcome)
+            if self._resume is not None:
+                self._resume(self)
 
 
 class StreamRequest:
-    """One request on a stream; handlers use it like a call's context. It runs a coroutine like a task, but at once."""
+    """One request on a stream; handlers use it like a call's context.
+
+    It also runs the request's coroutine, as a task does, but without waiting for the next iteration of the event loop.
+    """
 
     __slots__ = ("_awaited", "_callbacks", "_coroutine", "_must_cancel", "context", "reason", "sent")
 

@@ -1,0 +1,69 @@
+"""The coroutine of a request on a stream: it runs in callbacks, and can be cancelled at any of its waits."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from paceline.model.errors import RequestTimedOutError
+from paceline.rpc.streams.stream_server import StreamRequest, Wait
+
+LONG_S = 60.0
+
+
+class Run:
+    """A request whose coroutine awaits the given awaitable, and records the outcome."""
+
+    def __init__(self, awaitable: Any) -> None:
+        self.outcomes: list[Any] = []
+        self.over = asyncio.Event()
+        self.request = StreamRequest(None)
+        self.request.add_done_callback(lambda _: self.over.set())
+        self.request.run(self._run(awaitable))
+
+    async def _run(self, awaitable: Any) -> None:
+        try:
+            self.outcomes.append(await awaitable)
+        except BaseException as failure:
+            self.outcomes.append(type(failure))
+
+    async def result(self) -> Any:
+        async with asyncio.timeout(LONG_S):
+            await self.over.wait()
+        (outcome,) = self.outcomes
+        return outcome
+
+
+async def test_coroutine_continues_before_reply_returns_and_ignores_later_replies() -> None:
+    wait = Wait(LONG_S)
+    run = Run(wait)
+    assert run.outcomes == []
+    wait.reply("first")
+    assert run.outcomes == ["first"]
+    wait.reply("second")
+    wait.fail(RuntimeError("too late"))
+    assert await run.result() == "first"
+
+
+async def test_value_that_is_delivered_before_the_wait_is_received() -> None:
+    wait = Wait(LONG_S)
+    wait.reply("early")
+    assert await Run(wait).result() == "early"
+
+
+async def test_overdue_wait_ends_with_an_error_and_another_wait_continues() -> None:
+    overdue, patient = Run(Wait(0.0)), Run(Wait(LONG_S))
+    for run in (overdue, patient):
+        run.request.expire(asyncio.get_running_loop().time() + 1.0)
+    assert await overdue.result() is RequestTimedOutError
+    assert patient.outcomes == []
+
+
+@pytest.mark.parametrize("awaited", ["a wait", "a future", "a future that is done", "one iteration of the event loop"])
+async def test_cancelled_coroutine_receives_the_cancellation_at_each_kind_of_wait(awaited: str) -> None:
+    future: asyncio.Future[str] = Wait(LONG_S) if awaited == "a wait" else asyncio.get_running_loop().create_future()
+    run = Run(asyncio.sleep(0) if awaited == "one iteration of the event loop" else future)
+    if awaited == "a future that is done":
+        future.set_result("lost")
+    run.request.cancel()
+    assert await run.result() is asyncio.CancelledError
