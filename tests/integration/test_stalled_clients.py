@@ -192,3 +192,29 @@ async def test_large_requests_on_a_stream_are_admitted_one_at_a_time_under_load(
         await until(lambda: load.used_bytes == 0)
         for stream in (first, second):
             stream.cancel()
+
+
+async def test_a_request_on_a_stream_counts_as_memory_until_its_response_is_delivered() -> None:
+    begun: list[int] = []
+    release = asyncio.Event()
+
+    async def ask(request: bytes, context: Any) -> bytes:
+        begun.append(len(request))
+        if len(begun) == 1:
+            await release.wait()
+        return b"done"
+
+    async with (
+        serving({"Ask": stream_handler(ask)}) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        stream = ask_on(channel)()
+        for size_bytes in (2 * MIB, MIB):
+            await stream.write(bytes(size_bytes))
+        await until(lambda: begun == [2 * MIB, MIB])
+        load = server._interceptor.streams
+        assert load.used_bytes == 3 * MIB, "the second request has its response, which waits for the first"
+        release.set()
+        assert [await stream.read() for _ in range(2)] == [b"done"] * 2
+        await until(lambda: load.used_bytes == 0)
+        stream.cancel()

@@ -33,7 +33,7 @@ MAX_STREAMS: Final = 128
 MiB) may arrive at the same time.
 """
 LONGEST_DELIVERY_S: Final = 60.0
-"""A client that has not read a response after this time is disconnected."""
+"""A client that has not read a response after this time is disconnected, because its requests count as memory."""
 MAX_UNDER_WAY: Final = 16
 """Most requests of one stream in progress; further requests wait in the connection."""
 MAX_UNDER_WAY_BYTES: Final = 32 * 1024 * 1024
@@ -161,7 +161,7 @@ class OpenStreams:
 
     def __init__(self, limit: int = MAX_STREAMS) -> None:
         self.used_bytes = 0
-        """Total size of the requests in progress on all streams."""
+        """Total size of the requests in progress on all streams, until their responses are delivered."""
         self.is_ending = False
         self._limit = limit
         self._streams: dict[_Stream, None] = {}
@@ -254,7 +254,6 @@ class _Stream:
             try:
                 response = await handler
             finally:
-                self._streams.used_bytes -= size_bytes
                 if earlier is not None and self._failure is None:
                     await earlier
             if self._failure is not None:
@@ -268,6 +267,8 @@ class _Stream:
         except BaseException as failure:
             self._end(failure)
             return
+        finally:
+            self._streams.used_bytes -= size_bytes
         self._under_way.popleft()
         self._delivered.set()
         request.sent.reply(None)
