@@ -195,7 +195,7 @@ class ProducerTest {
     }
 
     @Test
-    void anErrorOfTheSenderFailsItsBatchOnly() {
+    void anErrorOfTheSenderFailsItsBatchOnly() throws Exception {
         var ticker = new Deadline.Ticker() {
             @Override
             public long nanoTime() {
@@ -209,10 +209,11 @@ class ProducerTest {
             // gRPC throws an AssertionError for a deadline with a clock of its own.
             CompletableFuture<RecordMetadata> broken = new CompletableFuture<>();
             queue.put(new PartitionQueue.Item(record(1), Deadline.after(1, TimeUnit.MINUTES, ticker), broken));
-            assertInstanceOf(AssertionError.class, assertThrows(CompletionException.class, broken::join).getCause());
+            assertInstanceOf(AssertionError.class, assertThrows(
+                    ExecutionException.class, () -> broken.get(30, TimeUnit.SECONDS)).getCause());
             CompletableFuture<RecordMetadata> next = new CompletableFuture<>();
             queue.put(new PartitionQueue.Item(record(1), Retry.after(Duration.ofSeconds(30)), next));
-            assertEquals(0, next.join().offset());
+            assertEquals(0, next.get(30, TimeUnit.SECONDS).offset());
         }
     }
 
