@@ -8,6 +8,7 @@ import io.paceline.v1.CreateTopicsRequest;
 import io.paceline.v1.DeleteTopicResult;
 import io.paceline.v1.DeleteTopicsRequest;
 import io.paceline.v1.DescribeClusterResponse;
+import io.paceline.v1.ErrorCode;
 import io.paceline.v1.EventBatch;
 import io.paceline.v1.ListOffsetsPartition;
 import io.paceline.v1.ListOffsetsPartitionResult;
@@ -82,8 +83,15 @@ public final class Admin {
 
     /** Returns partitions, leaders, replicas and in-sync replicas of a topic. */
     public TopicDescription describeTopic(String name, Duration timeout) {
+        long givenUpNanos = System.nanoTime() + Position.NEW_TOPIC_NANOS;
         return cluster.retry(Retry.after(timeout), deadline -> {
-            return cluster.describeTopicOnce(deadline, name);
+            try {
+                return cluster.describeTopicOnce(deadline, name);
+            } catch (PacelineException failure) {
+                boolean isAbsent = failure.code() == ErrorCode.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION;
+                boolean isGivenUp = isAbsent && System.nanoTime() - givenUpNanos >= 0;
+                throw isGivenUp ? failure.with(false, failure.definite()) : failure;
+            }
         });
     }
 

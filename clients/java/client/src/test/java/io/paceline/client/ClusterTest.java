@@ -181,6 +181,15 @@ class ClusterTest {
     }
 
     @Test
+    void aTopicThatNoBrokerKnowsIsReportedBeforeTheTimeOfTheCallIsOver() {
+        try (PacelineClient client = PacelineClient.connect(broker.address())) {
+            PacelineException failure = assertTimeoutPreemptively(Duration.ofSeconds(40), () -> assertThrows(
+                    PacelineException.class, () -> client.admin().describeTopic("absent", Duration.ofMinutes(5))));
+            assertEquals("UNKNOWN_TOPIC_OR_PARTITION", failure.codeName());
+        }
+    }
+
+    @Test
     void connectionsToAddressesThatBelongToNoProcessEnd() throws IOException {
         try (FakeBroker gone = new FakeBroker();
                 Cluster cluster = new Cluster(ClientConfig.of(broker.address()), Duration.ofMinutes(5), Duration.ZERO)) {
