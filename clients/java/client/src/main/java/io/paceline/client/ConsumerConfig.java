@@ -13,12 +13,13 @@ import java.util.Objects;
  */
 public record ConsumerConfig(ResetPolicy reset, Duration maxWait, int maxBytes, Duration apiTimeout) {
     private static final Duration API_TIMEOUT = Duration.ofSeconds(60);
+    private static final Duration LONGEST_WAIT = Duration.ofMillis(Integer.MAX_VALUE);
 
     /** Checks the ranges. */
     public ConsumerConfig {
         Objects.requireNonNull(reset, "reset");
-        if (maxWait.isNegative() || maxBytes < 1) {
-            throw new IllegalArgumentException("maxWait may not be negative, maxBytes has to be positive");
+        if (maxWait.isNegative() || maxWait.compareTo(LONGEST_WAIT) > 0 || maxBytes < 1) {
+            throw new IllegalArgumentException("maxWait is from 0 to " + Integer.MAX_VALUE + " ms, maxBytes has to be positive");
         }
         if (apiTimeout.isNegative() || apiTimeout.isZero()) {
             throw new IllegalArgumentException("apiTimeout has to be positive, not " + apiTimeout);

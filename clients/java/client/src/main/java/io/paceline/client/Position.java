@@ -34,8 +34,9 @@ final class Position {
     volatile boolean isFound;
     long pausedUntilNanos = System.nanoTime();
     private long pauseMs = Retry.FIRST_PAUSE_MS;
-    /** How long the last attempt took. */
+    /** How long the last attempt took, and the pause before it. */
     private volatile long attemptNanos;
+    private long pausedNanos;
     /** Time of attempts and pauses since the last success, and since the first answer that the partition does not exist. */
     private long failingNanos;
     private long absentNanos;
@@ -77,6 +78,7 @@ final class Position {
     }
 
     private void startOver() {
+        pausedNanos = 0;
         failingNanos = 0;
         absentNanos = 0;
         failure = null;
@@ -92,17 +94,18 @@ final class Position {
         pauseMs = Math.min(pauseMs * 3 / 2, Retry.LONGEST_PAUSE_MS);
         warnings.add(cause);
         boolean isAbsent = !isFound && cause.code() == ErrorCode.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION;
-        failingNanos += nanos + attemptNanos;
+        failingNanos += pausedNanos + attemptNanos;
         if (isAbsent || absentNanos > 0) {
-            absentNanos += nanos + attemptNanos;
+            absentNanos += pausedNanos + attemptNanos;
         }
+        pausedNanos = nanos;
         if (failure == null || cause.code() != ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT) {
             failure = cause;
         }
         PacelineException reported = null;
         if (isAbsent && absentNanos >= NEW_TOPIC_NANOS) {
             reported = cause;
-        } else if (failingNanos >= limit.toNanos()) {
+        } else if (failingNanos / 1_000_000 >= Retry.millis(limit)) {
             reported = Failures.unread(topic + "/" + partition, limit, failure);
         }
         if (reported != null) {

@@ -85,7 +85,7 @@ public final class Producer implements AutoCloseable {
     public boolean flush(Duration timeout) {
         List<CompletableFuture<Void>> open = allQueues().stream().map(PartitionQueue::flush).toList();
         try {
-            CompletableFuture.allOf(open.toArray(CompletableFuture[]::new)).get(timeout.toMillis(), TimeUnit.MILLISECONDS);
+            CompletableFuture.allOf(open.toArray(CompletableFuture[]::new)).get(Retry.millis(timeout), TimeUnit.MILLISECONDS);
             return true;
         } catch (java.util.concurrent.TimeoutException late) {
             return false;

@@ -11,6 +11,7 @@ import java.util.function.Function;
 final class Retry {
     static final long FIRST_PAUSE_MS = 50;
     static final long LONGEST_PAUSE_MS = 1_000;
+    private static final Duration LONGEST = Duration.ofDays(365);
     /** An attempt with less time than this would hardly be answered, and would make a known outcome unknown. */
     private static final long SHORTEST_ATTEMPT_MS = 200;
 
@@ -49,7 +50,12 @@ final class Retry {
     }
 
     static Deadline after(Duration time) {
-        return Deadline.after(time.toMillis(), TimeUnit.MILLISECONDS);
+        return Deadline.after(millis(time), TimeUnit.MILLISECONDS);
+    }
+
+    /** Returns a time in milliseconds; one beyond 64 bits, such as that of a call without an end, is the longest. */
+    static long millis(Duration time) {
+        return time.compareTo(LONGEST) < 0 ? time.toMillis() : LONGEST.toMillis();
     }
 
     static long leftMs(Deadline deadline) {

@@ -52,6 +52,13 @@ class RetryTest {
     }
 
     @Test
+    void aTimeMayBeLongerThan64BitsOfMilliseconds() {
+        assertTrue(Retry.leftMs(Retry.after(Duration.ofSeconds(Long.MAX_VALUE))) > Duration.ofDays(300).toMillis());
+        assertTrue(Retry.leftMs(Retry.after(Duration.ofMillis(Long.MAX_VALUE))) > Duration.ofDays(300).toMillis());
+        assertThrows(IllegalArgumentException.class, () -> ConsumerConfig.defaults().withMaxWait(Duration.ofDays(30)));
+    }
+
+    @Test
     void theOptionsOfACodeComeFromTheContract() {
         PacelineException failure = Failures.of("asking", ErrorCode.ERROR_CODE_FENCED_LEADER_EPOCH, "old epoch");
         assertTrue(failure.retriable(), "new metadata can mend it");
