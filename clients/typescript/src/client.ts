@@ -61,7 +61,8 @@ export class Client {
     const bootstrap = addresses.map((address) => address.trim()).filter((address) => address !== "");
     if (bootstrap.length === 0) throw new TypeError("bootstrap names no address");
     for (const address of bootstrap) {
-      if (!/^.+:\d+$/.test(address)) throw new TypeError(`bootstrap: ${JSON.stringify(address)} is not host:port`);
+      const port = Number(/^(?:\[[^[\]\s]+\]|[^:[\]\s]+):(\d{1,5})$/.exec(address)?.[1]);
+      if (!(port >= 1 && port <= 65_535)) throw new TypeError(`bootstrap: ${JSON.stringify(address)} is not host:port`);
     }
     this.cluster = new Cluster(bootstrap, channelCredentials(config.tls));
     this.requestTimeoutMs = config.requestTimeoutMs ?? 10_000;

@@ -648,7 +648,10 @@ test("a call with a signal that has fired leaves no unhandled rejection", async 
 
 test("bad settings are refused with the value", () => {
   assert.throws(() => new Client({ bootstrap: "" }), /names no address/);
-  assert.throws(() => new Client({ bootstrap: "localhost" }), /"localhost" is not host:port/);
+  for (const address of ["localhost", "::1:9092", "localhost:0", "localhost:65536", "a b:1"]) {
+    assert.throws(() => new Client({ bootstrap: ["h:1", address] }), { message: `bootstrap: "${address}" is not host:port` });
+  }
+  new Client({ bootstrap: "[::1]:9092,127.0.0.1:1,broker-1.example:65535" }).close();
   assert.throws(() => new Client({ bootstrap: "h:1", tls: { caFile: "/missing/ca.crt" } }), /\/missing\/ca.crt/);
   assert.throws(() => new Client({ bootstrap: "h:1", tls: { caFile: "x", certFile: "y" } }), /given together/);
 });
