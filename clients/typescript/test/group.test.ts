@@ -181,6 +181,18 @@ test("a refused commit has the member join again before the next heartbeat", asy
   assert.deepEqual([events[3], group.heartbeats], ["revoked t/0 t/1", 0]);
 });
 
+test("partitions are given up after the commits that were called before", async () => {
+  const member = open();
+  await pollUntil(() => offsets.length === 20);
+  const seen: bigint[] = [];
+  member.subscribe("t", { onPartitionsRevoked: () => void seen.push(group.committed.get("t/0") ?? -1n) });
+  group.refusals.commit.push("COORDINATOR_LOAD_IN_PROGRESS");
+  const committed = member.commit();
+  await member.close();
+  await committed;
+  assert.deepEqual(seen, [10n]);
+});
+
 test("commits reach the group in the order of the calls", async () => {
   const member = open();
   await pollUntil(() => offsets.length === 20);

@@ -159,7 +159,9 @@ export class GroupConsumer {
   }
 
   private async commitBeforeRevocation(timeoutMs: number): Promise<void> {
-    if (this.settings.autoCommit && this.generation >= 0) await this.commitQuietly(timeoutMs);
+    const limit = Limit.in(timeoutMs);
+    await this.offsets.awaitEarlier(limit);
+    if (this.settings.autoCommit && this.generation >= 0) await this.commitQuietly(limit.leftMs);
   }
 
   /** Commit automatically. A failure is only told: the next commit makes up for it. */

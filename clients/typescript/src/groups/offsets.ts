@@ -69,6 +69,11 @@ export class GroupOffsets {
     await mine;
   }
 
+  /** Wait until every earlier commit has ended, with success or not, or the limit ends. */
+  async awaitEarlier(limit: Limit): Promise<void> {
+    await limit.race(this.newest);
+  }
+
   private commitFailed(reason: string, cause?: unknown): CommitFailedError {
     const advice = "the group has rebalanced without this member; poll more often, take fewer records per poll or raise maxPollIntervalMs";
     return new CommitFailedError(`committing offsets of group ${this.groupId}`, "ILLEGAL_GENERATION", `${advice} (${reason})`, { cause });
