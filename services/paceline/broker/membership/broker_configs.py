@@ -4,6 +4,7 @@ The broker's own node overrides the node of all brokers. Both are read in every 
 ``/config/changes`` announces a change of either. Source: KIP-226; Kafka 2.8 ZkNodeChangeNotificationListener.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -15,6 +16,7 @@ from paceline.coordination.recipes import expect
 from paceline.model.broker_dynamic_config import BrokerDynamicConfig, broker_dynamic_config
 from paceline.model.scheduler import Scheduler
 
+LOG: Final = logging.getLogger(__name__)
 RETRY_MS: Final = 1_000
 
 
@@ -35,6 +37,8 @@ class BrokerConfigs:
         self._reading = False
         self._again = False
         self._stopped = False
+        self._logged = ""
+        """Reason in the last warning about a failed read."""
 
     def read(self) -> None:
         """Read both nodes; read again if a read is in progress."""
@@ -58,6 +62,7 @@ class BrokerConfigs:
 
     def _have_read(self, config: BrokerDynamicConfig) -> None:
         self._reading = False
+        self._logged = ""
         if self._stopped:
             return
         self._on_change(config)
@@ -67,6 +72,9 @@ class BrokerConfigs:
     def _failed(self, error: Exception) -> None:
         self._reading = False
         if not isinstance(error, SessionLostError):
+            if str(error) != self._logged:
+                self._logged = str(error)
+                LOG.warning("dynamic settings not read, trying again: broker=%d error=%s", self._broker_id, error)
             self._scheduler.call_later(RETRY_MS, self.read)
 
 

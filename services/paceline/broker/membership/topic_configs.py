@@ -82,6 +82,8 @@ class TopicConfigs:
         settings announced since then may have changed."""
         self._listing = False
         self._list_again = False
+        self._logged = ""
+        """Reason in the last warning about a failed read of the announcements."""
         self._applied: str | None = None
         """Name of the last announcement that was applied; names sort by their sequence number."""
         self._stopped = False
@@ -276,6 +278,7 @@ class TopicConfigs:
 
     def _announcements_read(self, found: tuple[str | None, tuple[tuple[str, str], ...]]) -> None:
         self._listing = False
+        self._logged = ""
         self._applied, entities = found
         for kind, name in entities:
             if kind == "brokers":
@@ -291,6 +294,9 @@ class TopicConfigs:
     def _list_failed(self, error: Exception) -> None:
         self._listing = False
         if not isinstance(error, SessionLostError):
+            if str(error) != self._logged:
+                self._logged = str(error)
+                LOG.warning("changes of settings not read, trying again: error=%s", error)
             self._scheduler.call_later(RETRY_MS, self._list)
 
 
