@@ -1,7 +1,7 @@
 //! Events of the cluster as they happen.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tonic::Streaming;
 
@@ -31,7 +31,9 @@ pub enum Watched {
 pub struct EventWatch {
     client: Client,
     cursor: String,
-    /// When the last event happened; another controller begins there.
+    /// When the watch was made.
+    begin_ms: i64,
+    /// When the last event happened, or the watch was made; another controller begins there. None before the first message.
     since_ms: Option<i64>,
     stream: Option<Streaming<v1::WatchEventsResponse>>,
     /// Whether the stream has had a message.
@@ -42,9 +44,11 @@ pub struct EventWatch {
 impl Client {
     /// Watches the events of the active controller, from the first call of [`EventWatch::next`] on.
     pub fn watch_events(&self) -> EventWatch {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         EventWatch {
             client: self.clone(),
             cursor: String::new(),
+            begin_ms: i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX),
             since_ms: None,
             stream: None,
             heard: false,
@@ -71,11 +75,7 @@ impl EventWatch {
             match self.receive(retry.attempt_limit()).await {
                 Ok(batch) => {
                     retry = self.client.retry();
-                    self.heard = true;
-                    self.since_ms = self.since_ms.max(batch.events.iter().map(|event| event.time_ms).max());
-                    self.cursor = batch.cursor;
-                    self.waiting.extend(batch.gap.map(Watched::Gap));
-                    self.waiting.extend(batch.events.into_iter().map(|event| Watched::Event(Box::new(event))));
+                    self.take(batch);
                 }
                 Err(failure) => {
                     self.stream = None;
@@ -84,6 +84,16 @@ impl EventWatch {
                 }
             }
         }
+    }
+
+    fn take(&mut self, batch: v1::EventBatch) {
+        self.heard = true;
+        // Another controller would send all the events that it retains if no time was named.
+        let begin_ms = self.since_ms.or(Some(self.begin_ms));
+        self.since_ms = begin_ms.max(batch.events.iter().map(|event| event.time_ms).max());
+        self.cursor = batch.cursor;
+        self.waiting.extend(batch.gap.map(Watched::Gap));
+        self.waiting.extend(batch.events.into_iter().map(|event| Watched::Event(Box::new(event))));
     }
 
     /// Returns the retry to continue with after a stream has ended. The time on a stream that has had a message is no time
@@ -135,6 +145,19 @@ async fn open(
 mod tests {
     use super::*;
     use crate::ClientConfig;
+
+    #[tokio::test]
+    async fn another_controller_sends_no_events_from_before_the_watch() {
+        let client = Client::new(ClientConfig::new(["127.0.0.1:1"])).unwrap();
+        let mut watch = client.watch_events();
+        assert_eq!(watch.since_ms, None);
+        watch.take(v1::EventBatch { cursor: "c1".to_owned(), ..Default::default() });
+        assert_eq!((watch.since_ms, watch.cursor.as_str()), (Some(watch.begin_ms), "c1"));
+        let later = v1::ClusterEvent { time_ms: watch.begin_ms + 5, ..Default::default() };
+        watch.take(v1::EventBatch { events: vec![later], ..Default::default() });
+        watch.take(v1::EventBatch::default());
+        assert_eq!(watch.since_ms, Some(watch.begin_ms + 5));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn the_time_on_a_stream_that_has_had_a_message_is_no_time_without_a_controller() {
