@@ -279,7 +279,10 @@ impl Consumer {
                 self.tasks.spawn(find_leader(self.client.clone(), at, number));
             }
         }
-        for (address, asked) in by_leader {
+        for (address, mut asked) in by_leader {
+            // A broker fills its answer in the order of the request: a partition with a long backlog would leave no room for
+            // those behind it, again and again.
+            fastrand::shuffle(&mut asked);
             let (client, config) = (self.client.clone(), self.config.clone());
             self.tasks.spawn(async move { Done::Fetched(fetch(&client, &config, &address, asked).await) });
         }
@@ -493,6 +496,31 @@ mod tests {
         consumer.tasks.spawn(async { done });
         tokio::task::yield_now().await;
         assert_eq!(consumer.consumed().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn partitions_take_turns_at_the_begin_of_a_fetch() {
+        let mut consumer = consumer(Reset::Earliest);
+        let broker = v1::BrokerInfo { id: 1, host: "127.0.0.1".to_owned(), port: 1, ..Default::default() };
+        let partitions = (0..20).map(|partition| {
+            consumer.assign("t", partition, 0);
+            v1::PartitionDescription { partition, leader: Some(1), ..Default::default() }
+        });
+        let topic =
+            v1::TopicDescription { name: "t".to_owned(), partitions: partitions.collect(), ..Default::default() };
+        let mut orders = std::collections::HashSet::new();
+        for _ in 0..5 {
+            consumer.client.metadata(|metadata| {
+                let brokers = vec![broker.clone()];
+                metadata.set_cluster(&v1::DescribeClusterResponse { brokers, ..Default::default() });
+                metadata.set_topic(&topic, Instant::now());
+            });
+            consumer.start_tasks();
+            let Some(Ok(Done::Fetched(answers))) = consumer.tasks.join_next().await else { panic!("no fetch") };
+            orders.insert(answers.iter().map(|fetched| fetched.asked.at.1).collect::<Vec<_>>());
+            consumer.positions.values_mut().for_each(Position::end);
+        }
+        assert!(orders.len() > 1, "{orders:?}");
     }
 
     #[tokio::test]
