@@ -259,6 +259,40 @@ func TestAMemberLeavesAlthoughTheContextOfCloseHasEnded(t *testing.T) {
 	}
 }
 
+func TestAPartitionWithoutAStartIsAnErrorThatDisturbsNoOtherMember(t *testing.T) {
+	fake, client := startFake(t)
+	var generations atomic.Int32
+	fake.join = joinAlone(&generations)
+	fake.describe = func(topic string) *pacelinev1.TopicDescription { return described(topic, "id", 2, 0) }
+	fake.committed = func(one *pacelinev1.CommittedOffset) {
+		if one.GetPartition() == 1 {
+			one.Offset = nil
+		}
+	}
+	fake.fetch = func(asked *pacelinev1.FetchPartition) *pacelinev1.FetchPartitionResult {
+		return &pacelinev1.FetchPartitionResult{Topic: asked.GetTopic(), Partition: asked.GetPartition()}
+	}
+	member := memberOf(t, fake, client, GroupConfig{Reset: ResetError, ManualCommit: true})
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for range 3 {
+		if _, err := member.Poll(ctx); CodeOf(err) != pacelinev1.ErrorCode_ERROR_CODE_OFFSET_OUT_OF_RANGE {
+			t.Fatal(err)
+		}
+	}
+	if _, known := member.Position("t", 1); known || len(member.consumed()) != 1 || generations.Load() != 1 {
+		t.Fatalf("a position is known: %v, commits %v, joins %d", known, member.consumed(), generations.Load())
+	}
+	if err := member.Seek("t", 1, 4); err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := member.Poll(short); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestAMemberWhoseApplicationDoesNotPollLeaves(t *testing.T) {
 	fake, client := startFake(t)
 	var generations atomic.Int32

@@ -325,13 +325,9 @@ func (m *membership) begins(ctx context.Context, partitions []TopicPartition) (m
 			begins[partition] = cursor{TopicPartition: partition, next: kept.Offset, epoch: kept.LeaderEpoch}
 			continue
 		}
-		if m.config.Reset == ResetError {
-			return nil, newError("finding where to begin in "+partition.String(), pacelinev1.ErrorCode_ERROR_CODE_OFFSET_OUT_OF_RANGE,
-				"the group has committed no offset and the reset policy is ResetError")
-		}
 		// The consumer asks the leader: a partition without one, as of a deleted topic, must not keep the others waiting.
 		start := m.config.Reset.start()
-		begins[partition] = cursor{TopicPartition: partition, start: &start}
+		begins[partition] = cursor{TopicPartition: partition, start: &start, hasNoStart: m.config.Reset == ResetError}
 	}
 	return begins, nil
 }

@@ -102,6 +102,8 @@ type cursor struct {
 	next int64
 	// start is asked for before the first fetch; nil once the position is known.
 	start *Offset
+	// hasNoStart: the group has committed no offset, and ResetError names no other place; start is not asked for.
+	hasNoStart bool
 	// lookedUp is the start that gave next; nil after the first fetch.
 	lookedUp *Offset
 	// epoch is the leader epoch under which records were last read; nil before the first.
@@ -126,6 +128,10 @@ type failedRead struct {
 
 // fetch reads from the leader of a partition once, and returns where the next fetch begins.
 func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedRecord, error) {
+	if at.hasNoStart {
+		return at, nil, newError("finding where to begin in "+at.TopicPartition.String(), pacelinev1.ErrorCode_ERROR_CODE_OFFSET_OUT_OF_RANGE,
+			"the group has committed no offset and the reset policy is ResetError: call Seek")
+	}
 	if at.start != nil {
 		// Where no record is that young, reading begins with the next one. The end is asked for first, so that none that is
 		// written between the two calls is skipped.
