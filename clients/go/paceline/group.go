@@ -204,7 +204,7 @@ func (g *GroupConsumer) takePart(ctx context.Context) (wait bool, err error) {
 		if !needsJoin {
 			return false, nil
 		}
-		g.giveUp(ctx, lost)
+		g.giveUp(context.WithoutCancel(ctx), lost)
 		outcome := make(chan joinOutcome, 1)
 		g.joining = outcome
 		go func() {
@@ -246,7 +246,7 @@ func (g *GroupConsumer) giveUp(ctx context.Context, lost bool) {
 		notify = g.config.OnLost
 	}
 	if !lost && !g.config.ManualCommit && len(g.owned) > 0 {
-		commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.config.SessionTimeout/2)
+		commit, cancel := context.WithTimeout(ctx, g.config.SessionTimeout/2)
 		g.logFailure(g.Commit(commit))
 		cancel()
 	}
@@ -331,7 +331,8 @@ func (g *GroupConsumer) logFailure(err error) {
 }
 
 // Close commits unless commits are manual, calls OnRevoked, and leaves the group; a static member stays in the group until
-// its session timeout. When ctx has ended before, leaving may take two seconds. After an error the coordinator does not know
+// its session timeout. The commit ends with ctx. When ctx has ended before, the commit may take half the session timeout, and
+// leaving two seconds. After an error the coordinator does not know
 // of the leave: it removes the member after the session timeout.
 func (g *GroupConsumer) Close(ctx context.Context) error {
 	if g.closed {
@@ -346,6 +347,10 @@ func (g *GroupConsumer) Close(ctx context.Context) error {
 	g.member.mu.Lock()
 	lost := g.member.lost || g.member.fatal != nil
 	g.member.mu.Unlock()
-	g.giveUp(ctx, lost)
+	bounded := ctx
+	if ctx.Err() != nil {
+		bounded = context.WithoutCancel(ctx)
+	}
+	g.giveUp(bounded, lost)
 	return g.member.leave(ctx)
 }

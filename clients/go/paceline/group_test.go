@@ -259,6 +259,30 @@ func TestAMemberLeavesAlthoughTheContextOfCloseHasEnded(t *testing.T) {
 	}
 }
 
+func TestACommitThatIsNotAnsweredDoesNotOutliveTheContextOfClose(t *testing.T) {
+	fake, client := startFake(t)
+	var generations atomic.Int32
+	fake.join = joinAlone(&generations)
+	release := make(chan struct{})
+	defer close(release)
+	fake.commit = func(*pacelinev1.CommitOffsetsRequest) error { <-release; return nil }
+	client.requestTimeout = time.Minute
+	member := memberOf(t, fake, client, GroupConfig{SessionTimeout: 10 * time.Minute})
+	pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		defer cancel()
+		_ = member.Close(ctx)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(30 * time.Second):
+		t.Fatal("Close waits for the commit")
+	}
+}
+
 func TestAPartitionWithoutAStartIsAnErrorThatDisturbsNoOtherMember(t *testing.T) {
 	fake, client := startFake(t)
 	var generations atomic.Int32
