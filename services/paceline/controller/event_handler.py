@@ -1,4 +1,4 @@
-"""Handle each event of the controller with one flow, and take or resign the role of active controller.
+"""Run one flow per controller event; become the active controller after an election, and resign.
 
 Source: docs/protocol/controller.md#resigning; docs/protocol/controller.md#events; Kafka 2.8
 KafkaController.process.
@@ -162,8 +162,9 @@ class ControllerEventHandler:
     def _read_controller_node(self) -> Flow[None]:
         """Read the owner of ``/controller``, and take part in an election when there is none.
 
-        The watch for its deletion may have fired for its creation, or been lost with the connection; and a watch on a
-        missing node fires only when the node is created.
+        ControllerChange does not say whether the node was created or deleted, and the watch for the deletion may have
+        been lost with the connection. Without this election a missing node would stay missing: its watch fires only
+        when another process creates the node.
         """
         yield from self._maybe_resign()
         if self.active_controller is None:
@@ -179,7 +180,7 @@ class ControllerEventHandler:
         try:
             outcome = yield from self._election.elect()
             if isinstance(outcome, Owner) and outcome.is_this_session:
-                # The node is ours, but from an earlier term: delete it, and take part in the election afterwards.
+                # This session created the node in an earlier term: delete the node; an election follows.
                 yield from self._election.withdraw()
         except (UnreadableEpochError, UnexpectedResponseError) as error:
             self._elect_later(str(error))
@@ -371,10 +372,7 @@ class ControllerEventHandler:
             )
 
     def _rewatch(self) -> Flow[None]:
-        """Read everything that is watched after a reconnect, which has removed all watches.
-
-        Each read sets its watch again.
-        """
+        """Read every watched node again after a reconnect, which has removed all watches; each read sets a watch."""
         components = self._components
         yield from self._publish_address()
         active_epoch = components.context.epoch

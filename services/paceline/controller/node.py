@@ -54,7 +54,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster in the knowledge of this process."""
+    """The cluster as this process knows it."""
 
     cluster_id: str
     brokers: tuple[LiveBroker, ...]
@@ -66,7 +66,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """A partition in the knowledge of the active controller."""
+    """A partition as the active controller knows it."""
 
     partition: int
     leader: int | None
@@ -80,7 +80,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic, or the error of its description."""
+    """A topic, or the error if the topic cannot be described."""
 
     name: str
     topic_id: str = ""
@@ -125,7 +125,7 @@ class ControllerNode:
         on_takeover: Callable[[Takeover], None] | None = None,
         on_metadata_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_event_handled`` gets the event, its ms in the queue and its ms of handling, for metrics."""
+        """``on_event_handled`` receives the event, its queue time in ms and its handling time in ms, for metrics."""
         self._zookeeper = zookeeper
         self._components = ControllerComponents(
             config,
@@ -192,7 +192,7 @@ class ControllerNode:
 
     @property
     def active_controller(self) -> ActiveController | None:
-        """The active controller in the knowledge of this process; None when it knows none."""
+        """The active controller as last read by this process; None when it knows none."""
         return self._event_handler.active_controller
 
     @property
@@ -203,10 +203,10 @@ class ControllerNode:
     # requests of clients and brokers
 
     def ask(self, request: ev.Request[Any]) -> None:
-        """Serve a request in the event queue; it gets exactly one reply.
+        """Queue a request as an event; its ``reply`` is called exactly once, possibly before this method returns.
 
-        The reply is `NotControllerError` when this controller is not active, `RequestTimedOutError` when it resigns
-        during the request, and may also come while this method runs.
+        The reply is `NotControllerError` when this controller is not active, and `RequestTimedOutError` when the
+        controller resigns during the request.
         """
         request = replace(request, reply=_once(request.reply))
         if self._stopped or not self.is_active:
@@ -248,7 +248,7 @@ class ControllerNode:
             self._components.suspicions.connected(broker_id)
 
     def broker_connection_closed(self, broker_id: int, broker_epoch: int) -> None:
-        """Send a request after a broker's connection closed: a restarted process answers with another broker epoch."""
+        """Queue an UpdateMetadata to a broker whose connection closed; a new process refuses it as not registered."""
         if not self._stopped and self.is_active:
             self._queue.put(ev.BrokerConnectionClosed(broker_id, broker_epoch))
 
@@ -268,7 +268,7 @@ class ControllerNode:
         return self._standby.in_sync
 
     def describe_cluster(self) -> ClusterDescription:
-        """Return the cluster in the knowledge of this process."""
+        """Return the cluster as this process knows it."""
         context = self._components.context
         brokers = tuple(context.brokers[broker_id] for broker_id in context.registered_broker_ids())
         return ClusterDescription(self._event_handler.cluster_id, brokers, self.active_controller, context.epoch)
@@ -316,7 +316,10 @@ class ControllerNode:
         return self._components.partitions.elections
 
     def gauges(self) -> dict[str, int]:
-        """Return metrics by name without ``paceline_``; 0 on a controller that is not active, except for its queue."""
+        """Return metrics by name, without the prefix ``paceline_``.
+
+        On a controller that is not active only ``controller_queue_size`` and ``standby_in_sync`` can differ from 0.
+        """
         context = self._components.context
         imbalanced = (
             not context.is_queued_for_deletion(topic_partition.topic)
@@ -386,7 +389,7 @@ class ControllerNode:
 
 
 def _once(reply: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Pass on only the first answer: an event may be preempted after it has answered."""
+    """Return a ``reply`` that ignores all calls after the first: an event may be preempted after its reply."""
     answered = False
 
     def answer(value: Any) -> None:

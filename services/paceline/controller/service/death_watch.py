@@ -14,7 +14,7 @@ LOG = logging.getLogger("paceline.controller.transport")
 
 _CONNECTS: Final = 2
 _MAX_RESETS: Final = 5
-"""A dying process accepts and resets connections briefly; a proxy before a dead process does so permanently."""
+"""A dying process accepts and resets connections briefly; a proxy in front of a dead process does so permanently."""
 _CONNECT_TIMEOUT_S: Final = 0.5
 _NO_ROUTE: Final = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 
@@ -44,7 +44,7 @@ class DeathWatch:
         on_connected: Callable[[], None],
         on_tested: Callable[[bool, Reachability], None],
     ) -> None:
-        """Watch a channel to ``address``; two refused connects, ``pause_ms`` apart, count as refused.
+        """Watch a channel to ``address``; report REFUSED only after two refused connects, ``pause_ms`` apart.
 
         Args:
             address: ``host:port`` of the process.
@@ -62,7 +62,7 @@ class DeathWatch:
         self._is_tested = False
 
     def connectivity_changed(self, state: grpc.ChannelConnectivity) -> None:
-        """Test the address when an established connection has closed, or when none can be made."""
+        """Test the address when an established connection has closed, or when no connection can be established."""
         if state is grpc.ChannelConnectivity.READY:
             self._is_connected = self._was_connected = True
             self._is_tested = False
@@ -87,10 +87,10 @@ def refuses_connects(address: str, pause_ms: int) -> bool:
 
 
 def reachability(address: str, pause_ms: int) -> Reachability:
-    """Return the result of TCP connects to ``host:port``, ``pause_ms`` apart: refused means two refusals in a row.
+    """Return the result of TCP connects to ``host:port``, ``pause_ms`` apart; REFUSED means two refusals in a row.
 
-    When a process dies, its kernel closes connections before the listening socket: a connect in between is reset,
-    before or after it was accepted, and is repeated.
+    When a process dies, its kernel closes connections before the listening socket. A connect in between is reset,
+    before or after it was accepted, and this function repeats it.
     """
     refused = resets = 0
     while refused < _CONNECTS:

@@ -1,4 +1,4 @@
-"""Control requests to brokers: one thread and one connection per broker.
+"""Send control requests to brokers, with one thread and one connection per broker.
 
 A broker that hangs, or a request of ten thousand partitions, then does not delay other brokers; the event loop gets the
 response as a finished value.
@@ -68,7 +68,7 @@ class GrpcControlTransport:
         self._metadata = _MetadataCache()
 
     def send(self, broker: LiveBroker, request: ControlRequest, timeout_ms: int, on_done: OnDone) -> None:
-        """Send to the broker's CONTROL endpoint on the broker's own thread."""
+        """Send a request to the broker's CONTROL endpoint from the thread of this broker."""
         sender = self._senders.get(broker.broker_id)
         if sender is None:
             sender = self._senders[broker.broker_id] = _Sender(
@@ -100,7 +100,7 @@ class GrpcControlTransport:
         channel.subscribe(DeathWatch(address, self._suspect_ms, connected, tested).connectivity_changed)
 
     def close(self, broker_id: int) -> None:
-        """End the broker's thread and connection; cancels a call in flight."""
+        """End the broker's thread and connection, and cancel a call in flight."""
         sender = self._senders.pop(broker_id, None)
         self._closing = [other for other in self._closing if other.is_alive]
         if sender is not None:
@@ -108,7 +108,7 @@ class GrpcControlTransport:
             self._closing.append(sender)
 
     def close_all(self) -> None:
-        """End every thread and wait for them; blocks for a moment."""
+        """End every thread, and wait up to two seconds for each of them."""
         for broker_id in list(self._senders):
             self.close(broker_id)
         for sender in self._closing:
@@ -217,7 +217,7 @@ def _send(channel: Any, request: ControlRequest, timeout_s: float, metadata: "_M
 
 
 class _MetadataCache:
-    """Caches the protobuf message: every broker gets the same metadata with its own stamp."""
+    """Caches the latest protobuf message, because all brokers receive the same metadata with different stamps."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -225,7 +225,7 @@ class _MetadataCache:
         self._message: pb.UpdateMetadataRequest | None = None
 
     def to_proto(self, request: UpdateMetadataRequest) -> pb.UpdateMetadataRequest:
-        """Return the message of a request."""
+        """Return the protobuf message of a request, with the stamp of the request."""
         with self._lock:
             of = self._of
             same = of is not None and (

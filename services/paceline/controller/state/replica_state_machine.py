@@ -225,7 +225,7 @@ class ReplicaStateMachine:
 
         Args:
             broker_id: the follower.
-            remaining: how many members must stay in each partition's ISR; a smaller ISR keeps the broker.
+            remaining: how many members must stay in each partition's ISR; an ISR with no more members keeps the broker.
         """
         context = self._context
 
@@ -233,7 +233,8 @@ class ReplicaStateMachine:
             known = context.leadership.get(topic_partition)
             return known is not None and broker_id in known.isr and len(known.isr) > remaining[topic_partition]
 
-        # A leader reports a larger ISR after seconds, up to a minute later.
+        # The leader's notification of a larger ISR takes from a few seconds to a minute: read the ISR before deciding
+        # that the broker must stay in it.
         yield from self._refresh(
             topic_partition
             for topic_partition in remaining
@@ -257,10 +258,10 @@ class ReplicaStateMachine:
         fence: bool,
         remaining: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> Flow[dict[TopicPartition, LeaderAndIsr]]:
-        """Remove the broker from ISRs, except as last member, and return the resulting leadership by partition.
+        """Remove the broker from each ISR unless it is the only member; return the resulting leadership by partition.
 
-        An ISR without the broker is written only to raise the leader epoch. The result lacks partitions whose state
-        node was deleted, or was written by a newer controller.
+        An ISR that does not contain the broker is written only to raise the leader epoch. The result lacks partitions
+        whose state node was deleted, or was written by a newer controller.
         """
         context = self._context
         removed: dict[TopicPartition, LeaderAndIsr] = {}
@@ -324,7 +325,8 @@ class ReplicaStateMachine:
     def _refresh(self, topic_partitions: Iterable[TopicPartition]) -> Flow[None]:
         """Read the partitions' states, except those that the running event has read.
 
-        A state that ZooKeeper refuses to read stays as it is cached; the version of the next write verifies it.
+        If ZooKeeper refuses to read a state, the cached state stays; the next write, conditional on its version,
+        fails if the cached state is outdated.
         """
         context = self._context
         doubtful = [

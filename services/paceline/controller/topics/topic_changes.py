@@ -1,4 +1,4 @@
-"""Handle topics that appear, disappear or get more partitions.
+"""Handle the creation and deletion of topics, and added partitions.
 
 Source: docs/protocol/controller.md#topic-changes; Kafka 2.8 KafkaController.processTopicChange and
 processPartitionModifications.
@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 
 def on_topic_change(components: ControllerComponents) -> Flow[None]:
-    """Compare the topics in ZooKeeper with the known topics; create new topics, forget topics that disappeared."""
+    """Compare the topics in ZooKeeper with the known topics; add new topics, and forget deleted topics."""
     context = components.context
     names = yield from components.storage.topic_names()
     components.topic_requests.topics_listed()
@@ -40,7 +40,7 @@ def on_topic_change(components: ControllerComponents) -> Flow[None]:
 
 
 def on_partition_modifications(components: ControllerComponents, topics: Sequence[str]) -> Flow[None]:
-    """Read topic nodes again; creates new partitions, ignores changed replica lists of known partitions."""
+    """Read topic nodes again: create new partitions, and ignore changed replica lists of known partitions."""
     context = components.context
     known = [topic for topic in topics if topic in context.topics]
     missing: set[str] = set()
@@ -83,11 +83,11 @@ def read_topics(
     missing: set[str],
     known_ids: Mapping[str, str | None] | None = None,
 ) -> Flow[dict[str, znodes.TopicAssignment]]:
-    """Read topic nodes; a new topic without a topic id gets an id, which is first written to ZooKeeper.
+    """Read topic nodes; give a new topic without a topic id an id, which is written to ZooKeeper first.
 
     An existing id is never replaced: brokers would set the topic's logs aside as logs of another topic. A topic with
-    partition states has had an id, which Kafka's tools before 2.8 removed, so it gets its id from ``known_ids``. If the
-    id is not there either, the topic stays without id until the brokers have returned the ids of their logs
+    partition states had an id that Kafka's tools before 2.8 removed, so it gets its id from ``known_ids``. If
+    ``known_ids`` lacks the topic, the topic stays without an id until the brokers have returned the ids of their logs
     (`dropped_topic_ids`).
 
     Topics without a node are added to ``missing`` and must not count as known: a missing node has no watch, and after a
@@ -111,7 +111,7 @@ def _may_have_states(components: ControllerComponents, topic: str) -> Flow[bool]
     try:
         states = yield from components.storage.children(znodes.topic_partitions_path(topic), watch=False)
     except UnexpectedResponseError as error:
-        # Do not block the other topics: otherwise every failover would end here.
+        # Continue, so that one such topic does not make every failover fail.
         LOG.error("partition states not listed, ZooKeeper refused: topic=%s error=%s", topic, error)
         return True
     return bool(states)
@@ -120,11 +120,11 @@ def _may_have_states(components: ControllerComponents, topic: str) -> Flow[bool]
 def _write_topic_id(
     components: ControllerComponents, topic: str, topic_id: str, node: znodes.TopicAssignment
 ) -> Flow[bool]:
-    """Write a topic's id into its node; return whether that was possible."""
+    """Write a topic's id into its node; return False if ZooKeeper refuses the write."""
     try:
         yield from components.storage.write_topic(topic, topic_id, dict(node.partitions))
     except UnexpectedResponseError as error:
-        # The topic was deleted, or its node has no room for the id: do not block the other topics.
+        # The topic was deleted, or its node has no room for the id: continue with the other topics.
         LOG.warning("topic cannot be given an id: topic=%s id=%s cause=%s", topic, topic_id, error)
         return False
     return True
@@ -177,7 +177,7 @@ def create_partitions(components: ControllerComponents, topic_partitions: Sequen
 
 
 def _restore(components: ControllerComponents, topic: str) -> Flow[None]:
-    """Undo partitions added to a topic that is being deleted (KAFKA-6612)."""
+    """Remove added partitions from the node of a topic that is being deleted (KAFKA-6612)."""
     names = yield from components.storage.children(znodes.topic_partitions_path(topic), watch=False)
     existing = {int(name) for name in names if name.isdecimal()}
     assignments = {p: a for p, a in components.context.topics[topic].items() if p in existing}
