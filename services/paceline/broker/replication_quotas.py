@@ -17,7 +17,7 @@ class ReplicationQuotas:
         self.follower = ReplicationQuota(config.replication_quota_window_num, sample_ms)
 
     def apply_broker_config(self, config: BrokerDynamicConfig) -> None:
-        """Apply the rates; fetches that wait for a quota check it again periodically."""
+        """Set the rates; a fetch that waits for its quota checks the quota again periodically."""
         self.leader.limit = config.leader_throttled_rate
         self.follower.limit = config.follower_throttled_rate
 

@@ -1,4 +1,4 @@
-"""`LeaderAndIsrAdmission`: decide for each partition of a LeaderAndIsr whether to accept its role, with the reason.
+"""`LeaderAndIsrAdmission`: accept the role of each partition in a LeaderAndIsr request, or refuse it with an error.
 
 Source: docs/protocol/replication.md#leaderandisr-answers.
 """
@@ -41,7 +41,7 @@ class LeaderAndIsrAdmission:
             manager: the hosted partitions.
             leader_epochs: confirms improbable leader epochs in ZooKeeper.
             deleted: replicas that this process deleted.
-            on_refuted: gets a sentence about each leader epoch that is not in ZooKeeper.
+            on_refuted: receives a message about each leader epoch that is not in ZooKeeper.
         """
         self._manager = manager
         self._leader_epochs = leader_epochs
@@ -49,7 +49,7 @@ class LeaderAndIsrAdmission:
         self._on_refuted = on_refuted
 
     def admit(self, request: LeaderAndIsrRequest) -> tuple[list[Admitted], Errors]:
-        """Return the admitted partitions, each once and now hosted, and the answer for every partition of the request.
+        """Host and return the admitted partitions, each once, with the error code of every partition in the request.
 
         Steps for each partition; the first refusal decides:
 
@@ -104,7 +104,8 @@ class LeaderAndIsrAdmission:
         is_offline = topic_partition in manager.offline
         log = manager.logs.get(topic_partition)
         deleted = self._deleted.refusal(state, controller_epoch)
-        # A replica whose deletion has failed still exists: the controller requests its state.
+        # A log with the requested topic id shows that the deletion failed: the replica still exists, so its role is
+        # checked like that of any other replica.
         if deleted is not ErrorCode.NONE and not is_offline and (log is None or log.topic_id != state.topic_id):
             return deleted
         if is_offline:

@@ -20,17 +20,17 @@ class ControlRequestDeferredError(PacelineError):
 
 
 class ControllerEpochFence:
-    """The highest controller epoch that ZooKeeper has confirmed.
+    """Keeps the highest controller epoch that ZooKeeper has confirmed, and checks requests against it.
 
-    A controller writes its epoch before it sends any request, so an epoch can be looked up. A request with a higher
-    epoch is not applied before ZooKeeper has confirmed the epoch: a forged epoch could clear this broker's metadata and
-    lock out the real controller.
+    A controller writes its epoch to ZooKeeper before it sends any request, so the broker can look the epoch up. A
+    request with a higher epoch is applied only after ZooKeeper has confirmed the epoch: a forged epoch could clear this
+    broker's metadata and lock out the real controller.
     """
 
     def __init__(
         self, read_controller_epoch: ReadControllerEpoch, on_refuted: Callable[[int], None] = lambda _epoch: None
     ) -> None:
-        """``on_refuted`` is called with a controller epoch of a request that is not in ZooKeeper."""
+        """``on_refuted`` receives the controller epoch of a request if ZooKeeper has a lower epoch."""
         self._read_controller_epoch = read_controller_epoch
         self._on_refuted = on_refuted
         self._is_reading = False
@@ -69,7 +69,7 @@ class ControllerEpochFence:
         return ErrorCode.NONE
 
     def when_read(self, on_read: Callable[[], None]) -> None:
-        """Call ``on_read`` when ZooKeeper has answered the read in flight, at once without a read in flight."""
+        """Call ``on_read`` when ZooKeeper has answered the read in flight, or immediately if no read is in flight."""
         if self._is_reading:
             self._waiting.append(on_read)
         else:

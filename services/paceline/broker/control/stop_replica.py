@@ -1,4 +1,4 @@
-"""`StopReplicaHandler`: stop replicas, and delete marked replicas.
+"""`StopReplicaHandler`: stop replicas, and delete the replicas that the request marks for deletion.
 
 Source: docs/protocol/replication.md#stopreplica.
 """
@@ -16,7 +16,7 @@ from paceline.replication.fetch_session import PartitionChange
 
 
 class StopReplicaHandler:
-    """Stops and deletes the hosted replicas."""
+    """Applies StopReplica requests to the hosted replicas."""
 
     def __init__(
         self, manager: ReplicaManager, deleted: DeletedReplicas, on_leadership_change: LeadershipListener
@@ -26,7 +26,7 @@ class StopReplicaHandler:
         self._on_leadership_change = on_leadership_change
 
     def apply(self, request: StopReplicaRequest) -> ControlResponse:
-        """Stop fetching partitions, and delete those marked for deletion; an equal leader epoch is accepted."""
+        """Stop fetching partitions, and delete the replicas marked for deletion; an equal leader epoch is accepted."""
         manager = self._manager
         errors: Errors = {}
         accepted: list[StopReplicaPartition] = []
@@ -80,6 +80,7 @@ class StopReplicaHandler:
         manager.delete(topic_partition)
         manager.damaged_logs.forget(topic_partition)
         if log is None:
+            # The log may be in an offline directory, from which it cannot be deleted now.
             some_offline = len(manager.logs.live_log_dirs) < len(manager.logs.log_dirs)
             return ErrorCode.KAFKA_STORAGE_ERROR if some_offline else ErrorCode.NONE
         try:

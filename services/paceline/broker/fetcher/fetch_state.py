@@ -1,4 +1,4 @@
-"""`FetchState`: fetch progress of one partition."""
+"""`FetchState`: how far a follower has fetched one partition."""
 
 from paceline.broker.partition.partition import Partition
 from paceline.log.partition_log import PartitionLog
@@ -28,24 +28,24 @@ class FetchState:
         self.fetch_offset = 0
         self.last_fetched_epoch: int | None = None
         self.lag: int | None = None
-        """Committed records of the leader that this log lacks; None until the first answer."""
+        """Committed records of the leader that this log lacks; None until the first response."""
         self.delayed = False
         self.delay_ms: float | None = None
         """Latest delay after a transient error; the next delay is twice as long."""
         self.sent_offset: int | None = None
-        """Offset in the latest request with the partition; None before the first request."""
+        """Fetch offset in the latest request that named the partition; None before the first request."""
         self.sent_log_start_offset = -1
         self.take_position(log)
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether it has all committed records.
+        """Whether the log has all committed records.
 
-        Before the first answer, whether it was in the ISR of the leader epoch.
+        Before the first response: whether the replica was in the ISR at the start of the leader epoch.
         """
         return self.partition.in_sync_at_epoch if self.lag is None else self.lag <= 0
 
     def take_position(self, log: PartitionLog) -> None:
-        """Fetch from the log's end next."""
+        """Let the next fetch begin at the end of the log."""
         self.fetch_offset = log.log_end_offset
         self.last_fetched_epoch = log.latest_epoch

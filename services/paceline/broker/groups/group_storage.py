@@ -1,8 +1,8 @@
 """Load, store and drop the groups in the partitions of ``__consumer_offsets`` that this broker leads.
 
-Become-leader starts a load, which reads the partition in small steps. Until it ends, requests for its groups get
-COORDINATOR_LOAD_IN_PROGRESS. It ends when every record read is committed, so that no answer contains an offset that a
-later coordinator may lack. Become-follower drops the groups.
+Become-leader starts a load, which reads the partition in small steps. Until the load ends, requests for the
+partition's groups get COORDINATOR_LOAD_IN_PROGRESS. The load ends when all records read are committed, so that no
+answer contains an offset that a later coordinator may lack. Become-follower drops the groups.
 
 Source: docs/protocol/groups.md#loading-groups; Kafka's GroupMetadataManager.
 """
@@ -39,12 +39,12 @@ from paceline.model.settings import GroupConfig
 LOG = logging.getLogger("paceline.broker.groups")
 
 _LOAD_BYTES: Final = 64 * 1024
-"""Bytes read in a step of a load; decoding them takes some milliseconds."""
+"""Bytes read in one step of a load; decoding them takes a few milliseconds."""
 _LOAD_POLL_MS: Final = 20
 """Pause between checks of the high watermark, when all records are read and some are not committed."""
 _LOAD_RETRY_MS: Final = 500
 _TOMBSTONES_AT_ONCE: Final = 100
-"""Tombstones in a batch; a key has at most some 2 KiB."""
+"""Maximum number of tombstones in a batch; a key has at most about 2 KiB."""
 _NOT_AVAILABLE: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -70,7 +70,7 @@ class OwnedPartition:
 
 
 class GroupStorage:
-    """Finds, stores and drops groups."""
+    """Finds groups in memory, and writes them to ``__consumer_offsets``."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class GroupStorage:
             self._kill(group, NotCoordinatorError(f"group {group.group_id} has another coordinator"))
 
     def stop(self) -> None:
-        """Drop all groups; the broker stops."""
+        """Drop all groups when the broker stops."""
         for partition in tuple(self._owned):
             self.become_follower(partition)
 
@@ -134,7 +134,7 @@ class GroupStorage:
         self._load(partition, owned, LoadedGroups(), start, end)
 
     def _load(self, partition: int, owned: OwnedPartition, found: LoadedGroups, offset: int, end: int) -> None:
-        """Read some batches, or end the load when all are read and committed."""
+        """Read some batches; end the load when all batches are read and committed."""
         if self._owned.get(partition) is not owned:
             return
         try:
@@ -184,9 +184,9 @@ class GroupStorage:
         """Return the loaded partition that stores a group, if this broker leads it.
 
         Raises:
-            InvalidGroupIdError: the name is empty.
-            NotCoordinatorError: another broker leads it.
-            CoordinatorLoadInProgressError: it is being loaded.
+            InvalidGroupIdError: the group id is empty.
+            NotCoordinatorError: this broker does not lead the partition, or the topic does not exist.
+            CoordinatorLoadInProgressError: the partition is being loaded.
         """
         if not group_id:
             raise InvalidGroupIdError("the group id is empty")
@@ -202,7 +202,7 @@ class GroupStorage:
         return partition, owned
 
     def find(self, group_id: str) -> Group | None:
-        """Return a group, None when it does not exist.
+        """Return a group, None if it does not exist.
 
         Raises:
             PacelineError: as `owned_partition`.
@@ -210,7 +210,7 @@ class GroupStorage:
         return self.owned_partition(group_id)[1].groups.get(group_id)
 
     def get_or_create(self, group_id: str) -> Group:
-        """Return a group; creates it when it does not exist.
+        """Return a group, and create it if it does not exist.
 
         Raises:
             PacelineError: as `owned_partition`.
@@ -232,7 +232,7 @@ class GroupStorage:
     def restore(self, group: Group, error: PacelineError) -> None:
         """Restore a group whose deletion could not be stored, unless tombstones may be in the log.
 
-        With such tombstones the offsets of a restored group would be lost at the next load.
+        Such tombstones would remove the offsets of a restored group at the next load.
         """
         if not error.definite:
             return
@@ -260,7 +260,7 @@ class GroupStorage:
     # Storing
 
     def store_group(self, group: Group, assignments: Mapping[str, bytes], on_done: AppendReply) -> None:
-        """Write a group's metadata; ``on_done`` gets the error for the client."""
+        """Write a group's metadata; ``on_done`` receives the offset, or the error for the client."""
         value = encode_group_value(group.to_value(assignments))
         self._append(group, [(encode_group_key(group.group_id), value)], on_done)
 
@@ -286,9 +286,10 @@ class GroupStorage:
     def store_tombstones(
         self, group: Group, offsets: Sequence[TopicPartition], with_group: bool, on_done: AppendReply
     ) -> None:
-        """Write tombstones for offsets, and for the group itself; ``on_done`` gets the offset of the first.
+        """Write tombstones for offsets and, ``with_group``, for the group itself.
 
-        An error is `definite` only if no tombstone was appended.
+        ``on_done`` receives the offset of the first tombstone, or an error, which is `definite` only if no tombstone
+        was appended.
         """
         records: list[tuple[bytes, bytes | None]] = [(encode_offset_key(group.group_id, one), None) for one in offsets]
         if with_group:

@@ -22,11 +22,12 @@ _Pair = tuple[Partition, IsrProposal]
 
 
 class IsrWriter:
-    """Writes proposals: a single proposal by its own flow, several proposals together in one transaction.
+    """Writes ISR proposals: a single proposal in its own flow, several proposals together in one transaction.
 
-    A write with unknown result is repeated unchanged, in the next session. That is safe: the write is conditional on
-    the version of its proposal, so that it is applied at most once, and an applied write is recognised by its content.
-    The repetition ends with the proposal: a newer leader epoch makes it obsolete.
+    A write with an unknown result is retried unchanged: in the next session after a lost session, otherwise after
+    `RETRY_MS`. The retry is safe: the write is conditional on the version in its proposal, so ZooKeeper applies it at
+    most once, and an applied write is recognised by its content. The retries end when the proposal is no longer
+    current, for example in a newer leader epoch.
     """
 
     def __init__(self, manager: ReplicaManager, zookeeper: ZooKeeper) -> None:
@@ -47,7 +48,7 @@ class IsrWriter:
         self._flush_soon()
 
     def session_ready(self) -> None:
-        """Repeat the writes whose results are unknown since the last session."""
+        """Retry the writes whose results are unknown because the previous session ended."""
         waiting, self._waiting = self._waiting, []
         self._queue.extend(waiting)
         self._flush_soon()
@@ -55,8 +56,8 @@ class IsrWriter:
     def connected(self) -> None:
         """Write the proposals that waited for the connection and are still current.
 
-        A request queued in the client cannot be withdrawn: before it is sent, the replica may be deleted and the topic
-        re-created, with a state of the same version.
+        Proposals wait here and not in the ZooKeeper client, whose queued requests cannot be withdrawn: before such a
+        request is sent, the topic may be deleted and re-created with a state of the same version.
         """
         self._flush_soon()
 
@@ -69,7 +70,7 @@ class IsrWriter:
     def _flush_soon(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            # Not during the fetch that created the proposal: its response goes first.
+            # Do not write while the fetch that created the proposal is handled: send the fetch response first.
             self._scheduler.call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -106,7 +107,7 @@ class IsrWriter:
             self._zookeeper,
             self._scheduler,
             done,
-            # After any failure write each ISR alone, which determines its result.
+            # After any failure write each ISR alone, to get a result per partition.
             lambda _error: done([None] * len(batch)),
         ).start()
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from paceline.broker.requests.fetch import FetchHandler
 
 FetchAnswer = Callable[[int, list[PartitionRead]], None]
-"""Callback with the session id (0 for none) and the results of the partitions."""
+"""Callback that receives the session id (0 without a session) and the results of the partitions."""
 
 
 class FetchRun:
@@ -36,7 +36,7 @@ class FetchRun:
 
 
 class DelayedFetch(DelayedOperation):
-    """A fetch without session that waits for any of its partitions."""
+    """A fetch without a session that waits for data of its partitions."""
 
     def __init__(self, handler: "FetchHandler", run: FetchRun, positions: list[FetchPosition]) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class DelayedFetch(DelayedOperation):
 
 
 class DelayedSessionFetch(DelayedOperation):
-    """A session's fetch that waits; it checks only partitions that were marked since its last check."""
+    """A fetch of a session that waits for data; it checks only partitions that changed since its last check."""
 
     def __init__(self, handler: "FetchHandler", run: FetchRun, offers: dict[TopicPartition, int]) -> None:
         super().__init__()
@@ -70,11 +70,11 @@ class DelayedSessionFetch(DelayedOperation):
         self._byte_count = sum(offers.values())
 
     def check_marked(self) -> None:
-        """Answer if the changes of the marked partitions suffice; called after each batch of changes."""
+        """Complete the fetch if the marked partitions have enough data; called after each batch of changes."""
         self.try_complete()
 
     def ready(self) -> bool:
-        """Whether enough bytes have arrived since the fetch, or a response is required."""
+        """Whether the checked partitions have enough bytes, or a response is required."""
         session = self._run.session
         assert session is not None
         reader = self._run.reader
@@ -101,7 +101,7 @@ class DelayedSessionFetch(DelayedOperation):
         self._handler.finish(self._run, [])
 
     def on_cancel(self) -> None:
-        """Keep the marks, for the next fetch of the session."""
+        """Detach from the session; the marks stay for the next fetch of the session."""
         session = self._run.session
         assert session is not None
         session.waiting = None

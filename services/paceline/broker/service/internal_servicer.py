@@ -25,7 +25,7 @@ from paceline.rpc.streams.stream_server import stream_handler
 T = TypeVar("T")
 
 _CONFIRMATION_TIMEOUT_S: Final = 0.25
-"""Longest wait of a control thread for ZooKeeper; after it the controller retries the request."""
+"""Longest wait of a control thread for ZooKeeper; after this time the request fails, and the controller retries it."""
 
 REPLICATION_SERVICE: Final = "paceline.internal.v1.ReplicationService"
 CONTROL_TIMEOUT_S: Final = 30.0
@@ -39,7 +39,7 @@ class ReplicationServicer:
         self._core = core
 
     def add_to(self, server: Any) -> None:
-        """Register every method of ReplicationService at a server."""
+        """Register every method of ReplicationService with a server."""
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(REPLICATION_SERVICE, self.handlers()),))
 
     def handlers(self) -> dict[str, Any]:
@@ -121,7 +121,10 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
         )
 
     def _carry_out(self, request: ControlRequest, context: Any) -> ControlResponse:
-        """Apply a request; waits when ZooKeeper must confirm an epoch, so that a failover does not wait for a retry."""
+        """Apply a control request; if ZooKeeper must confirm an epoch first, wait briefly and apply it once more.
+
+        Without this wait, a failover would take until the controller's retry.
+        """
         try:
             return self._on_loop(lambda: self._core.get().handle_control(request), context)
         except ControlRequestDeferredError:
@@ -135,7 +138,7 @@ class ReplicaManagerServicer(replica_manager_service_pb2_grpc.ReplicaManagerServ
         outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def on_loop() -> None:
-            # A caller that has timed out retries the request: applying it twice would delay all waiting callers.
+            # The caller has timed out and retries: applying the request here too would delay all waiting callers.
             if not outcome.set_running_or_notify_cancel():
                 return
             try:

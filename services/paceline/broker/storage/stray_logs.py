@@ -1,10 +1,11 @@
 """Set aside logs of replicas that were removed while their broker could not be notified.
 
-A controller that dies after it has written the end of a reassignment, and before StopReplica has reached the broker
-that loses its replica, leaves a log that no later request names. The first full UpdateMetadata of a new controller, or
-after the broker's registration, reveals it: a partition with this topic id, assigned to other brokers.
+At the end of a reassignment, the controller writes the new assignment and then sends StopReplica to the broker that
+loses its replica. If the controller dies in between, no later StopReplica names that replica, and its log stays. The
+broker finds such a stray log with the first full UpdateMetadata of a new controller, or after its own registration: the
+request assigns the partition, with the topic id of the log, to other brokers.
 
-If the topic was deleted in the meantime, the log is found only when this broker must host a new topic with that name.
+If the topic was deleted in the meantime, the broker finds the log only when it must host a new topic with that name.
 
 A log whose topic is not in the metadata stays: the topic's node may be unreadable, or ZooKeeper may have lost its data.
 Stray logs are renamed, reported and kept; this module deletes no log.
@@ -35,8 +36,8 @@ LOG: Final = logging.getLogger(__name__)
 def set_strays_aside(manager: "ReplicaManager", request: UpdateMetadataRequest) -> None:
     """Set aside the logs that ``request`` shows to be strays.
 
-    The first full metadata after the registration shows assignments to other brokers. Any metadata of a later
-    controller shows that a topic was re-created with another topic id.
+    A controller's first full metadata after the registration shows partitions that are assigned to other brokers. Any
+    metadata of a later controller shows that a topic was re-created with another topic id.
     """
     _set_replaced_aside(manager, request)
     if not request.is_initial or request.stamp.broker_epoch != manager.broker_epoch:
@@ -49,7 +50,7 @@ def set_strays_aside(manager: "ReplicaManager", request: UpdateMetadataRequest) 
 
 
 def _set_replaced_aside(manager: "ReplicaManager", request: UpdateMetadataRequest) -> None:
-    """Stop hosted partitions of a replaced topic: as leader they would write their ISR into the new topic's state."""
+    """Set aside hosted partitions of a re-created topic: a leader would write its ISR into the new topic's state."""
     hosted = manager.partitions
     for state in request.partitions:
         partition = hosted.get(state.topic_partition)
@@ -68,10 +69,10 @@ def set_aside_log_of_deleted_topic(
     While this broker was unreachable, the replica was moved to another broker and the topic was then deleted, so no
     request will delete the log.
 
-    The log stays if this controller, or a later one, has assigned the replica to this broker since its registration:
-    then ``state`` may be a late request about an earlier topic. An assignment before the registration proves nothing,
-    because the process may have been suspended. Nor does an assignment by an earlier controller: this controller has
-    read the topic id in ``state`` from ZooKeeper later.
+    The log stays if this controller, or a later controller, has assigned the replica to this broker since its
+    registration: then ``state`` may be from a delayed request for an earlier topic. An assignment before the
+    registration proves nothing, because the process may have been suspended. An assignment by an earlier controller
+    proves nothing either: this controller has read the topic id in ``state`` from ZooKeeper later.
     """
     if stamp.broker_epoch != manager.broker_epoch:
         return
@@ -100,11 +101,11 @@ def _is_stray(manager: "ReplicaManager", state: UpdateMetadataPartition) -> bool
     if log is None or log.directory.is_offline:
         return False
     if log.topic_id != state.topic_id and (log.topic_id is not None or log.log_end_offset > 0):
-        # Another topic with that name, or unknown; an empty log without an id fits every topic.
+        # The log belongs to another or an unknown topic. An empty log without a topic id fits every topic.
         return False
     hosted = manager.partitions.get(state.topic_partition)
     if hosted is not None:
-        # A request that was overtaken by the replica's return has an earlier epoch.
+        # A request from before the replica returned to this broker may arrive late; its leader epoch is older.
         return state.leader_epoch > hosted.leader_epoch
     return log.latest_epoch is None or log.latest_epoch <= state.leader_epoch
 
