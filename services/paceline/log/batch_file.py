@@ -1,7 +1,9 @@
-"""A file of batches, one after the other.
+"""Append batches to a file, and scan, check and recover them.
 
-Readers see only whole batches: ``size`` advances after the write, reads stop at ``size``, and recovery cuts the bytes
-that a failed write may have left after it. Source: docs/protocol/log-format.md#partition-files and #recovery.
+Readers see only whole batches: reads stop at ``size``, which advances only after a write, and recovery truncates the
+bytes that a failed write may have left beyond ``size``.
+
+Source: docs/protocol/log-format.md#partition-files and #recovery.
 """
 
 import struct
@@ -59,7 +61,7 @@ class BatchFile:
 
         Raises:
             OSError: storage failed.
-            CorruptMessageError: the bytes there are not a batch.
+            CorruptMessageError: the bytes at a position are not a whole batch.
         """
         chunk, start = b"", position
         while position < self.size:
@@ -135,7 +137,7 @@ class BatchFile:
 
 
 def last_before(headers: Iterator[BatchPosition], end: int, first_offset: int) -> BatchPosition | None:
-    """Return the last batch that begins before byte ``end``, ``None`` when there is none.
+    """Return the last batch that begins before byte ``end``, or ``None`` if no batch does.
 
     Also check the base offsets of the batches up to ``end`` and of the batch at ``end``: each must be above the last
     offset of the batch before it, and the first must not be below ``first_offset``. No checksum covers base offsets.
@@ -158,8 +160,8 @@ def last_before(headers: Iterator[BatchPosition], end: int, first_offset: int) -
 def cut_whole(data: bytes, limit_offset: int, epoch_of: Callable[[int], int | None]) -> tuple[int, int, int]:
     """Return (size of the whole batches below ``limit_offset``, offset after them, position of the last batch).
 
-    Checksums and leader epochs are checked. The valid batches before a bad batch are returned, so that a reader gets
-    them first and the error at its next read.
+    The function checks checksums and leader epochs. It returns the valid batches before a bad batch, so that a reader
+    gets these batches first and the error at its next read.
 
     Raises:
         CorruptMessageError: the first bytes are not a batch, or the first batch is bad, incomplete or not below

@@ -1,4 +1,4 @@
-"""Find batches of a file by offset or by timestamp, with the help of an offset index and a time index.
+"""Find batches of a file by offset with an offset index, and by timestamp with a time index.
 
 A damaged index costs time but never changes a result: an index entry is used only if it points to a batch that fits it.
 Source: docs/protocol/log-format.md#reading-a-log, #offset-index and #time-index.
@@ -52,7 +52,7 @@ class IndexedBatchFile(BatchFile):
         return None
 
     def _locate_checked(self, offset: int) -> BatchPosition | None:
-        """Call `locate`, and if it finds no batch with base offset ``offset``, check the batches before the result.
+        """Call `locate`; unless it finds a batch with base offset ``offset``, check the batches before the result.
 
         A damaged base offset that is too small hides its batch from `locate`, and the next batch then looks as if it
         followed a gap; no checksum covers base offsets. A damaged last offset delta has the same effect, but the
@@ -65,7 +65,7 @@ class IndexedBatchFile(BatchFile):
         found = self.locate(offset)
         if found is not None and found.header.base_offset == offset:
             return found
-        # Start one index entry earlier than the entry for ``offset``, to see batches before the preceding one, too.
+        # Start one index entry earlier than the entry for ``offset``, to check more than the preceding batch.
         headers = self._headers_for(self.offset_index.lookup(offset).offset - 1)
         before = last_before(headers, self.size if found is None else found.position, self.base_offset)
         if before is not None and (found is None or found.header.base_offset > offset):
@@ -121,7 +121,7 @@ class IndexedBatchFile(BatchFile):
         try:
             end, following, last = cut_whole(data, limit_offset, epoch_of)
             if self.next_base_offset(position, data, end) < following:
-                # This batch or the next one has a damaged base offset, which no checksum covers.
+                # The last batch read or the batch after it has a damaged base offset, which no checksum covers.
                 end, following = last, -1
         except CorruptMessageError as error:
             raise CorruptMessageError(f"{self.log_path} from byte {position}: {error}") from error
@@ -134,7 +134,7 @@ class IndexedBatchFile(BatchFile):
         return data if end == len(data) else data[:end]
 
     def find_timestamp(self, timestamp: int, from_offset: int) -> TimestampOffset | None:
-        """Return the first record with at least the timestamp ``timestamp`` and at least the offset ``from_offset``.
+        """Return the first record with a timestamp of at least ``timestamp`` and an offset of at least ``from_offset``.
 
         Raises:
             OSError: storage failed.
@@ -159,7 +159,7 @@ class IndexedBatchFile(BatchFile):
         return None
 
     def end_offset(self, check_last: bool = False) -> int:
-        """Scan the tail and return the last offset of the last batch plus one, or the base offset when empty.
+        """Scan the tail and return the last offset of the last batch plus one, or the base offset of an empty file.
 
         With ``check_last`` the checksum of the last batch is checked, because that batch determines the log end.
 
@@ -177,10 +177,9 @@ class IndexedBatchFile(BatchFile):
         return last.header.last_offset + 1
 
     def _headers_for(self, offset: int) -> Iterator[BatchPosition]:
-        """Yield the batches from the position in the index for ``offset``, or from the start if that entry is wrong.
+        """Yield batches from the position of the index entry for ``offset``, or from the start if the entry is wrong.
 
-        An entry is right if a batch begins at its position and ends at or below its offset. A damaged index therefore
-        costs time but never changes a result.
+        An entry is right if a batch begins at its position and the last offset of the batch is at most its offset.
         """
         entry = self.offset_index.lookup(offset)
         if 0 < entry.position < self.size:
@@ -194,7 +193,7 @@ class IndexedBatchFile(BatchFile):
         return self.headers(0)
 
     def _holds(self, entry: TimestampOffset) -> bool:
-        """Whether the timestamp of a time index entry is the largest one of the batch at the entry's offset.
+        """Whether the timestamp of a time index entry is the largest timestamp of the batch at the entry's offset.
 
         An entry without a timestamp must point to the base offset; otherwise the index is damaged.
         """

@@ -32,7 +32,7 @@ class OffsetCheckpoints:
         return [log for log in self._logs.values() if log.directory is directory]
 
     def write_high_watermarks(self, directory: LogDirectory) -> None:
-        """Write the high watermarks of all logs, also of logs that are neither leader nor follower at the moment.
+        """Write the high watermarks of all logs, including logs of partitions without a role at the moment.
 
         Raises:
             OSError: storage failed.
@@ -80,7 +80,7 @@ class OffsetCheckpoints:
             write_offsets(self._files, path, offsets)
 
     def write_all(self, directory: LogDirectory) -> None:
-        """Write all four checkpoints, which drops the entries of deleted logs.
+        """Write all four checkpoints, and thereby remove the entries of deleted logs.
 
         Raises:
             OSError: storage failed.

@@ -14,7 +14,7 @@ from paceline.log.storage_errors import StorageErrors
 
 
 class LogCompaction:
-    """Compacts one log; only the log's owner calls the methods."""
+    """Compacts one log. Only the owner of the log may call the methods."""
 
     __slots__ = ("_log", "_storage", "first_dirty_offset")
 
@@ -30,8 +30,9 @@ class LogCompaction:
             self.first_dirty_offset = min(self.first_dirty_offset, offset)
 
     def roll_idle_segment(self, wall_ms: int) -> bool:
-        """Roll the active segment if it was not appended to for ``segment.ms``; return whether it was rolled.
+        """Roll the active segment of an idle log; return whether it was rolled.
 
+        A log is idle after ``segment.ms`` or ``max.compaction.lag.ms`` without an append, whichever is shorter.
         Compaction skips the active segment: without a roll the last records of an idle log would never be compacted.
 
         Raises:
@@ -50,7 +51,7 @@ class LogCompaction:
         return True
 
     def find_cleanable(self, wall_ms: int) -> Cleanable | None:
-        """Return the range to compact, ``None`` when it has no dirty bytes.
+        """Return the range to compact, or ``None`` when the range has no dirty bytes.
 
         The range is below the last stable offset and the recovery point, and older than ``min.compaction.lag.ms``.
 
@@ -87,10 +88,10 @@ class LogCompaction:
     def replace_segments(self, task: CleaningTask, cleaned: CleanedSegment) -> list[str]:
         """Put a compacted segment in place; return the files of the segments it replaces, renamed to ``.deleted``.
 
-        Two rules make a crash between two steps leave either the old segments or the new one:
+        Two rules ensure that a crash between two steps leaves either the old segments or the new segment:
 
         1. The swap files become durable before an old segment is removed.
-        2. The old segments are removed durably before the new one takes the name of the first.
+        2. The old segments are removed durably before the new segment takes the name of the first old segment.
 
         Raises:
             KafkaStorageError: storage failed; the directory is offline.
@@ -111,7 +112,7 @@ class LogCompaction:
             log.files.sync_directory(log.path)
             cleaned.segment.change_suffix("", log_first=True)
         log.segments.replace(cleaned.sources, cleaned.segment)
-        # A flush in progress may fail to find files: do not let it advance the recovery point, and request another.
+        # A flush in progress may not find its files: do not let it advance the recovery point, and request a new flush.
         log.durability.rolled |= log.durability.is_flushing
         log.durability.generation += 1
         log.durability.names_dirty = True
