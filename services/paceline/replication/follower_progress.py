@@ -17,12 +17,12 @@ class FetchClock:
         self.answered_ms = NEVER
         """Time when the last response of the session was sent."""
         self.proved_ms = NEVER
-        """The follower sent its last fetch after this time, when the previous response was sent."""
+        """Time of the response before the last fetch; the follower sent that fetch later."""
 
     def fetched(self, now_ms: int) -> None:
         """Record a fetch of the session.
 
-        The fetch may have waited in a buffer, but the follower sent it after the previous response.
+        The fetch may have waited in a socket buffer, but the follower sent it after the previous response.
         """
         self.last_fetch_ms = now_ms
         self.proved_ms = self.answered_ms
@@ -48,21 +48,21 @@ class FollowerProgress:
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
         self.broker_epoch: int | None = None
-        """Broker epoch in its last fetch (KIP-903)."""
+        """Broker epoch in the follower's last fetch (KIP-903)."""
         self.log_end_offset: int | None = None
         self.log_start_offset: int | None = None
         self.last_fetch_leader_end_offset = 0
         self.last_fetch_ms = 0
         self.last_caught_up_ms: int | None = None
-        """Last time when the follower had all records of the leader, None when that is too long ago to count."""
+        """Last time when the follower had all records; None if it was not caught up since the leader epoch began."""
         self.fetched_in_epoch = False
-        """Whether it has fetched in the current leader epoch."""
+        """Whether the follower has fetched in the current leader epoch."""
         self.clock: FetchClock | None = None
         """Clock of the fetch session that contains this partition, None without a session."""
         self.answered_ms = NEVER
         """Time of the last response to a fetch without a session in the current leader epoch."""
         self.proved_ms = NEVER
-        """Time up to which it certainly followed in the current leader epoch; see `followed_ms`."""
+        """Time up to which fetches prove that the follower followed in the current leader epoch; see `followed_ms`."""
 
     def start_epoch(self, leader_end_offset: int, now_ms: int, in_isr: bool, was_leader: bool) -> None:
         """Start a leader epoch: an ISR member counts as caught up at ``now_ms``.
@@ -115,11 +115,11 @@ class FollowerProgress:
         return clock.last_fetch_ms if known_ms is None else max(known_ms, clock.last_fetch_ms)
 
     def last_seen_ms(self) -> int:
-        """Return the time of its last fetch, idle fetches of its session included."""
+        """Return the time of the follower's last fetch, idle fetches of its session included."""
         return self.last_fetch_ms if self.clock is None else max(self.last_fetch_ms, self.clock.last_fetch_ms)
 
     def followed_ms(self) -> int:
-        """Return the time up to which it certainly followed in the leader's epoch, idle session fetches included.
+        """Return the time up to which the follower certainly followed in this leader epoch, idle fetches included.
 
         A fetch proves the time at which the previous response was sent, because the follower sends its next fetch after
         that response.

@@ -23,15 +23,15 @@ def leader_high_watermark(
 
     It is the smallest end offset of the leader, of every member of the maximal ISR (committed plus proposed, so a
     commit survives either outcome of the ISR write), and of every other replica that was caught up within
-    ``replica_lag_time_max_ms``. Without these others the high watermark could advance so fast that a replica about to
-    join the ISR never reaches it.
+    ``replica_lag_time_max_ms``. If these replicas did not count, the high watermark could advance so fast that a
+    replica about to join the ISR never reaches it.
 
     It does not advance while the committed ISR is smaller than ``min_insync_replicas`` (KAFKA-15583), or while the end
     offset of a counted replica is unknown.
 
     Args:
-        may_join: whether a replica outside the ISR is eligible to join it; a replica that is not, such as one that is
-            shutting down, must not delay the high watermark (KAFKA-15021).
+        may_join: whether a replica outside the ISR is eligible to join it; an ineligible replica, such as one whose
+            broker shuts down, must not delay the high watermark (KAFKA-15021).
     """
     if len(isr) < min_insync_replicas:
         return current

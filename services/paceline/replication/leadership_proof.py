@@ -7,7 +7,7 @@ knows no newer epoch, and a clean election chooses a leader from the ISR. So an 
 controllers does not stop a leader that has followers.
 
 All times are monotonic milliseconds of this broker. A response proves the time at which its request was *sent*, so a
-late response that is read from a socket buffer after a pause proves nothing about the present.
+late response, read from a socket buffer after a pause, proves nothing about the present.
 Source: docs/protocol/replication.md#leadership-proof.
 """
 
