@@ -29,7 +29,7 @@ class ZooKeeperRequestError(CoordinationError):
 
 
 class SessionLostError(CoordinationError):
-    """The session of a flow has ended, and the flow with it; it is unknown whether its last write was applied."""
+    """The ZooKeeper session ended, which ends the flow; it is unknown whether its last write was applied."""
 
     retriable = True
     definite = False
@@ -45,8 +45,8 @@ class ZooKeeperDataLostError(CoordinationError):
 class DuplicateBrokerIdError(CoordinationError):
     """Another live session holds this id's registration node.
 
-    It may belong to this process's predecessor that was just killed: its node disappears when its session times out, so
-    a starting process retries for a session timeout before it gives up.
+    The session may belong to a killed predecessor of this process; ZooKeeper then deletes the node when that session
+    times out. So a starting process retries for a session timeout before it gives up.
     """
 
     retriable = True
@@ -66,4 +66,4 @@ class ZooKeeperJarsNotFoundError(CoordinationError):
 
 
 class ZooKeeperStartError(CoordinationError):
-    """The embedded ZooKeeper did not start; the message has the end of its log."""
+    """The embedded ZooKeeper did not start; the message contains the end of its log."""

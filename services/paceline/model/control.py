@@ -1,4 +1,4 @@
-"""Control requests from the controller to brokers and their answers, as plain values.
+"""Requests and responses between controller and brokers, as plain values.
 
 The wire form is `paceline.internal.v1`; `paceline.rpc.convert` converts between the two.
 """
@@ -36,7 +36,7 @@ class LiveBroker:
     broker_epoch: int = -1
     """czxid of its registration node."""
     unclean_restart: bool = False
-    """Whether the broker registered with the report that it may have lost records; only controllers know this."""
+    """Whether the broker reported at its registration that it may have lost records; set only on controllers."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Return the address on a listener, None when the broker does not have that listener."""
@@ -129,7 +129,7 @@ class UpdateMetadataRequest:
     """Whether this is the controller's first full metadata: a StopReplica of an earlier controller cannot arrive after
     it."""
     sequence: int = 0
-    """Number of the request within the controller's epoch, rising; 0 when the requests are not numbered."""
+    """Number of the request, which rises within a controller epoch; 0 when requests are not numbered."""
 
 
 ControlRequest = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
@@ -148,7 +148,7 @@ class ControlResponse:
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownRequest:
-    """A broker asks to move its leaders away before it stops."""
+    """A broker asks the controller to move its leaderships to other brokers before it stops."""
 
     broker_id: int
     broker_epoch: int
@@ -156,7 +156,7 @@ class ControlledShutdownRequest:
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """An internal topic that a broker asks to create."""
+    """An internal topic that a broker asks the controller to create."""
 
     name: str
     partitions: int
@@ -173,7 +173,7 @@ class BrokerHeartbeatRequest:
     broker_id: int
     broker_epoch: int
     broken_leaders: tuple[int, ...] = ()
-    """Leaders to which the broker's fetch connection broke and has not worked since."""
+    """Ids of leaders whose fetch connection from this broker broke and has not worked since."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Revision of each topic's latest change, from which a metadata watcher is updated.
+"""Keep the revision of each topic's latest change, so that a metadata watcher can be sent the changes it lacks.
 
-State, not history: a topic has one entry, with the revision of its latest change, so that a slow watcher costs no
-memory and only misses changes that were superseded. Deleted topics keep an entry for a while.
+A topic has one entry, not a history: a slow watcher costs no memory and misses only superseded changes. The latest
+deleted topics keep their entries.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -15,12 +15,12 @@ DELETED_TOPICS_KEPT: Final = 1_000
 
 
 class MetadataPosition(NamedTuple):
-    """Position of a reader."""
+    """How far a reader has read, and where it began."""
 
     revision: int
     """Revision of the latest change that the reader has read."""
     began: int
-    """Revision of the reader's snapshot, which has no topic that was deleted before."""
+    """Revision at which the reader's snapshot was taken; the snapshot has no topic deleted before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class MetadataRead:
     """Changes since a revision."""
 
     entries: tuple[tuple[str, int], ...]
-    """Topics, and `CLUSTER`, with the revisions of their latest changes, in that order."""
+    """Topics, and `CLUSTER`, with the revisions of their latest changes, sorted by revision."""
     position: MetadataPosition
-    """Position after all entries; a reader that uses only the first entries continues after the last it has used."""
+    """Position after all entries; a reader that uses only some of them continues after the last entry it used."""
     is_snapshot: bool
-    """Whether the reader must discard its state, because some changes since its revision were forgotten."""
+    """Whether the reader must discard its state, because changes since its revision were forgotten."""
     more: bool
-    """Whether more changes are available at once."""
+    """Whether changes remain after these entries."""
 
 
 class MetadataRevisions:
@@ -43,7 +43,7 @@ class MetadataRevisions:
     def __init__(
         self, deleted_topics_kept: int = DELETED_TOPICS_KEPT, on_change: Callable[[], None] = lambda: None
     ) -> None:
-        """``on_change`` is called after changes."""
+        """``on_change`` is called after each recorded change and after `restart`."""
         self._deleted_topics_kept = deleted_topics_kept
         self._revision = 0
         self._oldest = 0
@@ -53,7 +53,7 @@ class MetadataRevisions:
         self._deleted: dict[str, None] = {}
         self._cluster: Hashable = None
         self.generation = 0
-        """Raised by `restart`; revisions of different generations cannot be compared."""
+        """Incremented by `restart`; revisions of different generations cannot be compared."""
         self._on_change = on_change
 
     @property
