@@ -1,13 +1,13 @@
 """Exit code for container health checks: `python -m paceline.runtime.healthcheck [ADDRESS]`.
 
 Calls grpc.health.v1 at ADDRESS (HOST:PORT of a PLAINTEXT listener, default 127.0.0.1:9092) for the service
-``readiness`` and exits with 0 when it is SERVING, 1 when it is not or there is no answer in time, 2 on bad arguments.
-For a process with SSL listeners use its metrics port: ADDRESS is then ``http://HOST:PORT/healthz``, and 200 means
-SERVING.
+``readiness``. Exits with 0 when the status is SERVING, with 1 on another status or without an answer in time, and with
+2 on bad arguments. For a process with SSL listeners use its metrics port: ADDRESS is then
+``http://HOST:PORT/healthz``, and HTTP status 200 means SERVING.
 
-It runs every few seconds in every container, and importing gRPC costs a quarter of a second of CPU time each time.
-Therefore it implements the single unary call over HTTP/2 on sockets, at a tenth of that cost: one request, and the
-headers of the answer are ignored because the body has the status.
+A container runs this check every few seconds, and importing gRPC costs a quarter of a second of CPU time each time.
+Therefore this module sends the single unary call over HTTP/2 on a socket, at a tenth of that cost. It ignores the
+headers of the response, because the body has the status.
 
 Source: RFC 9113 (frames), RFC 7541 (static header table), gRPC over HTTP/2.
 """
@@ -36,7 +36,7 @@ class HealthCheckError(Exception):
 
 
 def check(address: str, service: str, timeout_s: float) -> str:
-    """Return the status of a health service at ``HOST:PORT``, for example ``SERVING``.
+    """Return the status of a service at ``HOST:PORT`` or ``http://HOST:PORT/PATH``, for example ``SERVING``.
 
     Raises:
         HealthCheckError: no answer in time, or the answer is not a health status.
@@ -51,7 +51,7 @@ def check(address: str, service: str, timeout_s: float) -> str:
             body = b"".join(_answer(connection, deadline))
     except (OSError, ValueError) as failure:
         raise HealthCheckError(f"{address}: {failure}") from None
-    # A gRPC message: one flag byte, four of length; then field 1, the status. Protobuf omits a zero.
+    # A gRPC message: one flag byte, four length bytes, then field 1, the status, which protobuf omits if it is 0.
     if len(body) < 5:
         raise HealthCheckError(f"{address}: no status for {service!r}; the service may be unknown")
     message = body[5 : 5 + struct.unpack(">I", body[1:5])[0]]
@@ -84,7 +84,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 def _text(text: str) -> bytes:
     encoded = text.encode("ascii")
-    if len(encoded) > 126:  # longer ones need more length bytes
+    if len(encoded) > 126:  # HPACK encodes a longer length in several bytes
         raise ValueError(f"{text[:40]}... is too long")
     return bytes([len(encoded)]) + encoded
 
@@ -109,7 +109,7 @@ def _request(authority: str, service: str, timeout_s: float) -> bytes:
 
 
 def _answer(connection: socket.socket, deadline: float) -> Iterator[bytes]:
-    """Yield the body of the answer in pieces, until the server ends the stream."""
+    """Yield the body of the response in pieces, until the server ends the stream."""
     while True:
         head = _read(connection, 9, deadline)
         length = struct.unpack(">I", b"\x00" + head[:3])[0]

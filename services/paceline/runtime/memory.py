@@ -1,8 +1,8 @@
-"""C allocator settings for a process with many large buffers.
+"""Configure the C allocator for a process with many large buffers.
 
-glibc allocates buffers of at least 128 KiB as separate pages and returns them when they are freed, so that every
-request and response causes hundreds of page faults: a tenth of a broker's time, and more on some hypervisors. When they
-are kept in the heap, freed buffers are reused.
+By default glibc maps every buffer of at least 128 KiB separately and unmaps it when it is freed, so that every request
+and response causes hundreds of page faults: a tenth of a broker's time, and more on some hypervisors. With these
+settings large buffers are allocated in the heap, which reuses freed memory.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ from typing import Final
 LOG = logging.getLogger("paceline.runtime.memory")
 
 LARGEST_KEPT_BYTES: Final = 32 * 1024 * 1024
-"""Larger buffers are still returned; 32 MiB is glibc's own limit."""
+"""Larger buffers are still unmapped when freed; 32 MiB is the largest threshold that glibc accepts."""
 KEPT_FREE_BYTES: Final = 128 * 1024 * 1024
 """Free memory to keep at the end of a heap; more is returned to the system."""
 

@@ -1,4 +1,4 @@
-"""Read the settings of a service from its command line; handle --help, --version and the other options."""
+"""Load the settings of a service; handle --help, --version and the other options of its command line."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ def settings_or_exit(
     arguments: Sequence[str],
     environment: Mapping[str, str],
 ) -> S | ExitCode:
-    """Return the settings, or the exit code after help, version, printed settings or an error.
+    """Return the settings, or the exit code after printing help, the version, the settings or an error.
 
     Args:
         kind: "broker" or "controller".

@@ -11,14 +11,14 @@ from typing import Any, Final
 from paceline.rpc.security.credentials import Certificates, TlsCredentials
 
 _KEPT: Final = 8
-"""Maximum number of old connections kept open for their calls in progress; then the oldest is closed."""
+"""Maximum number of old connections kept open for their calls in progress; beyond it the oldest is closed."""
 
 
 class ReopeningChannel:
     """Has the methods of `grpc.Channel` that stubs and Paceline's streams use.
 
     Args:
-        tls: the certificates, which reload.
+        tls: the certificates, which are loaded again when their files change.
         open_one: opens a channel with the given credentials.
     """
 
@@ -95,7 +95,7 @@ class ReopeningChannel:
 
 
 class _Method:
-    """One method of a stub; re-created for every new connection."""
+    """A stub method that always calls through the current connection."""
 
     __slots__ = ("_args", "_channel", "_kind", "_kwargs", "_made", "_of")
 
