@@ -29,7 +29,7 @@ _COMMANDS = {
 
 
 def _first_sentence(text: str) -> str:
-    """Return the first sentence unabridged: click would shorten it, and wraps the full sentence itself."""
+    """Return the first sentence in full: click would cut off a long sentence, but wraps a given short help."""
     return re.split(r"\.(?:\s|$)|; ", " ".join(text.split()), maxsplit=1)[0]
 
 
@@ -63,10 +63,10 @@ class _LazyGroup(click.Group):
             if ctx.obj is not None:
                 ctx.obj()  # from here on Ctrl-C raises KeyboardInterrupt instead of running main's signal handler
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # outside the part of a command that reports its errors
+        except KeyboardInterrupt:  # raised outside `reported()` of the command
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
-        except OSError as error:  # from printing the result, after the part of a command that reports its errors
+        except OSError as error:  # raised by printing the result after `reported()` of the command
             from paceline.cli.failures import LOCAL_FAILURE, end_quietly, give_up_unwritten, os_error_text
 
             if isinstance(error, BrokenPipeError):

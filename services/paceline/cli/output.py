@@ -19,7 +19,7 @@ output_option: Callable[[Any], Any] = click.option(
 
 
 def show(rows: Sequence[Row], output: str, columns: Sequence[str] | None = None, title: str | None = None) -> None:
-    """Print rows; ``columns`` selects and orders the columns of the table, JSON always has every key."""
+    """Print rows; ``columns`` selects and orders the columns of the table, while JSON always has every key."""
     if output == "json":
         click.echo(json.dumps(list(rows), indent=2))
         return
@@ -55,7 +55,7 @@ def show(rows: Sequence[Row], output: str, columns: Sequence[str] | None = None,
 
 
 def tell(rows: Sequence[Row], output: str, line: str) -> None:
-    """Print the outcome of a change: a line for people, rows for programs."""
+    """Print the outcome of a change: ``line`` as table output, ``rows`` in the other formats."""
     if output == "table":
         click.echo(line)
     else:
@@ -63,7 +63,7 @@ def tell(rows: Sequence[Row], output: str, line: str) -> None:
 
 
 def error_fields(error: "PacelineError | None") -> dict[str, str | None]:
-    """Return the keys of a row that tell the error of its object, None when there is none."""
+    """Return the ``error`` and ``message`` of a row, both None without an error."""
     return {"error": None if error is None else error.code.name, "message": None if error is None else str(error)}
 
 

@@ -16,13 +16,13 @@ from paceline.model.errors import MessageTooLargeError, PacelineError, RequestTi
 _ACKS: Final[Mapping[str, Literal[-1, 0, 1]]] = {"all": -1, "leader": 1, "none": 0, "-1": -1, "1": 1, "0": 0}
 """Names and Kafka's numbers."""
 _NOTICE_EVERY_S: Final = 3.0
-"""Wait between two checks for a changed reason of the wait."""
+"""Interval between checks whether the producer waits for another reason than the printed one."""
 _INTERRUPTED_FLUSH_S: Final = 2.0
 """Time to deliver the remaining records after Ctrl-C."""
 _LONGEST_S: Final = 150.0
 """Longer than the producer's delivery timeout, after which every record has a result."""
 _MAX_BLOCK_MS: Final = 15_000
-"""Timeout when the cluster does not answer, as short as that of the other commands."""
+"""Timeout when the cluster does not answer, as short as in the other commands."""
 
 _MAX_RECORD_BYTES: Final = 1_000_000
 _MAX_LINE_BYTES: Final = _MAX_RECORD_BYTES + len(b"\r\n")
@@ -127,9 +127,9 @@ def produce(
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
-    """Yield each line; yield None for a line that is too large for a record, whose bytes are dropped.
+    """Yield each line, or None for a line that is too large for a record and is therefore dropped.
 
-    Ends the input at a line of more than `_ENDLESS_BYTES`.
+    A line of more than `_ENDLESS_BYTES` ends the input.
     """
     while line := stream.readline(_MAX_LINE_BYTES + 1):
         if len(line) <= _MAX_LINE_BYTES:

@@ -182,7 +182,7 @@ def cancel(
                 named = [move.topic_partition for move in moves]
             results = alter_moves(admin, dict.fromkeys(named))
             if not preserve_throttles and not admin.list_partition_reassignments():
-                # Include brokers that died meanwhile: they were throttled too and keep their rate until they return.
+                # Include brokers that died since the start: their throttle is still set and applies when they return.
                 involved = [broker for move in moves for broker in (*move.replicas, *move.target)]
                 involved += [broker for target in planned.values() for broker in target]
                 _remove_throttles(admin, [topic for topic, _ in (named if plan_file is None else planned)], involved)
@@ -206,7 +206,7 @@ def _racks(admin: "Admin", brokers: str | None) -> dict[int, str]:
 
 
 def _placement(admin: "Admin", topics: Sequence[str]) -> dict[Partition, tuple[int, ...]]:
-    """Return the present replicas of partitions, or the target while they are being reassigned."""
+    """Return the replicas of each partition, or the target replicas of a partition that is being reassigned."""
     running = {move.topic_partition: move.target for move in admin.list_partition_reassignments()}
     return {
         (topic.name, partition.partition): running.get((topic.name, partition.partition), partition.replicas)  # type: ignore[call-overload]
@@ -357,11 +357,11 @@ def _outcome(result: "ReassignmentResult", verb: str, validate_only: bool = Fals
 
 
 def _tell_failures(results: Sequence[Any], output: str) -> None:
-    """Print the partition and the reason of every failure; the code of the last becomes the exit code."""
+    """Print the partition and the reason of every failure, and exit with the code of the last failure."""
     failed = [result for result in results if result.error is not None]
     if not failed:
         return
-    if output != "table":  # the rows have every reason
+    if output != "table":  # the error of each row is printed
         raise failed[-1].error
     for result in failed:
         topic, index = result.topic_partition

@@ -1,4 +1,4 @@
-"""Split moves and elections of any number into requests of limited size; each partition has its own result."""
+"""Split any number of moves or elections into requests of limited size; each partition has its own result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -19,10 +19,11 @@ PARTITIONS_PER_REQUEST = 1_000
 def alter_moves(
     admin: "Admin", targets: Mapping[Partition, Sequence[int] | None], validate_only: bool = False
 ) -> "list[ReassignmentResult]":
-    """Start moves, or cancel them for the target None; errors are in the results.
+    """Start the move of each partition, or cancel it if the target is None; errors are in the results.
 
     Raises:
-        PacelineError: a whole request failed; the message counts the partitions that were answered before.
+        PacelineError: a whole request failed; if earlier requests were answered, their partitions are counted on
+            stderr.
     """
 
     def ask(part: Sequence[Partition]) -> "list[ReassignmentResult]":
@@ -41,7 +42,8 @@ def elect_leaders(
     """Elect leaders for partitions, None for all partitions that need an election; errors are in the results.
 
     Raises:
-        PacelineError: a whole request failed; the message counts the partitions that were answered before.
+        PacelineError: a whole request failed; if earlier requests were answered, their partitions are counted on
+            stderr.
     """
 
     def ask(part: Sequence[Partition] | None) -> "list[ElectionResult]":
@@ -51,7 +53,7 @@ def elect_leaders(
 
 
 def list_moves(admin: "Admin", among: Sequence[Partition] | None = None) -> "list[Reassignment]":
-    """Return the running moves of these partitions, None for all; a long list is filtered on the client."""
+    """Return the running moves of these partitions, None for all; the client itself filters for a long list."""
     if among is None or len(among) <= PARTITIONS_PER_REQUEST:
         return admin.list_partition_reassignments(among)
     wanted = set(among)

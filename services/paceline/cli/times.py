@@ -1,4 +1,4 @@
-"""Parse times as a person types them: a time ago, or a date and time in this machine's time zone."""
+"""Parse times on the command line: a duration before now, or a date and time in this machine's time zone."""
 
 import datetime
 import re
@@ -9,11 +9,11 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def parse_moment(text: str) -> int | None:
-    """Return milliseconds since 1970 of ``10m`` (ten minutes ago) or ``2026-11-21T17:00``, None for any other text."""
+    """Return the Unix time in ms of ``10m`` (ten minutes ago) or ``2026-11-21T17:00``; None for any other text."""
     ago = re.fullmatch(r"(\d{1,9})([smhd])", text)
     if ago:
         return max(0, int((time.time() - int(ago[1]) * _UNITS[ago[2]]) * 1000))
-    if text.isdecimal():  # an offset, not the basic form of a date
+    if text.isdecimal():  # an offset, although fromisoformat accepts 20261121
         return None
     try:
         return max(0, int(datetime.datetime.fromisoformat(text).timestamp() * 1000))

@@ -1,4 +1,4 @@
-"""`paceline top`: offsets and lag of every replica, live."""
+"""`paceline top`: show offsets, lag and ISR of partitions live."""
 
 import json
 import math
@@ -68,7 +68,7 @@ def top(
 
 
 def _rows(admin: Any, wanted: list[tuple[str, int | None]]) -> list[dict[str, Any]]:
-    """Return a row per partition; falls back to the metadata when the leader does not answer."""
+    """Return a row per partition; a row has only metadata when the leader does not answer."""
     topics = admin.describe_topics(dict.fromkeys(topic for topic, _ in wanted) or None)
     chosen = [
         replace(topic, partitions=tuple(each for each in topic.partitions if _is_named(topic.name, each, wanted)))
@@ -126,13 +126,13 @@ def _chosen(rows: list[dict[str, Any]], sort: str, troubled: bool) -> list[dict[
     if troubled:
         rows = [row for row in rows if row["state"]]
     if sort == "lag":
-        # Problems first, then by lag; without lag the order of topics stays.
+        # Problems first, then the largest lag; rows with equal lag keep their order.
         rows = sorted(rows, key=lambda row: (_WORST[row["state"]], -_known_lag(row)))
     return rows
 
 
 def _known_lag(row: dict[str, Any]) -> float:
-    """Return the lag to sort by: an unknown one may be any."""
+    """Return the lag to sort by; an unknown lag may be large and sorts first."""
     return math.inf if row["lag"] is None else row["lag"]
 
 
@@ -169,7 +169,7 @@ def _live(rows: Any, num: int | None, interval_s: float) -> None:
 
 
 def columns_that_fit(rows: list[dict[str, Any]], width: int) -> tuple[str, ...]:
-    """Return the columns for a terminal of so many characters; none is cut, the least important ones are left out."""
+    """Return the columns that fit into ``width`` characters uncut; the least important columns are left out first."""
     widths = {name: max([len(name), *(len(_cell(row[name])) for row in rows)]) + _GAP for name in _COLUMNS}
     left_out = 0
     while left_out < len(_LEAST_IMPORTANT) and sum(widths.values()) > width:
@@ -179,7 +179,7 @@ def columns_that_fit(rows: list[dict[str, Any]], width: int) -> tuple[str, ...]:
 
 
 def screen(rows: list[dict[str, Any]], num: int, note: str, width: int) -> Any:
-    """Return the text for a terminal of so many characters."""
+    """Return the text for a terminal that is ``width`` characters wide."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -190,7 +190,7 @@ def screen(rows: list[dict[str, Any]], num: int, note: str, width: int) -> Any:
     columns = columns_that_fit(rows[:num], width)
     for name in columns:
         justify: Any = "right" if name in {"epoch", "leo", "hw", "lag", "behind_ms"} else "left"
-        # A name that is too long for the terminal takes a second line: every other column stays whole.
+        # A partition name too long for the terminal wraps to a second line, so that no other column is cut.
         is_name = name == "partition"
         table.add_column(name.replace("_", " "), justify=justify, no_wrap=not is_name, overflow="fold")
     for row in rows[:num]:

@@ -83,7 +83,7 @@ def watch(
 
 
 def _warn_if_absent(admin: Any, topics: set[str]) -> None:
-    """Warn about topics that do not exist: a mistyped name would show nothing for ever."""
+    """Warn about topics that do not exist: a watch on a mistyped name would never print an event."""
     with suppress(PacelineError):
         if absent := sorted(topics.difference(admin.list_topics() if topics else ())):
             click.echo(f"does not exist now: {', '.join(absent)}", err=True)
@@ -107,7 +107,7 @@ def _print(lines: Iterator[tuple[dict[str, Any], str]], output: str, num: int | 
 def _event_lines(
     items: Any, wanted: list[tuple[str, int | None]], with_replica_steps: bool
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield each event as a row and as a line; notes for people have an empty row."""
+    """Yield each event as a row and as a line; a note for the user has an empty row."""
     address = ""
     for item in items:
         if item.address != address:
@@ -121,7 +121,7 @@ def _event_lines(
 
 
 def _is_replica_step(change: StateChange) -> bool:
-    """Whether a replica made a normal transition; not a change to offline, which may remove it from the ISR."""
+    """Whether a replica made a normal transition; a transition to offline is not, as it may shrink the ISR."""
     is_step = change.kind is StateChangeKind.TRANSITION and change.replica is not None
     return is_step and change.to_state != _REPLICA_OFFLINE
 
@@ -134,7 +134,7 @@ def _is_wanted(change: StateChange, wanted: list[tuple[str, int | None]]) -> boo
 
 
 def event_line(change: StateChange) -> str:
-    """Return a line for people: time (with the date, unless it is today), source, kind, subject and details."""
+    """Return an event as a line: time (with the date, unless it is today), source, kind, subject and details."""
     where = "-"
     if change.topic_partition is not None:
         where = f"{change.topic_partition.topic}/{change.topic_partition.partition}"
@@ -183,7 +183,7 @@ def _kinds(texts: tuple[str, ...]) -> list[StateChangeKind]:
 
 
 def _since_ms(text: str | None) -> int | None:
-    """Return milliseconds since 1970 of ``10m``, ``all`` or a date and time; None stands for the present."""
+    """Return the Unix time in ms of ``10m``, ``all`` (0) or a date and time; None if ``text`` is None."""
     if text is None:
         return None
     since_ms = 0 if text == "all" else parse_moment(text)
@@ -199,7 +199,7 @@ def _since_ms(text: str | None) -> int | None:
 
 
 def _metadata_lines(items: Any, wanted: list[tuple[str, int | None]]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield changes since the last printed state, so that a switch to another server repeats nothing."""
+    """Yield only changes since the last printed state, so that a switch to another server repeats no line."""
     address = ""
     brokers: Any = None
     known: dict[tuple[str, int], Any] = {}
