@@ -1,4 +1,4 @@
-"""Zig-zag varints of many records at once, with numpy: one gather per byte position instead of one loop per record.
+"""Decode zig-zag varints of many records at once with numpy: one gather per byte position, no loop over records.
 
 Reads are clipped to the buffer, so a corrupt payload yields a wrong number, never a read out of bounds; the callers
 then check each number against the bounds of its record. Source: Kafka 2.8 ByteUtils.readVarint.

@@ -72,7 +72,7 @@ class DeadLetters:
 
 
 def make_rows(index: BatchIndex, parser: ValueParser | None, include_headers: bool) -> Iterator[Rows | DeadLetters]:
-    """Yield the rows and the dead letters of a response; every requested record is in exactly one of them."""
+    """Yield the rows and dead letters of a response; each requested record is either a row or in a dead letter."""
     schema = table_fields(parser, include_headers)
     columns = ["topic", "partition", "offset", "timestampMs", "timestampType", "key", "value"]
     if include_headers:
@@ -86,7 +86,7 @@ def make_rows(index: BatchIndex, parser: ValueParser | None, include_headers: bo
 
 
 def _decode(index: BatchIndex, columns: Sequence[str]) -> Iterator[pa.RecordBatch | DeadLetters]:
-    """Decode the response; when that fails, decode batch by batch and yield bad batches as dead letters."""
+    """Decode the response; if decoding fails, decode batch by batch and yield bad batches as dead letters."""
     try:
         decoded = list(decode_index(index, columns))
     except _UNDECODABLE:

@@ -23,7 +23,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Input of a plan."""
+    """Measurements from which a plan is computed."""
 
     placement: Mapping[Partition, tuple[int, ...]]
     loads: Mapping[Partition, PartitionLoad]
@@ -79,7 +79,7 @@ def measure(admin: "Admin", topics: Collection[str], emptied: Collection[int], s
 def rates(first: Reading | None, second: Reading | None, elapsed_s: float) -> tuple[float, float]:
     """Return bytes in and out per second between two readings.
 
-    A counter that decreased was reset in between, so only the second reading counts; a new leader's counter is ignored.
+    A counter that decreased was reset in between, so the rate counts from 0. Readings of different leaders yield 0.
     """
     if first is None or second is None or elapsed_s <= 0:
         return 0.0, 0.0
