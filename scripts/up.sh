@@ -17,7 +17,7 @@ if [[ ",$profiles," == *,obs,* ]] && docker image inspect grafana/grafana-oss:11
 fi
 export COMPOSE_PROFILES=$profiles
 
-# The last lines of the logs of containers that ended with an error or are not healthy.
+# Prints the last log lines of containers that ended with an error, restart, or are not healthy.
 explain() {
   local id name
   scripts/compose.sh ps -a -q 2>/dev/null | xargs -r docker inspect --format \
@@ -42,7 +42,8 @@ if ! scripts/compose.sh up -d --remove-orphans "${scale[@]}" 2>&1 | tee build/co
   exit 1
 fi
 
-# Containers that are not healthy yet, or not running when they have no health check; those whose work ended well are left out.
+# Prints the containers that are not healthy yet or, without a health check, not running.
+# Containers that exited with code 0 are left out.
 waiting_for() {
   scripts/compose.sh ps -q | xargs -r docker inspect --format \
     '{{index .Config.Labels "com.docker.compose.service"}} {{if and .State.Running .State.Health}}{{.State.Health.Status}}{{else}}{{.State.Status}}{{end}} {{.State.ExitCode}}' |
