@@ -75,14 +75,28 @@ def client(directory: Path, name: str, days: int, out: Path | None) -> None:
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
 @output_option
 def show_certificates(files: tuple[Path, ...], output: str) -> None:
-    """Show identity, hosts and validity of certificates."""
+    """Show identity, hosts and validity of certificates, and cluster and validity of authorities."""
     certificates = _certificates()
     rows = []
     for path in files:
         try:
-            found = certificates.summary_of(path)
+            authorities = certificates.authorities_in(path)
+            found = None if authorities else certificates.summary_of(path)
         except certificates.CertificateError as error:
             raise click.ClickException(str(error)) from None
+        rows += [
+            {
+                "file": str(path),
+                "principal": "authority",
+                "cluster_id": cluster_id_of(each.trust_domain),
+                "uri": f"spiffe://{each.trust_domain}",
+                "hosts": "",
+                "not_after": each.not_after.isoformat(),
+            }
+            for each in authorities
+        ]
+        if found is None:
+            continue
         rows.append(
             {
                 "file": str(path),

@@ -53,6 +53,14 @@ class CertificateSummary:
     not_after: datetime.datetime
 
 
+@dataclass(frozen=True, slots=True)
+class AuthoritySummary:
+    """Data of an authority's certificate for display."""
+
+    trust_domain: str
+    not_after: datetime.datetime
+
+
 class CertificateAuthority:
     """The certificate authority of a cluster."""
 
@@ -106,7 +114,7 @@ class CertificateAuthority:
         try:
             key = serialization.load_pem_private_key(path.read_bytes(), password=None)
         except (OSError, ValueError, TypeError) as failure:
-            raise CertificateError(f"{path} cannot be read as a private key: {failure}") from None
+            raise CertificateError(f"{path} cannot be read as a private key: {_reason(failure)}") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
             raise CertificateError(f"{path} is not the key of {directory / CA_CERTIFICATE}")
         return cls(certificate, key)
@@ -167,7 +175,32 @@ def load_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as failure:
-        raise CertificateError(f"{path} cannot be read as a certificate: {failure}") from None
+        raise CertificateError(f"{path} cannot be read as a certificate: {_reason(failure)}") from None
+
+
+def authorities_in(path: Path) -> list[AuthoritySummary]:
+    """Return the authorities in a PEM file, which may have several while the authority changes; [] without any.
+
+    Raises:
+        CertificateError: the file has no certificate, or an authority without a cluster, or cannot be read.
+    """
+    load_certificate(path)
+    return [
+        AuthoritySummary(_trust_domain(each), each.not_valid_after_utc)
+        for each in x509.load_pem_x509_certificates(path.read_bytes())
+        if _signs_certificates(each)
+    ]
+
+
+def _signs_certificates(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
+def _reason(failure: Exception) -> str:
+    return failure.strerror or str(failure) if isinstance(failure, OSError) else str(failure)
 
 
 def summary_of(path: Path) -> CertificateSummary:

@@ -1,6 +1,7 @@
 """Certificates: identities, files and their modes."""
 
 import datetime
+import json
 import ssl
 from pathlib import Path
 
@@ -80,5 +81,15 @@ def test_commands_create_certificates_of_authority_node_and_client(tmp_path: Pat
     assert f"PACELINE_SSL_KEY_FILE={tmp_path / 'client-admin.key'}" in client.output
     shown = run.invoke(cli, ["certs", "show", "-o", "json", str(tmp_path / "broker-1.crt")])
     assert '"User:broker/1"' in shown.output and '"localhost"' in shown.output
+    authority = run.invoke(cli, ["certs", "show", "-o", "json", str(tmp_path / "ca.crt")])
+    (row,) = json.loads(authority.stdout)
+    assert row["principal"] == "authority" and row["cluster_id"] in made.stdout and row["not_after"] > "2030"
+    two = tmp_path / "two"
+    assert run.invoke(cli, ["certs", "ca", str(two)]).exit_code == 0
+    both = tmp_path / "both.crt"
+    both.write_bytes((tmp_path / "ca.crt").read_bytes() + (two / "ca.crt").read_bytes())
+    assert len(json.loads(run.invoke(cli, ["certs", "show", "-o", "json", str(both)]).stdout)) == 2
+    missing = run.invoke(cli, ["certs", "client", str(tmp_path / "none"), "admin"])
+    assert missing.stderr.endswith("ca.crt cannot be read as a certificate: No such file or directory\n")
     wrong = run.invoke(cli, ["certs", "node", str(tmp_path), "broker/x", "--host", "localhost"])
     assert wrong.exit_code == 1 and "'x' is not the id of a broker" in wrong.output

@@ -63,7 +63,8 @@ def from_file(path: Path, problems: list[str]) -> dict[str, Setting]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as failure:
-        problems.append(f"the settings file {path} cannot be read: {failure}")
+        reason = failure.strerror if isinstance(failure, OSError) else failure
+        problems.append(f"the settings file {path} cannot be read: {reason}")
         return {}
     found: dict[str, Setting] = {}
     for number, key, value in parse_properties(text):
