@@ -14,6 +14,7 @@ import click
 
 from paceline.cli.connection import bootstrap_option
 from paceline.cli.failures import reported
+from paceline.cli.numbers import COUNT, SECONDS
 from paceline.cli.output import output_option
 
 if TYPE_CHECKING:
@@ -104,6 +105,19 @@ def _short(value: Any) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
+def _check_writable(file: Path) -> None:
+    """Check before Spark works for a minute that its result can be written.
+
+    Raises:
+        OSError: the file cannot be created or written.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    existed = file.exists()
+    file.open("ab").close()
+    if not existed:
+        file.unlink()
+
+
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
     """Yield an event that SIGTERM and the first Ctrl-C set; the second Ctrl-C interrupts."""
@@ -139,7 +153,7 @@ def finish(result: "JobResult", output: str, err: bool = False) -> None:
 
 @pipeline.command()
 @spark_options
-@click.option("--tasks", default=4, help="number of tasks that run the check")
+@click.option("--tasks", type=COUNT, default=4, help="number of tasks that run the check")
 def doctor(tasks: int, output: str, **spark: Any) -> None:
     """Check that Spark workers have the packages that the jobs need; exits with 3 when they do not."""
     with reported(output):
@@ -153,7 +167,7 @@ def doctor(tasks: int, output: str, **spark: Any) -> None:
 @pipeline.command()
 @click.argument("topics", nargs=-1, required=True)
 @bootstrap_option
-@click.option("--to", "table", required=True, help="directory of the table")
+@click.option("--to", "table", required=True, type=click.Path(file_okay=False), help="directory of the table")
 @click.option("--format", "table_format", type=click.Choice(["parquet", "delta"]), default="parquet", help="its kind")
 @click.option(
     "--values",
@@ -172,7 +186,7 @@ def doctor(tasks: int, output: str, **spark: Any) -> None:
 @click.option("--from-latest", "start_at_latest", is_flag=True, help="start new partitions at their end")
 @click.option("--allow-data-loss", is_flag=True, help="skip records that were deleted before they were copied")
 @click.option("--once/--continuous", "once", default=True, help="copy the present records, or run until stopped")
-@click.option("--interval", "interval_s", type=float, default=10.0, help="seconds between continuous batches")
+@click.option("--interval", "interval_s", type=SECONDS, default=10.0, help="seconds between continuous batches")
 @click.option("--batch-bytes", "max_batch_bytes", type=int, default=1 << 30, help="approximate bytes per commit")
 @click.option("--file-bytes", "target_file_bytes", type=int, default=256 << 20, help="target size of a file")
 @click.option(
@@ -208,7 +222,7 @@ def ingest(
 @pipeline.command()
 @click.option("--topic", "topics", multiple=True, help="topic to place; may be repeated [default: all]")
 @click.option("--empty", "empty_brokers", multiple=True, type=int, help="broker to move all replicas off; repeatable")
-@click.option("--sample-seconds", type=float, default=10.0, help="duration of the traffic measurement")
+@click.option("--sample-seconds", type=SECONDS, default=10.0, help="duration of the traffic measurement")
 @click.option("--threshold", type=float, default=0.10, help="allowed deviation of a broker from its share")
 @click.option("--seed", type=int, default=0, help="random seed; the same seed and load give the same plan")
 @click.option("--seeds", type=int, default=1, help="number of seeds to try in Spark; the plan with least copying wins")
@@ -258,7 +272,7 @@ def analyse(bootstrap: str, topic: str, since_ms: int | None, output: str, **spa
 
 @pipeline.command()
 @click.option("--topic", "topics", multiple=True, help="topic to verify; may be repeated [default: all]")
-@click.option("--tasks", "max_tasks", type=int, default=8, help="number of parallel tasks")
+@click.option("--tasks", "max_tasks", type=COUNT, default=8, help="number of parallel tasks")
 @bootstrap_option
 @spark_options
 def verify(bootstrap: str, topics: tuple[str, ...], max_tasks: int, output: str, **spark: Any) -> None:
@@ -286,6 +300,7 @@ def report(bootstrap: str, page: str, with_verify: bool, output: str, **spark: A
         from paceline.pipeline.jobs.report import job
 
         config = job.ReportConfig(tuple(bootstrap.split(",")), page, with_verify)
+        _check_writable(Path(page))
         with spark_session("report", spark, output) as session, ConsoleListener(output) as listener:
             result = job.run(session, config, listener)
         finish(result, output)

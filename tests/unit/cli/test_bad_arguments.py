@@ -116,6 +116,32 @@ def test_a_missing_plan_file_is_named_without_a_python_class(tmp_path: Path) -> 
     assert ended.exit_code in (1, USAGE) and str(path) in ended.stderr and "Error:" not in ended.stderr.split("\n")[0]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "doctor --tasks 0",
+        "verify --tasks 0",
+        "plan --sample-seconds nan",
+        "ingest t --to lake --interval inf",
+        "ingest t --to a-file",
+    ],
+)
+def test_a_job_checks_its_options_before_spark_starts(
+    options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a-file").touch()
+    ended = CliRunner().invoke(cli, ["pipeline", *options.split()])
+    assert (ended.exit_code, "Invalid value for" in ended.stderr) == (USAGE, True), ended.stderr
+
+
+def test_a_report_that_cannot_be_written_ends_before_spark_starts(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    page.mkdir()
+    ended = CliRunner().invoke(cli, ["pipeline", "report", "--to", str(page), *NOBODY])
+    assert (ended.exit_code, ended.stderr) == (1, f"LOCAL_FAILURE: {page}: Is a directory\n")
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", "host:99999", "a:1,b", "::1:9092"])
 def test_a_wrong_address_is_wrong_usage(address: str) -> None:
     ended = CliRunner().invoke(cli, ["topic", "list", "-b", address])
