@@ -9,13 +9,11 @@ from paceline.broker.groups.group import Group, GroupState
 
 @dataclass(slots=True)
 class GroupMetrics:
-    """Counters of the coordinator."""
-
     offset_commits: int = 0
-    """Committed offsets, counted per partition of a commit."""
+    """Number of committed offsets; a commit counts once per partition."""
     offset_expirations: int = 0
     rebalances: int = 0
-    """Generations begun."""
+    """Number of generations started."""
     loads: int = 0
     load_ms: float = 0
 

@@ -11,10 +11,10 @@ from paceline.replication.truncation import divergence
 
 
 def check_follower_read(partition: Partition, position: FetchPosition, read: PartitionRead) -> None:
-    """Check a client's fetch on this follower, and set the follower's offsets and whether it has data in ``read``.
+    """Check a client's fetch on this follower; store the follower's offsets, and whether it has data, in ``read``.
 
-    An offset above the log end is OFFSET_NOT_AVAILABLE, not out of range: the leader may have the offset. Above the
-    high watermark no epochs are compared, because this part of the follower's log may still be truncated.
+    An offset above the log end is OFFSET_NOT_AVAILABLE, not OFFSET_OUT_OF_RANGE, because the leader may have the
+    offset. Leader epochs are compared only up to the high watermark: the follower may still truncate its log above it.
 
     Raises:
         OffsetNotAvailableError: the log does not have the offset yet.

@@ -23,7 +23,7 @@ class NodeHandle:
         """Return the node.
 
         Raises:
-            BrokerNotAvailableError: it does not exist yet.
+            BrokerNotAvailableError: the node does not exist yet.
         """
         if self._node is None:
             raise BrokerNotAvailableError("the broker is starting").with_metadata(**NOT_REGISTERED)

@@ -33,7 +33,7 @@ WORTH_A_THREAD_BYTES: Final = 256 * 1024
 
 _RECORD_OVERHEAD_BYTES = 16
 _RECORD_EFFORT_BYTES = 64
-"""Fixed cost of a record, expressed in bytes of a large record."""
+"""Fixed decoding time of a record, as the number of bytes of a large record that decode in the same time."""
 _EXPANSION = 256
 """Assumed expansion of a compressed batch; the batch's own size field cannot be trusted."""
 
@@ -64,7 +64,7 @@ def encode(records: record_pb2.RecordList, wall_ms: int) -> bytes:
 
 
 def _producer(records: record_pb2.RecordList) -> tuple[int, int, int]:
-    """Return producer id, epoch and base sequence, or the values for none of them.
+    """Return producer id, epoch and base sequence, or the values that mean "no producer".
 
     Raises:
         InvalidRequestError: only some of the three fields are set, or a field is out of range.
@@ -170,27 +170,28 @@ class RecordCodec:
         return decode(batches, first_offset, budget_bytes)
 
     def close(self) -> None:
-        """End the thread after its present work."""
+        """Stop the thread after its current conversion, and cancel the queued conversions."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 class Places:
-    """Order of requests on their streams while an earlier request with structured records is being encoded.
+    """Keeps the requests of a stream in order while the records of an earlier request are being encoded.
 
-    Records encoded on a thread would be overtaken by later requests. Call all methods on the event loop's thread.
+    Without places, later requests would overtake a request whose records are encoded on a thread. Call all methods on
+    the event loop's thread.
     """
 
     def __init__(self) -> None:
         self._last: dict[Any, asyncio.Future[None]] = {}
-        """The last place on each stream, while it is held."""
+        """The last place on each stream, until its request leaves it."""
 
     @contextlib.contextmanager
     def place(self, stream: Any, takes_long: bool) -> Iterator["Place"]:
-        """Hold a place until the end of the block, or `Place.leave`.
+        """Hold a place on the stream until the block ends or `Place.leave` is called.
 
         Args:
             stream: the request's stream; None when no request can follow.
-            takes_long: whether later requests could overtake it before it is appended.
+            takes_long: whether later requests could overtake this request before its records are appended.
         """
         before = None if stream is None else self._last.get(stream)
         if before is None and (stream is None or not takes_long):
@@ -212,14 +213,14 @@ class Places:
 
 
 class Place:
-    """A request's place."""
+    """The place of a request in the order of its stream."""
 
     __slots__ = ("_before", "leave")
 
     def __init__(self, before: "asyncio.Future[None] | None", leave: Callable[[], None]) -> None:
         self._before = before
         self.leave = leave
-        """Let the next request append; may be called again."""
+        """Let the next request append; a second call does nothing."""
 
     async def come(self) -> None:
         """Wait until all earlier requests have been appended or have failed."""
