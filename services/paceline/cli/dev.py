@@ -84,7 +84,7 @@ def up(
         secure=secure,
         ports=plan,
         racks=[rack.strip() for rack in (racks or "").split(",") if rack.strip()],
-        # `paceline pipeline analyse` works at once; a user's own settings file decides itself.
+        # Enable the topic that `paceline pipeline analyse` reads; with a settings file, that file decides.
         settings={} if config else {"cluster.events.topic.enable": "true", **few},
     )
     try:

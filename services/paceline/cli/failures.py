@@ -19,7 +19,7 @@ LOCAL_FAILURE, USAGE, NEGATIVE_VERDICT, RPC_FAILURE, INTERRUPTED = 1, 2, 3, 64, 
 
 @contextmanager
 def reported(output: str = "table") -> Iterator[None]:
-    """Print errors as a single line on stderr (an object with ``-o json``) and exit with their code."""
+    """Print errors as a single line on stderr (a JSON object with ``-o json`` or ``ndjson``); exit with their code."""
     try:
         yield
     except PacelineError as error:
