@@ -43,4 +43,4 @@ class ActiveControllerDeadError(Exception):
 
 
 class UnreadableEpochError(Exception):
-    """``/controller_epoch`` holds no epoch: no controller can be elected until an operator repairs it."""
+    """``/controller_epoch`` does not contain an epoch; no controller can be elected until an operator repairs it."""

@@ -1,4 +1,4 @@
-"""Run events from a FIFO queue; each event's flow ends before the next begins.
+"""Run events from a FIFO queue; the flow of an event ends before the next event starts.
 
 Source: docs/protocol/controller.md#event-queue; Kafka 2.8 ControllerEventManager.
 """
@@ -22,7 +22,7 @@ class EventQueue:
         handle: Callable[[Event], Flow[None]],
         on_handled: Callable[[Event, int, int], None],
     ) -> None:
-        """``on_handled`` gets the event, its ms in the queue and its ms of handling."""
+        """``on_handled`` receives the event, its time in the queue and its handling time, both in milliseconds."""
         self._scheduler = scheduler
         self._zookeeper = zookeeper
         self._handle = handle

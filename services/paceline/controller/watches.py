@@ -23,19 +23,19 @@ _STATE_PATH = re.compile(re.escape(znodes.TOPICS) + r"/([^/]+)/partitions/(\d+)/
 
 
 def event_for(watch: WatchEvent) -> ev.Event | None:
-    """Return the event for a watch, None when it needs no reaction."""
+    """Return the event for a fired watch, None when the change needs no event."""
     if watch.type is WatchType.CHILDREN_CHANGED:
         kind = _CHILD_EVENTS.get(watch.path)
         return None if kind is None else kind()
     if watch.type is WatchType.DELETED and watch.path in _CHILD_EVENTS:
-        # The deletion also ended the watch on its children; reading creates the node again.
+        # Deleting the node also ended the watch on its children; the event reads the children, which creates the node.
         return _CHILD_EVENTS[watch.path]()
     if watch.path == znodes.CONTROLLER:
         return ev.Reelect() if watch.type is WatchType.DELETED else ev.ControllerChange()
     if watch.path == znodes.CONTROLLER_EPOCH:
         return ev.Reelect()
     if watch.path == znodes.REASSIGN_PARTITIONS:
-        # Each of these consumed the watch; without a new watch the next reassignment would go unnoticed.
+        # Creation, change and deletion each end the watch; without a new watch the next reassignment would be missed.
         is_change = watch.type is WatchType.DATA_CHANGED
         return ev.ReassignmentNodeChanged() if is_change else ev.PartitionReassignmentFromNode()
     parent, _, name = watch.path.rpartition("/")

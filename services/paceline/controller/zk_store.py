@@ -1,7 +1,7 @@
 """Reads and fenced writes of the controller, as flows.
 
-Every write is a multi whose first operation checks the version of ``/controller_epoch``; reads are not wrapped. Paths
-are read with a watch when later changes must become events.
+Every write is a multi whose first operation checks the version of ``/controller_epoch``; reads are sent
+without a multi. A path is read with a watch if its later changes must become events.
 
 Source: docs/protocol/zookeeper.md#epoch-fence; docs/protocol/zookeeper.md#watches; Kafka 2.8 KafkaZkClient.scala.
 """
@@ -38,7 +38,7 @@ from paceline.model.leader_and_isr import LeaderAndIsr
 LOG = logging.getLogger(__name__)
 
 TREE_ATTEMPTS = 5
-"""Attempts to list a node's children when another client adds children during the deletion."""
+"""Attempts to delete a node to which another client keeps adding children."""
 
 READ_BATCH = 1_000
 """Reads sent at once; the client pipelines them."""
@@ -99,8 +99,8 @@ class Storage:
     def delete_fenced(self, paths: Iterable[str]) -> Flow[None]:
         """Delete nodes, each in its own multi; a missing node is not an error.
 
-        They have no children unless a foreign client created some; those are deleted, too: a notification or marker
-        that cannot be removed would block every failover.
+        The nodes have no children unless another client created them. Such children are deleted too, because a
+        notification or marker that cannot be deleted would block every failover.
         """
         wanted = list(paths)
         for _ in range(TREE_ATTEMPTS):
@@ -141,7 +141,7 @@ class Storage:
     def children(self, path: str, watch: bool) -> Flow[tuple[str, ...]]:
         """List child names; an empty list for a missing node.
 
-        A missing node that is to be watched is created: only an existing node can report later children.
+        With ``watch`` a missing node is created, because ZooKeeper watches the children only of an existing node.
         """
         (response,) = yield from send([GetChildren(path, watch)])
         if watch and response.code is ZkCode.NO_NODE:
@@ -179,7 +179,7 @@ class Storage:
     def brokers(self) -> Flow[dict[int, LiveBroker]]:
         """Read all registrations, with watches on children and data; omits a node that is deleted during the read.
 
-        A broker whose node exists and cannot be read keeps its known registration: it is not dead.
+        A broker whose node ZooKeeper refuses to read keeps its known registration, because the broker is not dead.
         """
         names = yield from self.children(znodes.BROKER_IDS, watch=True)
         broker_ids = sorted(broker_id for name in names if (broker_id := znodes.parse_id(name)) is not None)
@@ -209,7 +209,7 @@ class Storage:
     def topic_nodes(
         self, topics: Sequence[str], missing: set[str] | None = None
     ) -> Flow[dict[str, znodes.TopicAssignment]]:
-        """Read topic nodes, with watches; omits invalid names, and missing nodes, which are added to ``missing``."""
+        """Read topic nodes, with watches; omits malformed and unreadable nodes; adds missing nodes to ``missing``."""
         responses = yield from self.read_all([znodes.topic_path(topic) for topic in topics], watch=True)
         found = {}
         for topic, response in zip(topics, responses, strict=True):
@@ -223,14 +223,14 @@ class Storage:
             except MalformedZnodeError as error:
                 LOG.warning("ignoring topic with malformed node: topic=%s error=%s", topic, error)
             except InvalidTopicError as error:
-                # Brokers would refuse a whole request because of one such name, and it would be retried forever.
+                # Brokers refuse a whole request with an invalid name; the controller would then retry it forever.
                 LOG.warning("ignoring topic with an invalid name: path=%s error=%s", znodes.topic_path(topic), error)
         return found
 
     def partition_states(
         self, topic_partitions: Sequence[TopicPartition], watch: bool = False, unread: set[TopicPartition] | None = None
     ) -> Flow[dict[TopicPartition, LeaderAndIsr]]:
-        """Read state nodes; omits missing nodes, and nodes that ZooKeeper refuses to read, which are in ``unread``."""
+        """Read state nodes; omits missing and malformed nodes; ``unread`` gets those that ZooKeeper refuses to read."""
         paths = [znodes.partition_state_path(topic_partition) for topic_partition in topic_partitions]
         responses = yield from self.read_all(paths, watch)
         found = {}

@@ -16,7 +16,7 @@ MAX_BROKER_ID: Final = 2**31 - 1
 
 
 def broker_problem(name: str) -> PacelineError | None:
-    """Return why a name is not a valid broker resource; the broker need not be registered."""
+    """Return the error of an invalid broker resource name, otherwise None; the broker need not be registered."""
     if name == ALL_BROKERS:
         return None
     if name.isascii() and name.isdecimal() and name == str(int(name[:11])) and int(name) <= MAX_BROKER_ID:
@@ -30,7 +30,7 @@ def broker_entity(name: str) -> str:
 
 
 def broker_keys_problem(keys: Sequence[str]) -> PacelineError | None:
-    """Return why keys cannot be described."""
+    """Return the error of the first key that is not a dynamic broker setting, None when all keys are."""
     unknown = [key for key in keys if key not in BROKER_DYNAMIC_KEYS]
     return InvalidConfigError(f"{unknown[0]!r} is not a dynamic broker setting") if unknown else None
 

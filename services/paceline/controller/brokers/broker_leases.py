@@ -15,7 +15,7 @@ class BrokerLeases:
     """Lease deadlines by broker, and one timer for the earliest deadline."""
 
     def __init__(self, lease_ms: int, scheduler: Scheduler, on_change: Callable[[int], None]) -> None:
-        """``on_change`` gets the broker whose lease expired or was renewed.
+        """``on_change`` receives the id of a broker whose lease expired, or was renewed after it had expired.
 
         ``lease_ms`` 0 means that leases never expire.
         """
@@ -30,7 +30,7 @@ class BrokerLeases:
         self._due_ms = 0
 
     def grant(self, broker_ids: Iterable[int]) -> None:
-        """Give brokers a full lease, new brokers included."""
+        """Start a full lease for each broker, whether or not the broker has a lease."""
         for broker_id in broker_ids:
             self._expired.discard(broker_id)
             self._deadlines_ms[broker_id] = self._scheduler.now_ms() + self._lease_ms
@@ -75,7 +75,7 @@ class BrokerLeases:
         return None if heard_ms is None else self._scheduler.now_ms() - heard_ms
 
     def clear(self) -> None:
-        """Forget all leases: the controller resigned."""
+        """Forget all leases, because the controller resigned."""
         self._deadlines_ms.clear()
         self._heard_ms.clear()
         self._expired.clear()
@@ -94,7 +94,7 @@ class BrokerLeases:
         self._timer = None
         now_ms = self._scheduler.now_ms()
         if now_ms - self._due_ms > self._lease_ms // 3:
-            # This process was suspended, and heartbeats received during that time are still queued: check again later.
+            # This process was suspended, and heartbeats that arrived meanwhile are still queued: renew all leases.
             self.grant(sorted(self._deadlines_ms))
             return
         expired = sorted(broker_id for broker_id, deadline in self._deadlines_ms.items() if deadline <= now_ms)

@@ -57,6 +57,6 @@ def on_controlled_shutdown(
 
 
 def _counts(components: ControllerComponents, topic_partition: TopicPartition) -> bool:
-    """Whether the partition has a second replica: a single replica never blocks a shutdown."""
+    """Whether the partition can delay a shutdown: it has another replica, and its topic is not being deleted."""
     several = len(components.context.assignment(topic_partition).replicas) > 1
     return several and not components.context.is_queued_for_deletion(topic_partition.topic)

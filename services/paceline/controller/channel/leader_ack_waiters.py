@@ -46,10 +46,11 @@ class LeaderAckWaiters:
         answer: Answer,
         resigned: str = "written changes remain in effect",
     ) -> None:
-        """Answer when the leader of each partition has acknowledged at least its leader epoch, or at the deadline.
+        """Call ``answer`` at the deadline, or when each leader has acknowledged at least its partition's leader epoch.
 
-        Keys are as `Key`: the name of a topic, with any epoch, waits for its deletion. ``reason`` is the message of the
-        `RequestTimedOutError` at the deadline, ``resigned`` the end of its message after a resignation.
+        The keys of ``epochs`` are of type `Key`. A topic name waits for the topic's deletion; its epoch is ignored.
+        ``reason`` is the message of the `RequestTimedOutError` at the deadline; ``resigned`` is the end of the message
+        after a resignation.
         """
         topics = dict.fromkeys(topic_of(key) for key in epochs)
         waiting = _Wait(dict(epochs), topics, answer, resigned)
@@ -71,7 +72,7 @@ class LeaderAckWaiters:
                 self._finish_if_done(waiting)
 
     def topic_deleted(self, topic: str) -> None:
-        """End the waits for a topic that was deleted, or whose node disappeared; waits for its leaders fail."""
+        """End the waits for a topic that was deleted or whose node disappeared; waits for leaders of the topic fail."""
         error = UnknownTopicOrPartitionError(f"topic {topic!r} was deleted meanwhile")
         for waiting in tuple(self._by_topic.get(topic, ())):
             if waiting.open.pop(topic, None) is None:

@@ -18,7 +18,7 @@ MINIMUM_KEY = "min.insync.replicas"
 
 
 class UncleanElectionConfig:
-    """Reads the settings of topics, and the cluster's defaults for topics without them, when an election needs them.
+    """Reads topic settings when an election needs them; a topic without a setting has the cluster's default.
 
     Source: docs/protocol/controller.md#unclean-election; docs/protocol/controller.md#unclean-restart.
     """
@@ -36,9 +36,9 @@ class UncleanElectionConfig:
     def min_insync_replicas(self, topics: Iterable[str]) -> Flow[dict[str, int]]:
         """Return ``min.insync.replicas`` of topics whose configuration has not changed since their creation.
 
-        After a later change a smaller value may have been in effect for a while, and a leader alone in the ISR may have
-        committed records under it. Topics whose configuration cannot be read or is not valid are omitted. Values in
-        ``/config/brokers`` do not count, because brokers do not read this setting from there.
+        If the configuration has changed, a smaller value may have been in effect earlier, and a leader alone in the ISR
+        may have committed records under that value. Topics whose configuration cannot be read or is not valid are
+        omitted. Values in ``/config/brokers`` do not count, because brokers do not read this setting from there.
         """
         found = yield from self._values(topics, MINIMUM_KEY, str(self._minimum_default), dynamic=False)
         unchanged = yield from self._unchanged(sorted(found))

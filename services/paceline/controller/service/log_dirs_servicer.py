@@ -1,6 +1,6 @@
 """Log directories for AdminService: the active controller calls the brokers on their CONTROL listeners.
 
-It only forwards: clients call the controller instead of every broker.
+Clients call the controller instead of every broker, and the controller forwards the requests.
 """
 
 import asyncio
@@ -45,10 +45,10 @@ async def describe_log_dirs(
     token: str,
     asking: AskingController,
 ) -> tuple[list[pb.BrokerLogDirs], str]:
-    """Return a page and the token of the next page: an entry per broker, every live broker when the list is empty.
+    """Return a page with an entry per broker in ``named`` (empty: per live broker), and the token of the next page.
 
-    The entry of a broker that is not live, or does not answer in time, has an error. Stops calling brokers when the
-    page is full, or when half of ``timeout_s`` has passed: the brokers of the next page then have its whole time.
+    The entry of a broker that is not live, or does not answer in time, has an error. The page ends when
+    it is full, or when half of ``timeout_s`` has passed: the next request then has its full time for the other brokers.
 
     Raises:
         InvalidRequestError: the page size or the token is not valid.
@@ -82,9 +82,9 @@ async def describe_log_dirs(
 def _part(
     answer: pb.BrokerLogDirs, after: tuple[Any, ...], limit: PageLimit
 ) -> tuple[pb.BrokerLogDirs, tuple[Any, ...]]:
-    """Return the part of a broker's response after a position that fits the page.
+    """Return the part of a broker's response that follows the position ``after`` and fits the page.
 
-    Also return the last position if the part is incomplete.
+    Also return the last position in the part if the rest does not fit, otherwise an empty position.
     """
     part = pb.BrokerLogDirs(broker_id=answer.broker_id)
     if answer.HasField("error"):
@@ -173,7 +173,7 @@ async def _asked(
 
 
 async def _all(asked: Sequence[Awaitable[T]]) -> list[T]:
-    """Wait for all calls, some of them in parallel."""
+    """Return the results of all calls, at most `BROKERS_AT_ONCE` of which run at a time."""
     limit = asyncio.Semaphore(BROKERS_AT_ONCE)
 
     async def one(call: Awaitable[T]) -> T:

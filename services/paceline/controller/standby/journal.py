@@ -2,11 +2,12 @@
 
 A standby compares the journal's sequence with the sequence of its copy, and so finds the partitions that its copy
 lacks. The operation needs no version check: it follows the check of ``/controller_epoch`` in the same multi, so only
-the controller of this epoch can apply it. With a version check every multi after a failed multi in the pipeline would
-fail as well, for a conflict that concerned one partition.
+the controller of this epoch can apply it. With a version check, a multi that fails because of one partition
+would make every later multi in the pipeline fail too.
 
-The list covers several multis, newest last, so that a standby may lag by several multis. Multis that failed do no harm:
-their partitions are read unnecessarily. The list is limited in bytes; dropping entries raises ``since``.
+The journal lists the partitions of several multis, newest last, so that a standby may lag by several multis. A failed
+multi in the list does no harm: its partitions are read unnecessarily. The list is limited in bytes; ``since`` is the
+sequence of the last multi that was dropped from it.
 
 Source: docs/protocol/zookeeper.md#controller-journal; docs/decisions/0009-warm-standbys.md.
 """
@@ -41,7 +42,7 @@ class ControllerJournal:
         """Latest sequence in ZooKeeper whose states are all in the context: see `settle`."""
 
     def begin(self, controller_epoch: int, found: JournalEntry | None) -> None:
-        """Start an epoch from the node's content; None when the content cannot be continued."""
+        """Start an epoch, continuing the node's content ``found``; None, for unusable content, starts an empty list."""
         self._window.clear()
         self._window_bytes = 0
         self._sequence = first_sequence(controller_epoch)
@@ -61,7 +62,7 @@ class ControllerJournal:
         return SetData(znodes.CONTROLLER_JOURNAL, self._data())
 
     def forget(self) -> Create:
-        """Return the operation that creates the deleted node: a standby that lags then reads all states."""
+        """Return the operation that creates the node with an empty list; a standby that lags then reads all states."""
         self._sequence += 1
         self._window.clear()
         self._window_bytes = 0
@@ -69,7 +70,7 @@ class ControllerJournal:
         return Create(znodes.CONTROLLER_JOURNAL, self._data())
 
     def restart(self) -> SetData:
-        """Return the operation that replaces content that cannot be continued."""
+        """Return the operation that replaces unusable content with an empty list."""
         return SetData(znodes.CONTROLLER_JOURNAL, self.forget().data or b"")
 
     @property

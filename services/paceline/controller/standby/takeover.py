@@ -1,9 +1,10 @@
 """Load partition states at failover: a standby's copy is verified instead of reading all states.
 
-``/controller_journal`` is read under the new epoch, so that no earlier controller can write any more. A copy that has
-reached its sequence is complete, except for ISR changes written by leaders. The conditional writes detect those, as
-for any active controller. States that no later notification would report are read: partitions in a pending
-notification, led by a broker that has registered since, being reassigned, or marked for deletion.
+``/controller_journal`` is read under the new epoch, when no earlier controller can change it any more. A copy that has
+reached the journal's sequence is complete, except for ISR changes written by leaders; conditional writes detect these
+changes later, as for any active controller. If no later notification would report a change, the state is read from
+ZooKeeper: for partitions in a pending notification, partitions led by a broker that has registered since the copy,
+partitions being reassigned, and topics marked for deletion.
 
 Source: docs/protocol/controller.md#warm-standby; docs/decisions/0009-warm-standbys.md.
 """
@@ -45,7 +46,7 @@ class StatesLoaded:
 
     kind: TakeoverKind
     reason: str
-    """Why it was not warm; empty when it was."""
+    """Why the takeover was not warm; empty for a warm takeover."""
     partitions: int
     states_read: int
     """Number of states read from ZooKeeper."""
@@ -62,7 +63,7 @@ class Takeover:
 
 
 def read_journal(components: ControllerComponents) -> Flow[JournalEntry | None]:
-    """Read the journal and continue it; return None when it cannot be continued, after creating a new journal."""
+    """Read the journal and continue it; if it is missing or unusable, create a new journal and return None."""
     path = znodes.CONTROLLER_JOURNAL
     (response,) = yield from send([GetData(path)])
     epoch = components.context.epoch
@@ -136,7 +137,7 @@ def take_from_mirror(
     doubtful: Collection[TopicPartition],
     marked_topics: Collection[str],
 ) -> list[TopicPartition]:
-    """Use the valid states of the copy and return the partitions that must be read."""
+    """Put the valid states of the copy into the context; return the partitions that must be read from ZooKeeper."""
     # A leader with an earlier registration may have written its ISR without a notification.
     known_epochs = mirror.broker_epochs
     unchanged = {b for b, broker in context.brokers.items() if known_epochs.get(b) == broker.broker_epoch}

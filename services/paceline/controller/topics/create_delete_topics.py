@@ -38,7 +38,7 @@ RESIGNED = "the next controller continues the request"
 
 
 class TopicRequests:
-    """Serves the requests."""
+    """Serves CreateTopics and DeleteTopics."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class TopicRequests:
         self._rng = rng
         self._validator = TopicValidator(config, context, rng)
         self._unlisted_topics: list[str] = []
-        """Topics written since the list of topics was last read: a later request for a colliding name is refused."""
+        """Topics written since the list of topics was last read, so that requests for colliding names are refused."""
 
     # creation
 
     def create(self, event: CreateTopics) -> Flow[None]:
-        """Validate, and write topic and configuration nodes; the topic watch triggers the remaining steps."""
+        """Validate the topics and write their nodes and configurations; the topic watch triggers the other steps."""
         placed = self._validator.place_all(event.topics, self._unlisted_topics)
         by_name = {topic.name: topic for topic in event.topics}
         created: dict[str, tuple[str, dict[int, ReplicaAssignment]]] = {}

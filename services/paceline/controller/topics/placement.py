@@ -22,8 +22,8 @@ def place_replicas(
 ) -> Placement:
     """Place ``partition_count`` partitions on the brokers of ``racks`` (broker id to rack).
 
-    Racks count only when every broker has a rack. ``fixed_start`` replaces both random numbers; ``first_partition`` is
-    the present number of partitions of the topic.
+    Racks count only when every broker has a rack. ``fixed_start`` replaces the random start and the random shift;
+    ``first_partition`` is the current number of partitions of the topic.
 
     Raises:
         InvalidPartitionsError: fewer than one partition.
@@ -56,7 +56,7 @@ def place_replicas(
 
 
 def start_index_for_added_partitions(brokers: Sequence[int], leader_of_partition_0: int) -> int:
-    """Return the fixed start for partitions added to a topic: the first broker at or above partition 0's leader."""
+    """Return the fixed start for added partitions: the index of the first broker id not below partition 0's leader."""
     ordered = sorted(brokers)
     return next((index for index, broker in enumerate(ordered) if broker >= leader_of_partition_0), 0)
 
