@@ -177,9 +177,9 @@ class SessionState(Enum):
     """Connection lost; the session may still exist."""
     IN_DOUBT = auto()
     """Disconnected for longer than the session timeout by the client's monotonic clock: the server may have ended the
-    session. A process that may act only within its session stops now."""
+    session. A process that may act only within its session must stop acting now."""
     EXPIRED = auto()
-    """The server has ended the session and removed its ephemeral nodes. A CONNECTED with a new session follows."""
+    """The server has ended the session and removed its ephemeral nodes. A ``CONNECTED`` of a new session follows."""
     CLOSED = auto()
     """Closed by its owner; no event follows."""
 

@@ -14,7 +14,7 @@ from paceline.coordination.interface import (
 
 
 class WrappedZooKeeper:
-    """Passes all calls but `submit` to a client."""
+    """Base class of a client that passes all calls except `submit` to another client."""
 
     def __init__(self, inner: ZooKeeper) -> None:
         self._inner = inner
@@ -46,8 +46,9 @@ class WrappedZooKeeper:
 class PatientZooKeeper(WrappedZooKeeper):
     """Wraps a client so that callers never see CONNECTION_LOSS: the request is sent again in the same session.
 
-    The final response of a request that was in doubt has ``in_doubt_before``; the sender of a write resolves it by
-    reading back. A request ends with SESSION_EXPIRED when its session ends, so that every retry ends.
+    The final response of a request that was in doubt has ``in_doubt_before``; the sender of a write then
+    reads the node to learn whether the write was applied. A request ends with SESSION_EXPIRED when its session ends, so
+    that every retry ends.
     """
 
     def submit(self, requests: Sequence[Request], on_done: Callable[[list[Response]], None]) -> None:

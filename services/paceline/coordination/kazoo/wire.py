@@ -115,10 +115,10 @@ class BufferedSocket:
 
 
 class WakeUps:
-    """Counts kazoo's wake-ups, for which kazoo sends one byte per request on a socket pair; sends only the first byte.
+    """Counts queued requests, for each of which kazoo sends a wake-up byte on a socket pair; sends only the first byte.
 
-    A socket buffers only a few hundred such bytes. Then the thread that submits requests would block in kazoo while it
-    holds the client's lock, which the thread that reads the bytes may be waiting for.
+    A socket buffers only a few hundred bytes. With a full buffer, the thread that submits requests would block in kazoo
+    while it holds the client's lock, and the thread that reads the bytes may be waiting for that lock.
     """
 
     def __init__(self, reader: Any, writer: Any) -> None:
