@@ -1,5 +1,6 @@
-"""The small text files: offset checkpoints, the leader-epoch file, ``partition.metadata``, ``meta.properties``.
+"""Encode and decode the small text files of a log directory.
 
+The files are offset checkpoints, the leader-epoch file, ``partition.metadata`` and ``meta.properties``.
 Offset checkpoints and epoch files have the same format: version ``0``, the number of entries, one entry per line,
 fields separated by white space. `write_atomically` replaces them.
 Source: docs/protocol/log-format.md#text-checkpoints and #partition-metadata.
@@ -23,7 +24,7 @@ CLEAN_SHUTDOWN_MARKER = ".kafka_cleanshutdown"
 
 
 class DamagedFileError(KafkaStorageError):
-    """A file of a log directory does not parse; the caller rebuilds its content or does without it."""
+    """A file of a log directory does not parse; the caller rebuilds its content or ignores the file."""
 
 
 def encode_lines(lines: Iterable[str]) -> bytes:

@@ -46,13 +46,13 @@ class Files(Protocol):
         """Whether a file or directory has this name."""
 
     def size(self, path: str) -> int:
-        """Size of a file in bytes."""
+        """Return the size of a file in bytes."""
 
     def modified_ms(self, path: str) -> int:
-        """Time of the last change, wall clock, milliseconds."""
+        """Return the wall-clock time of a file's last change, in milliseconds."""
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
-        """Names in a directory, sorted."""
+        """Return the entries of a directory, sorted by name."""
 
     def make_directory(self, path: str) -> None:
         """Create a directory and missing parents; an existing directory is not an error."""

@@ -69,9 +69,9 @@ class Segment(IndexedBatchFile):
         self._largest: TimestampOffset | None = TimestampOffset(NO_TIMESTAMP, base_offset)
         self._first_max_timestamp: int | None = None
         self.ended_in_an_append = False
-        """Whether recovery removed only the beginning of one batch, an interrupted append."""
+        """Whether recovery removed only the beginning of a single batch, as an interrupted append leaves."""
         self.created_ms: int | None = None
-        """Wall clock of the first append in this process whose caller gave the time."""
+        """Wall-clock time of the first append in this process for which the caller gave the time."""
 
     def set_index_limits(self, index_interval_bytes: int, max_index_bytes: int) -> None:
         """Set the interval of index entries and the index size, for a segment without batches."""
@@ -99,14 +99,14 @@ class Segment(IndexedBatchFile):
     # -- appending ---------------------------------------------------------------------------------------------
 
     def append(self, data: Buffer) -> None:
-        """Write whole batches at the end with one write; the caller makes each visible to readers with `publish_batch`.
+        """Append whole batches with one write; the caller makes each batch visible to readers with `publish_batch`.
 
         Raises:
             OSError: storage failed.
             CorruptMessageError: the file has changed; nothing is written.
         """
         if self._largest is None:
-            # Compute it before the write: if `publish_batch` failed after the write, later positions would be wrong.
+            # Search before the write: a search that failed after the write would make later positions wrong.
             self._largest = self._find_largest()
         super().append(data)
 
@@ -225,7 +225,7 @@ class Segment(IndexedBatchFile):
 
     @property
     def newest_ms(self) -> int:
-        """The largest timestamp, or the file's modification time when no record has a timestamp.
+        """The largest timestamp; the file's modification time if no record has a timestamp, -1 for an empty segment.
 
         Raises:
             OSError: storage failed.
@@ -236,7 +236,7 @@ class Segment(IndexedBatchFile):
 
     @property
     def first_max_timestamp(self) -> int:
-        """The maximum timestamp of the first batch, from which rolling by time counts; -1 when it has none."""
+        """The maximum timestamp of the first batch, from which a roll by time counts; -1 without a timestamp."""
         if self._first_max_timestamp is None:
             first = next(self.headers(0), None)
             self._first_max_timestamp = first.header.max_timestamp if first is not None else NO_TIMESTAMP
@@ -251,8 +251,8 @@ class Segment(IndexedBatchFile):
     ) -> int:
         """Check every batch, rebuild both indexes, truncate the file at the first bad batch; return the bytes removed.
 
-        ``accept`` receives the header of each sound batch and whether the batch is the last, and may refuse the batch.
-        ``before_truncation`` is called before bytes are removed.
+        ``accept`` receives the header of each sound batch and whether the batch is the last; a batch that it
+        refuses counts as bad. ``before_truncation`` is called before bytes are removed.
 
         Raises:
             OSError: storage failed.
@@ -266,7 +266,8 @@ class Segment(IndexedBatchFile):
             if header.base_offset < next_offset or header.last_offset - self.base_offset > MAX_INT32:
                 break
             if following is not None and next_offset <= following.base_offset <= header.last_offset:
-                # The next batch fits here but not after this batch, so this base offset, which has no checksum, is bad.
+                # The next batch overlaps this batch but fits after the previous batch: the base offset of this batch is
+                # wrong, which its checksum does not cover.
                 break
             if not accept(header, following is None):
                 break
@@ -279,7 +280,7 @@ class Segment(IndexedBatchFile):
         if removed:
             before_truncation()
             self._files.truncate(self.log_path, self.size)
-            # A later flush may find nothing to do and skip the fsync; the bytes must not come back after a clean stop.
+            # fsync now: a later flush may find nothing to write, and the bytes must not reappear after a clean stop.
             self._files.sync(self.log_path)
         self.seal()
         self._bytes_since_index_entry = 0
@@ -322,7 +323,7 @@ class Segment(IndexedBatchFile):
         return join(self._directory, file_name(self.base_offset, TXN_INDEX_SUFFIX) + self._suffix)
 
     def change_suffix(self, suffix: str, *, log_first: bool) -> None:
-        """Rename all files. ``log_first`` matters because a load after a crash decides by the name of the log file.
+        """Rename all files, the log file first or last: after a crash, the load decides by the name of the log file.
 
         Raises:
             OSError: storage failed.
