@@ -1,4 +1,4 @@
-"""Settings of a running broker: ``/config/brokers/<id>``, otherwise ``/config/brokers/<default>``.
+"""Dynamic settings of a broker: from ``/config/brokers/<id>``, otherwise from ``/config/brokers/<default>``.
 
 Source: docs/protocol/controller.md#dynamic-broker-settings; KIP-226.
 """
@@ -32,7 +32,7 @@ BROKER_KEY_DESCRIPTIONS: Final[Mapping[str, ConfigKey]] = {
 
 @dataclass(frozen=True, slots=True)
 class BrokerDynamicConfig:
-    """Rates in bytes per second; `UNLIMITED` without a limit."""
+    """Maximum rates in bytes per second; `UNLIMITED` means no limit."""
 
     leader_throttled_rate: int = UNLIMITED
     follower_throttled_rate: int = UNLIMITED

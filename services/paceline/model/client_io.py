@@ -9,7 +9,7 @@ from paceline.model.replica_fetch import EpochEnd
 
 
 class RequiredAcks(IntEnum):
-    """Number of replicas that must have a record before the response; Kafka's numbers."""
+    """Replicas that must have a record before the leader responds, numbered as in Kafka."""
 
     ALL = -1
     NONE = 0
@@ -17,7 +17,7 @@ class RequiredAcks(IntEnum):
 
 
 class Isolation(Enum):
-    """Records that a reader can see."""
+    """Records that a consumer can read."""
 
     READ_UNCOMMITTED = auto()
     READ_COMMITTED = auto()
@@ -99,7 +99,7 @@ class FetchRequest:
     session_epoch: int = -1
     forgotten: list[TopicPartition] = field(default_factory=list)
     rack: str = ""
-    """Rack of the caller; empty: it reads only from leaders (KIP-392)."""
+    """Rack of the client; a client without a rack reads only from leaders (KIP-392)."""
 
 
 @dataclass(slots=True)
@@ -139,7 +139,7 @@ class OffsetQuery:
 
 @dataclass(slots=True)
 class OffsetAnswer:
-    """The offset found; None when every record is older."""
+    """Result of an offset lookup; ``offset`` is None when every record is older."""
 
     topic_partition: TopicPartition
     failure: PartitionFailure | None = None
@@ -189,7 +189,7 @@ class EpochAnswer:
 
 @dataclass(slots=True)
 class ReplicaProgressView:
-    """Progress of a replica as its leader knows it, the leader's own included; None for unknown values."""
+    """Progress of a follower, or of the leader itself, as the leader knows it; None for unknown values."""
 
     broker_id: int
     log_end_offset: int | None
@@ -198,7 +198,7 @@ class ReplicaProgressView:
     last_fetch_ago_ms: int | None
     in_sync: bool
     high_watermark: int | None = None
-    """High watermark last sent to the replica; the leader's own for the leader."""
+    """High watermark last sent to the follower; for the leader, its own high watermark."""
     lag_records: int | None = None
     broker_epoch: int | None = None
     online: bool = True

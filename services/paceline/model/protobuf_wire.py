@@ -14,7 +14,7 @@ FIXED32: Final = 5
 
 
 def varint(value: int) -> bytes:
-    """Return a number that is not negative as a varint."""
+    """Encode a non-negative number as a varint."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -50,11 +50,12 @@ def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
 def next_field(data: bytes, position: int, end: int) -> tuple[int, int, int]:
     """Return (number, start, stop) of the field at ``position`` of a message that ends at ``end``.
 
-    For a length-delimited field, start is that of its content. A field of any other wire type gets the number -1, so
-    that the caller keeps it among the other fields.
+    For a length-delimited field, start is the position of its content. A field of any other wire type gets the number
+    -1, so that the caller keeps it among the other fields.
 
     Raises:
-        ValueError: the field is incomplete, a group, or without a number; the text follows the name of the message.
+        ValueError: the field is incomplete, a group, or without a number; the message of the error
+            continues a sentence that begins with the name of the protobuf message.
     """
     try:
         tag, start = read_varint(data, position)

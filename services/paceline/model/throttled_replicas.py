@@ -12,7 +12,7 @@ _ENTRY: Final = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 
 
 def checked_throttled_replicas(text: str) -> str:
-    """Return the list without blanks.
+    """Check a list and return it without blanks.
 
     Raises:
         ValueError: the text is not such a list.
