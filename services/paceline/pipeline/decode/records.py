@@ -1,9 +1,9 @@
-"""RecordBatch v2 to Arrow without a loop over records: numpy finds the fields, Arrow's ``take`` copies the bytes.
+"""Decode RecordBatch v2 to Arrow without a loop over records: numpy finds the fields, ``take`` copies the bytes.
 
 Steps: index the batch headers; find the records of all batches in lock-step (`record_walk`); decode the remaining
 varints of all records at once; describe keys and values as alternate slices of the fetched buffer, an Arrow binary
-array that shares its memory, and let ``take`` copy the requested slices. Compressed batches are decompressed and joined
-first. A payload with inconsistent numbers raises `CorruptMessageError`; no byte outside the buffer is read.
+array that shares its memory, and let ``take`` of Arrow copy the wanted slices. Compressed batches are decompressed and
+joined first. A payload with inconsistent numbers raises `CorruptMessageError`; no byte outside the buffer is read.
 Source: Kafka 2.8 DefaultRecordBatch and DefaultRecord.
 """
 
@@ -38,12 +38,12 @@ COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "
 """Columns of a read without headers, in the order of Spark's Kafka source."""
 
 GROUP_BYTES: Final = 32 * 1024 * 1024
-"""Decompressed bytes decoded together; more are split into several RecordBatches, to limit memory."""
+"""Decompressed bytes that are decoded together; more bytes are split into several RecordBatches to limit memory."""
 
 REPEATED_ROWS: Final = 1 << 16
 """Rows of the topic column that is created once and sliced to the length of each batch."""
 _MAX_TIMESTAMP_MS: Final = 1 << 53
-"""Milliseconds times 1000 must fit 64 bits."""
+"""Limit of a timestamp, so that its microseconds fit 64 bits."""
 _DATA_COLUMNS = frozenset({"key", "value", "headers"})
 
 
@@ -106,7 +106,7 @@ def _record_section(index: BatchIndex, row: int, first: int, last: int) -> bytes
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """The numbers of the wanted records, one entry per record."""
+    """Batch row, offset, timestamp delta and positions of the wanted records, one entry per record."""
 
     batch: Int64s
     offset: Int64s

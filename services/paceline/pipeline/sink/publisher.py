@@ -90,7 +90,7 @@ class Published:
     appended: int
     """Number of records that this call appended; the other records were already in their partitions."""
     repeated: bool
-    """Whether the decision is that of an earlier call."""
+    """Whether an earlier call made the decision."""
 
 
 def producer_of(query_id: str, batch_id: int) -> tuple[int, int]:
@@ -151,7 +151,7 @@ class Publisher:
         return Published(total, appended, repeated)
 
     def _decide(self, control: TopicPartition, decision: Decision, producer_id: int, epoch: int) -> int:
-        """Append the decision; return the offset of the micro-batch's first decision, perhaps of an earlier call."""
+        """Append the decision; return the offset of the first decision, which an earlier call may have made."""
         encoder = new_encoder(self._options.batch_bytes)
         encoder.append(0, time.time_ns() // 1_000_000, None, decision.encode(), [])
         batch = finish(encoder, Codec.NONE, producer_id, epoch, 0)

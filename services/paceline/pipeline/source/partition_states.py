@@ -42,7 +42,7 @@ class PartitionStatesReader(DataSourceReader):  # type: ignore[misc]
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Return one input partition: a few calls return the whole state."""
+        """Return a single input partition, because a few calls read the whole state."""
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":

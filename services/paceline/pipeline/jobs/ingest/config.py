@@ -22,7 +22,7 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class IngestConfig:
-    """Source, target and format of an ingest. Picklable, because executors need it."""
+    """Source, target and format of an ingest. Picklable, because Spark sends it to the executors."""
 
     bootstrap_servers: tuple[str, ...]
     topics: tuple[str, ...]
@@ -40,7 +40,7 @@ class IngestConfig:
     dead_letters: str = ""
     """Directory of the dead-letter table; empty: the table's directory with the suffix ``_dead_letters``."""
     start_at_latest: bool = False
-    """Start new partitions at their end instead of their start."""
+    """Read new partitions from their end instead of their start."""
     allow_data_loss: bool = False
     """Skip records that were deleted before they were copied; otherwise the job fails."""
     continuous: bool = False
@@ -58,7 +58,7 @@ class IngestConfig:
     attempts: int = 5
     """Attempts per batch before a run without ``continuous`` fails; continuous runs retry until stopped."""
     tls: TlsFiles | None = None
-    """Certificate files, at the same paths wherever tasks run; None: those that the driver's environment names."""
+    """Certificate files, at the same paths wherever tasks run; None: the files that the driver's environment names."""
 
     @property
     def dead_letter_table(self) -> str:
@@ -103,7 +103,7 @@ def _inside(inner: Path, outer: Path) -> bool:
 
 
 def make_parser(config: IngestConfig) -> ValueParser | None:
-    """Return the parser of the values, None for raw ones.
+    """Return the parser of the values, None for raw values.
 
     Raises:
         InvalidConfigError: columns or descriptors are missing or wrong.

@@ -36,11 +36,11 @@ class BrokerInfo:
 
     broker_id: int
     rack: str = ""
-    """Empty: the broker counts as a rack."""
+    """Empty: the broker counts as a rack of its own."""
     capacity: float = 1.0
-    """Weight of its share of the load."""
+    """Weight of the broker's share of the load, relative to other brokers."""
     usable: bool = True
-    """False: the plan moves all replicas off it."""
+    """False: the plan moves all replicas off the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,6 @@ def changed_rows(before: ClusterModel, after: ClusterModel) -> NDArray[np.int64]
 
 
 def copied_replicas(before: ClusterModel, after: ClusterModel) -> NDArray[np.int64]:
-    """Return the number of replicas per partition on brokers that had no replica of it before."""
+    """Return, for each partition, the number of brokers that gain a replica."""
     new = after.assignment[:, :, None] != before.assignment[:, None, :]
     return np.asarray((new.all(axis=2) & (after.assignment >= 0)).sum(axis=1))

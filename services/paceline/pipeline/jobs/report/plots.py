@@ -1,4 +1,4 @@
-"""Bars and lines as inline SVG. Every text is escaped; a plot without data shows "no data"."""
+"""Draw bars and lines as inline SVG. Every text is escaped; a plot without data shows "no data"."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

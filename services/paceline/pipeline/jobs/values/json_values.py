@@ -70,7 +70,7 @@ def load_object(value: bytes | None) -> dict[str, Any]:
 
 
 def _check_depth(value: bytes) -> None:
-    """Refuse nesting beyond `MAX_DEPTH`; skips strings only when the total number of brackets exceeds the limit."""
+    """Refuse nesting beyond `MAX_DEPTH`; only a value with more brackets is scanned for brackets outside strings."""
     if value.count(b"{") + value.count(b"[") <= MAX_DEPTH:
         return
     depth, in_string, escaped = 0, False, False

@@ -1,4 +1,4 @@
-"""Verify the replicas of topics: Spark tasks share the partitions, each compares the digests of its replicas."""
+"""Verify the replicas of topics: each Spark task compares the replicas of its share of the partitions by digests."""
 
 import json
 from collections import Counter
@@ -36,7 +36,7 @@ class VerifyConfig:
 
 
 def run(spark: Any, config: VerifyConfig, listener: JobListener | None = None) -> JobResult:
-    """Compare all replicas; a difference is a negative result.
+    """Compare all replicas; a difference gives the exit code for a negative result.
 
     Compacted topics are skipped: each replica compacts independently, so that equal records may have different bytes.
 
