@@ -135,12 +135,12 @@ def error_code_of(message: Any) -> ErrorCode:
 
 
 def known_code(number: int) -> ErrorCode:
-    """Return the code of a failure's number; an unknown number, or NONE, becomes UNKNOWN_SERVER_ERROR."""
+    """Return the error code with this number; an unknown number, or NONE, becomes UNKNOWN_SERVER_ERROR."""
     return _CODE_BY_NUMBER.get(number, ErrorCode.UNKNOWN_SERVER_ERROR) or ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def code_to_proto(code: ErrorCode) -> Any:
-    """Return the value of an ``optional ErrorCode`` field for a message's constructor; None, so absent, for NONE."""
+    """Return the value of an ``optional ErrorCode`` field for a message's constructor; None (no field) for NONE."""
     return int(code) or None
 
 

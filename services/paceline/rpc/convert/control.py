@@ -43,7 +43,6 @@ _EPOCH_FLOOR = -2
 
 
 def endpoint_to_proto(endpoint: Endpoint) -> pb.BrokerEndpoint:
-    """Encode the endpoint of a broker."""
     return pb.BrokerEndpoint(listener=endpoint.listener, host=endpoint.host, port=endpoint.port)
 
 
@@ -59,7 +58,6 @@ def endpoint_from_proto(message: pb.BrokerEndpoint) -> Endpoint:
 
 
 def live_broker_to_proto(broker: LiveBroker) -> pb.LiveBroker:
-    """Encode a live broker."""
     return pb.LiveBroker(
         id=broker.broker_id,
         endpoints=[endpoint_to_proto(endpoint) for endpoint in broker.endpoints],
@@ -85,7 +83,7 @@ def live_broker_from_proto(message: pb.LiveBroker) -> LiveBroker:
 
 
 def broker_info_to_proto(broker: LiveBroker, listener: str) -> metadata_pb.BrokerInfo:
-    """Encode a live broker for clients, with its address on a listener, or its CLIENT address if it lacks it."""
+    """Encode a live broker for clients, with its address on ``listener``, otherwise its CLIENT address."""
     endpoint = broker.endpoint(listener) or broker.endpoint("CLIENT")
     return metadata_pb.BrokerInfo(
         id=broker.broker_id,
@@ -119,7 +117,6 @@ def stamp_from_proto(message: Any) -> ControllerStamp:
 
 
 def leader_and_isr_to_proto(request: LeaderAndIsrRequest) -> pb.LeaderAndIsrRequest:
-    """Encode the request."""
     return pb.LeaderAndIsrRequest(
         stamp=stamp_to_proto(request.stamp),
         live_leaders=[live_broker_to_proto(broker) for broker in request.live_leaders],
@@ -176,7 +173,6 @@ def leader_and_isr_from_proto(message: pb.LeaderAndIsrRequest) -> LeaderAndIsrRe
 
 
 def stop_replica_to_proto(request: StopReplicaRequest) -> pb.StopReplicaRequest:
-    """Encode the request."""
     return pb.StopReplicaRequest(
         stamp=stamp_to_proto(request.stamp),
         partitions=[
@@ -213,7 +209,6 @@ def stop_replica_from_proto(message: pb.StopReplicaRequest) -> StopReplicaReques
 
 
 def update_metadata_to_proto(request: UpdateMetadataRequest) -> pb.UpdateMetadataRequest:
-    """Encode the request."""
     return pb.UpdateMetadataRequest(
         stamp=stamp_to_proto(request.stamp),
         live_brokers=[live_broker_to_proto(broker) for broker in request.live_brokers],
@@ -296,7 +291,7 @@ def stop_replica_response_to_proto(response: ControlResponse) -> pb.StopReplicaR
 
 
 def update_metadata_response_to_proto(response: ControlResponse) -> pb.UpdateMetadataResponse:
-    """Encode the response, which has no results of partitions."""
+    """Encode the response, which has no results per partition."""
     return pb.UpdateMetadataResponse(error=code_to_proto(response.error))
 
 
@@ -318,7 +313,6 @@ def control_response_from_proto(
 
 
 def controlled_shutdown_to_proto(request: ControlledShutdownRequest) -> controller_pb.ControlledShutdownRequest:
-    """Encode the request."""
     return controller_pb.ControlledShutdownRequest(broker_id=request.broker_id, broker_epoch=request.broker_epoch)
 
 
@@ -362,7 +356,6 @@ def internal_topic_from_proto(message: controller_pb.CreateInternalTopicRequest)
 
 
 def broker_heartbeat_to_proto(request: BrokerHeartbeatRequest) -> controller_pb.BrokerHeartbeatRequest:
-    """Encode the request."""
     return controller_pb.BrokerHeartbeatRequest(
         broker_id=request.broker_id, broker_epoch=request.broker_epoch, broken_leaders=request.broken_leaders
     )
@@ -382,14 +375,12 @@ def broker_heartbeat_from_proto(message: controller_pb.BrokerHeartbeatRequest) -
 
 
 def broker_heartbeat_response_to_proto(response: BrokerHeartbeatResponse) -> controller_pb.BrokerHeartbeatResponse:
-    """Encode the response."""
     return controller_pb.BrokerHeartbeatResponse(
         error=code_to_proto(response.error), controller_epoch=response.controller_epoch
     )
 
 
 def broker_heartbeat_response_from_proto(message: controller_pb.BrokerHeartbeatResponse) -> BrokerHeartbeatResponse:
-    """Decode the response."""
     return BrokerHeartbeatResponse(error_code_of(message), message.controller_epoch)
 
 
@@ -409,7 +400,6 @@ def controlled_shutdown_response_to_proto(
 def controlled_shutdown_response_from_proto(
     message: controller_pb.ControlledShutdownResponse,
 ) -> ControlledShutdownResponse:
-    """Decode the response."""
     return ControlledShutdownResponse(
         error_code_of(message), tuple(TopicPartition(one.topic, one.partition) for one in message.remaining)
     )

@@ -25,7 +25,7 @@ DEFAULT_FETCH_BYTES: Final = 1024 * 1024
 OPENING_EPOCH: Final = 0
 """Session epoch in the model of a full fetch that opens a session, as in Kafka's protocol and between brokers."""
 CLOSING_EPOCH: Final = -1
-"""Session epoch in the model of a full fetch without a session; it closes the session that it names, if any."""
+"""Session epoch in the model of a full fetch without a session; it closes the session of its session id, if any."""
 _ISOLATION: Final[dict[int, Isolation]] = {
     pb.ISOLATION_LEVEL_UNSPECIFIED: Isolation.READ_UNCOMMITTED,
     pb.ISOLATION_LEVEL_READ_UNCOMMITTED: Isolation.READ_UNCOMMITTED,
@@ -78,7 +78,7 @@ def fetch_from_proto(message: pb.FetchRequest) -> FetchRequest:
 
 
 def _session_epoch(message: pb.FetchRequest) -> int:
-    """Return the session epoch of the model; `OPENING_EPOCH` and `CLOSING_EPOCH` are the two kinds of full fetches.
+    """Return the session epoch of the model; `OPENING_EPOCH` and `CLOSING_EPOCH` mark the two kinds of full fetch.
 
     Raises:
         InvalidRequestError: the epoch is negative, or a fetch in a session asks to open a session.
