@@ -68,15 +68,15 @@ class EmbeddedZooKeeper:
     """A standalone server. Its data stays in ``data_dir`` when it stops, so that it can be started again.
 
     Args:
-        data_dir: created if missing; has snapshots, transaction log, configuration and ``zookeeper.log``.
+        data_dir: created if missing; contains snapshots, transaction log, configuration and ``zookeeper.log``.
         port: 0 picks a free port, which is kept across restarts.
         tick_time_ms: a session ends within its timeout plus one tick.
         max_session_timeout_ms: longest session timeout of a client.
         heap_mib: size of the Java heap.
         host: address to listen on.
-        detached: the server outlives this process; otherwise it ends with it.
+        detached: the server continues after this process ends; otherwise the server ends too.
         user: name and password; the server then accepts only clients that authenticate as this user with SASL.
-        on_launch: called when the process exists, before it answers.
+        on_launch: called when the process exists, before the server answers.
     """
 
     def __init__(
@@ -130,12 +130,12 @@ class EmbeddedZooKeeper:
         self.stop()
 
     def start(self) -> None:
-        """Start the server and wait until it answers; does nothing when it runs.
+        """Start the server and wait until it answers; does nothing if the server is running.
 
         Raises:
-            JavaNotFoundError: no Java.
-            ZooKeeperJarsNotFoundError: no PySpark.
-            ZooKeeperStartError: it did not answer; the message has the end of its log.
+            JavaNotFoundError: no java command is on the PATH.
+            ZooKeeperJarsNotFoundError: PySpark is not installed, or does not contain ZooKeeper.
+            ZooKeeperStartError: the server did not answer; the message has the end of its log.
         """
         if self.running:
             return
@@ -153,7 +153,7 @@ class EmbeddedZooKeeper:
                     raise
 
     def stop(self) -> None:
-        """Stop the server, with SIGKILL if it does not stop in time; does nothing when it does not run."""
+        """Stop the server, with SIGKILL if it does not stop in time; does nothing if the server is not running."""
         process = self._process
         if process is None:
             return
@@ -177,7 +177,7 @@ class EmbeddedZooKeeper:
             atexit.unregister(self.stop)
 
     def pause(self) -> None:
-        """Freeze the process: connections stay open and nothing answers."""
+        """Suspend the process: connections stay open, but the server does not answer."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -185,7 +185,7 @@ class EmbeddedZooKeeper:
         self._signal(signal.SIGCONT)
 
     def command(self, word: str, timeout_s: float = 30.0) -> str:
-        """Return the answer to a four-letter word such as ``srvr`` or ``cons``; raises OSError without one."""
+        """Return the answer to a four-letter word such as ``srvr`` or ``cons``; raises OSError without an answer."""
         with socket.create_connection((self.host, self.port), timeout_s) as connection:
             connection.settimeout(timeout_s)
             connection.sendall(word.encode("ascii"))
@@ -231,7 +231,7 @@ class EmbeddedZooKeeper:
         self._await_answer(self._process)
 
     def _login_options(self) -> list[str]:
-        """Write the server's login file, which has the password, and return the options for it."""
+        """Write the login file with the user's password; return the JVM options that name the file."""
         if self._user is None:
             return []
         name, password = self._user
@@ -314,7 +314,7 @@ def _free_port(host: str) -> int:
 def _die_with_parent() -> Callable[[], None] | None:
     """Return a function that makes a child end with this process on Linux, even after a crash.
 
-    The kernel ties the child to the *thread* that started it, so it is only used on the main thread.
+    The kernel ties the child to the *thread* that started it, so on any other thread the result is None.
     """
     if not sys.platform.startswith("linux") or threading.current_thread() is not threading.main_thread():
         return None

@@ -4,8 +4,8 @@
     settings.config          # BrokerConfig for the core
     settings.topic_defaults  # {"segment.bytes": "1073741824", ...} for LogConfig
 
-pydantic-settings checks types and ranges; precedence, spelling and origins are implemented here, since none of its
-sources supports Java properties or reports the origin of a value.
+pydantic-settings checks types and ranges; precedence, spelling and origins are implemented here, because
+its own sources neither support Java properties nor report the origin of a value.
 """
 
 import dataclasses
@@ -184,7 +184,7 @@ def load_controller(arguments: Sequence[str], environment: Mapping[str, str]) ->
 
 
 def process_options(arguments: Sequence[str]) -> tuple[ProcessOptions, list[str]]:
-    """Separate the few flags that are not settings from the others and return both.
+    """Return the options from flags that are not settings, and the remaining arguments.
 
     Raises:
         SettingsError: ``--config`` has no value.
@@ -336,7 +336,7 @@ def _topic_defaults(keys: BrokerKeys) -> dict[str, str]:
 
 
 def _shared_fields(config: type[Any], keys: CommonKeys, apart: set[str]) -> dict[str, Any]:
-    """Return the fields that a core's configuration shares with the table; others keep the core's defaults."""
+    """Return the fields that a core's configuration shares with the table; the other fields keep their defaults."""
     known = type(keys).model_fields
     return {
         field.name: getattr(keys, field.name)

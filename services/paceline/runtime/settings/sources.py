@@ -16,7 +16,7 @@ ENVIRONMENT_PREFIX = "PACELINE_"
 _ENVIRONMENT_MISTAKE = 0.85
 """Similarity from which an unknown PACELINE_ variable counts as a misspelt key.
 
-Other tools of the project have variables of their own.
+Less similar variables are ignored, because other tools of the project have their own ``PACELINE_`` variables.
 """
 
 
@@ -36,7 +36,7 @@ class Setting:
 
 
 def unknown_key(key: str, origin: str, spell: str = "{}") -> str:
-    """Return the error message for an unknown key, with the most similar key."""
+    """Return the error message for an unknown key, with the most similar known key as a hint."""
     if key in NOT_HERE:
         return f"{origin}: {key} is a Kafka key that is not supported: {NOT_HERE[key]}"
     near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.6)
