@@ -1,4 +1,4 @@
-"""The part of `Admin` for consumer groups: list, describe, offsets, delete."""
+"""The calls of `Admin` for consumer groups: list, describe, delete, offsets and members."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ _ABSENT: Final = {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_MEMBER_ID}
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """An entry of the list of groups."""
+    """A group in the result of `GroupAdmin.list_groups`."""
 
     group_id: str
     state: str
@@ -98,7 +98,7 @@ class GroupResult:
 
 
 class GroupAdmin(AdminConnection):
-    """Consumer groups; use `Admin`."""
+    """Calls for consumer groups; applications use the subclass `Admin`."""
 
     def list_groups(self, states: Iterable[str] = (), timeout_ms: int | None = None) -> list[GroupListing]:
         """Return the groups of all brokers sorted by name, optionally only groups in these states.
@@ -230,7 +230,7 @@ class GroupAdmin(AdminConnection):
         self._on_coordinator(group_id, call, None)
 
     def _on_coordinator(self, group_id: str, call: Any, timeout_ms: int | None) -> Any:
-        """Send a call to the coordinator of a group and follow it when it moves."""
+        """Call the coordinator of a group; after the group moves, find the new coordinator and call it."""
 
         def attempt(left_s: float | None) -> Any:
             limit_s = min(left_s or ONE_CALL_S, ONE_CALL_S)
@@ -265,13 +265,13 @@ class GroupAdmin(AdminConnection):
 
 
 class _Attempts:
-    """The attempts of a removal: once an attempt may have been carried out, an absent group or member is a success."""
+    """The attempts of a removal; an absent group or member is a success if an earlier attempt may have removed it."""
 
     def __init__(self) -> None:
         self._may_be_done = False
 
     def answer_of(self, call: Callable[[], Any]) -> Any:
-        """Return the answer; a failed call may have been carried out."""
+        """Return the answer to a call; remember whether a failed call may have been carried out."""
         try:
             return call()
         except grpc.RpcError as failure:

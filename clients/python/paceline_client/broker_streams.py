@@ -1,4 +1,4 @@
-"""Streams for one RPC method, one stream per broker, which preserves the order of requests in flight."""
+"""Streams of one RPC method: a single stream per broker keeps the requests to the broker in order."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from paceline.rpc.streams.stream_client import StreamClient
 IDLE_S: Final = 60.0
 """Idle time after which a stream is closed, because it occupies a stream slot of the broker."""
 ASK_AGAIN_S: Final = 60.0
-"""Pause before another attempt after a broker refused a stream; it may only have reached its stream limit."""
+"""Pause after a broker refused a stream; the broker may have refused it only because of its stream limit."""
 _JOIN_S: Final = 5.0
 
 

@@ -1,7 +1,7 @@
 """Encode record batches for the producer: each record is encoded when it is appended.
 
-`paceline.log.record_batch` decodes, used by `records.py`. Appending is the only cost per record (0.15 microseconds in
-the compiled codec); compression and checksum are computed once per batch, in `finish`.
+Decoding is in `paceline.log.record_batch`, which `records.py` calls. Appending is the only cost per record (0.15
+microseconds in the compiled codec); compression and checksum are computed once per batch, in `finish`.
 """
 
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ from paceline_client.subscription import OffsetReset
 
 @dataclass(frozen=True, slots=True)
 class FetchConfig:
-    """Settings of fetches; names and meaning as Kafka's."""
+    """Settings of fetches. Settings that Kafka has keep their names and meanings."""
 
     fetch_min_bytes: int
     fetch_max_bytes: int

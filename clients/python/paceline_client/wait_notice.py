@@ -1,4 +1,4 @@
-"""Log the cause of a long wait every two seconds."""
+"""Log the cause of a long wait: first after about two seconds, then every ten seconds."""
 
 import logging
 import threading
@@ -13,7 +13,7 @@ NEXT_NOTICE_S: Final = 10.0
 
 
 class Wait:
-    """A wait in progress; ``cause`` is the last failure, empty when there was none."""
+    """A wait in progress; ``cause`` is the text of the last failure, empty before the first failure."""
 
     def __init__(self) -> None:
         self.cause = ""

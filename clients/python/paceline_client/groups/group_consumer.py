@@ -1,4 +1,4 @@
-"""`ConsumerGroup`: the group side of a `Consumer`: membership, automatic commits, committed positions."""
+"""`ConsumerGroup`: membership, automatic commits and committed offsets of a `Consumer`."""
 
 import logging
 import re
@@ -31,7 +31,7 @@ class GroupedPartitions(AssignedPartitions, Protocol):
         """Return partitions whose committed offset has not been fetched yet."""
 
     def begin_at(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Start at committed offsets, and per ``auto_offset_reset`` without a committed offset."""
+        """Start at the committed offsets; without a committed offset, apply ``auto_offset_reset``."""
 
 
 class ConsumerGroup:
@@ -117,7 +117,7 @@ class ConsumerGroup:
         self._commit_when_due()
 
     def begin_at_committed(self, deadline: float) -> None:
-        """Fetch committed offsets for partitions that wait for them; without a response a later poll tries again."""
+        """Fetch committed offsets for partitions that need them; a later poll retries after a retriable failure."""
         waiting = self._host.awaiting_committed()
         if not waiting:
             return
