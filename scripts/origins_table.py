@@ -126,7 +126,7 @@ class Result(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """Something a test measured."""
+    """A figure that a test measured."""
 
     row: str
     name: str
@@ -134,10 +134,10 @@ class Figure(NamedTuple):
 
 
 def collected() -> list[Evidence]:
-    """Ask pytest for all tests; functions with a row in their name are returned, sorted by row and place.
+    """Return the test functions that pytest collects and whose names carry a row, in the order of collection.
 
     Raises:
-        RuntimeError: some file could not be collected.
+        RuntimeError: pytest could not collect a file.
     """
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:warnings", "tests"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -152,7 +152,7 @@ def collected() -> list[Evidence]:
 
 
 def by_row(tests: Iterable[Evidence]) -> dict[str, list[Evidence]]:
-    """Return the tests of every row, rows without any included."""
+    """Return the tests of every row, including rows without tests."""
     table: dict[str, list[Evidence]] = {row: [] for row in ROWS}
     for test in sorted(tests, key=lambda one: (one.path, one.name)):
         for row in test.rows:
@@ -189,7 +189,7 @@ def run(tests: Iterable[Evidence]) -> tuple[dict[Evidence, str], list[Figure]]:
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
         names = sorted({f"{test.path}::{test.name}" for test in tests})
-        family = "junit_family=xunit1"  # It may carry the figures that tests record.
+        family = "junit_family=xunit1"  # This report format may contain the figures that tests record.
         command = [sys.executable, "-m", "pytest", "-q", "-o", family, f"--junitxml={report}", *names]
         subprocess.run(command, cwd=ROOT, check=False)
         return results_of(report), figures_of(report)
@@ -206,18 +206,18 @@ def figures_of(report: Path) -> list[Figure]:
 
 
 def known_figures(text: str) -> list[Figure]:
-    """Return the figures that a document states."""
+    """Return the figures in a document."""
     return [Figure(*match) for match in re.findall(r"^\| (S\d-\d+) \| ([^|]+) \| ([^|]+) \|$", text, re.MULTILINE)]
 
 
 def known_results(text: str) -> dict[str, Result]:
-    """Return the result of each row that a document states, with the digest beside it."""
+    """Return the result and the digest of each row in a document."""
     rows = re.finditer(r"^\| (S\d-\d+) \| [^|]* \| [^|]* \| `(\w*)` \| ([^|]*) \|$", text, re.MULTILINE)
     return {row[1]: Result(row[3], row[2]) for row in rows}
 
 
 def valid_results(results: Mapping[str, Result], digests: Mapping[str, str]) -> dict[str, Result]:
-    """Return the results whose tests are as they were; the others say that their tests have changed."""
+    """Return the results whose tests have not changed; for other rows the result is `NOT_RUN_SINCE`."""
     return {
         row: results[row] if row in results and results[row].digest == digest else Result(NOT_RUN_SINCE, digest)
         for row, digest in digests.items()
@@ -225,7 +225,7 @@ def valid_results(results: Mapping[str, Result], digests: Mapping[str, str]) -> 
 
 
 def row_result(tests: Iterable[Evidence], results: Mapping[Evidence, str]) -> str:
-    """Return one word for a row: ``pass`` only if every test of it ran and passed."""
+    """Return the result of a row as a word: ``pass`` only if all its tests ran and passed."""
     found = [results.get(test, "not run") for test in tests]
     for word in ("fail", "not run", "skipped"):
         if word in found:
@@ -295,7 +295,7 @@ def main() -> None:
 
 
 def merged(known: Iterable[Figure], measured: Iterable[Figure], rows: Iterable[str]) -> list[Figure]:
-    """Return the known figures with those of the rows that were measured in their place."""
+    """Return the known figures; for rows that were measured, the measured figures replace them."""
     new = list(measured)
     replaced = {figure.row for figure in new} & set(rows)
     kept = [figure for figure in known if figure.row not in replaced]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds and tests the client library of every language (the other scripts of this folder), and says which toolchains are
-# missing. A script ends with 77 when this machine cannot build its client; that is no failure.
+# Builds and tests the client library of every language (the other scripts of this folder), and says which toolchains
+# are missing. Exit code 77 of a script means that this machine lacks the toolchain of its client; that is no failure.
 set -uo pipefail
 cd "$(dirname "$0")"
 skipped=()

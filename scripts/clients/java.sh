@@ -10,7 +10,7 @@ version=$(javac -version 2>&1 | sed 's/^javac \([0-9]*\).*/\1/')
 [ "$version" -ge 17 ] || { echo "the Java client needs a JDK 17 or newer, this is $version" >&2; exit 77; }
 options=(-q -B)
 [ "${1:-}" = driver ] && options+=(-DskipTests)
-# Without the network first: Maven asks for nothing when every part is there already.
+# Build offline first: when all artifacts are already downloaded, Maven needs no network.
 if ! output=$(mvn -o "${options[@]}" package 2>&1); then
   grep -q "offline mode" <<<"$output" || { printf '%s\n' "$output" >&2; exit 1; }
   mvn "${options[@]}" package
