@@ -81,7 +81,7 @@ class StreamRequest:
     It also runs the request's coroutine, as a task does, but without waiting for the next iteration of the event loop.
     """
 
-    __slots__ = ("_awaited", "_callbacks", "_coroutine", "_must_cancel", "context", "reason", "sent")
+    __slots__ = ("_awaited", "_callbacks", "_coroutine", "context", "reason", "sent")
 
     def __init__(self, context: Any) -> None:
         self.context = context
@@ -93,7 +93,6 @@ class StreamRequest:
         self._callbacks: list[Callable[[Any], None]] = []
         self._coroutine: Coroutine[Any, Any, None] | None = None
         self._awaited: asyncio.Future[Any] | None = None
-        self._must_cancel = False
 
     def wait(self, timeout_s: float) -> Wait:
         """Return a `Wait` for the handler to await; it raises `RequestTimedOutError` after about ``timeout_s``."""
@@ -113,16 +112,15 @@ class StreamRequest:
         self._coroutine = coroutine
         self._resume()
 
-    def _resume(self, _done: Any = None) -> None:
-        assert self._coroutine is not None
+    def _resume(self, done: Any = None, failure: BaseException | None = None) -> None:
+        """Run the coroutine until it waits again or ends, unless it has stopped waiting for ``done``."""
+        if self._coroutine is None or done is not self._awaited:
+            return
         self._awaited = None
         try:
-            if self._must_cancel:
-                self._must_cancel = False
-                awaited = self._coroutine.throw(asyncio.CancelledError())
-            else:
-                awaited = self._coroutine.send(None)
+            awaited = self._coroutine.send(None) if failure is None else self._coroutine.throw(failure)
         except StopIteration:
+            self._coroutine = None
             callbacks, self._callbacks = self._callbacks, []
             for callback in callbacks:
                 callback(self)
@@ -135,11 +133,11 @@ class StreamRequest:
             self._awaited = awaited
 
     def cancel(self) -> None:
-        """Raise CancelledError in the coroutine, as a task's ``cancel`` does."""
-        if isinstance(self._awaited, Wait):
-            self._awaited.fail(asyncio.CancelledError())
-        elif self._awaited is None or not self._awaited.cancel():
-            self._must_cancel = True
+        """Raise CancelledError in the coroutine, which must not be running, and cancel what it waits for."""
+        awaited = self._awaited
+        self._resume(awaited, asyncio.CancelledError())
+        if awaited is not None:
+            awaited.cancel()
 
     def expire(self, now_s: float) -> None:
         """Raise `RequestTimedOutError` in the coroutine if the deadline of its `Wait` has passed."""
