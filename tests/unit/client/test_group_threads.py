@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 
 from paceline.model.errors import FencedInstanceIdError, PacelineError, RequestTimedOutError, UnknownMemberIdError
@@ -42,7 +43,7 @@ class Ended:
     def cancelled(self) -> bool:
         return False
 
-    def exception(self) -> None:
+    def exception(self) -> Any:
         return None
 
     def result(self, timeout: float = 0.0) -> Any:
@@ -140,7 +141,7 @@ class Group:
     def stub(self, _timeout_s: float) -> "Group":
         return self
 
-    def _join(self, _request: Any, timeout: float) -> Ended:
+    def _join(self, _request: Any, timeout: float) -> Any:
         self.generation += 1
         return Ended(JoinGroupResponse(member_id=f"member-{self.generation}", generation_id=self.generation))
 
@@ -319,6 +320,53 @@ def test_a_leader_looks_for_new_partitions_of_all_members_although_it_keeps_the_
     counts["u"], subscription.version = 2, 2
     membership.poll(time.monotonic() + 60)
     assert group.joins == 2
+
+
+class RefusedJoin(grpc.RpcError):  # type: ignore[misc]
+    """The second JoinGroup, refused because the coordinator has removed the member."""
+
+
+class ForgetfulGroup(Group):
+    """A coordinator that removes the member before its second JoinGroup."""
+
+    def __init__(self, partitions: "Partitions") -> None:
+        super().__init__()
+        self.kept: list[list[TopicPartition]] = []
+        self._partitions = partitions
+
+    def _join(self, request: Any, timeout: float) -> Any:
+        self.kept.append(list(self._partitions.assignment()))
+        return Refused() if len(self.kept) == 2 else super()._join(request, timeout)
+
+    def failed(self, _failure: grpc.RpcError) -> PacelineError:
+        return UnknownMemberIdError("the member was removed")
+
+
+class Refused(Ended):
+    """A call that ended with a refusal."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def exception(self) -> Any:
+        return RefusedJoin()
+
+    def result(self, timeout: float = 0.0) -> Any:
+        raise RefusedJoin
+
+
+def test_a_cooperative_member_that_was_removed_before_it_joins_again_loses_the_partitions_it_has_kept() -> None:
+    """Their new owner may have committed other offsets, which a later commit of the old positions would replace."""
+    partitions = Partitions()
+    group = ForgetfulGroup(partitions)
+    membership = member(group, partitions, assignor="cooperative-sticky")
+    membership.listener = listener = Listener()
+    membership.poll(time.monotonic() + 60)
+    membership.rejoin()
+    membership.poll(time.monotonic() + 60)
+    assert group.kept == [[], [ONE], []]
+    assert listener.lost == [ONE]
+    assert partitions.assignment() == [ONE]
 
 
 class Failing(RebalanceListener):

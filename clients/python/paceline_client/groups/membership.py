@@ -232,10 +232,13 @@ class GroupMembership:
             return
         LOG.debug("joining again: group=%s error=%s", self.settings.group_id, error)
         if error.code in LOST:
+            # A cooperative member has kept partitions that other members may own by now.
             with self.changed:
                 self.generation = -1
+                self._lost = True
                 if error.code is ErrorCode.UNKNOWN_MEMBER_ID:
                     self.member_id = ""
+            self._prepared = False
             return
         self._quiet_until = time.monotonic() + _PAUSE_S
 
