@@ -69,12 +69,16 @@ class GroupCoordinator:
             except grpc.RpcError as failure:
                 error = self.failed(failure)
                 may_be_done = may_be_done or not error.definite
-                error.definite = not may_be_done
                 raise error from failure
 
-        return call_with_retry(
-            RetryPolicy(deadline_ms=int(timeout_ms), max_attempts=None if sends_again else 1), attempt
-        )
+        try:
+            return call_with_retry(
+                RetryPolicy(deadline_ms=int(timeout_ms), max_attempts=None if sends_again else 1), attempt
+            )
+        except PacelineError as error:
+            # The error is the last that names a cause: an attempt before or after it may have been carried out.
+            error.definite = not may_be_done
+            raise
 
     def failed(self, failure: grpc.RpcError) -> PacelineError:
         """Return the error of a failed call; forget the coordinator when it has moved or is unreachable."""
