@@ -230,9 +230,14 @@ class GroupAdmin(AdminConnection):
         self._on_coordinator(group_id, call, None)
 
     def _on_coordinator(self, group_id: str, call: Any, timeout_ms: int | None) -> Any:
-        """Call the coordinator of a group; after the group moves, find the new coordinator and call it."""
+        """Call the coordinator of a group; after the group moves, find the new coordinator and call it.
+
+        The error is not ``definite`` if any attempt may have been carried out.
+        """
+        may_be_done = False
 
         def attempt(left_s: float | None) -> Any:
+            nonlocal may_be_done
             limit_s = min(left_s or ONE_CALL_S, ONE_CALL_S)
             cluster = self._anywhere(describe_cluster_once, int(limit_s * 1000), names_anybody)
             problem: PacelineError = CoordinatorNotAvailableError("no broker is known")
@@ -251,14 +256,20 @@ class GroupAdmin(AdminConnection):
                 try:
                     return call(coordinator, found.broker_id, limit_s)
                 except grpc.RpcError as failure:
-                    raise named(f"coordinator {found.broker_id}", failure) from failure
+                    error = named(f"coordinator {found.broker_id}", failure)
+                    may_be_done = may_be_done or not error.definite
+                    raise error from failure
             raise problem
 
         def again(error: BaseException) -> bool:
             return isinstance(error, PacelineError) and (error.code in _RETRIABLE_CODES or error.retriable)
 
         policy = RetryPolicy(deadline_ms=self._group_timeout_ms(timeout_ms))
-        return call_with_retry(policy, attempt, should_retry=again)
+        try:
+            return call_with_retry(policy, attempt, should_retry=again)
+        except PacelineError as error:
+            error.definite = error.definite and not may_be_done
+            raise
 
     def _group_timeout_ms(self, timeout_ms: int | None) -> int:
         return self._describe_timeout_ms if timeout_ms is None else timeout_ms

@@ -1,4 +1,4 @@
-"""`Admin.delete_groups` and `remove_members` repeat a call whose answer was lost, but which was carried out."""
+"""`Admin` repeats a call about a group whose answer was lost, but which was carried out."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,13 +10,14 @@ import pytest
 from paceline.model.errors import ErrorCode, GroupIdNotFoundError, UnknownMemberIdError
 from paceline.v1 import group_service_pb2 as pb
 from paceline.v1 import metadata_service_pb2 as meta
+from paceline.v1.errors_pb2 import PartitionError
 from paceline.v1.group_service_pb2_grpc import GroupServiceServicer, add_GroupServiceServicer_to_server
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceServicer, add_MetadataServiceServicer_to_server
 from paceline_client import Admin
 
 
 class Broker(GroupServiceServicer, MetadataServiceServicer):  # type: ignore[misc]
-    """The only broker, which loses the answers of its first removals."""
+    """The only broker, which loses the answers of its first changes."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -48,6 +49,12 @@ class Broker(GroupServiceServicer, MetadataServiceServicer):  # type: ignore[mis
             self.members.discard(one.member_id)
         self._maybe_lose(context)
         return pb.LeaveGroupResponse(members=results)
+
+    def CommitOffsets(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._maybe_lose(context)
+        error = PartitionError(code=ErrorCode.UNKNOWN_MEMBER_ID.value, message="a member has joined")
+        results = [pb.CommitOffsetResult(topic=one.topic, error=error) for one in request.offsets]
+        return pb.CommitOffsetsResponse(partitions=results)
 
     def _error(self, found: bool, code: ErrorCode) -> Any:
         return None if found else pb.GroupError(code=int(code), message="absent")  # type: ignore[arg-type]
@@ -92,3 +99,13 @@ def test_a_group_or_member_that_was_never_there_is_an_error(broker: Broker, admi
         admin.delete_groups(["other"])
     with pytest.raises(UnknownMemberIdError):
         admin.remove_members("g", member_ids=["other"])
+
+
+@pytest.mark.parametrize("lost_answers", [0, 1])
+def test_refused_offsets_are_definite_only_if_no_earlier_attempt_may_have_been_carried_out(
+    broker: Broker, admin: Admin, lost_answers: int
+) -> None:
+    broker.lost_answers = lost_answers
+    with pytest.raises(UnknownMemberIdError) as refused:
+        admin.alter_group_offsets("g", {("t", 0): 5})
+    assert refused.value.definite == (lost_answers == 0)
