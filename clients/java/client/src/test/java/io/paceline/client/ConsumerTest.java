@@ -189,7 +189,9 @@ class ConsumerTest {
                 assertEquals("REQUEST_TIMED_OUT", failure.codeName());
                 assertTrue(failure.getMessage().contains("t/0: REQUEST_TIMED_OUT: it could not be read for 1000 ms"),
                         failure.getMessage());
-                assertEquals("UNKNOWN_TOPIC_OR_PARTITION", ((PacelineException) failure.getCause()).codeName());
+                // On a slow machine the second may have been the only answer.
+                assertTrue(List.of("UNKNOWN_TOPIC_OR_PARTITION", "INCONSISTENT_TOPIC_ID")
+                        .contains(((PacelineException) failure.getCause()).codeName()), failure.getMessage());
             }
             broker.topics.put("t", 1);
             assertEquals(0, consumer.poll(Duration.ofSeconds(20)).get(0).offset());
