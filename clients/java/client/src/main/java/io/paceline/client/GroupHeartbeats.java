@@ -74,7 +74,7 @@ final class GroupHeartbeats implements AutoCloseable {
         synchronized (state) {
             try {
                 long end = System.nanoTime() + pauseMs * 1_000_000;
-                while (!closed) {
+                while (!closed && !cluster.closed()) {
                     long leftMs = (end - System.nanoTime() + 999_999) / 1_000_000;
                     if (!state.isBeating()) {
                         state.wait(1_000);

@@ -27,6 +27,9 @@ import java.util.concurrent.Executor;
  * one partition disturbs no other. It holds a thread only while there are records.
  */
 final class PartitionQueue {
+    /** Pause between looks whether the client was closed. */
+    private static final long LONGEST_WAIT_MS = 1_000;
+
     private final Producer producer;
     private final Cluster cluster;
     private final Executor threads;
@@ -149,7 +152,7 @@ final class PartitionQueue {
             for (long left = config.linger().toMillis();
                     left > 0 && bytes < config.batchLimitBytes() && !isFlushing && !cluster.closed();
                     left = (end - System.nanoTime()) / 1_000_000) {
-                wait(left);
+                wait(Math.min(left, LONGEST_WAIT_MS));
             }
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();

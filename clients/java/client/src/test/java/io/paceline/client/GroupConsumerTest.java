@@ -405,6 +405,17 @@ class GroupConsumerTest {
     }
 
     @Test
+    void theThreadOfAMemberEndsWithTheClient() throws InterruptedException {
+        String name = "g-" + broker.port();
+        client.groupConsumer(name).subscribe(List.of("t"));
+        BooleanSupplier isAlive = () -> Thread.getAllStackTraces().keySet().stream()
+                .anyMatch(one -> one.getName().equals("paceline-heartbeat-" + name));
+        assertTrue(isAlive.getAsBoolean());
+        client.close();
+        await(() -> !isAlive.getAsBoolean());
+    }
+
+    @Test
     void heartbeatsAreSentWhileTheProgramDoesNotPoll() throws InterruptedException {
         open(config());
         pollUntil(() -> !events.isEmpty());

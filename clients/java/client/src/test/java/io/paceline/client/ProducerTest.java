@@ -195,6 +195,14 @@ class ProducerTest {
     }
 
     @Test
+    void recordsThatLingerFailWhenTheClientIsClosed() {
+        CompletableFuture<RecordMetadata> sent =
+                client.producer(ProducerConfig.defaults().withLinger(Duration.ofMinutes(10))).send(record(1));
+        client.close();
+        assertThrows(ExecutionException.class, () -> sent.get(30, TimeUnit.SECONDS));
+    }
+
+    @Test
     void anErrorOfTheSenderFailsItsBatchOnly() throws Exception {
         var ticker = new Deadline.Ticker() {
             @Override
