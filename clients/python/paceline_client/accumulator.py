@@ -87,7 +87,7 @@ class Accumulator(RecordBuffer):
         return queue.producer_id is None and self._producer_id is None and bool(queue.pending)
 
     def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
-        """Use a new producer id for partitions without an id or with a gap in their sequence; others keep their id."""
+        """Use a new producer id for partitions without an id or with a gap; all other partitions keep their id."""
         self._producer_id = producer_id
         self._producer_epoch = producer_epoch
 
@@ -108,7 +108,7 @@ class Accumulator(RecordBuffer):
         return ReadyCheck(partitions, soonest)
 
     def _wait_ms(self, queue: PartitionQueue, now_ms: int) -> int | None:
-        """Return the time until the partition may be drained, 0 for now; None while that depends on another event."""
+        """Return the ms until the partition may be drained; None while it waits for an event, such as a result."""
         if self.fatal is not None:
             return None
         if self.config.enable_idempotence:
@@ -211,7 +211,7 @@ class Accumulator(RecordBuffer):
         answered: bool = True,
         leader: Leader | None = None,
     ) -> bool:
-        """Schedule a retry of a failed attempt, or fail the batch; return whether it will be sent again.
+        """Schedule a retry of a failed attempt, or fail the batch; return whether the batch will be sent again.
 
         Args:
             batch: the batch.
@@ -262,7 +262,7 @@ class Accumulator(RecordBuffer):
         return waiting
 
     def record_error(self, topic_partition: TopicPartition, error: PacelineError) -> None:
-        """Store why no batch can be sent to a partition, as the cause for batches that expire without an attempt."""
+        """Store the error that keeps batches of a partition from being sent; batches that expire name it as cause."""
         queue = self._queues.get(topic_partition)
         if queue is not None:
             queue.last_error = error

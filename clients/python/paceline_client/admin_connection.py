@@ -34,7 +34,7 @@ DEFAULT_TIMEOUT_MS: Final = 60_000
 DESCRIBE_TIMEOUT_MS: Final = 15_000
 ONE_CALL_S: Final = 5.0
 _MAX_TIME_SHARES: Final = 3
-"""Number of addresses that share the time of a call; when more of them hang, the last addresses get less time."""
+"""The remaining time is divided by at most this number; if more addresses hang, later addresses get less time."""
 _ADMIN_GRACE_S: Final = 2.0
 """The controller may use the whole timeout of an admin call; the RPC deadline is this much later."""
 
@@ -127,7 +127,7 @@ class AdminConnection:
         return call_with_retry(RetryPolicy(deadline_ms=limit_ms), round_of_addresses, on_retry=wait.failed)
 
     def _on_controller(self, call: Callable[[Any, float], T], timeout_ms: int, only_reads: bool = False) -> T:
-        """Send a call to the active controller and follow it; a read-only call is always safe to repeat."""
+        """Call the active controller, also after it has changed; a read-only call is always safe to retry."""
         with wait_notice("the active controller") as wait:
             return self._follow_controller(call, timeout_ms, only_reads, wait)
 
@@ -144,7 +144,7 @@ class AdminConnection:
             except BootstrapError:
                 if not_active is None:
                     raise
-                raise not_active from None  # A controller did answer; the time left was too short for another call.
+                raise not_active from None  # A server has answered; the time left was too short for another call.
             try:
                 return call(self._channel(address), (left_s or timeout_ms / 1000) + _ADMIN_GRACE_S)
             except grpc.RpcError as failure:
@@ -206,7 +206,7 @@ def _names_controller(answer: DescribeClusterResponse) -> bool:
 
 
 def by_cause(causes: Mapping[str, str]) -> str:
-    """Return addresses and causes as text, each cause once: ``a, b: cause; c: another``."""
+    """Return addresses and causes as text, each cause once: ``a, b: cause; c: other cause``."""
     addresses: dict[str, list[str]] = {}
     for address, cause in causes.items():
         addresses.setdefault(cause, []).append(address)

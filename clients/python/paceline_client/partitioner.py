@@ -52,7 +52,7 @@ _cached_hash = lru_cache(maxsize=_CACHED_KEYS)(_positive_hash)
 
 
 def key_hash(key: bytes) -> int:
-    """Return murmur2 of ``key`` with the sign bit cleared; its remainder by the partition count is the partition."""
+    """Return murmur2 of ``key`` with the sign bit cleared; modulo the partition count it is the partition."""
     return _cached_hash(key) if len(key) <= _LONGEST_CACHED_KEY else _positive_hash(key)
 
 

@@ -1,4 +1,4 @@
-"""Find the start position of partitions without a position by asking their leaders."""
+"""Look up the start offset of partitions without a position at their leaders."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final

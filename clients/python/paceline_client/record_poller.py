@@ -17,7 +17,7 @@ _GROUP_LOOK_S: Final = 0.5
 
 
 class RecordPoller:
-    """Takes records out of the assigned partitions, each partition in turn."""
+    """Returns fetched records of the assigned partitions, each partition in turn."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class RecordPoller:
                 raise error
 
     def raise_if_failed(self) -> None:
-        """Raise an error when the fetcher's thread has failed.
+        """Raise an error if the fetcher's thread has failed.
 
         Raises:
             UnknownServerError: the thread ended with an exception.

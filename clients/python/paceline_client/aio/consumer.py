@@ -23,8 +23,8 @@ class AsyncConsumer:
             async for record in consumer:
                 print(record.offset, record.value)
 
-    With a group, a background thread sends heartbeats, but rebalances happen only while the consumer is read: a member
-    that is not read for ``max_poll_interval_ms`` loses its membership.
+    With a group, a background thread sends heartbeats, but the member takes part in a rebalance only while the program
+    reads records: it loses its membership if the program reads none for ``max_poll_interval_ms``.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class AsyncConsumer:
         self._consumer: Consumer | None = None
         self._ready: deque[ConsumerRecord] = deque()
         self._reading = asyncio.Lock()
-        """Held during a poll: the next poll would return the records of a poll whose coroutine has not resumed yet."""
+        """Held during a poll: a second poll would return the same records if the first coroutine has not resumed."""
 
     async def start(self) -> None:
         """Create the consumer and subscribe to its topics."""
@@ -72,7 +72,7 @@ class AsyncConsumer:
     async def getmany(
         self, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return records as soon as there are any, an empty dict after ``timeout_ms``."""
+        """Return records as soon as some are available, or an empty dict after ``timeout_ms``."""
         consumer = self._started()
         async with self._reading:
             self._ready.clear()
@@ -100,12 +100,12 @@ class AsyncConsumer:
         await self._calls.run(self._started().seek, partition, offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Continue reading at the first record of these or all partitions."""
+        """Continue reading at the first record of these partitions, without arguments of all partitions."""
         self._give_back()
         await self._calls.run(self._started().seek_to_beginning, partitions or None)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Continue reading at the end of these or all partitions."""
+        """Continue reading at the end of these partitions, without arguments of all partitions."""
         self._give_back()
         await self._calls.run(self._started().seek_to_end, partitions or None)
 
@@ -129,7 +129,7 @@ class AsyncConsumer:
         self._calls.close()
 
     def _give_back(self) -> None:
-        """Return records to the consumer that were polled for `getone` but not returned by it; they are read again."""
+        """Give the consumer back the records that were polled for `getone` and not returned, to return them later."""
         self._ready.clear()
         self._started().give_back()
 
