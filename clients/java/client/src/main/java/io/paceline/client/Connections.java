@@ -24,17 +24,17 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 
-/** One channel per address, made when it is first needed. */
+/** Keeps one channel per address; the first use of an address creates its channel. */
 final class Connections implements AutoCloseable {
     private static final int LARGEST_MESSAGE_BYTES = 64 * 1024 * 1024;
     private static final Duration RELOAD_INTERVAL = Duration.ofMinutes(1);
 
     private final Map<String, ManagedChannel> channels = new HashMap<>();
-    /** When a channel was last asked for, by address. */
+    /** Time of the last use of each channel, by address. */
     private final Map<String, Long> usedNanos = new HashMap<>();
     private final ChannelCredentials credentials;
     private final Warnings warnings = new Warnings();
-    /** Reads renewed files; null without TLS. */
+    /** Reads the TLS files again periodically; null without TLS. */
     private ScheduledExecutorService reloader;
     private volatile boolean closed;
 
@@ -42,7 +42,7 @@ final class Connections implements AutoCloseable {
         this(tls, RELOAD_INTERVAL);
     }
 
-    /** Reads the CA file so often. */
+    /** Creates connections that read the CA file again at this interval. */
     Connections(TlsFiles tls, Duration reloadInterval) {
         try {
             credentials = tls == null ? InsecureChannelCredentials.create() : tlsCredentials(tls, reloadInterval.toMillis());
@@ -77,7 +77,7 @@ final class Connections implements AutoCloseable {
         }
     }
 
-    /** Uses the present certificates of a file for later connections; those before stay when it cannot be read. */
+    /** Reads the CA file again for later connections; keeps the previous certificates when it cannot be read. */
     private void reload(AdvancedTlsX509TrustManager authorities, Path file) {
         try {
             authorities.updateTrustCredentials(certificatesIn(file));
@@ -105,13 +105,13 @@ final class Connections implements AutoCloseable {
                 .build());
         usedNanos.put(address, System.nanoTime());
         if (channel.getState(false) == ConnectivityState.TRANSIENT_FAILURE) {
-            // The caller paused already; the channel's own pause grows to two minutes.
+            // The caller has already paused; the back-off of the channel itself grows to two minutes.
             channel.resetConnectBackoff();
         }
         return channel;
     }
 
-    /** Ends the connections to other addresses that were not used for so long; calls in flight continue. */
+    /** Closes channels to unknown addresses that were not used for {@code maxAge}; calls in flight continue. */
     synchronized void leave(Set<String> known, Duration maxAge) {
         long now = System.nanoTime();
         channels.entrySet().removeIf(one -> {
@@ -128,7 +128,7 @@ final class Connections implements AutoCloseable {
         return closed;
     }
 
-    /** Ends every connection; calls in flight fail. */
+    /** Closes every connection; calls in flight fail. */
     @Override
     public synchronized void close() {
         closed = true;

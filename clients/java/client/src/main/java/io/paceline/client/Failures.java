@@ -20,14 +20,14 @@ import java.net.UnknownHostException;
 import java.time.Duration;
 import java.util.Map;
 
-/** Makes exceptions of the errors in answers and of failed calls. */
+/** Converts errors in responses and failed calls into exceptions. */
 final class Failures {
-    /** Marks the google.rpc.ErrorInfo details that Paceline's servers write. */
+    /** Domain of the google.rpc.ErrorInfo details that Paceline's servers send. */
     private static final String DOMAIN = "paceline";
 
     private Failures() {}
 
-    /** Options of an error code, as the contract states them. */
+    /** Options of an error code in errors.proto. */
     private record Options(boolean retriable, boolean definite, boolean refreshMetadata) {
         static Options of(ErrorCode code) {
             if (code == ErrorCode.UNRECOGNIZED) {
@@ -35,7 +35,7 @@ final class Failures {
             }
             EnumValueDescriptor value = code.getValueDescriptor();
             boolean refresh = value.getOptions().getExtension(Errors.refreshMetadata);
-            // After new metadata the call goes to another broker, or with another epoch: that may succeed, too.
+            // After a metadata refresh the call goes to another broker or has another epoch, so that a retry may succeed.
             return new Options(
                     refresh || value.getOptions().getExtension(Errors.retriable),
                     value.getOptions().getExtension(Errors.definite),
@@ -43,7 +43,7 @@ final class Failures {
         }
     }
 
-    /** Makes a failure with the options of its code. */
+    /** Returns an exception with the options of its error code. */
     static PacelineException of(String operation, ErrorCode code, String sentence) {
         return answered(operation, code, sentence, Duration.ZERO, null, Map.of(), null);
     }
@@ -68,7 +68,7 @@ final class Failures {
         throw of(operation, error.getCode(), error.getMessage());
     }
 
-    /** Throws the error of one partition of a commit, if there is one; not definite when another partition has none. */
+    /** Throws the error of a partition of a commit, if any; not definite if other partitions were committed (isPart). */
     static void throwCommit(String operation, CommitOffsetResult result, boolean isPart) {
         if (result.hasError()) {
             PacelineException failure = of(operation, result.getError().getCode(),
@@ -77,13 +77,13 @@ final class Failures {
         }
     }
 
-    /** Returns the failure of a partition that could not be read for a time. */
+    /** Returns the failure of a partition that could not be read for {@code time}. */
     static PacelineException unread(String partition, Duration time, PacelineException cause) {
         return answered("reading " + partition, ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT, "it could not be read for "
                 + time.toMillis() + " ms: " + cause.getMessage(), Duration.ZERO, null, Map.of(), cause);
     }
 
-    /** Returns the failure of a commit by a member that has no place in the group any more. */
+    /** Returns the failure of a commit by a member that is no longer in the group. */
     static PacelineException commitFailed(String operation, String reason, PacelineException cause) {
         var details = new PacelineException.Details(operation, "the group has rebalanced without this member; poll more "
                 + "often, take fewer records per poll or raise maxPollInterval (" + reason + ")", false, true,
@@ -121,7 +121,7 @@ final class Failures {
         return answered(operation, code, status.getMessage(), retryAfter, null, info.getMetadataMap(), error);
     }
 
-    /** Returns the failure of a call that no server of Paceline answered: unknown outcome, unless no connection was made. */
+    /** Returns the failure of a call without a response from Paceline; definite only if no server took the request. */
     private static PacelineException withoutAnswer(String operation, StatusRuntimeException error) {
         Status status = error.getStatus();
         String sentence = status.getDescription() == null ? status.getCode().name() : status.getDescription();
@@ -134,14 +134,14 @@ final class Failures {
                 retriable = true;
             }
             case RESOURCE_EXHAUSTED -> {
-                // A message over the size limit does not get smaller. Brokers say "larger than max" before they read the
-                // request; gRPC in this process says "exceeds maximum" of an answer.
+                // A retry of a message over the size limit would fail again. Brokers report "larger than max" before they
+                // read a request; gRPC in this process reports "exceeds maximum" for a response.
                 refusedByServer = sentence.contains("larger than max");
                 boolean size = refusedByServer || sentence.contains("exceeds maximum");
                 code = size ? ErrorCode.ERROR_CODE_MESSAGE_TOO_LARGE : ErrorCode.ERROR_CODE_BROKER_NOT_AVAILABLE;
                 retriable = !size;
             }
-            // gRPC itself ends calls with any of these when a connection breaks.
+            // gRPC itself ends calls with any of these statuses when a connection breaks.
             case UNAVAILABLE, CANCELLED, INTERNAL, UNKNOWN -> {
                 code = ErrorCode.ERROR_CODE_BROKER_NOT_AVAILABLE;
                 retriable = true;
@@ -155,7 +155,7 @@ final class Failures {
         return new PacelineException(code, retriable, refusedByServer || neverSent(status), details, error);
     }
 
-    /** Says whether the call ended before there was a connection that could carry the request. */
+    /** Returns whether the call ended before a connection for the request was established. */
     private static boolean neverSent(Status status) {
         for (Throwable cause = status.getCause(); cause != null; cause = cause.getCause()) {
             if (cause instanceof ConnectException || cause instanceof UnknownHostException

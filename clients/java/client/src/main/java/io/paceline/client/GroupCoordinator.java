@@ -52,7 +52,7 @@ final class GroupCoordinator {
         return GroupServiceGrpc.newFutureStub(cluster.channel(addressOrFind(deadline)));
     }
 
-    /** Forgets the coordinator when a failure says that it has moved or cannot be reached. */
+    /** Forgets the coordinator when a failure shows that it has moved or cannot be reached. */
     synchronized void learnFrom(PacelineException failure) {
         switch (failure.code()) {
             case ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS, ERROR_CODE_THROTTLED -> { }

@@ -4,8 +4,8 @@ import java.time.Duration;
 import java.util.Map;
 
 /**
- * The thread that keeps a member alive between polls. It sends heartbeats while the member is in a generation, leaves when
- * the program stops polling, and as the leader looks for partitions that were added to topics.
+ * The thread that keeps a membership between polls. It sends heartbeats while the member is in a generation, and leaves the
+ * group when the program has not polled for too long. For the leader it also looks for partitions added to topics.
  */
 final class GroupHeartbeats implements AutoCloseable {
     private static final long RETRY_MS = 200;
@@ -69,7 +69,7 @@ final class GroupHeartbeats implements AutoCloseable {
         }
     }
 
-    /** Pauses, and as long as the coordinator expects no heartbeats; returns false when the thread has to end. */
+    /** Waits until the next heartbeat is due; returns false when the thread must end. */
     private boolean awaitTurn(long pauseMs) {
         synchronized (state) {
             try {
@@ -92,7 +92,7 @@ final class GroupHeartbeats implements AutoCloseable {
         }
     }
 
-    /** Sends one heartbeat and returns the pause until the next in milliseconds. */
+    /** Sends one heartbeat and returns the pause until the next heartbeat in milliseconds. */
     private long beat() {
         if (state.idleMs() > config.maxPollIntervalMs()) {
             warnings.log(Failures.commitFailed("keeping the place in group " + config.groupId(),
@@ -104,7 +104,7 @@ final class GroupHeartbeats implements AutoCloseable {
         long timeoutMs = Math.max(SHORTEST_TIMEOUT_MS,
                 Math.min(config.sessionTimeoutMs() / 3, 2L * config.heartbeatIntervalMs()));
         try {
-            // The look for a coordinator that has moved may take longer than a heartbeat.
+            // Finding a coordinator that has moved may take longer than a heartbeat.
             coordinator.find(Retry.after(Duration.ofMillis(Math.max(LONGEST_LOOKUP_MS, timeoutMs))));
             coordinator.callOnce("sending a heartbeat to group " + config.groupId(),
                     Retry.after(Duration.ofMillis(timeoutMs)), stub -> stub.heartbeat(GroupRequests.heartbeat(config, identity)));
@@ -118,11 +118,11 @@ final class GroupHeartbeats implements AutoCloseable {
         return config.heartbeatIntervalMs();
     }
 
-    /** Has the group rebalance when a topic has other partitions than those that this leader has assigned. */
+    /** Lets the group rebalance when the partition count of a topic differs from the count this leader has assigned. */
     private void lookForPartitions() {
         Map<String, Integer> assigned = state.assignedCounts();
         long ageMs = (System.nanoTime() - lookedNanos) / 1_000_000;
-        // A topic that does not exist yet is looked for with every heartbeat, but not more than once a second.
+        // Look for a topic that does not exist yet with every heartbeat, but not more than once a second.
         long pauseMs = assigned.containsValue(0) ? 1_000 : config.metadataMaxAge().toMillis();
         if (assigned.isEmpty() || ageMs < pauseMs) {
             return;
@@ -130,7 +130,7 @@ final class GroupHeartbeats implements AutoCloseable {
         int generation = state.identity().generation();
         lookedNanos = System.nanoTime();
         Map<String, Integer> present = cluster.partitionCounts(Retry.after(LOOK_TIMEOUT), assigned.keySet());
-        // A topic that is not found is perhaps unknown to the broker that answered: its members keep it.
+        // The broker that answered may not know a topic yet: a topic that is not found causes no rebalance.
         if (assigned.entrySet().stream().anyMatch(one ->
                 !present.getOrDefault(one.getKey(), one.getValue()).equals(one.getValue()))) {
             state.rejoin(generation);

@@ -22,7 +22,7 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
 
-/** Requests of a group's member, and the partitions in its messages. */
+/** Builds the requests of a group member, and converts the partitions in its messages. */
 final class GroupRequests {
     private GroupRequests() {}
 
@@ -38,7 +38,7 @@ final class GroupRequests {
         return request.build();
     }
 
-    /** Asks for the member's partitions; the request of the leader has the assignments of all members. */
+    /** Returns the request for the member's partitions; the leader's request has the assignments of all members. */
     static SyncGroupRequest sync(GroupConfig config, JoinGroupResponse answer, List<MemberAssignment> assignments) {
         return SyncGroupRequest.newBuilder()
                 .setGroupId(config.groupId()).setGroupInstanceId(config.groupInstanceId())

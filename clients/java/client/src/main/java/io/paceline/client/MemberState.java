@@ -6,7 +6,7 @@ import java.util.Map;
 import java.util.Set;
 
 /**
- * The part of a membership that the thread that polls shares with the heartbeats. It notifies waiting threads of changes;
+ * The state of a membership that the polling thread shares with the heartbeat thread. A change notifies waiting threads;
  * {@code wake} ends the wait of a poll.
  */
 final class MemberState {
@@ -42,7 +42,7 @@ final class MemberState {
         polled();
     }
 
-    /** Returns the partition counts that this member has assigned by; empty unless it leads the group. */
+    /** Returns the partition counts from which this member made the assignments; empty unless it leads the group. */
     synchronized Map<String, Integer> assignedCounts() {
         return assignedCounts;
     }
@@ -51,23 +51,23 @@ final class MemberState {
         assignedCounts = Map.copyOf(counts);
     }
 
-    /** Says whether the coordinator expects heartbeats; it does not while a JoinGroup is under way. */
+    /** Returns whether the coordinator expects heartbeats; it expects none while a JoinGroup is in flight. */
     synchronized boolean isBeating() {
         return generation >= 0 && !joinInFlight;
     }
 
-    /** Returns how long the program has not polled. */
+    /** Returns the time since the last poll. */
     synchronized long idleMs() {
         return (System.nanoTime() - polledNanos) / 1_000_000;
     }
 
-    /** Takes note that the program polls. */
+    /** Records that the program polls. */
     synchronized void polled() {
         polledNanos = System.nanoTime();
         notifyAll();
     }
 
-    /** Says whether this member has to join; throws when another process has taken over its instance id. */
+    /** Returns whether this member must join; throws when another process has taken over its instance id. */
     synchronized boolean needsJoin() {
         if (fenced != null) {
             throw fenced;
@@ -75,7 +75,7 @@ final class MemberState {
         return needsJoin;
     }
 
-    /** Waits until this member has to join again, at most so long. */
+    /** Waits at most {@code atMost} until this member must join again. */
     synchronized void awaitRebalance(Duration atMost) {
         try {
             if (!needsJoin && fenced == null) {
@@ -88,7 +88,7 @@ final class MemberState {
 
     // Changes by heartbeats and commits
 
-    /** Takes note of a refused heartbeat or commit of a generation; returns whether the refusal concerns the membership. */
+    /** Applies the refusal of a heartbeat or commit of a generation; returns whether it concerns the membership. */
     boolean refused(int seenGeneration, PacelineException failure) {
         switch (failure.code()) {
             case ERROR_CODE_REBALANCE_IN_PROGRESS -> rejoin(seenGeneration);
@@ -101,7 +101,7 @@ final class MemberState {
         return true;
     }
 
-    /** Joins again with the next poll, if the generation is still this one. */
+    /** Makes the next poll join again, unless the generation has changed since. */
     void rejoin(int seenGeneration) {
         synchronized (this) {
             needsJoin |= generation == seenGeneration;
@@ -110,7 +110,7 @@ final class MemberState {
         wake.run();
     }
 
-    /** Notes that the membership was lost, if the generation is still this one: other members may own the partitions. */
+    /** Records that the membership is lost, unless the generation has changed: other members may own the partitions. */
     private void lose(int seenGeneration, PacelineException cause, boolean forgetMember) {
         synchronized (this) {
             if (generation != seenGeneration) {
@@ -119,7 +119,7 @@ final class MemberState {
             if (cause instanceof FencedInstanceIdException) {
                 fenced = cause;
             } else if (joinInFlight) {
-                return; // Every partition was given up already, and the answer of JoinGroup says more.
+                return; // All partitions were already given up; the response of JoinGroup decides.
             }
             generation = -1;
             memberId = forgetMember ? "" : memberId;
@@ -130,22 +130,22 @@ final class MemberState {
         wake.run();
     }
 
-    // Changes by the thread that polls
+    // Changes by the polling thread
 
-    /** Says whether the membership was lost since the last call. */
+    /** Returns whether the membership was lost since the last call. */
     synchronized boolean takeLost() {
         boolean wasLost = lost;
         lost = false;
         return wasLost;
     }
 
-    /** Takes note that a JoinGroup is sent. */
+    /** Records that a JoinGroup is sent. */
     synchronized void joinSent() {
         joinInFlight = true;
         lost = false;
     }
 
-    /** Takes member id and generation from the answer of JoinGroup; null when it was refused. */
+    /** Sets member id and generation from the response of JoinGroup, which is null when it was refused. */
     void joinEnded(JoinGroupResponse answer) {
         synchronized (this) {
             joinInFlight = false;
@@ -158,7 +158,7 @@ final class MemberState {
         wake.run();
     }
 
-    /** Takes note of a refusal to join; returns whether the member may join again. */
+    /** Applies the refusal of a JoinGroup; returns whether the member may join again. */
     synchronized boolean joinRefused(PacelineException failure) {
         switch (failure.code()) {
             case ERROR_CODE_MEMBER_ID_REQUIRED -> memberId = failure.details().metadata().getOrDefault("member_id", "");
@@ -179,7 +179,7 @@ final class MemberState {
         return true;
     }
 
-    /** Takes note that the member has its partitions of these topics. */
+    /** Records that the member has its partitions of these topics; it joins again if its topics have changed. */
     synchronized void assigned(Set<String> joinedTopics) {
         needsJoin = lost || !topics.equals(joinedTopics);
     }
@@ -193,7 +193,7 @@ final class MemberState {
             generation = -1;
             lost |= partitionsAreLost;
             needsJoin = true;
-            fenced = partitionsAreLost ? fenced : null; // It concerned the membership that the program ends.
+            fenced = partitionsAreLost ? fenced : null; // The fencing concerned the membership that the program ends.
             notifyAll();
         }
         wake.run();

@@ -3,14 +3,14 @@ package io.paceline.client;
 import java.time.Duration;
 
 /**
- * Tuning of a producer. Immutable; each {@code with} method returns a changed copy.
+ * Settings of a producer. Immutable; each {@code with} method returns a changed copy.
  *
- * @param deliveryTimeout bound of the delivery of a record from {@code send} on, retries included
- * @param linger how long a batch waits for further records; zero sends at once the records that have gathered
+ * @param deliveryTimeout longest time from {@code send} to the outcome of a record, retries included
+ * @param linger how long a batch waits for further records; zero sends the gathered records at once
  * @param batchBytes size from which a batch is sent
  * @param maxPending how many records may wait for their outcome before {@code send} blocks
- * @param maxRequestBytes largest request; a record that does not fit is refused before it is sent. Brokers take 4 MiB unless
- *     their {@code socket.request.max.bytes} says otherwise
+ * @param maxRequestBytes largest request; a record that does not fit is refused before it is sent. Brokers accept 4 MiB
+ *     unless their {@code socket.request.max.bytes} has another value
  */
 public record ProducerConfig(Duration deliveryTimeout, Duration linger, int batchBytes, int maxPending, int maxRequestBytes) {
     /** Room in a request for everything but the records. */
@@ -31,27 +31,27 @@ public record ProducerConfig(Duration deliveryTimeout, Duration linger, int batc
         return new ProducerConfig(Duration.ofMinutes(2), Duration.ZERO, 256 * 1024, 100_000, 4 * 1024 * 1024);
     }
 
-    /** Bounds the delivery of a record, retries included. */
+    /** Sets the longest time from {@code send} to the outcome of a record, retries included. */
     public ProducerConfig withDeliveryTimeout(Duration timeout) {
         return new ProducerConfig(timeout, linger, batchBytes, maxPending, maxRequestBytes);
     }
 
-    /** Lets a batch wait for further records. */
+    /** Sets how long a batch waits for further records. */
     public ProducerConfig withLinger(Duration time) {
         return new ProducerConfig(deliveryTimeout, time, batchBytes, maxPending, maxRequestBytes);
     }
 
-    /** Sends a batch from this size on. */
+    /** Sets the size from which a batch is sent. */
     public ProducerConfig withBatchBytes(int bytes) {
         return new ProducerConfig(deliveryTimeout, linger, bytes, maxPending, maxRequestBytes);
     }
 
-    /** Blocks {@code send} while so many records wait for their outcome. */
+    /** Sets how many records may wait for their outcome before {@code send} blocks. */
     public ProducerConfig withMaxPending(int records) {
         return new ProducerConfig(deliveryTimeout, linger, batchBytes, records, maxRequestBytes);
     }
 
-    /** Bounds a request; set it to the brokers' {@code socket.request.max.bytes}. */
+    /** Sets the size of the largest request; use the brokers' {@code socket.request.max.bytes}. */
     public ProducerConfig withMaxRequestBytes(int bytes) {
         return new ProducerConfig(deliveryTimeout, linger, batchBytes, maxPending, bytes);
     }

@@ -2,7 +2,7 @@ package io.paceline.client;
 
 import io.paceline.v1.ErrorCode;
 
-/** The group rebalances and takes no offsets at the moment; {@code poll} takes part in the rebalance. */
+/** The group is rebalancing and refuses commits; call {@code poll} to take part in the rebalance. */
 public final class RebalanceInProgressException extends PacelineException {
     private static final long serialVersionUID = 1;
 

@@ -1,7 +1,7 @@
 package io.paceline.client;
 
 /**
- * Where an acknowledged record lies.
+ * Partition and offset of an acknowledged record.
  *
  * @param topic topic
  * @param partition partition

@@ -2,7 +2,7 @@ package io.paceline.client;
 
 import java.lang.System.Logger.Level;
 
-/** Logs failures that last: after two seconds, and every ten seconds from then on. Safe for many threads. */
+/** Logs a failure that lasts: first after two seconds, then every ten seconds. Safe for concurrent use. */
 final class Warnings {
     private static final System.Logger LOG = System.getLogger("io.paceline.client");
     private static final long QUIET_NANOS = 2_000_000_000L;
@@ -11,7 +11,7 @@ final class Warnings {
     private boolean failing;
     private long dueNanos;
 
-    /** Takes note of a failure that a later attempt may make up for. */
+    /** Records a failure that is retried. */
     synchronized void add(Throwable failure) {
         long now = System.nanoTime();
         if (!failing) {
@@ -23,7 +23,7 @@ final class Warnings {
         }
     }
 
-    /** Takes note of a success. */
+    /** Records a success, which ends a failure. */
     synchronized void clear() {
         failing = false;
     }

@@ -17,12 +17,12 @@ import java.util.TreeSet;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Supplier;
 
-/** A member of a group that a thread polls; commands take turns with the polls. */
+/** A group member that its own thread polls; commands and polls take turns. */
 final class Member implements ConsumerRebalanceListener {
     private static final Duration SLICE = Duration.ofMillis(100);
 
     private final GroupConsumer consumer;
-    /** Fair, so that a command is done after the present poll. */
+    /** Fair, so that a waiting command runs after the current poll. */
     private final ReentrantLock turn = new ReentrantLock(true);
     private final JsonArray events = new JsonArray();
     private final Map<String, JsonArray> read = new TreeMap<>();

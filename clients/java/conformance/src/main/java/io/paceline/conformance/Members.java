@@ -26,7 +26,7 @@ final class Members {
 
     private final Map<String, Member> members = new HashMap<>();
 
-    /** Returns the answer to a command, or null for one that is not about groups. */
+    /** Returns the response to a command, or null for a command that is not about groups. */
     JsonObject perform(PacelineClient client, Driver.Command command) {
         JsonObject result = new JsonObject();
         String name = command.text("member", "");
@@ -91,7 +91,7 @@ final class Members {
                 : config.withoutAutoCommit();
     }
 
-    /** Returns the offsets of a commit; null for the positions of the consumer. */
+    /** Returns the offsets to commit; null to commit the positions of the consumer. */
     private static Map<TopicPartition, OffsetAndMetadata> offsets(JsonElement given) {
         if (given.isJsonNull()) {
             return null;
