@@ -1,5 +1,5 @@
 // Writes numbered records while you kill brokers, reads them back, and prints the result as JSON: every acknowledged record
-// must be there once, and in order. Exit code 3 when one is not.
+// must be read exactly once and in order. Exits with 3 otherwise.
 #include <chrono>
 #include <future>
 #include <iostream>
@@ -55,7 +55,7 @@ std::vector<bool> write(paceline::Client& client, Summary& summary, int count, i
   return is_acknowledged;
 }
 
-/// Reads every partition to its end and counts what is missing, double or out of order.
+/// Reads every partition to its end and counts records that are missing, duplicated or out of order.
 void read_back(paceline::Client& client, Summary& summary, const std::vector<bool>& is_acknowledged) {
   std::vector<int> seen(is_acknowledged.size());
   for (int partition = 0; partition < partitions; ++partition) {

@@ -22,7 +22,7 @@ int main(int argc, char** argv) try {
   paceline::Client client(arguments.config());
   paceline::GroupConfig config;
   config.group_id = arguments["group"];
-  config.auto_commit.reset();  // An offset is committed when its record was handled.
+  config.auto_commit.reset();  // The program commits offsets itself, after it has handled the records.
   auto consumer = client.make_group_consumer(config);
   consumer.subscribe({arguments["topic"]},
                      {.on_assigned = teller("assigned"), .on_revoked = teller("revoked"), .on_lost = teller("lost")});

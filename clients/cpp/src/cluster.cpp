@@ -43,7 +43,7 @@ grpc::ChannelArguments channel_arguments() {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
-  // gRPC's retries know nothing of sequence numbers and leader hints.
+  // gRPC's own retries would ignore sequence numbers and leader hints.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   // Connections end with the client instead of being shared with other clients of the process.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -71,8 +71,8 @@ std::shared_ptr<grpc::Channel> Cluster::channel(const std::string& address) {
   return found;
 }
 
-/// Calls one known address after another, in random order, until one answers; throws the last failure otherwise, of a server
-/// that answered if there was one.
+/// Calls the known addresses in random order until one returns a result. Otherwise throws the last failure that a server
+/// has answered, or the first failure if no server has answered.
 template <class Ask>
 void Cluster::ask_any(const Context& context, Ask&& ask) {
   auto addresses = config_.bootstrap;
@@ -114,7 +114,7 @@ v1::DescribeClusterResponse Cluster::describe_at(const Context& context, const s
   };
   ask(context, address);
   const auto controller = join_address(found.controller_host(), found.controller_port());
-  // A standby controller names the active one only.
+  // A standby controller returns only the address of the active controller.
   if (found.brokers().empty()) ask(context.within(ask_timeout), controller);
 
   const std::lock_guard lock(mutex_);
@@ -184,7 +184,7 @@ std::map<std::string, std::int32_t> Cluster::partition_counts(const Context& con
     } while (!page.next_page_token().empty());
     const std::lock_guard lock(mutex_);
     for (auto& [topic, count] : counts) {
-      // A topic never loses partitions: the broker that answers fewer is behind.
+      // A topic never loses partitions: a broker that returns fewer has outdated metadata.
       auto& [id, most] = counted_[topic];
       if (id == ids[topic]) count = std::max(count, most);
       id = ids[topic];
@@ -196,7 +196,7 @@ std::map<std::string, std::int32_t> Cluster::partition_counts(const Context& con
 
 void Cluster::refresh(const Context& context, const std::string& topic) {
   v1::TopicDescription description;
-  // One process answers for both: a broker that is cut off keeps answers which contradict those of the others.
+  // Ask one process for both: the metadata of an isolated broker may contradict that of other processes.
   ask_any(context, [&](const Context& attempt, const std::string& address) {
     describe_at(attempt, address);
     description = describe_topic_at(attempt, address, topic);
@@ -209,7 +209,8 @@ void Cluster::refresh(const Context& context, const std::string& topic) {
     state.leaders[partition.partition()] = {has_leader ? broker->second : std::string(), partition.leader_epoch()};
   }
   if (const auto before = topics_.find(topic); before != topics_.end() && before->second.id == state.id) {
-    // A broker that is behind names earlier leaders and fewer partitions. With these keys would go to other partitions.
+    // A broker with outdated metadata returns earlier leaders and fewer partitions; with fewer partitions, records with
+    // keys would go to other partitions.
     state.count = std::max(state.count, before->second.count);
     for (const auto& [partition, leader] : before->second.leaders) {
       auto& now = state.leaders.try_emplace(partition, leader).first->second;
@@ -231,7 +232,7 @@ std::int32_t Cluster::partition_count(const Context& context, const std::string&
       refresh(context.within(ask_timeout), topic);
       count = known();
     } catch (const Error&) {
-      // The known number is used while the cluster cannot be reached.
+      // Use the known count while the cluster cannot be reached.
     }
   }
   if (count == 0) {
@@ -287,13 +288,13 @@ bool Cluster::learn(const Failure& failure, const std::string& topic, std::int32
   if (found == topics_.end()) return false;
   auto& [id, count, leaders, learned] = found->second;
   const auto known = leaders.find(partition);
-  // The epoch stays: a broker that is behind must not bring back an earlier leader.
+  // Keep the epoch, so that outdated metadata cannot restore an earlier leader.
   if (known != leaders.end()) known->second.address.clear();
   if (!failure.leader) return false;
   const auto& hint = *failure.leader;
   const auto address = join_address(hint.host(), hint.port());
   const bool is_same_topic = hint.topic_id().empty() || hint.topic_id() == id;
-  // A hint with an older epoch comes from a broker that is behind.
+  // A hint with an older epoch comes from a broker with outdated metadata.
   if (address.empty() || !is_same_topic || (known != leaders.end() && hint.leader_epoch() < known->second.epoch)) return false;
   leaders[partition] = {address, hint.leader_epoch()};
   return true;

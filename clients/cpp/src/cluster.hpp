@@ -1,4 +1,4 @@
-// What a client knows of its cluster: connections, brokers, leaders.
+// The connections and metadata of a client: brokers, leaders and partition counts.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@
 
 namespace paceline::detail {
 
-/// Where calls about a partition go.
+/// The leader of a partition, which serves the calls about it.
 struct Route {
   std::string address;
   std::int32_t leader_epoch = 0;
   std::string topic_id;
 };
 
-/// Safe for concurrent use. Calls run without the mutex.
+/// Safe for concurrent use. No remote call is made while the mutex is held.
 class Cluster {
 public:
   explicit Cluster(ClientConfig config, milliseconds metadata_age = std::chrono::minutes(5));
@@ -40,30 +40,30 @@ public:
   milliseconds request_timeout() const { return config_.request_timeout; }
   std::shared_ptr<grpc::Channel> channel(const std::string& address);
 
-  /// Learns brokers and the active controller. Throws Error.
+  /// Reads the brokers and the active controller. Throws Error.
   v1::DescribeClusterResponse describe(const Context& context);
   v1::TopicDescription describe_topic(const Context& context, const std::string& topic);
   /// Returns the addresses of all brokers, in random order. Throws Error.
   std::vector<std::string> brokers(const Context& context);
-  /// Returns how many partitions topics have, of those that exist. Throws Error.
+  /// Returns the partition counts of those topics that exist. Throws Error.
   std::map<std::string, std::int32_t> partition_counts(const Context& context, const std::set<std::string>& topics);
-  /// Learns the leaders of a topic. Throws Error.
+  /// Reads the leaders of a topic. Throws Error.
   void refresh(const Context& context, const std::string& topic);
 
-  /// Returns the number of partitions of a topic; asks when it is not known, or was learned `metadata_age` ago. Throws Error,
-  /// with UNKNOWN_TOPIC_OR_PARTITION when brokers have not known the topic for `missing_topic_patience`.
+  /// Returns the number of partitions of a topic; asks a broker if it is not known or older than `metadata_age`. Throws
+  /// Error, with UNKNOWN_TOPIC_OR_PARTITION when brokers have not known the topic for `missing_topic_patience`.
   std::int32_t partition_count(const Context& context, const std::string& topic);
   /// Returns whether the metadata of a topic is older than `metadata_age`. Returns true once per age, to the caller that
   /// then asks a broker again.
   bool take_old(const std::string& topic);
-  /// Returns the route from memory alone.
+  /// Returns the route if it is known; asks no broker.
   std::optional<Route> known_route(const std::string& topic, std::int32_t partition) const;
   /// Returns the failure of a partition that has no route although its topic was just refreshed.
   Failure missing_route(const std::string& topic, std::int32_t partition) const;
-  /// Returns the route, asking when it is not known. Throws Error.
+  /// Returns the route; asks a broker if it is not known. Throws Error.
   Route route(const Context& context, const std::string& topic, std::int32_t partition);
 
-  /// Follows the hint of a failure, or forgets the leader that failed. Returns whether a hint was followed.
+  /// Takes the leader from the hint of a failure, or forgets the failed leader. Returns whether a hint was used.
   bool learn(const Failure& failure, const std::string& topic, std::int32_t partition);
 
   /// Returns the address of the active controller as last learned, empty when there is none.
@@ -101,12 +101,12 @@ private:
   std::map<std::string, std::shared_ptr<grpc::Channel>> channels_;
   std::map<std::int32_t, std::string> brokers_;
   std::map<std::string, Topic> topics_;
-  /// Id and partitions of topics whose partitions were counted.
+  /// Topic id and largest partition count that `partition_counts` has returned, by topic.
   std::map<std::string, std::pair<std::string, std::int32_t>> counted_;
   std::string controller_;
 
-  /// Never has an event. gRPC 1.51 works on a connection that it makes again only while a thread waits for an event; a call
-  /// fails at once meanwhile, so that with TLS the handshake would never end.
+  /// A queue without events, on which `waiter_` waits. gRPC 1.51 makes progress on a reconnect only while a thread waits for
+  /// events, and calls fail immediately until then: without the waiting thread a TLS handshake would never finish.
   grpc::CompletionQueue no_events_;
   std::jthread waiter_;
 };

@@ -27,7 +27,7 @@ struct Failure {
   std::string member_id{};
 };
 
-/// Options of a code in the contract; all false for a code that this library does not have.
+/// Options of an error code in errors.proto; all false for a code that this library does not know.
 struct CodeOptions {
   bool retriable = false;
   bool definite = false;
@@ -38,7 +38,7 @@ CodeOptions code_options(int code);
 Failure make_failure(std::string operation, ErrorCode code, std::string message);
 Failure partition_failure(std::string operation, const v1::PartitionError& detail);
 Failure topic_failure(std::string operation, const v1::TopicError& detail);
-/// The failure of a whole call.
+/// Returns the failure of a whole call.
 Failure call_failure(std::string operation, const grpc::Status& status);
 
 /// Returns whether no server of Paceline has answered.

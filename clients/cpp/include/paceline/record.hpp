@@ -27,7 +27,7 @@ struct Record {
   Bytes key{};
   Bytes value{};
   std::vector<Header> headers{};
-  /// The present moment when it is not set.
+  /// The current time if not set.
   std::optional<Timestamp> timestamp{};
 };
 

@@ -56,7 +56,7 @@ Assignor assignor_named(std::string_view name) {
 }
 
 detail::Assignments detail::assign(Assignor assignor, std::vector<Subscriber> members, const PartitionCounts& counts) {
-  // Static members by their instance id, then dynamic ones by their member id.
+  // Static members by their instance id, then dynamic members by their member id.
   const auto order = [](const Subscriber& member) {
     const bool is_dynamic = member.instance_id.empty();
     return std::pair(is_dynamic, std::string_view(is_dynamic ? member.member_id : member.instance_id));
