@@ -20,7 +20,7 @@ async fn main() -> Result<(), Error> {
                 let (key, value) = (text(record.key), text(record.value));
                 println!("{}/{} {key:?}={value:?}", record.partition, record.offset);
             }
-            // The next record is the one at the divergent offset.
+            // Reading continues at the divergent offset.
             Err(Error::Truncated(truncated)) => eprintln!("{truncated}"),
             Err(error) => return Err(error),
         }

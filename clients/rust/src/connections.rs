@@ -18,7 +18,7 @@ pub(crate) const LARGEST_MESSAGE: usize = 64 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A channel to an address that belongs to no process any more is kept so long after its last use.
+/// How long a channel to an address that no process has any more is kept after its last use.
 const MAX_AGE: Duration = Duration::from_secs(3_600);
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Connections {
     channels: Mutex<HashMap<String, Used>>,
 }
 
-/// A channel, and when it was last asked for.
+/// A channel and the time of its last use.
 #[derive(Debug)]
 struct Used {
     channel: Channel,
@@ -57,7 +57,7 @@ impl Connections {
         self.channels.lock().unwrap().remove(address);
     }
 
-    /// Closes the connections to addresses that belong to no process any more and were not used for long.
+    /// Closes the connections to addresses for which `is_known` is false and that were not used for `MAX_AGE`.
     pub(crate) fn leave(&self, is_known: impl Fn(&String) -> bool) {
         self.channels.lock().unwrap().retain(|address, used| is_known(address) || used.at.elapsed() <= MAX_AGE);
     }
@@ -108,7 +108,7 @@ pub(crate) fn request<T>(message: T, limit: Duration) -> Request<T> {
     request
 }
 
-/// Waits for the answer of a call, at most `limit`.
+/// Waits at most `limit` for the response of a call.
 pub(crate) async fn answer<T>(
     operation: &str,
     limit: Duration,
@@ -121,7 +121,7 @@ pub(crate) async fn answer<T>(
     }
 }
 
-/// Returns 80% of the limit of a call, in milliseconds: a server that answers by then answers in time.
+/// Returns 80% of the limit of a call, in milliseconds, so that the response of the server arrives within the limit.
 pub(crate) fn server_wait_ms(limit: Duration) -> i32 {
     i32::try_from(limit.as_millis() * 8 / 10).unwrap_or(i32::MAX).max(1)
 }

@@ -19,7 +19,7 @@ pub(crate) struct Asked {
     last_epoch: Option<i32>,
 }
 
-/// The answer for a partition of a fetch.
+/// The result of a fetch for one partition.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     pub(crate) asked: Asked,
@@ -55,7 +55,7 @@ impl Asked {
     }
 }
 
-/// Asks a leader for records, and learns from failures where the leaders are.
+/// Fetches records from a leader, and updates the known leaders from failures.
 pub(crate) async fn fetch(client: &Client, config: &ConsumerConfig, address: &str, asked: Vec<Asked>) -> Vec<Fetched> {
     let outcomes = call(client, config, address, &asked).await;
     let fetched = match outcomes {

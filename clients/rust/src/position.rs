@@ -12,19 +12,19 @@ use crate::retry::{Backoff, PATIENCE, report};
 use crate::v1::fetch_partition_result::Data;
 use crate::v1::{self, ErrorCode};
 
-/// How long brokers may not know a partition: a new topic needs a moment to reach them.
+/// How long brokers may not know a partition before a poll fails: they learn of a new topic with a delay.
 pub(crate) const MISSING_LIMIT: Duration = Duration::from_secs(5);
 /// How long a partition may be unreadable before a poll fails.
 const HINDRANCE_LIMIT: Duration = Duration::from_secs(60);
-/// So many attempts have to fail before a poll fails: a program that polls seldom tries seldom.
+/// Attempts that must fail before a poll fails: a program that polls rarely makes few attempts within the limits.
 const LEAST_ATTEMPTS: u32 = 3;
 
 #[derive(Debug)]
 pub(crate) struct Position {
     assignment: u64,
-    /// Looked up before the first fetch; None once the position is known.
+    /// Start to look up before the first fetch; None once the position is known.
     start: Option<At>,
-    /// The start that gave `next`; None after the first fetch.
+    /// The start whose look-up returned `next`; None after the first fetch.
     looked_up: Option<At>,
     /// Offset to fetch next.
     next: i64,
@@ -32,11 +32,11 @@ pub(crate) struct Position {
     returned: i64,
     /// Leader epoch under which records were last read.
     epoch: Option<i32>,
-    /// Id of the topic that the position belongs to, as a leader has confirmed it; empty before.
+    /// Id of the topic to which the position belongs; empty until a leader has confirmed it.
     topic_id: String,
     /// Whether a task works for this partition.
     busy: bool,
-    /// Whether the partition exists, as a leader or the group has said.
+    /// Whether a leader or the group has confirmed that the partition exists.
     found: bool,
     failing: Option<Failing>,
 }
@@ -47,14 +47,14 @@ struct Failing {
     /// When brokers first did not know the partition.
     missing_since: Option<Instant>,
     attempts: u32,
-    /// The last failure that was no time-out, if there was one.
+    /// The last failure that was not a time-out; the first failure if all were time-outs.
     cause: CallError,
     until: Instant,
     backoff: Backoff,
     reported: bool,
 }
 
-/// What became of the answer of a fetch.
+/// The records of a fetch response, or the truncation that it reports.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Accepted {
     Records(Vec<ConsumedRecord>),
@@ -62,7 +62,7 @@ pub(crate) enum Accepted {
 }
 
 impl Position {
-    /// Returns the position of a partition that may not exist, unless it was found.
+    /// Creates a position. With `found`, the partition is known to exist.
     pub(crate) fn new(assignment: u64, start: Start, found: bool) -> Self {
         let (start, next) = match start {
             Start::Offset(offset) => (None, offset),
@@ -119,13 +119,13 @@ impl Position {
         self.busy = false;
     }
 
-    /// Returns when a partition that pauses after a failure resumes.
+    /// Returns the end of the pause after a failure, None without a pause.
     pub(crate) fn paused_until(&self, now: Instant) -> Option<Instant> {
         self.failing.as_ref().map(|failing| failing.until).filter(|until| *until > now)
     }
 
-    /// Pauses after a failure that may pass. Returns the error of the poll when the partition could not be read for too long;
-    /// the time begins again then.
+    /// Pauses after a retriable failure. When the partition could not be read for too long, returns the error for the poll
+    /// and restarts the time limits.
     pub(crate) fn pause(&mut self, at: &TopicPartition, now: Instant, failure: &CallError) -> Option<Error> {
         let failing = self.failing.get_or_insert_with(|| Failing {
             since: now,
@@ -148,7 +148,7 @@ impl Position {
         failing.missing_since = match failure.code {
             _ if failure.missing => failing.missing_since.or(Some(now)),
             ErrorCode::RequestTimedOut | ErrorCode::BrokerNotAvailable => failing.missing_since,
-            // The metadata knows the partition.
+            // A broker knows the partition.
             _ => None,
         };
         let attempts = failing.attempts;
@@ -166,13 +166,13 @@ impl Position {
         Some(over)
     }
 
-    /// Takes the offset that a leader of the topic with this id has for the start.
+    /// Sets the position to the offset that the leader returned for the start; `topic_id` is the id of its topic.
     pub(crate) fn begin_at(&mut self, offset: i64, topic_id: String) {
         (self.next, self.returned, self.topic_id, self.found) = (offset, offset, topic_id, true);
         (self.looked_up, self.failing) = (self.start.take(), None);
     }
 
-    /// Returns the start that was looked up in a topic from which nothing was read.
+    /// Returns the start of the last look-up; None after a fetch from that position.
     pub(crate) fn looked_up(&self) -> Option<At> {
         self.looked_up
     }
@@ -183,8 +183,8 @@ impl Position {
         self.topic_id.clear();
     }
 
-    /// Takes note that a leader has answered for the topic with this id. Returns whether the position belongs to it, and not
-    /// to a deleted topic of the same name.
+    /// Returns whether the position belongs to the topic with this id and not to a deleted topic with the same name. A
+    /// position without a topic id takes this id.
     pub(crate) fn belongs_to(&mut self, topic_id: &str) -> bool {
         if self.topic_id.is_empty() {
             topic_id.clone_into(&mut self.topic_id);
@@ -196,7 +196,7 @@ impl Position {
         self.returned = offset + 1;
     }
 
-    /// Moves behind the records of an answer.
+    /// Advances the position beyond the records of a fetch response, or back to the end of a truncation.
     pub(crate) fn accept(
         &mut self,
         at: &TopicPartition,
@@ -207,7 +207,7 @@ impl Position {
         if let Some(diverging) = result.diverging_epoch {
             self.epoch = Some(diverging.epoch);
             if diverging.end_offset >= self.next {
-                // Every record that was read is still there; the next fetch names the epoch that the leader knows.
+                // No record that was read was truncated; the next fetch sends the epoch that the leader knows.
                 return Accepted::Records(Vec::new());
             }
             let position = self.next;

@@ -1,4 +1,4 @@
-//! Committing offsets and reading committed ones.
+//! Commits offsets of a group, and reads committed offsets.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::groups::coordinator::{Coordinator, Stub};
 use crate::groups::join::Group;
 use crate::v1::{self, ErrorCode};
 
-/// A position that a group has committed, or that a program commits. An offset converts into one.
+/// A position that a group has committed, or that a program commits. An offset converts into this type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommittedOffset {
-    /// The next offset to read: that of the last record read, plus 1.
+    /// The next offset to read: the offset of the last record read, plus 1.
     pub offset: i64,
-    /// A free text that is stored with the offset.
+    /// Free text that is stored with the offset.
     pub metadata: String,
     /// Leader epoch of the last record read; None when it is not known.
     pub leader_epoch: Option<i32>,
