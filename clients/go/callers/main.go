@@ -83,7 +83,7 @@ type load struct {
 func dial(address string) *grpc.ClientConn {
 	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		panic(err) // only a malformed address
+		panic(err) // only for a malformed address
 	}
 	return connection
 }
@@ -118,7 +118,7 @@ func (l *load) connect(bootstrap string) error {
 	return nil
 }
 
-// failed counts an error, shows the first few, and pauses the caller.
+// failed counts an error, prints the first three errors, and pauses the caller.
 func (l *load) failed(ctx context.Context, failure any) {
 	if ctx.Err() != nil {
 		return

@@ -13,7 +13,7 @@ type GroupMember struct {
 	Topics     []string
 }
 
-// Assignor shares the partitions of topics among the members of a group. All members of a group need one in common.
+// Assignor assigns the partitions of topics to the members of a group. All members must have an assignor in common.
 type Assignor interface {
 	// Name on the wire.
 	Name() string
@@ -21,11 +21,11 @@ type Assignor interface {
 	Assign(members []GroupMember, counts map[string]int) map[string][]TopicPartition
 }
 
-// RangeAssignor gives each member a run of consecutive partitions of each topic, by Kafka's rules: the first members get
-// one partition more when a topic does not come out even.
+// RangeAssignor gives each member consecutive partitions of each topic, by Kafka's rules: when the partitions cannot be
+// divided evenly, the first members get one partition more.
 func RangeAssignor() Assignor { return rangeAssignor{} }
 
-// RoundRobinAssignor deals the sorted partitions of all topics to the members in turn, by Kafka's rules.
+// RoundRobinAssignor assigns the sorted partitions of all topics to the members in turn, by Kafka's rules.
 func RoundRobinAssignor() Assignor { return roundRobinAssignor{} }
 
 type rangeAssignor struct{}
@@ -77,7 +77,7 @@ func (roundRobinAssignor) Assign(members []GroupMember, counts map[string]int) m
 	return assigned
 }
 
-// inOrder sorts static members by their instance id, before dynamic ones by their member id.
+// inOrder returns the static members sorted by instance id, followed by the dynamic members sorted by member id.
 func inOrder(members []GroupMember) []GroupMember {
 	ordered := slices.Clone(members)
 	slices.SortFunc(ordered, func(a, b GroupMember) int {
@@ -94,7 +94,7 @@ func inOrder(members []GroupMember) []GroupMember {
 	return ordered
 }
 
-// subscribed returns the topics that exist and that some member wants, sorted.
+// subscribed returns the existing topics to which a member subscribes, sorted.
 func subscribed(members []GroupMember, counts map[string]int) []string {
 	var topics []string
 	for _, member := range members {

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// missingLimit is how long brokers may not know a partition: a new topic needs a moment to reach them.
+	// missingLimit is how long brokers may not know a partition before a poll fails: they learn of a new topic late.
 	missingLimit = 5 * time.Second
 	// hindranceLimit is how long a partition may be unreadable before a poll fails.
 	hindranceLimit = time.Minute
-	// leastAttempts have to fail before a poll fails: an application that polls seldom tries seldom.
+	// leastAttempts must fail before a poll fails: an application that polls rarely makes few attempts.
 	leastAttempts = 3
 )
 
@@ -26,24 +26,24 @@ type TopicPartition struct {
 // String returns topic/partition.
 func (p TopicPartition) String() string { return fmt.Sprintf("%s/%d", p.Topic, p.Partition) }
 
-// position is where a consumer is in a partition. Fetches work on copies of cursor, so only the goroutine that polls
+// position is the position of a consumer in a partition. Fetches work on copies of cursor, so only the polling goroutine
 // changes a position.
 type position struct {
 	cursor cursor
 	// returned is the offset after the last record that Poll returned, and returnedEpoch the epoch of that record.
 	returned      int64
 	returnedEpoch *int32
-	// fetching: a fetch is under way.
+	// fetching is true while a fetch is in flight.
 	fetching bool
-	// notBefore and pause delay the next fetch after a failure that may pass.
+	// notBefore and pause delay the next fetch after a retriable failure.
 	notBefore time.Time
 	pause     time.Duration
-	// isFound: the partition exists, as a leader or the group has said.
+	// isFound is true once a leader or the group has confirmed that the partition exists.
 	isFound bool
 	hindrance
 }
 
-// hindrance is what has kept a partition from being read since the last success.
+// hindrance describes the failed attempts to read a partition since the last success.
 type hindrance struct {
 	cause    *Error
 	attempts int
@@ -51,8 +51,8 @@ type hindrance struct {
 	since, missingSince time.Time
 }
 
-// hinder notes a failure that may pass. It returns the error of the poll when the partition could not be read for too long,
-// and begins to count again.
+// hinder records a retriable failure. When the partition could not be read for too long, it returns the error for the poll
+// and resets the hindrance.
 func (p *position) hinder(at TopicPartition, now time.Time, failure *Error) error {
 	h := &p.hindrance
 	if h.attempts++; h.attempts == 1 {
@@ -66,7 +66,7 @@ func (p *position) hinder(at TopicPartition, now time.Time, failure *Error) erro
 	default:
 		switch {
 		case !failure.isMissing:
-			h.missingSince = time.Time{} // The metadata knows the partition.
+			h.missingSince = time.Time{} // A broker knows the partition.
 		case h.missingSince.IsZero():
 			h.missingSince = now
 		}
@@ -88,8 +88,8 @@ func (p *position) hinder(at TopicPartition, now time.Time, failure *Error) erro
 	return nil
 }
 
-// showCursor makes the place of the next fetch the position that a caller sees, while nothing is buffered: it may come from
-// a reset, and the epoch of an earlier position would look like a truncation.
+// showCursor copies offset and epoch of the next fetch to the position that the application sees; call it while no record
+// is buffered. After a reset, the epoch of the earlier position would look like a truncation.
 func (p *position) showCursor() {
 	if p.cursor.start == nil {
 		p.returned, p.returnedEpoch = p.cursor.next, p.cursor.epoch
@@ -100,15 +100,15 @@ func (p *position) showCursor() {
 type cursor struct {
 	TopicPartition
 	next int64
-	// start is asked for before the first fetch; nil once the position is known.
+	// start is looked up before the first fetch; nil once the position is known.
 	start *Offset
 	// hasNoStart: the group has committed no offset, and ResetError names no other place; start is not asked for.
 	hasNoStart bool
-	// lookedUp is the start that gave next; nil after the first fetch.
+	// lookedUp is the start whose look-up returned next; nil after the first fetch.
 	lookedUp *Offset
-	// epoch is the leader epoch under which records were last read; nil before the first.
+	// epoch is the leader epoch under which records were last read; nil before the first record.
 	epoch *int32
-	// topicID is the id of the topic that the position belongs to, as a leader has confirmed it; empty before.
+	// topicID is the id of the topic to which the position belongs; empty until a leader has confirmed it.
 	topicID string
 }
 
@@ -120,7 +120,7 @@ type fetched struct {
 	err     error
 }
 
-// failedRead is a failure that a poll has to return.
+// failedRead is a failure that a poll must return.
 type failedRead struct {
 	of  *position
 	err error
@@ -133,8 +133,8 @@ func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedReco
 			"the group has committed no offset and the reset policy is ResetError: call Seek")
 	}
 	if at.start != nil {
-		// Where no record is that young, reading begins with the next one. The end is asked for first, so that none that is
-		// written between the two calls is skipped.
+		// If all records are older than the timestamp, reading begins at the end. Look up the end first, so that records
+		// written between the two calls are not skipped.
 		var end int64
 		var endID string
 		if at.start.spec == pacelinev1.OffsetSpec_OFFSET_SPEC_TIMESTAMP {
@@ -153,7 +153,7 @@ func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedReco
 		at.next, at.start, at.lookedUp, at.topicID = offset, nil, at.start, topicID
 	}
 	operation := fmt.Sprintf("reading %s from offset %d", at.TopicPartition, at.next)
-	// A leader that does not know that it was replaced may refuse nothing.
+	// Refresh old metadata: a deposed leader that does not know its successor may still accept fetches.
 	k.client.refreshWhenOld(ctx, at.Topic)
 	var records []ConsumedRecord
 	err := k.client.onLeader(ctx, at.Topic, at.Partition, func(
@@ -179,7 +179,7 @@ func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedReco
 		if result.GetError() == nil && topicID != "" {
 			if at.topicID != "" && at.topicID != topicID {
 				if at.lookedUp != nil {
-					// The topic was created again since the look-up.
+					// The topic was re-created since the look-up.
 					at.start, at.lookedUp = at.lookedUp, nil
 					return nil
 				}
@@ -202,7 +202,7 @@ func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedReco
 	return at, records, err
 }
 
-// accept moves the cursor behind the records of an answer.
+// accept advances the cursor beyond the records of a fetch response, or moves it back to the end of a truncation.
 func (at *cursor) accept(
 	operation string, result *pacelinev1.FetchPartitionResult, leaderEpoch int32,
 ) ([]ConsumedRecord, error) {
@@ -212,7 +212,7 @@ func (at *cursor) accept(
 	if diverging := result.GetDivergingEpoch(); diverging != nil {
 		epoch := diverging.GetEpoch()
 		if diverging.GetEndOffset() >= at.next {
-			// Nothing that was read is gone; the next fetch names the epoch that the leader knows.
+			// No record that was read was truncated; the next fetch sends the epoch that the leader knows.
 			at.epoch = &epoch
 			return nil, nil
 		}
@@ -245,7 +245,7 @@ func consumed(at TopicPartition, record *pacelinev1.Record) ConsumedRecord {
 	return found
 }
 
-// start returns where to begin without a position; ResetError has no such place.
+// start returns where reading begins without a position; it must not be called on ResetError.
 func (p ResetPolicy) start() Offset {
 	if p == ResetToLatest {
 		return Latest()

@@ -17,8 +17,8 @@ const (
 	keyFile         = "PACELINE_SSL_KEY_FILE"
 )
 
-// transportCredentials returns TLS with the files that the environment names, plaintext when it names none. The
-// client's certificate is read again for every connection, so a renewed one is used without a restart.
+// transportCredentials returns TLS credentials with the files that the environment names, or plaintext if it names none.
+// The client certificate is read again for every connection, so a renewed certificate is used without a restart.
 func transportCredentials() (credentials.TransportCredentials, error) {
 	ca, certificate, key := os.Getenv(caFile), os.Getenv(certificateFile), os.Getenv(keyFile)
 	if ca == "" && certificate == "" && key == "" {
