@@ -144,7 +144,7 @@ class Driver {
     if (start === "earliest") {
       consumer.assign(topic, partition, start);
     } else if (start === "latest") {
-      // The end is found now, so that records sent after this command are read.
+      // Look up the end now, so that records sent after this command are read.
       const end = await this.opened.admin.listOffset(topic, partition, "latest", { timeoutMs: this.timeoutMs });
       consumer.assign(topic, partition, end);
     } else {

@@ -1,4 +1,4 @@
-// Prints the records of a topic, from the first one on, until Ctrl-C: node dist/samples/consume.js TOPIC
+// Prints the records of a topic from its beginning until Ctrl-C: node dist/samples/consume.js TOPIC
 import { Client, configFromEnvironment } from "paceline";
 
 const [topic] = process.argv.slice(2);

@@ -1,10 +1,10 @@
-// Writes records to a new topic, reads them back at the same time, and judges that every acknowledged record is at its
-// offset, none is missing and none is there twice. A command may break the cluster halfway:
+// Writes records to a new topic, reads them back at the same time, and checks that every acknowledged record is at its
+// offset, and that no record is duplicated or out of order. A command may break the cluster halfway:
 //
 //   node dist/samples/roundtrip.js --records 100000 --halfway 'kill -9 $(cat DIRECTORY/broker-$LEADER.pid)'
 //
-// LEADER is the broker id of the leader of partition 0. Prints one JSON object; exits 0 when the judgement is good, 3 when
-// it is not, 1 when the program could not finish, 2 on bad options.
+// LEADER is the broker id of the leader of partition 0. Prints one JSON object; exits with 0 if the check passes, 3 if it
+// fails, 1 if the program could not finish, 2 on bad options.
 import { spawnSync } from "node:child_process";
 import { parseArgs } from "node:util";
 import { Client, configFromEnvironment } from "paceline";

@@ -1,4 +1,4 @@
-// Prints what happens in the cluster (elections, in-sync sets, brokers) until Ctrl-C: node dist/samples/watch.js
+// Prints the events of the cluster (elections, ISR changes, brokers) until Ctrl-C: node dist/samples/watch.js
 import { Client, configFromEnvironment } from "paceline";
 
 const stop = new AbortController();

@@ -8,10 +8,10 @@ import { PacelineError } from "./errors.js";
 /** Bytes, or a text that is written in UTF-8. */
 export type Bytes = Uint8Array | string;
 
-/** A record to send. A key or value that is null or missing is null, which differs from an empty one. */
+/** A record to send. A missing key or value counts as null, which differs from empty. */
 export interface ProducerRecord {
   topic: string;
-  /** Missing: the key decides, or without a key one partition per batch. */
+  /** If missing, the producer chooses: by the key, or one partition per batch without a key. */
   partition?: number | undefined;
   key?: Bytes | null | undefined;
   value?: Bytes | null | undefined;
@@ -35,7 +35,7 @@ export interface ProducerConfig {
   lingerMs?: number | undefined;
   /** Size from which a batch is sent; 262,144 by default. */
   batchBytes?: number | undefined;
-  /** How many records may wait before `ready` does; 50,000 by default. */
+  /** Number of records without an outcome from which `ready` waits; 50,000 by default. */
   maxPending?: number | undefined;
   /**
    * Largest request; 4 MiB by default, as the brokers' `socket.request.max.bytes`. Batches stay below it, and a record that
@@ -67,7 +67,7 @@ export class Producer {
   private sent = 0;
   private firstUnsettled = 0;
   private isClosed = false;
-  /** Number of flushes under way: no record lingers meanwhile. */
+  /** Number of flushes in progress; while it is positive, no record lingers. */
   private flushing = 0;
 
   /** @internal */
@@ -78,7 +78,7 @@ export class Producer {
     const { deliveryTimeoutMs = 120_000, lingerMs = 0, maxPending = 50_000, maxRequestBytes = 4 * 1024 * 1024 } = config;
     if (!(maxRequestBytes >= 2 * OVERHEAD_BYTES)) throw new RangeError(`maxRequestBytes is at least 2048, not ${maxRequestBytes}`);
     const batchBytes = Math.min(config.batchBytes ?? 256 * 1024, maxRequestBytes - OVERHEAD_BYTES);
-    // Every partition listens: more than ten listeners are no leak of memory, as Node would warn.
+    // Every partition adds a listener. From the eleventh on, Node would warn of a memory leak.
     setMaxListeners(0, this.closing.signal);
     this.config = { deliveryTimeoutMs, lingerMs, batchBytes, maxPending, maxRequestBytes };
   }
@@ -89,8 +89,8 @@ export class Producer {
   }
 
   /**
-   * Queue a record at once; the promise has its place once every in-sync replica has it, or the reason why it was not
-   * delivered. Records are sent in the order of the calls. Call many times before you await: records travel in batches.
+   * Queue a record. The promise resolves to its partition and offset when every in-sync replica has it, and rejects if it
+   * was not delivered. Records are sent in the order of the calls. Call often before you await: records travel in batches.
    */
   send(record: ProducerRecord): Promise<RecordPlace> {
     return new Promise((resolve, reject) => {
@@ -123,14 +123,14 @@ export class Producer {
     });
   }
 
-  /** Wait until fewer than `maxPending` records wait. A loop that sends without awaiting calls this to bound its memory. */
+  /** Wait until fewer than `maxPending` records have no outcome; bounds the memory of a loop that does not await `send`. */
   async ready(options: CallOptions = {}): Promise<void> {
     while (this.pending >= this.config.maxPending) await this.settled(this.oldest + 1, options);
   }
 
   /**
-   * Send the records that linger, and wait until every record sent before has its outcome. It does not throw for records that
-   * failed: `send` does.
+   * Send the records that linger, and wait until every record sent before has its outcome. It does not throw for failed
+   * records: the promises of `send` reject.
    */
   async flush(options: CallOptions = {}): Promise<void> {
     this.flushing++;
@@ -142,7 +142,7 @@ export class Producer {
     }
   }
 
-  /** Flush, and end the producer. Records without an outcome after `timeoutMs` (the delivery timeout) fail. */
+  /** Flush, and end the producer. Records without an outcome after `timeoutMs` (default: the delivery timeout) fail. */
   async close(options: CallOptions = {}): Promise<void> {
     this.isClosed = true;
     try {
@@ -156,7 +156,7 @@ export class Producer {
     await this.close();
   }
 
-  /** Give a record to the queue of its partition; after records of its topic that wait for the number of partitions. */
+  /** Put a record into the queue of its partition, after records of its topic that wait for the partition count. */
   private route(record: ProducerRecord, item: Item): void {
     const waiting = this.unrouted.get(record.topic);
     if (waiting !== undefined) {
@@ -205,7 +205,7 @@ export class Producer {
     queue.put(item);
   }
 
-  /** Return the partition by key, or one partition until a batch of that partition is sent. */
+  /** Return the partition of the key; without a key the same partition until a batch for it is sent. */
   private choose(record: ProducerRecord, item: Item, partitionCount: number): number {
     if (item.record.key !== undefined) return partitionForKey(item.record.key, partitionCount);
     let partition = this.sticky.get(record.topic);
@@ -242,7 +242,7 @@ export class Producer {
   }
 }
 
-/** Encode a record. Throw a TypeError or RangeError for one that could not be sent: it would fail its whole batch. */
+/** Encode a record. Throw a TypeError or RangeError for an invalid record, which would fail its whole batch. */
 function encode(record: ProducerRecord): Pick<Item, "record" | "sizeBytes"> {
   requireText("the topic", record.topic);
   const key = bytes("the key", record.key);
@@ -274,7 +274,7 @@ function bytes(what: string, content: Bytes | null | undefined): Uint8Array<Arra
   return Buffer.from(content);
 }
 
-/** Throw a TypeError for a text that is not UTF-8: half of a character would be sent as another one, U+FFFD. */
+/** Throw a TypeError for a string with an unpaired surrogate, which would be sent as U+FFFD. */
 function requireText(what: string, text: string): void {
   if (typeof text !== "string" || !text.isWellFormed()) throw new TypeError(`${what} is no text in Unicode`);
 }
