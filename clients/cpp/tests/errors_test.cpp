@@ -82,7 +82,7 @@ TEST_CASE("a call without an answer is definite only when no connection was made
         Row{grpc::UNAVAILABLE, "Socket closed", v1::ERROR_CODE_BROKER_NOT_AVAILABLE, true, false},
         Row{grpc::DEADLINE_EXCEEDED, "Deadline Exceeded", v1::ERROR_CODE_REQUEST_TIMED_OUT, true, false},
         Row{grpc::RESOURCE_EXHAUSTED, "Received message larger than max", v1::ERROR_CODE_MESSAGE_TOO_LARGE, false, false},
-        // A server refuses the request unread; another limit is that of this client, for the answer.
+        // With this text the server refused the request unread; the other texts concern the size of the response.
         Row{grpc::RESOURCE_EXHAUSTED, "SERVER: Received message larger than max (17 vs. 16)", v1::ERROR_CODE_MESSAGE_TOO_LARGE, false, true},
         Row{grpc::RESOURCE_EXHAUSTED, "SERVER: Sent message larger than max (17 vs. 16)", v1::ERROR_CODE_MESSAGE_TOO_LARGE, false, false},
         Row{grpc::UNIMPLEMENTED, "no such method", v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, false, false}}) {

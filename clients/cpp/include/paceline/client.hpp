@@ -33,7 +33,7 @@ struct NewTopic {
 
 struct PartitionDescription {
   std::int32_t partition = 0;
-  /// Nothing while the partition has no leader.
+  /// std::nullopt while the partition has no leader.
   std::optional<std::int32_t> leader{};
   std::int32_t leader_epoch = 0;
   std::vector<std::int32_t> replicas{};
@@ -60,20 +60,20 @@ struct ClusterDescription {
   std::string controller_address{};
 };
 
-/// Knows one cluster: connections, brokers and leaders. Safe for concurrent use. Producers and consumers share what it
-/// knows and may outlive it.
+/// A client of one cluster. Safe for concurrent use. Producers and consumers share the connections and the metadata of the
+/// client, and may outlive the client.
 ///
-/// Every call with options throws Error, or CancelledError when a stop was requested. A change of the cluster whose outcome
-/// is unknown is not sent again: describe the topic to learn what happened.
+/// Every call with options throws Error, or CancelledError when a stop was requested. A create_topic or delete_topic whose
+/// outcome is unknown is not sent again: call describe_topic to find out whether the change was made.
 class Client {
 public:
-  /// Connects with the first call. Throws std::invalid_argument for a config that cannot work.
+  /// Creates a client that connects with its first call. Throws std::invalid_argument for an invalid config.
   explicit Client(ClientConfig config);
 
   Producer make_producer(ProducerConfig config = {}) const;
   Consumer make_consumer(ConsumerConfig config = {}) const;
-  /// Makes a member of a consumer group; it joins with the first poll after subscribe. Throws std::invalid_argument for a
-  /// config that cannot work.
+  /// Creates a member of a consumer group; the member joins with the first poll after subscribe. Throws
+  /// std::invalid_argument for an invalid config.
   GroupConsumer make_group_consumer(GroupConfig config) const;
 
   /// Creates a topic and returns its id when every partition has a leader.
@@ -82,13 +82,13 @@ public:
   void delete_topic(const std::string& name, const CallOptions& options = {});
   TopicDescription describe_topic(const std::string& name, const CallOptions& options = {});
   ClusterDescription describe_cluster(const CallOptions& options = {});
-  /// Returns an offset; nothing when no record is that young.
+  /// Returns an offset; std::nullopt when all records are older than the requested time.
   std::optional<std::int64_t> list_offset(const std::string& topic, std::int32_t partition, OffsetSpec at,
                                           const CallOptions& options = {});
 
-  /// Calls handle for every batch of cluster events from now on, until a stop is requested or handle throws. Connects
-  /// again and continues at the last batch when a process dies. A batch with a gap says that events before it are missing;
-  /// include paceline/v1/metadata_service.pb.h to read it.
+  /// Calls handle for every batch of cluster events from now on, until a stop is requested or handle throws. When the
+  /// connection breaks, connects again and continues after the last batch. In a batch with a gap, events before the batch
+  /// are missing. To read a batch, include paceline/v1/metadata_service.pb.h.
   void watch_events(const std::function<void(const v1::EventBatch&)>& handle, std::stop_token stop);
 
 private:

@@ -1,4 +1,4 @@
-// The engine of GroupConsumer: polls records, and joins the group again when that is necessary.
+// The implementation of GroupConsumer: polls records, and joins the group again after rebalances and lost memberships.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 namespace paceline::detail {
 
-/// For one thread; its own threads keep the member alive.
+/// Not safe for concurrent use. Background threads send heartbeats, join, and commit offsets.
 class GroupReader {
 public:
   GroupReader(const std::shared_ptr<Cluster>& cluster, GroupConfig config);
@@ -57,9 +57,9 @@ private:
   bool is_notifying_ = false;
   std::set<TopicPartition> assigned_;
   TimePoint next_commit_{};
-  /// The join under way; it survives the end of a poll, and a later poll takes what it found.
+  /// The join in progress; it outlasts the poll that started it, and a later poll takes its result.
   std::future<Joined> joining_;
-  // Threads last: they end before what they use.
+  // The threads are declared last, so that they end before the members that they use are destroyed.
   Commits commits_;
   std::jthread heartbeats_;
   std::jthread watcher_;

@@ -1,4 +1,4 @@
-// The membership as the poll, the thread that joins and the heartbeats share it. Pure: no calls, and the time is handed in.
+// State of the membership, shared by the polls, the joining thread and the heartbeats. No I/O; callers pass the time.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace paceline::detail {
 
-/// A member without a generation joins; JoinGroup gives it one. It joins again when the group rebalances. When the
-/// membership is lost, other members may own the partitions already.
+/// A member has no generation until JoinGroup succeeds. It joins again when the group rebalances. After a lost membership,
+/// other members may already own the partitions.
 class Member {
 public:
   explicit Member(TimePoint now) : last_poll_(now) {}
@@ -22,7 +22,7 @@ public:
   bool needs_join() const { return needs_join_; }
   /// Why this member can never join again, for example because another process has taken over its instance id.
   const std::optional<Failure>& fatal() const { return fatal_; }
-  /// The generation while the coordinator expects heartbeats; it does not while a JoinGroup is under way.
+  /// The generation to send heartbeats for; std::nullopt without a generation or while a JoinGroup is in flight.
   std::optional<std::int32_t> beating() const { return is_joining_ ? std::nullopt : generation_; }
 
   void set_polling(bool is_polling, TimePoint now) {
@@ -55,15 +55,15 @@ public:
     id_ = id;
     generation_ = generation;
   }
-  /// Takes note that SyncGroup was answered: the rebalance that made this member join has ended.
+  /// Records a successful SyncGroup: the member joins again only if the membership was lost meanwhile.
   void synced() { needs_join_ = is_lost_; }
 
   enum class Refused { join_now, join_later, fail };
-  /// Takes note of a refused JoinGroup or SyncGroup, and returns what follows.
+  /// Records a refused JoinGroup or SyncGroup, and returns whether and when to join again.
   Refused join_refused(const Failure& failure);
 
-  /// Takes note of a refused heartbeat. Returns whether the refusal settles the matter until the next heartbeat;
-  /// otherwise the heartbeat is sent again soon.
+  /// Records a refused heartbeat. Returns true if the next heartbeat can wait for its interval, false if the heartbeat
+  /// should be sent again soon.
   bool heartbeat_refused(std::int32_t generation, const Failure& failure);
 
 private:
