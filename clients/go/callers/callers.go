@@ -8,10 +8,10 @@ import (
 	pb "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
-// produce sends one request and returns its answer. Each caller has a function of its own.
+// produce sends a request and returns the response. Each caller has its own function.
 type produce func(ctx context.Context, request *pb.ProduceRequest) (*pb.ProduceResponse, error)
 
-// callers starts clients that each send one record, wait for its acknowledgement, and send the next one.
+// callers starts clients that each send a record, wait for its acknowledgement, and then send the next record.
 func (l *load) callers(ctx context.Context, count int, open func(ctx context.Context, address string) produce) {
 	for number := 0; number < count; number++ {
 		partition := int32(number % len(l.leaders))
@@ -42,7 +42,7 @@ func (l *load) oneRecord(partition int32) *pb.ProduceRequest {
 		{Topic: l.topic, Partition: partition, Data: &pb.ProducePartition_Records{Records: records}}}}
 }
 
-// produceUnary calls Produce over a connection of its own.
+// produceUnary returns a function that calls Produce over a new connection.
 func (l *load) produceUnary(_ context.Context, address string) produce {
 	client := pb.NewLogServiceClient(dial(address))
 	return func(ctx context.Context, request *pb.ProduceRequest) (*pb.ProduceResponse, error) {
@@ -50,8 +50,8 @@ func (l *load) produceUnary(_ context.Context, address string) produce {
 	}
 }
 
-// produceOnStream sends each request as a message of one ProduceStream. A broker accepts 128 streams per listener; when it
-// refuses the stream, the caller uses unary calls instead, as log_service.proto prescribes.
+// produceOnStream returns a function that sends each request on a ProduceStream. A broker accepts 128 streams per listener;
+// after it refuses the stream, the function makes unary calls, as log_service.proto prescribes.
 func (l *load) produceOnStream(ctx context.Context, address string) produce {
 	client := pb.NewLogServiceClient(dial(address))
 	stream, err := client.ProduceStream(ctx)
@@ -68,7 +68,7 @@ func (l *load) produceOnStream(ctx context.Context, address string) produce {
 	}
 }
 
-// idle opens connections, makes one call on each, and keeps them open.
+// idle opens connections, makes a single call on each, and leaves them open.
 func (l *load) idle(ctx context.Context, count int) {
 	var opened sync.WaitGroup
 	room := make(chan struct{}, 32)

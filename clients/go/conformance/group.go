@@ -41,7 +41,7 @@ type groupOffset struct {
 	LeaderEpoch *int32 `json:"leader_epoch"`
 }
 
-// member is a group consumer with a goroutine that polls it. Commands run on the same goroutine, between two polls.
+// member is a group consumer and the goroutine that polls it; commands run on that goroutine, between two polls.
 type member struct {
 	consumer *paceline.GroupConsumer
 	jobs     chan func()

@@ -242,7 +242,7 @@ func decode(topic string, raw json.RawMessage) (paceline.Record, error) {
 	return r, nil
 }
 
-// orNil keeps null and empty apart.
+// orNil returns nil for a null value, so that null and empty values stay distinct.
 func orNil(value *[]byte) []byte {
 	if value == nil {
 		return nil
@@ -263,7 +263,7 @@ func (d *driver) consumeOpen(c command) error {
 		consumer.AssignFrom(c.Topic, c.Partition, paceline.Earliest())
 	case "latest":
 		consumer.AssignFrom(c.Topic, c.Partition, paceline.Latest())
-		// The end is found now, so that records sent after this command are read.
+		// Look up the end of the log now, so that the consumer reads every record sent after this command.
 		ctx, cancel := context.WithTimeout(context.Background(), d.timeout)
 		defer cancel()
 		offset, _, err := d.client.ListOffset(ctx, c.Topic, c.Partition, paceline.Latest())

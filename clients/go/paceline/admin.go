@@ -84,13 +84,13 @@ type Offset struct {
 	timestampMs int64
 }
 
-// Earliest is the first offset still in the log.
+// Earliest selects the first offset that is still in the log.
 func Earliest() Offset { return Offset{spec: pacelinev1.OffsetSpec_OFFSET_SPEC_EARLIEST} }
 
-// Latest is the end of the committed records, exclusive.
+// Latest selects the offset after the last committed record.
 func Latest() Offset { return Offset{spec: pacelinev1.OffsetSpec_OFFSET_SPEC_LATEST} }
 
-// AtTime is the first record at or after a time.
+// AtTime selects the first record at or after a time.
 func AtTime(moment time.Time) Offset {
 	return Offset{spec: pacelinev1.OffsetSpec_OFFSET_SPEC_TIMESTAMP, timestampMs: moment.UnixMilli()}
 }
@@ -105,7 +105,7 @@ func (c *Client) ListOffset(ctx context.Context, topic string, partition int32, 
 	return offset, ok, err
 }
 
-// listOffsetOnce is one attempt of ListOffset. It also returns the id of the topic that the leader was asked for.
+// listOffsetOnce makes a single attempt of ListOffset. It also returns the topic id from the metadata of the partition.
 func (c *Client) listOffsetOnce(
 	ctx context.Context, topic string, partition int32, at Offset,
 ) (offset int64, ok bool, topicID string, err error) {
@@ -137,7 +137,7 @@ func (c *Client) listOffsetOnce(
 }
 
 // onController runs an administrative call at the active controller, following the address in NOT_CONTROLLER. A call whose
-// outcome is unknown is not repeated: the change may have been made.
+// outcome is unknown is not retried, because the change may have been made.
 func (c *Client) onController(
 	ctx context.Context, operation string, call func(context.Context, pacelinev1.AdminServiceClient) error,
 ) error {
@@ -165,7 +165,7 @@ func (c *Client) onController(
 	})
 }
 
-// only returns the entry of an answer that must have exactly one.
+// only returns the single entry of a response, or an error if the response has no entry or several entries.
 func only[T any](operation string, entries []T) (T, error) {
 	if len(entries) == 1 {
 		return entries[0], nil
@@ -175,7 +175,7 @@ func only[T any](operation string, entries []T) (T, error) {
 		fmt.Sprintf("one thing was asked for, %d were answered", len(entries)))
 }
 
-// serverWait returns 80% of the time to the deadline, in milliseconds: a server that answers by then answers in time.
+// serverWait returns 80% of the time to the deadline, in milliseconds, so that the server responds before the deadline.
 func serverWait(ctx context.Context) int32 {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -184,5 +184,5 @@ func serverWait(ctx context.Context) int32 {
 	return milliseconds(max(time.Until(deadline)/10*8, time.Millisecond))
 }
 
-// milliseconds converts a duration to a request field; a longer duration becomes the largest int32.
+// milliseconds converts a duration to a request field; a duration that exceeds an int32 becomes the largest int32.
 func milliseconds(long time.Duration) int32 { return int32(min(long.Milliseconds(), math.MaxInt32)) }

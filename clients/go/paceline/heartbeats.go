@@ -15,7 +15,7 @@ const (
 	watchWhenMissing = time.Second
 )
 
-// beat keeps the member alive in one generation, and leaves the group when the application stops polling.
+// beat sends heartbeats for a generation until the generation ends; it leaves the group when the application stops polling.
 func (m *membership) beat(ctx context.Context, memberID string, generation int32) {
 	pause := m.config.HeartbeatInterval
 	for sleep(ctx, pause) {
@@ -61,7 +61,7 @@ func (m *membership) beatOnce(ctx context.Context, memberID string, generation i
 	})
 }
 
-// expire leaves the group for an application that does not poll; its next poll joins again.
+// expire leaves the group because the application does not poll; the next poll joins again.
 func (m *membership) expire(memberID string, generation int32) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.config.SessionTimeout/2)
 	defer cancel()
@@ -71,7 +71,7 @@ func (m *membership) expire(memberID string, generation int32) {
 	}
 }
 
-// watch has the leader of the group join again when its topics have other partitions than it has assigned.
+// watch runs at the leader of the group: it joins again when the partitions of the topics differ from those it assigned.
 func (m *membership) watch(ctx context.Context, generation int32, topics []string, assigned map[string]topicShape) {
 	pause := watchEvery
 	if len(assigned) < len(topics) {

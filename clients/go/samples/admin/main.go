@@ -1,4 +1,4 @@
-// Command admin creates a topic, describes it, and deletes it when asked to.
+// Command admin creates and describes a topic, or deletes it with -delete.
 package main
 
 import (
