@@ -29,11 +29,11 @@ import java.util.TreeMap;
 import java.util.function.Function;
 import java.util.function.Supplier;
 
-/** Knows brokers, controller and leaders, and runs calls at the right process. */
+/** Caches the brokers, controller and leaders of a cluster, and sends each call to the right process. */
 final class Cluster implements AutoCloseable {
     private static final Duration ASK_TIMEOUT = Duration.ofSeconds(2);
     private static final Duration METADATA_MAX_AGE = Duration.ofMinutes(5);
-    /** Longer than any call takes. */
+    /** Longer than any call takes, so that a connection with a call in flight is not closed. */
     private static final Duration CONNECTION_MAX_AGE = Duration.ofHours(1);
 
     private final List<String> bootstrap;
@@ -43,16 +43,16 @@ final class Cluster implements AutoCloseable {
     private final Connections connections;
     private final Map<Integer, String> brokers = new HashMap<>();
     private final Map<String, Topic> topics = new HashMap<>();
-    /** Largest number of partitions by topic: a topic never loses one, and a broker that answers fewer is behind. */
+    /** Largest known number of partitions by topic: topics never lose partitions, so a smaller number is outdated. */
     private final Map<String, PartitionCount> counts = new HashMap<>();
     private String controller = "";
 
-    /** A leader: its address, which is null while it has to be asked for, and its epoch. */
+    /** Address and epoch of a leader; the address is null until the next metadata refresh. */
     record Leader(String address, int epoch) {}
 
     private record PartitionCount(String topicId, int count) {}
 
-    /** A partition's place in the cluster during one attempt of a call. */
+    /** Stub, leader and topic id for one attempt of a call to the leader of a partition. */
     record Route(LogServiceBlockingStub log, Leader leader, String topicId) {}
 
     private record Answer(MetadataServiceBlockingStub from, DescribeClusterResponse cluster) {}
@@ -68,8 +68,8 @@ final class Cluster implements AutoCloseable {
     }
 
     /**
-     * Asks for a topic again after {@code metadataMaxAge}, and ends connections to addresses that belong to no process any
-     * more and were not used for {@code connectionMaxAge}.
+     * Refreshes a topic after {@code metadataMaxAge}, and closes connections that were unused for {@code connectionMaxAge}
+     * if their address no longer belongs to a process of the cluster.
      */
     Cluster(ClientConfig config, Duration metadataMaxAge, Duration connectionMaxAge) {
         this.metadataMaxAge = metadataMaxAge;
@@ -100,7 +100,7 @@ final class Cluster implements AutoCloseable {
         return Retry.until(deadline, requestTimeout, this::closed, attempt);
     }
 
-    /** Runs one call and turns a gRPC status into a failure with a code. */
+    /** Makes a call; converts a gRPC status to an exception with an error code. */
     static <T> T call(String operation, Supplier<T> call) {
         try {
             return call.get();
@@ -110,8 +110,9 @@ final class Cluster implements AutoCloseable {
     }
 
     /**
-     * Calls one known address after another until one answers; throws the last failure otherwise. The bootstrap addresses
-     * always count: a broker that is cut off keeps answering with what it knew, and may know no broker but itself.
+     * Calls the known addresses in random order until a process answers; throws the last failure if no process answers.
+     * Always includes the bootstrap addresses: a broker that is cut off returns old metadata, perhaps with itself as the
+     * only broker.
      */
     private <T> T askAny(Deadline deadline, Function<MetadataServiceBlockingStub, T> ask) {
         Set<String> known = new HashSet<>(bootstrap);
@@ -138,7 +139,7 @@ final class Cluster implements AutoCloseable {
         return MetadataServiceGrpc.newBlockingStub(channel(address)).withDeadline(deadline.minimum(Retry.after(ASK_TIMEOUT)));
     }
 
-    /** Asks for brokers and controller once, and remembers them. */
+    /** Requests brokers and controller once, without a retry, and caches them. */
     DescribeClusterResponse describeOnce(Deadline deadline) {
         return describeFrom(deadline).cluster;
     }
@@ -149,7 +150,7 @@ final class Cluster implements AutoCloseable {
         MetadataServiceBlockingStub from = answer.from;
         String address = found.getControllerHost().isEmpty() ? "" : join(found.getControllerHost(), found.getControllerPort());
         if (found.getBrokersCount() == 0) {
-            // A standby controller names the active one only.
+            // A standby controller returns only the address of the active controller.
             from = metadata(address, deadline);
             found = describe(from);
         }
@@ -178,7 +179,7 @@ final class Cluster implements AutoCloseable {
         return answer;
     }
 
-    /** Returns the address of the active controller, asked for now. */
+    /** Requests the address of the active controller and returns it. */
     String controllerOnce(String operation, Deadline deadline) {
         describeOnce(deadline);
         synchronized (this) {
@@ -189,7 +190,7 @@ final class Cluster implements AutoCloseable {
         }
     }
 
-    /** Asks one process for brokers and topic: two might contradict each other. */
+    /** Requests brokers and topic from the same process, because two processes may contradict each other. */
     TopicDescription describeTopicOnce(Deadline deadline, String topic) {
         MetadataServiceBlockingStub from = describeFrom(deadline).from;
         String operation = "describing topic " + topic;
@@ -204,7 +205,7 @@ final class Cluster implements AutoCloseable {
         return answer.getTopics(0);
     }
 
-    /** Learns the leaders of a topic again; a broker that is behind cannot replace a leader by one of an older epoch. */
+    /** Refreshes the leaders of a topic; metadata with an older leader epoch does not replace a known leader. */
     private Topic refresh(Deadline deadline, String name) {
         TopicDescription description = describeTopicOnce(deadline, name);
         if (description.getPartitionsCount() == 0) {
@@ -236,7 +237,7 @@ final class Cluster implements AutoCloseable {
         return count;
     }
 
-    /** Returns what is known of a topic, or null; when it is old, one caller asks again. */
+    /** Returns the cached topic, or null; if it is too old, one caller refreshes it while other callers use it as it is. */
     private Topic known(Deadline deadline, String name) {
         Topic known;
         synchronized (this) {
@@ -253,13 +254,13 @@ final class Cluster implements AutoCloseable {
         }
     }
 
-    /** Returns the number of partitions, from memory while it is young: a topic can get more. */
+    /** Returns the number of partitions from the cache, which is refreshed regularly because a topic can grow. */
     int partitionCount(Deadline deadline, String name) {
         Topic known = known(deadline, name);
         return (known != null ? known : retry(deadline, one -> refresh(one, name))).partitionCount;
     }
 
-    /** Runs one attempt of a call at the leader of a partition and learns from its failure. */
+    /** Makes one attempt of a call at the leader of a partition; a failure updates the cached leader. */
     <T> T onLeader(Deadline deadline, String topic, int partition, Function<Route, T> call) {
         Topic known = known(deadline, topic);
         Leader leader = leaderOf(known, partition);
@@ -291,12 +292,12 @@ final class Cluster implements AutoCloseable {
     }
 
     /**
-     * Follows the hint of a failure, or forgets the address of the leader that failed, so that the next attempt asks again.
-     * The epoch stays: a broker that is behind would name the leader before.
+     * Caches the leader that a failure names; without a valid hint, forgets the address, so that the next attempt refreshes
+     * the topic. Keeps the epoch, so that a broker with old metadata cannot bring back the previous leader.
      */
     private synchronized void learnFrom(PacelineException failure, String name, int partition, Leader used) {
         Topic topic = topics.get(name);
-        // A topic that was created again begins with lower epochs; calls without a topic id learn of it only by this code.
+        // A re-created topic starts with lower epochs; a call without a topic id detects it only by this code.
         boolean isOtherEpoch = failure.code() == ErrorCode.ERROR_CODE_UNKNOWN_LEADER_EPOCH;
         boolean isOld = failure.details().refreshMetadata() || isOtherEpoch;
         if (topic == null || !isOld || !used.equals(topic.leaders.get(partition))) {
@@ -308,13 +309,13 @@ final class Cluster implements AutoCloseable {
             return;
         }
         boolean sameTopic = hint.getTopicId().isEmpty() || hint.getTopicId().equals(topic.id);
-        // A hint with an older epoch comes from a broker that is behind.
+        // A hint with an older epoch comes from a broker with old metadata.
         if (sameTopic && hint.getLeaderEpoch() >= used.epoch) {
             topic.leaders.put(partition, new Leader(join(hint.getHost(), hint.getPort()), hint.getLeaderEpoch()));
         }
     }
 
-    /** Asks for the brokers and returns their addresses in a random order. */
+    /** Requests the brokers and returns their addresses in random order. */
     List<String> brokerAddresses(Deadline deadline) {
         describeOnce(deadline);
         List<String> addresses;
@@ -328,7 +329,7 @@ final class Cluster implements AutoCloseable {
         return addresses;
     }
 
-    /** Asks for topics and returns their numbers of partitions, without the topics that do not exist. */
+    /** Requests topics and returns the number of partitions of each topic; omits topics that do not exist. */
     Map<String, Integer> partitionCounts(Deadline deadline, Collection<String> names) {
         return names.isEmpty() ? Map.of() : askAny(deadline, stub -> {
             Map<String, Integer> found = new TreeMap<>();

@@ -22,16 +22,16 @@ import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
 
 /**
- * A consumer's place in its group. The thread that polls joins, assigns when this member leads the group, and calls the
- * listener; {@link GroupHeartbeats} keeps the member alive in between. A JoinGroup or SyncGroup that is under way survives
- * the end of a poll, and the next poll takes the answer.
+ * The membership of a consumer in its group. A poll joins, assigns partitions if this member is the leader, and calls the
+ * listener; {@link GroupHeartbeats} keeps the session alive between polls. A JoinGroup or SyncGroup in flight outlasts the
+ * poll that sent it, and the next poll processes the answer.
  */
 final class GroupMembership {
     private static final Duration JOIN_GRACE = Duration.ofSeconds(30);
     private static final Duration SYNC_TIMEOUT = Duration.ofSeconds(60);
     private static final Duration LEAVE_TIMEOUT = Duration.ofSeconds(5);
     private static final Duration LOOKUP_TIMEOUT = Duration.ofSeconds(5);
-    /** A shorter look for the coordinator would fail whenever a program polls with a short time-out. */
+    /** Minimum time for finding the coordinator, so that polls with a short timeout can find it too. */
     private static final Duration SHORTEST_LOOKUP = Duration.ofSeconds(1);
     private static final long PAUSE_MS = 100;
 
@@ -46,11 +46,11 @@ final class GroupMembership {
     private ListenableFuture<JoinGroupResponse> join;
     private ListenableFuture<SyncGroupResponse> sync;
     private boolean prepared;
-    /** The listener runs, or has thrown. */
+    /** Whether the listener is running or has thrown an exception. */
     private boolean inListener;
     private Set<String> joinedTopics = Set.of();
     private long quietUntilNanos = System.nanoTime();
-    /** Topics of a new subscription that no broker has named yet. */
+    /** Topics of a new subscription that no broker has returned yet. */
     private final Set<String> unseenTopics = new TreeSet<>();
     private OptionalLong unseenSinceNanos = OptionalLong.empty();
     private long nextLookNanos = System.nanoTime();
@@ -77,8 +77,8 @@ final class GroupMembership {
     /**
      * Takes part in a rebalance, if there is one; returns whether the member has its partitions before the deadline.
      *
-     * @throws PacelineException when the coordinator refuses this member for good, or a topic of a new subscription does not
-     *     exist, and whatever the listener throws
+     * @throws PacelineException when the coordinator permanently refuses this member, or a topic of a new subscription does
+     *     not exist; exceptions of the listener are passed on
      */
     boolean poll(Deadline deadline) {
         state.polled();
@@ -94,7 +94,7 @@ final class GroupMembership {
                 warnings.clear();
             } catch (PacelineException failure) {
                 if (inListener) {
-                    throw failure; // It says nothing about this membership.
+                    throw failure; // The listener threw it: the membership has not failed.
                 }
                 noteFailure(failure);
                 if (deadline.isExpired()) {
@@ -106,8 +106,8 @@ final class GroupMembership {
     }
 
     /**
-     * Looks for the topics of a new subscription; returns false when the next look has to wait for a later poll. Brokers
-     * that do not answer are no reason to wait.
+     * Checks that the topics of a new subscription exist; returns false when the next check must wait for a later poll. If
+     * the brokers do not answer, the member joins without the check.
      *
      * @throws PacelineException UNKNOWN_TOPIC_OR_PARTITION when brokers have not known a topic for some seconds
      */
@@ -139,7 +139,7 @@ final class GroupMembership {
         return Duration.ofMillis(Math.min(leftMs, LOOKUP_TIMEOUT.toMillis()));
     }
 
-    /** Takes one step; returns false when the next one has to wait for a later poll. */
+    /** Does one step of the join; returns false if the deadline ended before the step was complete. */
     private boolean step(Deadline deadline) {
         long quietMs = (quietUntilNanos - System.nanoTime()) / 1_000_000;
         if (quietMs > 0 && !Retry.sleep(deadline, quietMs)) {
@@ -168,7 +168,7 @@ final class GroupMembership {
         return answer != null;
     }
 
-    /** Waits for an answer until a deadline; null means that it has not come yet. */
+    /** Waits for an answer; returns null if the deadline ends or the thread is interrupted first. */
     private <T> T await(ListenableFuture<T> answer, Deadline deadline) {
         try {
             while (true) {
@@ -196,7 +196,7 @@ final class GroupMembership {
         }
     }
 
-    /** Prepares the next attempt after a failure that joining again cures; throws any other. */
+    /** Prepares another attempt after a failure that joining again may resolve; throws any other failure. */
     private void noteFailure(PacelineException failure) {
         if (!state.joinRefused(failure)) {
             throw failure;
@@ -208,7 +208,7 @@ final class GroupMembership {
         }
     }
 
-    /** Commits and gives every partition up; the next generation assigns them again. */
+    /** Before a join, commits unless the membership was lost, and revokes all partitions. */
     private void prepare() {
         boolean wasLost = state.takeLost();
         if (!wasLost) {
@@ -242,20 +242,20 @@ final class GroupMembership {
         call.addListener(() -> answered(call), MoreExecutors.directExecutor());
     }
 
-    /** Takes member id and generation as soon as they arrive, so that heartbeats begin before the next poll. */
+    /** Applies member id and generation as soon as they arrive, so that heartbeats start before the next poll. */
     private void answered(ListenableFuture<JoinGroupResponse> call) {
         JoinGroupResponse answer = null;
         try {
             answer = call.isCancelled() ? null : call.get();
         } catch (ExecutionException refused) {
-            // The thread that polls reads the reason.
+            // The polling thread handles the error.
         } catch (InterruptedException impossible) {
             Thread.currentThread().interrupt();
         }
         state.joinEnded(answer);
     }
 
-    /** Asks for this member's partitions; a leader assigns those of all members with the same call. */
+    /** Sends SyncGroup for this member's partitions; the leader sends the assignments of all members with it. */
     private void sendSync(JoinGroupResponse answer) {
         Map<String, Integer> counts = new HashMap<>();
         List<MemberAssignment> assignments = List.of();
@@ -289,7 +289,7 @@ final class GroupMembership {
 
     // Leaving
 
-    /** Commits if commits are automatic, gives the partitions up, and leaves the group. */
+    /** Commits if commits are automatic, revokes the partitions, and leaves the group. */
     void leave(Duration timeout) {
         if (join != null) {
             join.cancel(true);
@@ -311,12 +311,12 @@ final class GroupMembership {
         }
     }
 
-    /** Leaves the group because the program does not poll; the next poll joins again. For the heartbeats. */
+    /** Leaves the group because the program does not poll; the next poll joins again. Called by the heartbeats. */
     void leaveUnpolled() {
         sendLeave(LEAVE_TIMEOUT, true);
     }
 
-    /** Tells the coordinator that a dynamic member leaves; a static one keeps its place until its session time-out. */
+    /** Sends LeaveGroup for a dynamic member; a static member stays in the group until its session timeout. */
     private void sendLeave(Duration timeout, boolean partitionsAreLost) {
         String leaving = state.leave(partitionsAreLost);
         if (leaving.isEmpty() || config.isStatic()) {
@@ -327,7 +327,7 @@ final class GroupMembership {
             coordinator.callOnce("leaving group " + config.groupId(), deadline,
                     stub -> stub.leaveGroup(GroupRequests.leave(config, leaving)));
         } catch (PacelineException failure) {
-            // The coordinator removes the member after its session time-out.
+            // Not thrown: the coordinator removes the member after its session timeout.
             warnings.log(failure);
         }
     }

@@ -3,7 +3,7 @@ package io.paceline.client;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
-/** A client of one cluster: it holds the connections that its producers, consumers and admin share. Safe for many threads. */
+/** A client of one cluster: its producers, consumers and admin share its connections. Safe for concurrent use. */
 public final class PacelineClient implements AutoCloseable {
     private final Cluster cluster;
     private final ExecutorService threads = Executors.newCachedThreadPool(task -> Connections.daemon(task, "paceline-client"));
@@ -38,12 +38,12 @@ public final class PacelineClient implements AutoCloseable {
         return new Consumer(cluster, threads, admin(), config);
     }
 
-    /** Makes a member of a consumer group with defaults; subscribe it to topics. */
+    /** Makes a member of a consumer group with defaults; call subscribe before the first poll. */
     public GroupConsumer groupConsumer(String groupId) {
         return groupConsumer(GroupConfig.of(groupId));
     }
 
-    /** Makes a member of a consumer group; subscribe it to topics. */
+    /** Makes a member of a consumer group; call subscribe before the first poll. */
     public GroupConsumer groupConsumer(GroupConfig config) {
         return new GroupConsumer(cluster, threads, admin(), config);
     }
@@ -53,7 +53,7 @@ public final class PacelineClient implements AutoCloseable {
         return new Admin(cluster);
     }
 
-    /** Ends every connection; calls in flight fail. Close producers and members of groups before. */
+    /** Closes every connection; calls in flight fail. Close producers and group consumers first. */
     @Override
     public void close() {
         cluster.close();

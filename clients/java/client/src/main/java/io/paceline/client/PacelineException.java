@@ -38,12 +38,12 @@ public sealed class PacelineException extends RuntimeException
         return nameOf(code);
     }
 
-    /** Says whether the same call may succeed later. */
+    /** Returns whether the same call may succeed later. */
     public boolean retriable() {
         return retriable;
     }
 
-    /** Says whether the operation was certainly not carried out; false means that its outcome is unknown. */
+    /** Returns whether the operation was certainly not carried out; false means that its outcome is unknown. */
     public boolean definite() {
         return definite;
     }

@@ -11,9 +11,9 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Supplier;
 
-/** Where a consumer reads in one partition. */
+/** The read position of a consumer in one partition. */
 final class Position {
-    /** A new topic needs a moment to reach the brokers. */
+    /** Time for which an unknown partition is retried, because a new topic may not have reached the brokers yet. */
     static final long NEW_TOPIC_NANOS = 5_000_000_000L;
 
     final String topic;
@@ -22,27 +22,27 @@ final class Position {
     long next;
     /** Offset after the last record that was returned to the caller. */
     long returned;
-    /** Place to look up before the first fetch; null once the offset is known. */
+    /** Offset to look up before the first fetch; null once the offset is known. */
     OffsetSpec start;
-    /** Leader epoch under which records were last read; null before the first. */
+    /** Leader epoch under which records were last read; null before the first record. */
     Integer epoch;
     /** Id of the topic that the offsets belong to; empty until a fetch has confirmed it. */
     String topicId = "";
-    /** The fetch under way; null while there is none. */
+    /** The fetch in flight, otherwise null. */
     CompletableFuture<Fetched> fetch;
-    /** Says that brokers have known the partition since it was assigned. */
+    /** Whether a broker has known the partition since it was assigned. */
     volatile boolean isFound;
     long pausedUntilNanos = System.nanoTime();
     private long pauseMs = Retry.FIRST_PAUSE_MS;
-    /** How long the last attempt took, and the pause before it. */
+    /** Duration of the last attempt, and of the pause before it. */
     private volatile long attemptNanos;
     private long pausedNanos;
     /** Time of attempts and pauses since the last success, and since the first answer that the partition does not exist. */
     private long failingNanos;
     private long absentNanos;
-    /** Last failure since the last success, rather one with a reason than one without an answer in time. */
+    /** Last failure since the last success; a later REQUEST_TIMED_OUT does not replace it. */
     private PacelineException failure;
-    /** Says why nothing is read while fetches fail. */
+    /** Reports why no records are read while fetches fail. */
     final Warnings warnings = new Warnings();
 
     Position(String topic, int partition, long offset, OffsetSpec start) {
@@ -69,7 +69,7 @@ final class Position {
         }
     }
 
-    /** Takes note of a success. */
+    /** Records a successful attempt. */
     void succeeded() {
         isFound = true;
         pauseMs = Retry.FIRST_PAUSE_MS;
@@ -85,8 +85,9 @@ final class Position {
     }
 
     /**
-     * Pauses before the next attempt, longer after every failure; returns the failure that the caller has to learn of, or
-     * null while a later attempt may succeed. Time in which the program does not poll counts as no failure.
+     * Records a failed attempt, and sets the pause before the next attempt, which grows with every failure. Returns the
+     * failure to throw to the caller, or null while attempts continue. Time in which the program does not poll does not
+     * count towards {@code limit}.
      */
     PacelineException failed(PacelineException cause, Duration limit) {
         long nanos = Math.max(pauseMs, cause.details().retryAfter().toMillis()) * 1_000_000;
@@ -115,23 +116,23 @@ final class Position {
     }
 
     /**
-     * What a fetch has found.
+     * The result of a fetch or of an offset lookup.
      *
-     * @param offset the place that was looked up, when there is no result
-     * @param result the answer for the partition, without an error; or null
+     * @param offset the offset that a lookup returned
+     * @param result the response for the partition, without an error; null after a lookup
      * @param leaderEpoch epoch of the leader that answered
      * @param topicId id of the topic that was read
      */
     record Fetched(long offset, FetchPartitionResult result, int leaderEpoch, String topicId) {}
 
-    /** Says whether the broker has refused the offset; the next poll resets it. */
+    /** Returns whether the broker has refused the offset as out of range; the next poll resets the position. */
     boolean isOutOfRange() {
         return fetch != null && fetch.isDone() && fetch.handle((fetched, error) -> error != null
                 && error.getCause() instanceof PacelineException known
                 && known.code() == ErrorCode.ERROR_CODE_OFFSET_OUT_OF_RANGE).join();
     }
 
-    /** Returns the records of a fetch and moves behind them. */
+    /** Returns the records of a fetch and moves the position after them. */
     List<ConsumerRecord> accept(Fetched fetched) {
         FetchPartitionResult result = fetched.result;
         if (result == null) {
@@ -144,7 +145,7 @@ final class Position {
             long end = result.getDivergingEpoch().getEndOffset();
             epoch = result.getDivergingEpoch().getEpoch();
             if (end >= before) {
-                // Nothing that was read is missing; the next fetch names the epoch that the leader knows.
+                // No record that was read is missing; the next fetch sends the epoch that the leader knows.
                 return List.of();
             }
             moveTo(end);
