@@ -27,7 +27,7 @@ pub struct NewTopic {
 }
 
 impl NewTopic {
-    /// Returns a topic with the partitions and replicas that are the default of the cluster.
+    /// Returns a topic with the cluster's default numbers of partitions and replicas.
     pub fn new(name: impl Into<String>) -> Self {
         NewTopic { name: name.into(), ..NewTopic::default() }
     }
@@ -88,7 +88,7 @@ impl Client {
         self.on_controller(&operation, call).await
     }
 
-    /// Deletes a topic and returns when no broker has it.
+    /// Deletes a topic and returns when its deletion is complete.
     pub async fn delete_topic(&self, name: &str) -> Result<()> {
         let operation = format!("deleting topic {name}");
         let (label, name) = (operation.clone(), name.to_owned());
@@ -107,7 +107,7 @@ impl Client {
         self.on_controller(&operation, call).await
     }
 
-    /// Returns an offset of a partition; nothing when no record is as young as [`At::TimestampMs`] asks.
+    /// Returns an offset of a partition; `None` when all records are older than the time of [`At::TimestampMs`].
     pub async fn list_offset(&self, topic: &str, partition: i32, at: At) -> Result<Option<i64>> {
         let mut retry = self.retry();
         loop {
@@ -118,7 +118,7 @@ impl Client {
         }
     }
 
-    /// Makes one attempt of `list_offset`. Also returns the id of the topic that the leader was asked for.
+    /// Makes one attempt of `list_offset`. Also returns the topic id from the metadata of the partition.
     pub(crate) async fn list_offset_once(
         &self,
         topic: &str,
@@ -158,7 +158,7 @@ impl Client {
     }
 
     /// Runs an administrative call at the active controller, and follows the address in NOT_CONTROLLER. A call whose outcome
-    /// is unknown is not repeated: the change may have been made.
+    /// is unknown is not retried, because the change may have been made.
     async fn on_controller<T, F>(
         &self,
         operation: &str,
@@ -177,7 +177,7 @@ impl Client {
             };
             let failure = match address {
                 Err(mut failure) => {
-                    // Nothing was changed by asking for the controller.
+                    // Only the controller was looked up, so no change was made.
                     if let Some(call) = failure.call_mut() {
                         call.definite = true;
                     }
@@ -206,8 +206,8 @@ impl Client {
     }
 }
 
-/// Returns the error of a partition. The request names no topic id: an epoch that its leader does not know may be that of a
-/// deleted topic of the same name, so metadata is asked for again.
+/// Returns the error of a partition. The request has no topic id, so the cached leader epoch may belong to a deleted topic of
+/// the same name: after UNKNOWN_LEADER_EPOCH, the metadata is refreshed.
 fn of_list_offsets(operation: &str, detail: v1::PartitionError) -> Error {
     let mut error = Error::of_partition(operation, detail);
     if let Some(call) = error.call_mut() {

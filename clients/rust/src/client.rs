@@ -1,4 +1,4 @@
-//! One cluster: its connections, and calls that find the process to go to.
+//! The client of a cluster: connections, cached metadata, and the lookups of brokers, leaders and controller.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -16,9 +16,9 @@ use crate::v1::log_service_client::LogServiceClient;
 use crate::v1::metadata_service_client::MetadataServiceClient;
 use crate::v1::{self, ErrorCode};
 
-/// Limit of one question about metadata, so that a process that hangs does not use up the time of a call.
+/// Timeout of a metadata request, so that an unresponsive process does not use up the time of a call.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
-/// Limit of each further question where one answer would do.
+/// Timeout of further metadata requests after the first answer.
 const ASK_AGAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A client of one cluster. Clones are cheap and share connections and metadata.
@@ -109,14 +109,14 @@ impl Client {
         with(&mut self.shared.metadata.lock().unwrap())
     }
 
-    /// Reconnects to an address if the failure says that the process at the address did not answer.
+    /// Drops the connection to an address if the failure shows that no Paceline process answered there.
     pub(crate) fn note_failure(&self, address: &str, failure: &Error) {
         if failure.call().is_some_and(|call| call.code == ErrorCode::BrokerNotAvailable && !call.is_from_server()) {
             self.shared.connections.forget(address);
         }
     }
 
-    /// Asks one known address after the other until one answers, and returns the last failure otherwise.
+    /// Asks the known addresses in random order until a process answers; fails with the last failure if no process answers.
     pub(crate) async fn ask_any<T, F>(&self, limit: Duration, ask: impl FnMut(Channel, Duration) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -125,8 +125,8 @@ impl Client {
         found.pop().ok_or_else(|| Error::bad_answer("asking for metadata", "no answer"))
     }
 
-    /// Asks one known address after the other until `wanted` have answered. Fewer answers, but one, are enough where no more
-    /// can be had.
+    /// Asks the known addresses in random order until `wanted` processes have answered. Returns fewer answers, but at least
+    /// one, if the other processes do not answer in time.
     pub(crate) async fn ask_some<T, F>(
         &self,
         limit: Duration,
@@ -165,7 +165,7 @@ impl Client {
         self.ask_any(limit, async |channel, limit| self.describe_cluster_at(channel, limit).await).await
     }
 
-    /// Learns the brokers and the controller from one process.
+    /// Requests the brokers and the controller from a process, and caches them.
     async fn describe_cluster_at(&self, channel: Channel, limit: Duration) -> Result<v1::DescribeClusterResponse> {
         const OPERATION: &str = "describing the cluster";
         let ask = async |channel: Channel, limit: Duration| {
@@ -178,7 +178,7 @@ impl Client {
         };
         let mut found = ask(channel, limit).await?;
         if let Some(controller) = controller_address(&found).filter(|_| found.brokers.is_empty()) {
-            // A standby controller names the active one only.
+            // A standby controller returns only the address of the active controller.
             found = ask(self.channel(&controller)?, limit)
                 .await
                 .inspect_err(|failure| self.note_failure(&controller, failure))?;
@@ -199,9 +199,9 @@ impl Client {
         Ok(addresses)
     }
 
-    /// Learns the brokers and the leaders of a topic again.
+    /// Refreshes the brokers and the leaders of a topic.
     async fn refresh(&self, topic: &str, limit: Duration) -> Result<v1::TopicDescription> {
-        // One process answers for both: a broker that is cut off keeps answers which contradict those of the others.
+        // Both answers come from the same process: a broker that is cut off may contradict the other brokers.
         let ask = async |channel: Channel, limit: Duration| {
             self.describe_cluster_at(channel.clone(), limit).await?;
             describe_topic_at(channel, topic, limit).await
@@ -211,10 +211,10 @@ impl Client {
         Ok(description)
     }
 
-    /// Returns the number of partitions of a topic, from memory for some minutes: a topic can get more.
+    /// Returns the number of partitions of a topic from the cache, which is refreshed regularly because a topic can grow.
     pub(crate) async fn partition_count(&self, topic: &str) -> Result<i32> {
         if self.metadata(|metadata| metadata.is_due(topic, Instant::now())) {
-            // The known number is used while no broker answers.
+            // If the refresh fails, the cached number is used.
             let _ = self.refresh(topic, ASK_TIMEOUT.min(self.timeout)).await;
         }
         let known = || self.metadata(|metadata| metadata.partition_count(topic));
@@ -235,8 +235,8 @@ impl Client {
         }
     }
 
-    /// Asks for the leaders of a topic in the background when that was not done for some minutes: a leader that does not know
-    /// that it was replaced may refuse nothing.
+    /// Refreshes the leaders of a topic in the background if they are some minutes old: a replaced leader that does not know
+    /// its successor may refuse no request.
     pub(crate) fn refresh_when_old(&self, topic: &str) {
         if self.metadata(|metadata| metadata.is_due(topic, Instant::now())) {
             let (client, topic) = (self.clone(), topic.to_owned());
@@ -251,7 +251,7 @@ impl Client {
         }
     }
 
-    /// Returns the leader of a partition, from memory where it is known.
+    /// Returns the leader of a partition, from the cache if it is known.
     pub(crate) async fn leader_of(&self, topic: &str, partition: i32, limit: Duration) -> Result<Leader> {
         if let Some(leader) = self.known_leader(topic, partition) {
             return Ok(leader);
@@ -267,7 +267,7 @@ impl Client {
         }
     }
 
-    /// Follows the hint of a failure at the leader of a partition, or forgets the leader.
+    /// Updates the cached leader of a partition after a failure: from the leader hint, or forgets the leader.
     pub(crate) fn learn_from(&self, failure: &Error, address: &str, topic: &str, partition: i32) {
         self.note_failure(address, failure);
         if let Some(call) = failure.call() {
@@ -275,7 +275,7 @@ impl Client {
         }
     }
 
-    /// Returns the address of the active controller, from the cluster.
+    /// Requests the address of the active controller and returns it.
     pub(crate) async fn find_controller(&self, operation: &str, limit: Duration) -> Result<String> {
         self.describe_cluster_once(limit).await?;
         self.metadata(|metadata| metadata.controller())

@@ -18,8 +18,8 @@ const ERROR_DOMAIN: &str = "paceline";
 /// The result of a call of this library.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a call of this library failed. `Debug` prints the same sentence as `Display`, so that a `main` which returns the
-/// error ends with something to read.
+/// The error of a call of this library. `Debug` prints the same text as `Display`, so that a `main` that returns the error
+/// prints a readable message.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Error {
@@ -27,7 +27,7 @@ pub enum Error {
     Call(Box<CallError>),
     /// Records that the consumer had returned were removed from the log (KIP-320).
     Truncated(Truncated),
-    /// A setting or an argument that cannot work; nothing was sent.
+    /// A setting or an argument is invalid; no request was sent.
     InvalidArgument(String),
     /// The producer was closed.
     Closed,
@@ -36,9 +36,9 @@ pub enum Error {
     CommitFailed {
         /// The group.
         group_id: String,
-        /// Why this member is not in the present generation.
+        /// Why this member is not in the current generation.
         cause: String,
-        /// False when an earlier attempt had no answer: it may have committed them.
+        /// Whether the offsets were certainly not committed; false after an earlier attempt without an answer.
         definite: bool,
     },
 }
@@ -51,27 +51,26 @@ pub struct CallError {
     pub code: ErrorCode,
     /// The call that failed, for example "producing to rides/0".
     pub operation: String,
-    /// One sentence for a person.
+    /// The reason, in one sentence.
     pub message: String,
-    /// The same call may succeed later.
+    /// Whether the same call may succeed later.
     pub retriable: bool,
-    /// The operation was surely not carried out. False: the outcome is unknown.
+    /// Whether the operation was certainly not carried out; false means that its outcome is unknown.
     pub definite: bool,
 
     pub(crate) refresh: bool,
-    /// The brokers' metadata has no such topic or partition.
+    /// Whether the brokers' metadata lacks the topic or the partition.
     pub(crate) missing: bool,
     pub(crate) retry_after: Duration,
     pub(crate) leader: Option<LeaderHint>,
     pub(crate) controller: Option<String>,
     pub(crate) member_id: Option<String>,
-    /// A server of ours sent the code.
+    /// Whether a Paceline server sent the code.
     answered: bool,
     source: Option<Arc<Status>>,
 }
 
-/// Reports that records which the consumer had returned are not in the log any more. The next poll continues at
-/// `divergent_offset`.
+/// Records that the consumer had returned are no longer in the log. The next poll continues at `divergent_offset`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Truncated {
@@ -86,7 +85,7 @@ pub struct Truncated {
 }
 
 impl CallError {
-    /// Returns whether a server of ours sent this error.
+    /// Returns whether a Paceline server sent this error.
     pub(crate) fn is_from_server(&self) -> bool {
         self.answered
     }
@@ -113,7 +112,7 @@ impl Error {
         self.call().is_some_and(|call| call.retriable)
     }
 
-    /// Returns whether the operation was surely not carried out.
+    /// Returns whether the operation was certainly not carried out.
     pub fn is_definite(&self) -> bool {
         match self {
             Error::Call(call) => call.definite,
@@ -143,7 +142,7 @@ impl Error {
             code,
             operation: operation.to_owned(),
             message: message.into(),
-            // With new metadata the call goes to another broker, or with another epoch: that may succeed, too.
+            // After a metadata refresh, the call goes to another broker or has another epoch, so a retry may succeed.
             retriable: retriable || refresh,
             definite,
             refresh,
@@ -157,7 +156,7 @@ impl Error {
         }))
     }
 
-    /// Returns the error of a call that had no answer within its time. The outcome is unknown.
+    /// Returns the error of a call without an answer within `limit`; the outcome of the call is unknown.
     pub(crate) fn timed_out(operation: &str, limit: Duration) -> Self {
         let mut error = Error::new(operation, ErrorCode::RequestTimedOut, format!("no answer within {limit:?}"));
         if let Some(call) = error.call_mut() {
@@ -166,7 +165,7 @@ impl Error {
         error
     }
 
-    /// Returns the error of a look-up in metadata that has no such topic or partition.
+    /// Returns the error of a lookup in metadata that lacks the topic or the partition.
     pub(crate) fn missing(operation: &str, message: String) -> Self {
         let mut error = Error::new(operation, ErrorCode::UnknownTopicOrPartition, message);
         if let Some(call) = error.call_mut() {
@@ -235,7 +234,7 @@ impl Error {
     }
 }
 
-/// Returns the error of a call that gRPC ended. Its outcome is unknown unless no connection was made.
+/// Returns the error of a call that gRPC ended. It is definite if no connection was made or a message was too large.
 fn without_answer(operation: &str, status: &Status) -> Error {
     let too_large = status.code() == Code::ResourceExhausted && status.message().contains("larger than");
     let code = match status.code() {
@@ -251,7 +250,7 @@ fn without_answer(operation: &str, status: &Status) -> Error {
     let mut error = Error::new(operation, code, format!("{:?}: {}", status.code(), deepest(status)));
     if let Some(call) = error.call_mut() {
         call.refresh = call.retriable;
-        // A connection that was never made carried no request.
+        // Without a connection, no request was sent.
         call.definite = too_large || has_source::<ConnectError>(status);
     }
     error

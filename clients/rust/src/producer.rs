@@ -18,17 +18,17 @@ use crate::partition_writer::{Command, Item, PartitionWriter};
 use crate::partitioner::partition_for_key;
 use crate::record::{Placed, Record};
 
-/// How a producer sends.
+/// Settings of a producer.
 #[derive(Clone, Debug)]
 pub struct ProducerConfig {
-    /// Bounds the delivery of a record from `send` on, retries included; 2 minutes by default.
+    /// Maximum time from `send` to the outcome of the record, retries included; 2 minutes by default.
     pub delivery_timeout: Duration,
-    /// How long a batch waits for further records; 0 by default: a batch has the records that gathered during the
-    /// delivery of the batch before.
+    /// Time that a batch waits for further records; 0 by default: a batch then has the records that were queued during the
+    /// delivery of the previous batch.
     pub linger: Duration,
     /// Size from which a batch is sent; 256 KiB by default.
     pub batch_bytes: usize,
-    /// How many records may wait for their outcome before `send` waits; 100,000 by default.
+    /// Number of records without an outcome at which `send` waits; 100,000 by default.
     pub max_pending: usize,
 }
 
@@ -43,7 +43,7 @@ impl Default for ProducerConfig {
     }
 }
 
-/// Sends records with acks=all, idempotent: in the order of the calls per partition, each once.
+/// Sends records with acks=all and idempotence: each record once, in the order of the calls per partition.
 ///
 /// Use [`Producer::close`] at the end. After a drop without `close`, records that were sent before are still delivered as
 /// long as the runtime lives.
@@ -65,7 +65,7 @@ struct Writer {
     task: JoinHandle<()>,
 }
 
-/// The outcome of one record: a future of its place. Dropping it does not take the record back.
+/// A future with the partition and offset of a sent record. Dropping it does not cancel the record.
 #[derive(Debug)]
 #[must_use = "the record may fail: await its delivery"]
 pub struct Delivery(oneshot::Receiver<Result<Placed>>);
@@ -78,7 +78,7 @@ impl Future for Delivery {
     }
 }
 
-/// The partition that records without a key go to until a batch of it is sent, by topic.
+/// By topic, the partition that gets records without a key until a batch of the partition is sent.
 #[derive(Debug, Default)]
 pub(crate) struct Sticky(Mutex<HashMap<String, i32>>);
 
@@ -119,15 +119,15 @@ impl Client {
 }
 
 impl Producer {
-    /// Queues a record and returns its delivery. It waits while too many records have no outcome, and on the first use of a
-    /// topic. When the future is dropped before it is ready, the record is not sent.
+    /// Queues a record and returns its delivery. Waits while `max_pending` records have no outcome, and on the first use of
+    /// a topic for its metadata. If the future is dropped before it is ready, the record is not sent.
     ///
-    /// Call it for many records before you await the deliveries: otherwise every batch has one record.
+    /// Call `send` for many records before you await their deliveries; otherwise each batch has a single record.
     ///
     /// # Errors
     ///
-    /// Fails when the producer is closed, or when the partitions of the topic cannot be learned within the timeout of the
-    /// client. The record was not sent then.
+    /// Fails when the producer is closed, or when the partitions of the topic are not found within the timeout of the
+    /// client. In both cases the record was not sent.
     pub async fn send(&self, record: Record) -> Result<Delivery> {
         let partition = match record.partition {
             Some(partition) => partition,
@@ -141,7 +141,7 @@ impl Producer {
         Ok(Delivery(delivery))
     }
 
-    /// Waits until every record that was sent before has its outcome. Batches do not linger meanwhile.
+    /// Waits until every record sent so far has its outcome. Batches are sent without lingering meanwhile.
     pub async fn flush(&self) {
         let mut reached = Vec::new();
         if let Some(writers) = &*self.writers.lock().unwrap() {
@@ -158,8 +158,8 @@ impl Producer {
         }
     }
 
-    /// Flushes and ends the producer. Records without an outcome after `limit` fail with [`Error::Closed`]; whether they
-    /// are in the log is unknown then.
+    /// Flushes and ends the producer. Records without an outcome after `limit` fail with [`Error::Closed`]; it is
+    /// unknown whether they were written.
     pub async fn close(self, limit: Duration) {
         self.pending.close();
         let _ = tokio::time::timeout(limit, self.flush()).await;

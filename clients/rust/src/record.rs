@@ -14,7 +14,7 @@ use crate::v1;
 pub struct Record {
     /// The topic.
     pub topic: String,
-    /// The partition; absent lets the producer choose: by the key, or one partition per batch without a key.
+    /// The partition. If absent, the producer chooses it: from the key, or per batch for records without a key.
     pub partition: Option<i32>,
     /// The key.
     pub key: Option<Bytes>,
@@ -22,7 +22,7 @@ pub struct Record {
     pub value: Option<Bytes>,
     /// Headers, in order; names may repeat.
     pub headers: Vec<Header>,
-    /// Milliseconds since the Unix epoch; absent means the moment of sending.
+    /// Milliseconds since the Unix epoch. If absent, the time of sending.
     pub timestamp_ms: Option<i64>,
 }
 
@@ -35,7 +35,7 @@ pub struct Header {
     pub value: Option<Bytes>,
 }
 
-/// The place of a record that was written.
+/// The partition and offset of a written record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// The partition.
@@ -104,7 +104,7 @@ impl Record {
         self
     }
 
-    /// Returns about how many bytes the record takes in a batch.
+    /// Returns the approximate size of the record in a batch.
     pub(crate) fn size_bytes(&self) -> usize {
         let optional = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
         let headers: usize = self.headers.iter().map(|header| header.key.len() + optional(&header.value) + 8).sum();

@@ -13,16 +13,16 @@ use crate::v1::metadata_service_client::MetadataServiceClient;
 use crate::v1::{self, ClusterEvent, ErrorCode, EventGap};
 
 const OPERATION: &str = "watching events";
-/// A server sends a sign of life every ten seconds.
+/// Time without a message after which the stream is opened again; a server sends a message every ten seconds.
 const SILENCE: Duration = Duration::from_secs(25);
 
-/// What a watch sees.
+/// An item of an [`EventWatch`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Watched {
     /// An event: an election, a change of an ISR, a broker that comes or goes, ...
     Event(Box<ClusterEvent>),
-    /// Events before the next one are missing.
+    /// Events before the next event are missing.
     Gap(EventGap),
 }
 
@@ -31,12 +31,13 @@ pub enum Watched {
 pub struct EventWatch {
     client: Client,
     cursor: String,
-    /// When the watch was made.
+    /// Time at which the watch was created.
     begin_ms: i64,
-    /// When the last event happened, or the watch was made; another controller begins there. None before the first message.
+    /// Time of the last event, or of the creation of the watch; another controller continues from it. None before the first
+    /// message.
     since_ms: Option<i64>,
     stream: Option<Streaming<v1::WatchEventsResponse>>,
-    /// Whether the stream has had a message.
+    /// Whether the stream has received a message.
     heard: bool,
     waiting: VecDeque<Watched>,
 }
@@ -88,7 +89,7 @@ impl EventWatch {
 
     fn take(&mut self, batch: v1::EventBatch) {
         self.heard = true;
-        // Another controller would send all the events that it retains if no time was named.
+        // Without a time, another controller would send all events that it retains.
         let begin_ms = self.since_ms.or(Some(self.begin_ms));
         self.since_ms = begin_ms.max(batch.events.iter().map(|event| event.time_ms).max());
         self.cursor = batch.cursor;
@@ -96,8 +97,8 @@ impl EventWatch {
         self.waiting.extend(batch.events.into_iter().map(|event| Watched::Event(Box::new(event))));
     }
 
-    /// Returns the retry to continue with after a stream has ended. The time on a stream that has had a message is no time
-    /// without a controller.
+    /// Returns the retry to continue with after a stream has ended: a new retry, with the full timeout, if the stream had
+    /// received a message.
     fn after_stream(&mut self, retry: Retry) -> Retry {
         if std::mem::take(&mut self.heard) { self.client.retry() } else { retry }
     }

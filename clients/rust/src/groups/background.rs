@@ -1,4 +1,4 @@
-//! The tasks that run between polls: heartbeats, and the leader's look at the partitions of topics.
+//! Background tasks of a group member: heartbeats, and the leader's check for changed partitions of topics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::groups::topics::{have_changed, shapes_of};
 use crate::v1;
 
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// How often the leader looks for topics that do not exist yet.
+/// Interval at which the leader checks for topics that do not exist yet.
 const MISSING_TOPIC_PAUSE: Duration = Duration::from_secs(1);
 
-/// Sends heartbeats while the member is in a generation, and leaves the group when the program does not poll any more.
+/// Sends heartbeats while the member is in a generation, and leaves the group when the program stops polling.
 pub(crate) async fn beat(group: Arc<Group>) {
     let config = &group.config;
     let mut pause = config.heartbeat_interval;
@@ -68,7 +68,7 @@ async fn heartbeat(group: &Group, generation: i32) -> Result<()> {
     group.coordinator.call(limit, call).await.map(|_| ())
 }
 
-/// Has the group rebalance when the topics that this member assigned as the leader have other partitions by now.
+/// Starts a rebalance when partitions of topics have changed since this member assigned them as the leader.
 pub(crate) async fn watch_topics(group: Arc<Group>) {
     loop {
         let assigned_by = group.assigned_by();

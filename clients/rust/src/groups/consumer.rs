@@ -21,41 +21,41 @@ use crate::groups::offsets::{Commits, CommittedOffset, Offsets, fetch_committed}
 use crate::record::ConsumedRecord;
 use crate::v1::ErrorCode;
 
-/// What [`GroupConsumer::next_event`] found.
+/// A result of [`GroupConsumer::next_event`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GroupEvent {
     /// Records; never empty.
     Records(Vec<ConsumedRecord>),
-    /// A rebalance has given this member partitions, perhaps none. It reads them from now on.
+    /// A rebalance has assigned these partitions, perhaps none, to this member, which reads them from now on.
     Assigned(Vec<TopicPartition>),
-    /// The partitions go to other members. Until the next call on the consumer their offsets can be committed.
+    /// A rebalance takes these partitions from this member. Their offsets can be committed until the next poll.
     Revoked(Vec<TopicPartition>),
-    /// The membership was lost, and other members may have the partitions already. Their offsets cannot be committed.
+    /// The membership was lost: other members may already own these partitions, and their offsets cannot be committed.
     Lost(Vec<TopicPartition>),
 }
 
 /// A member of a consumer group: reads the partitions that the group gives it, from the offsets that the group has committed.
 ///
-/// Poll it again and again; heartbeats are sent by a task of its own. The task ends when the consumer is dropped, and the
-/// group notices that after the session timeout. [`GroupConsumer::close`] leaves at once. Dropping the future of a poll loses
-/// nothing: a rebalance continues, and the next poll takes part in it.
+/// Poll the consumer continuously; a background task sends heartbeats. When the consumer is dropped, the task ends, and the
+/// group removes the member after the session timeout; [`GroupConsumer::close`] leaves the group at once. Dropping the future
+/// of a poll loses no records: a rebalance continues, and the next poll takes part in it.
 #[derive(Debug)]
 pub struct GroupConsumer {
     group: Arc<Group>,
     records: Consumer,
     topics: BTreeSet<String>,
     assigned: BTreeSet<TopicPartition>,
-    /// Whether the program knows that it loses its partitions; the next poll gives them up.
+    /// Whether the program has received `Revoked`; the next poll then gives up the partitions.
     is_giving_up: bool,
     commits: Commits,
     next_commit: Instant,
     joining: JoinSet<Result<Joined>>,
-    /// Heartbeats, and the look at topics.
+    /// Tasks that send heartbeats and check the partitions of topics.
     background: JoinSet<()>,
 }
 
-/// Marks the time that a program spends in a poll, even when it drops the future.
+/// Marks the member as polling until it is dropped, also when the program drops the future of the poll.
 struct Polling(Arc<Group>);
 
 impl Polling {
@@ -95,13 +95,13 @@ impl Client {
 }
 
 impl GroupConsumer {
-    /// Subscribes to these topics, in the place of those before. The next poll joins the group.
+    /// Subscribes to these topics instead of the previous topics. The next poll joins the group.
     pub fn subscribe<T: Into<String>>(&mut self, topics: impl IntoIterator<Item = T>) {
         self.topics = topics.into_iter().map(Into::into).collect();
         self.group.rejoin();
     }
 
-    /// Waits until there are records, at most `limit`; then it returns none. Takes part in rebalances meanwhile.
+    /// Waits for records and returns them, or returns no records after `limit`. Takes part in rebalances meanwhile.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl GroupConsumer {
         }
     }
 
-    /// Waits for the next record. A record counts as read, for commits, once the next one is asked for.
+    /// Waits for the next record. Automatic commits run only during polls, so they include a record after the next call.
     ///
     /// # Errors
     ///
@@ -140,13 +140,13 @@ impl GroupConsumer {
         }
     }
 
-    /// Waits for records, `max_records` at most, or for a step of a rebalance. Returns nothing when `limit` ends first.
+    /// Waits for at most `max_records` records, or for an event of a rebalance. Returns `None` when `limit` ends first.
     ///
     /// # Errors
     ///
-    /// `FENCED_INSTANCE_ID` when another process has taken over the instance id; every later call fails with it, too. Other
-    /// errors leave a consumer that can be polled further: a coordinator that was not reached within the timeout of the
-    /// client, settings that the coordinator refuses (`INVALID_SESSION_TIMEOUT`, `INCONSISTENT_GROUP_PROTOCOL`, ...),
+    /// `FENCED_INSTANCE_ID` when another process has taken over the instance id; every later poll fails, too. After other
+    /// errors the consumer can be polled again: a coordinator that was not reached within the timeout of the client, settings
+    /// that the coordinator refuses (`INVALID_SESSION_TIMEOUT`, `INCONSISTENT_GROUP_PROTOCOL`, ...),
     /// `OFFSET_OUT_OF_RANGE` with [`Reset::Error`], and the errors of [`Consumer::poll`].
     pub async fn next_event(&mut self, max_records: usize, limit: Duration) -> Result<Option<GroupEvent>> {
         if self.topics.is_empty() {
@@ -198,14 +198,14 @@ impl GroupConsumer {
     ///
     /// # Errors
     ///
-    /// [`Error::CommitFailed`] when the group has rebalanced without this member; `REBALANCE_IN_PROGRESS` while it
-    /// rebalances: poll, then commit what is still assigned. Other codes after the timeout of the client.
+    /// [`Error::CommitFailed`] when the group has rebalanced without this member; `REBALANCE_IN_PROGRESS` while the
+    /// group rebalances: poll, then commit the partitions that are still assigned. Other codes after the client's timeout.
     pub async fn commit(&mut self) -> Result<()> {
         let offsets = self.consumed();
         self.commit_all(offsets).await
     }
 
-    /// Commits offsets, and waits. An offset is the next one to read: that of the last record read, plus 1.
+    /// Commits offsets, and waits. The offset of a partition is that of the next record to read: of the last record, plus 1.
     ///
     /// # Errors
     ///
@@ -218,7 +218,7 @@ impl GroupConsumer {
         self.commit_all(offsets).await
     }
 
-    /// Returns the committed offsets of partitions, of those for which the group has committed one.
+    /// Returns the committed offsets of partitions; omits partitions without a committed offset.
     ///
     /// # Errors
     ///
@@ -232,7 +232,7 @@ impl GroupConsumer {
         self.assigned.iter().cloned().collect()
     }
 
-    /// Returns the offset of the next record that a poll returns of a partition; nothing while it is not known.
+    /// Returns the offset of the next record that a poll returns from a partition; `None` while it is not known.
     pub fn position(&self, topic: &str, partition: i32) -> Option<i64> {
         self.records.position(topic, partition)
     }
@@ -260,24 +260,24 @@ impl GroupConsumer {
         self.group.member(|member| member.generation())
     }
 
-    /// Commits, if commits are automatic, waits for commits whose futures were dropped, and leaves the group. A static member does not leave: it can come back within its
-    /// session timeout.
+    /// Commits, if commits are automatic, waits for commits whose futures were dropped, and leaves the group. A static member
+    /// does not leave: its process can return within the session timeout.
     ///
     /// # Errors
     ///
-    /// The failure of the commit, or of leaving. The consumer has ended nevertheless.
+    /// The failure of the commit, or of leaving. The consumer is closed nevertheless.
     pub async fn close(mut self) -> Result<()> {
         self.joining.shutdown().await;
         let committed = self.commit_automatically().await;
-        // The coordinator refuses a commit of a member that has left; the program may have dropped the future of one.
+        // Wait for commits whose futures the program dropped: the coordinator refuses commits of a member that has left.
         self.commits.wait().await;
         let limit = self.group.coordinator.client().request_timeout();
         let left = self.group.leave(limit.min(self.group.config.session_timeout / 2)).await;
         committed.and(left)
     }
 
-    /// Takes the first of two steps before a JoinGroup: returns the partitions that move. The second step, with the next
-    /// call, gives them up; the program can commit in between.
+    /// Gives up all partitions before a JoinGroup, in two calls: the first call returns `Revoked`, so that the program can
+    /// commit, and the second call drops the partitions. After a lost membership, the first call drops them.
     async fn give_up_partitions(&mut self) -> Option<GroupEvent> {
         let is_lost = self.group.member(Member::take_lost);
         let owned = self.assignment();
@@ -301,7 +301,7 @@ impl GroupConsumer {
         }
     }
 
-    /// Reads the partitions of a new generation.
+    /// Starts to read the partitions of a new generation.
     fn begin(&mut self, done: std::result::Result<Result<Joined>, JoinError>) -> Result<GroupEvent> {
         let Joined { partitions, mut committed, topics } = match done {
             Ok(joined) => joined?,
@@ -345,7 +345,7 @@ impl GroupConsumer {
         self.commit().await
     }
 
-    /// Commits without waiting when it is time for an automatic commit. Returns when it will be time.
+    /// Starts an automatic commit if it is due, without waiting for it. Returns the time of the next automatic commit.
     fn commit_when_due(&mut self) -> Option<Instant> {
         let pause = self.group.config.auto_commit?;
         if self.assigned.is_empty() || self.is_giving_up || self.generation().is_none() {

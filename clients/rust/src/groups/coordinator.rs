@@ -51,7 +51,7 @@ impl Coordinator {
     }
 
     /// Repeats a call until it succeeds, fails with an error that is not retriable, or the timeout of the client ends; returns
-    /// the last error. It is definite only if every attempt was certainly not carried out.
+    /// the last error. The error is definite only if no attempt can have been carried out.
     pub(crate) async fn repeat<T, F>(&self, call: impl Fn(Stub, Duration) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -97,7 +97,7 @@ impl Coordinator {
                     return Ok(address);
                 }
                 Ok(None) => Error::bad_answer(&operation, "the answer has no address"),
-                // A server that answers decides: another broker would give the same error.
+                // The error of a server is final: another broker would return the same error.
                 Err(failure) if failure.call().is_some_and(|call| call.is_from_server()) => return Err(failure),
                 Err(failure) => failure,
             };
@@ -107,7 +107,7 @@ impl Coordinator {
     }
 }
 
-/// Marks a failed look-up as definite: nothing was sent to the coordinator.
+/// Marks a failed lookup as definite, because no request was sent to the coordinator.
 fn not_sent(mut failure: Error) -> Error {
     if let Some(call) = failure.call_mut() {
         call.definite = true;
