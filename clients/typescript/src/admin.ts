@@ -15,7 +15,7 @@ const UNKNOWN_TOPIC_PATIENCE_MS = 3_000;
 /** A topic to create. */
 export interface NewTopic {
   name: string;
-  /** Defaults of the cluster when absent. */
+  /** If absent, the cluster's default. */
   partitions?: number | undefined;
   replicationFactor?: number | undefined;
   /** For example `{ "min.insync.replicas": "2" }`. */
@@ -25,16 +25,16 @@ export interface NewTopic {
 /** A place in a partition: an end of the log, or the first record at or after a time. */
 export type Place = "earliest" | "latest" | { timestampMs: bigint | number };
 
-/** Throw a TypeError for a value that is no place. Without types, as in JavaScript, it would mean the end of the log. */
+/** Throw a TypeError for a value that is not a `Place`: a JavaScript caller can pass any value. */
 export function requirePlace(place: Place): void {
   if (place === "earliest" || place === "latest") return;
   if (typeof place === "object" && place !== null && "timestampMs" in place) return;
   throw new TypeError(`${String(place)} is no place: give an offset as 42n, "earliest", "latest" or { timestampMs }`);
 }
 
-/** Topics, offsets, the cluster and its events. Calls take 30 seconds at most unless `timeoutMs` says otherwise. */
+/** Administrative calls: topics, offsets, the cluster and its events. The default timeout of a call is 30 seconds. */
 export class Admin {
-  /** @internal A server sends a sign of life every ten seconds. */
+  /** @internal Time without a message after which a stream is opened again; a server sends a message every ten seconds. */
   watchSilenceMs = 25_000;
 
   /** @internal */
@@ -67,7 +67,7 @@ export class Admin {
     });
   }
 
-  /** Delete a topic and return when its records are deleted. */
+  /** Delete a topic and return when its deletion is complete. */
   async deleteTopic(name: string, options: CallOptions = {}): Promise<void> {
     const operation = `deleting topic ${name}`;
     await this.onController(operation, options, async (connection, limit) => {
@@ -83,7 +83,7 @@ export class Admin {
     return this.client.retry(
       Limit.of(options, TIMEOUT_MS),
       (limit) => this.client.cluster.describeTopic(name, limit),
-      // A broker learns of a new topic within moments: after that time the topic does not exist.
+      // A new topic reaches the brokers within this time; after that, the error means that the topic does not exist.
       (error) => isRepeatable(error) && (error.code !== "UNKNOWN_TOPIC_OR_PARTITION" || performance.now() < givenUp),
     );
   }
@@ -93,13 +93,13 @@ export class Admin {
     return this.client.retry(Limit.of(options, TIMEOUT_MS), (limit) => this.client.cluster.describe(limit));
   }
 
-  /** Return an offset; undefined when no record is that young. */
+  /** Return an offset; undefined when all records are older than the requested time. */
   async listOffset(topic: string, partition: number, place: Place, options: CallOptions = {}): Promise<bigint | undefined> {
     requirePlace(place);
     return this.client.retry(Limit.of(options, TIMEOUT_MS), (limit) => this.listOffsetOnce(topic, partition, place, limit));
   }
 
-  /** @internal Ask once; `onFound` is called when a leader of the partition is known. */
+  /** @internal Make one attempt of `listOffset`; call `onFound` when the leader of the partition is known. */
   async listOffsetOnce(topic: string, partition: number, place: Place, limit: Limit, onFound = () => {}): Promise<bigint | undefined> {
     const operation = `listing an offset of ${topic}/${partition}`;
     const wanted =
@@ -116,7 +116,7 @@ export class Admin {
     });
   }
 
-  /** Yield every event of the active controller, as `watchEventBatches` does. It does not say that events are missing. */
+  /** Yield every event of the active controller, as `watchEventBatches` does, but without reports of missing events. */
   async *watchEvents(options: { signal?: AbortSignal } = {}): AsyncGenerator<ClusterEvent, void> {
     for await (const { events } of this.watchEventBatches(options)) yield* events;
   }
@@ -126,13 +126,13 @@ export class Admin {
    * is silent for 25 seconds, or whose controller resigns, is opened again, after the last event, at the controller that is
    * active by then; after two minutes without a stream the last failure is thrown.
    *
-   * A batch with a gap says that events before it are missing: this watcher was too slow, or another controller continues
-   * with what it has seen since the last event.
+   * If a batch has a gap, events before the batch are missing: this watcher was too slow, or another controller continues
+   * with the events that it has seen since the last event.
    */
   async *watchEventBatches(options: { signal?: AbortSignal } = {}): AsyncGenerator<EventBatch, void> {
     const operation = "watching events";
     let cursor = "";
-    /** Time of the last event, at which another controller, which does not know the cursor, begins. */
+    /** Time of the last event; another controller does not know the cursor and continues from this time. */
     let sinceMs = BigInt(Date.now());
     for (;;) {
       const limit = Limit.in(WATCH_PATIENCE_MS, options.signal);
@@ -166,7 +166,7 @@ export class Admin {
     return this.client.cluster.connection(joined(controllerHost, controllerPort));
   }
 
-  /** Make a change at the active controller. Only a change that was surely not made is asked for again. */
+  /** Make a change at the active controller; retry it only if the change was certainly not made. */
   private async onController<T>(
     operation: string,
     options: CallOptions,
@@ -182,7 +182,7 @@ export class Admin {
           try {
             connection = await this.controller(operation, limit);
           } catch (error) {
-            // Asking for the controller changes nothing.
+            // The lookup of the controller makes no change.
             throw error instanceof PacelineError ? error.with({ definite: true }) : error;
           }
         } else {
@@ -190,7 +190,7 @@ export class Admin {
         }
         hint = undefined;
         try {
-          return await call(connection, whole); // The controller may wait longer than one request usually takes.
+          return await call(connection, whole); // The controller may wait for brokers longer than the usual request timeout.
         } catch (error) {
           if (error instanceof PacelineError) hint = error.controller;
           throw error;

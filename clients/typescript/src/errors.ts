@@ -33,13 +33,13 @@ interface Facts {
 /** A failure with the code that a server sent, or the nearest code for a call without an answer. */
 export class PacelineError extends Error {
   override readonly name: string;
-  /** The same call may succeed later. */
+  /** Whether the same call may succeed later. */
   readonly retriable: boolean;
-  /** The operation was certainly not carried out. False means that the outcome is unknown. */
+  /** Whether the operation was certainly not carried out; false means that its outcome is unknown. */
   readonly definite: boolean;
-  /** @internal The client's metadata is out of date: it named an old leader or controller. */
+  /** @internal Whether to refresh the client's metadata, because it may contain an old leader or controller. */
   readonly refresh: boolean;
-  /** @internal A server sent this error. */
+  /** @internal Whether a server sent this error. */
   readonly hasAnswer: boolean;
   /** @internal */
   readonly retryAfterMs: number;
@@ -154,7 +154,7 @@ export function throwGroupError(operation: string, error: PartitionError | undef
   if (error !== undefined) throw failure(operation, nameOf(error.code), error.message);
 }
 
-/** Turn the failure of a call as a whole into an error with a code. */
+/** Convert the gRPC error of a call to an error with a code. */
 export function callError(operation: string, ended: ServiceError): PacelineError {
   let code: ErrorName | undefined;
   const facts: Facts = { cause: ended };

@@ -58,9 +58,9 @@ export class GroupConsumer {
   }
 
   /**
-   * Share the partitions of topics with the other members of the group. The next polls join the group, and call the
-   * listener when partitions come and go, and report a topic that brokers have not known for some seconds. A topic that is
-   * deleted later is read again when it is created again.
+   * Share the partitions of topics with the other members of the group. The next polls join the group, call the
+   * listener when partitions are assigned or revoked, and throw an error for a topic that brokers have not known for some
+   * seconds. A topic that is deleted later is read again when it is re-created.
    */
   subscribe(topics: string | readonly string[], listener: RebalanceListener = {}): void {
     this.requireOpen();
@@ -71,13 +71,13 @@ export class GroupConsumer {
   }
 
   /**
-   * Return records, or none when the time is over. Joins the group and takes part in its rebalances, and commits when an
+   * Return records, or an empty list after the timeout. Joins the group and takes part in its rebalances, and commits when an
    * automatic commit is due.
    *
    * Throws a FencedInstanceIdError when another process has taken over the group instance id, a TruncatedError when records
    * that were read are not in the log any more, UNKNOWN_TOPIC_OR_PARTITION when a topic of a new subscription does not exist,
    * REQUEST_TIMED_OUT when a partition could not be read for `apiTimeoutMs`, OFFSET_OUT_OF_RANGE without a position when the
-   * reset policy is "error", and any failure that no retry can mend. The next poll tries again.
+   * reset policy is "error", and any error that is not retriable. The next poll tries again.
    */
   async poll(options: PollOptions = {}): Promise<ConsumerRecord[]> {
     const limit = Limit.in(options.timeoutMs ?? 1_000, options.signal);
@@ -120,15 +120,15 @@ export class GroupConsumer {
       if (await this.membership.poll(limit)) {
         await this.beginAtCommitted(limit);
         this.commitWhenDue();
-        // Short waits, so that commits are on time, and a long poll is no silence of the program.
+        // Wait in short steps, so that commits are on time and a long poll does not count as time without a poll.
         await this.reader.ready(limit.within(Math.min(1_000, this.settings.maxPollIntervalMs / 2)));
         if (this.reader.hasRecords && !this.membership.needsPoll) return;
       }
-      if (limit.leftMs === 0) return turn(); // A program may poll in a loop that does not wait.
+      if (limit.leftMs === 0) return turn(); // Let other tasks run: a program may poll in a loop without waiting.
     }
   }
 
-  /** Begin to read partitions whose committed offset can be learned; the others wait for a later poll. */
+  /** Start to read partitions whose committed offset can be fetched; the other partitions wait for a later poll. */
   private async beginAtCommitted(limit: Limit): Promise<void> {
     if (this.awaitingOffset.size === 0) return;
     const timeoutMs = Math.min(Math.max(limit.leftMs, SHORTEST_FETCH_MS), FETCH_TIMEOUT_MS);
@@ -136,7 +136,7 @@ export class GroupConsumer {
     try {
       found = await this.offsets.fetch([...this.awaitingOffset.values()], Limit.in(timeoutMs, limit.signal));
     } catch (error) {
-      // The client has said already that it retries.
+      // The client has already reported the failed attempts.
       if (error instanceof PacelineError && error.retriable) return;
       throw error;
     }
@@ -164,7 +164,7 @@ export class GroupConsumer {
     if (this.settings.autoCommit && this.generation >= 0) await this.commitQuietly(limit.leftMs);
   }
 
-  /** Commit automatically. A failure is only told: the next commit makes up for it. */
+  /** Commit automatically. A failure is only reported, because the next commit includes these positions. */
   private async commitQuietly(timeoutMs: number): Promise<void> {
     const consumed = this.reader.consumed();
     if (consumed.length === 0) return;
@@ -180,7 +180,7 @@ export class GroupConsumer {
     }
   }
 
-  /** Member and generation; undefined for a consumer without a subscription, whose commits are those of no member. */
+  /** Member and generation; undefined without a subscription, because commits then belong to no member. */
   private identity(): Identity | undefined {
     return this.membership.topics.size === 0 ? undefined : this.membership.identity;
   }
@@ -191,8 +191,8 @@ export class GroupConsumer {
    * Commit the positions after all records that `poll` has returned or the loop has yielded, or these offsets, and wait.
    * Commits reach the group in the order of the calls.
    *
-   * Throws a CommitFailedError when this member has lost its place in the group, REBALANCE_IN_PROGRESS when the group takes
-   * no offsets at the moment, and the last cause when the time is over.
+   * Throws a CommitFailedError when this member has lost its membership, REBALANCE_IN_PROGRESS while the group accepts
+   * no offsets, and the last error after the timeout.
    */
   async commit(offsets: readonly OffsetToCommit[] = this.reader.consumed(), options: CallOptions = {}): Promise<void> {
     this.requireOpen();
@@ -210,7 +210,7 @@ export class GroupConsumer {
     return [...this.owned.values()].sort((one, other) => bytewise(one.topic, other.topic) || one.partition - other.partition);
   }
 
-  /** Return the offset of the next record of a partition; undefined while it is not known. */
+  /** Return the offset of the next record of a partition; undefined while the offset is not known. */
   position(topic: string, partition: number): bigint | undefined {
     return this.reader.position(topic, partition);
   }
@@ -223,12 +223,12 @@ export class GroupConsumer {
     this.reader.assign(topic, partition, offset);
   }
 
-  /** Id of this member; empty while it has none. */
+  /** Id of this member; empty while the member has no id. */
   get memberId(): string {
     return this.membership.identity.memberId;
   }
 
-  /** Generation of the group that this member is in; -1 while it is in none. */
+  /** Generation that this member belongs to; -1 without a generation. */
   get generation(): number {
     return this.membership.identity.generation;
   }
@@ -240,7 +240,7 @@ export class GroupConsumer {
   }
 
   /**
-   * Wait for the end of a poll that runs, commit if commits are automatic, leave the group, and end the consumer. A static
+   * Wait for a running poll to end, commit if commits are automatic, leave the group, and close the consumer. A static
    * member does not leave.
    */
   async close(options: CallOptions = {}): Promise<void> {

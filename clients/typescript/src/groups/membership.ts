@@ -63,7 +63,7 @@ export class GroupMembership {
   private isPrepared = false;
   private joinedTopics: ReadonlySet<string> = new Set();
   private quietUntil = 0;
-  /** Topics of a new subscription that no broker has named yet. */
+  /** Topics of a new subscription that no broker has returned yet. */
   private unseen = new Set<string>();
   private unseenSince: number | undefined;
   private nextLook = 0;
@@ -88,12 +88,12 @@ export class GroupMembership {
     return { memberId: this.memberId, generation: this.generation };
   }
 
-  /** Whether the coordinator expects heartbeats; it does not while a JoinGroup is under way. */
+  /** Whether to send heartbeats; the coordinator expects none while a JoinGroup is in flight. */
   get isBeating(): boolean {
     return this.generation >= 0 && (this.join === undefined || this.join.outcome !== undefined);
   }
 
-  /** Whether a poll has something to do for the group. */
+  /** Whether the next poll must join or report that the member is fenced. */
   get needsPoll(): boolean {
     return this.isJoinNeeded || this.fenced !== undefined;
   }
@@ -166,9 +166,9 @@ export class GroupMembership {
   }
 
   /**
-   * Look for the topics of a new subscription; return false when the next look has to wait for a later poll. Throw
-   * UNKNOWN_TOPIC_OR_PARTITION when brokers have not known a topic for some seconds. Brokers that do not answer are no reason
-   * to wait.
+   * Check that the topics of a new subscription exist; return false when the next check must wait for a later poll. Throw
+   * UNKNOWN_TOPIC_OR_PARTITION when brokers have not known a topic for some seconds. If the brokers do not answer, the member
+   * joins without the check.
    */
   private async knowsTopics(limit: Limit): Promise<boolean> {
     while (this.unseen.size > 0) {
