@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 import grpc
 
+from paceline.dev import program
 from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
 from paceline.model.tls import CA_FILE
 from paceline.rpc.errors import STATUS_OF_CODE
@@ -56,7 +57,7 @@ def _hint_at_addresses(error: PacelineError, output: str) -> None:
     from paceline_client.errors import BootstrapError
 
     if isinstance(error, BootstrapError) and CA_FILE not in str(error) and output == "table":
-        click.echo("start a local cluster with `paceline dev up`, or name brokers with -b host:port,...", err=True)
+        click.echo(f"start a local cluster with `{program()} dev up`, or name brokers with -b host:port,...", err=True)
 
 
 def os_error_text(error: OSError) -> str:

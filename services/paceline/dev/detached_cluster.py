@@ -18,7 +18,7 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from paceline.dev import DEV_DIRECTORY
+from paceline.dev import DEV_DIRECTORY, program
 from paceline.model.tls import TlsFiles
 from paceline.rpc.channels import Options, open_channel
 from paceline.rpc.security.client_tls import client_credentials
@@ -84,7 +84,7 @@ def alive(pid: int | None, directory: Path) -> bool:
 def dev_command(verb: str, directory: Path) -> str:
     """Return the command line for another `paceline dev` command on the cluster in this directory."""
     where = "" if directory == DEV_DIRECTORY else f" --directory {shlex.quote(str(directory))}"
-    return f"paceline dev {verb}{where}"
+    return f"{program()} dev {verb}{where}"
 
 
 def find_node(directory: Path, name: str) -> dict[str, Any]:

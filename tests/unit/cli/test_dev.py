@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from paceline.cli.commands import cli
@@ -85,3 +86,15 @@ def test_the_status_names_the_metrics_port_of_each_process(tmp_path: Path) -> No
         "zookeeper": None,
         "broker-1": "127.0.0.1:9111",
     }
+
+
+def test_a_shown_command_is_found_by_a_shell_without_a_search_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [".venv/bin/paceline", "dev", "status"])
+    shown = ["dev", "status", "--directory", str(tmp_path)]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "with: .venv/bin/paceline dev up" in CliRunner().invoke(cli, shown).stderr
+    found = tmp_path / "paceline"
+    found.touch(0o755)
+    assert "with: paceline dev up" in CliRunner().invoke(cli, shown).stderr
