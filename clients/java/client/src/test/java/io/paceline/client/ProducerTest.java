@@ -25,6 +25,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -195,9 +196,14 @@ class ProducerTest {
     }
 
     @Test
-    void recordsThatLingerFailWhenTheClientIsClosed() {
+    void recordsThatLingerFailWhenTheClientIsClosed() throws InterruptedException {
         CompletableFuture<RecordMetadata> sent =
                 client.producer(ProducerConfig.defaults().withLinger(Duration.ofMinutes(10))).send(record(1));
+        while (Thread.getAllStackTraces().values().stream().noneMatch(stack -> Stream.of(stack).limit(4).anyMatch(one ->
+                one.getClassName().equals(Object.class.getName()) && one.getMethodName().startsWith("wait"))
+                && Stream.of(stack).anyMatch(one -> one.getMethodName().equals("linger")))) {
+            Thread.sleep(5);
+        }
         client.close();
         assertThrows(ExecutionException.class, () -> sent.get(30, TimeUnit.SECONDS));
     }
