@@ -70,10 +70,10 @@ TEST_CASE("a topic that appears in time is read without an error") {
     topic.mutable_error()->set_code(v1::ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION);
   };
   broker.on_describe = {behind, behind};
-  Client client({.bootstrap = {broker.address()}, .request_timeout = 2s});
-  auto consumer = client.make_consumer();
-  consumer.assign("rides", 0);
-  CHECK(consumer.poll(30s).size() == 3);
+  detail::Fetcher fetcher(cluster_of({broker.address()}), {}, {.missing = 60s});
+  fetcher.assign("rides", 0, OffsetSpec::earliest(), 0);
+  CHECK(fetcher.poll(within(30s), 10).size() == 3);
+  CHECK(broker.on_describe.empty());
 }
 
 TEST_CASE("a partition that cannot be read is an error after its time, with the cause") {
