@@ -12,9 +12,13 @@ folder=${PACELINE_CERTIFICATE_FOLDER:-build/compose}/$name
 umask 077
 rm -rf "$folder"
 mkdir -p "$folder"
-scripts/compose.sh run --rm -T --no-deps certificates sh /certificates.sh client "$name" 2>"$folder/log" |
-  tar -x -C "$folder" || { cat "$folder/log" >&2; rm -rf "$folder"; exit 1; }
-rm "$folder/log"
+if ! scripts/compose.sh run --rm -T --no-deps certificates sh /certificates.sh client "$name" >"$folder/tar" 2>"$folder/log"; then
+  cat "$folder/log" >&2
+  rm -rf "$folder"
+  exit 1
+fi
+tar -x -C "$folder" -f "$folder/tar"
+rm "$folder/log" "$folder/tar"
 here=$(cd "$folder" && pwd)
 brokers="localhost:${PORT_BROKER_1:-19091},localhost:${PORT_BROKER_2:-19092},localhost:${PORT_BROKER_3:-19093}"
 cat >"$folder/env" <<END

@@ -14,6 +14,12 @@ fi
 case "${1:-}" in
   down | ps | logs) export COMPOSE_PROFILES=load,obs,grafana,pipeline ;;
 esac
+# Compose 1 answers a missing engine with a traceback. `config` needs no engine.
+if [ "${1:-}" != config ] && command -v docker >/dev/null && ! answer=$(timeout 60 docker version 2>&1 >/dev/null); then
+  echo "no container engine answers: $(tail -n 1 <<<"$answer")" >&2
+  echo "scripts/docker_engine.sh starts one on Debian" >&2
+  exit 1
+fi
 if docker compose version >/dev/null 2>&1; then
   exec docker compose "$@"
 elif command -v docker-compose >/dev/null; then
