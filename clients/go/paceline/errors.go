@@ -175,8 +175,9 @@ func withoutAnswer(operation string, state *status.Status) *Error {
 	switch {
 	case state.Code() == codes.ResourceExhausted && strings.Contains(state.Message(), "larger than max"):
 		failure := newError(operation, pacelinev1.ErrorCode_ERROR_CODE_MESSAGE_TOO_LARGE, state.Message())
-		// gRPC in this process refuses large answers: the server may have done what was asked.
-		failure.Definite = !strings.HasPrefix(state.Message(), "grpc: ")
+		// A server does not read a request over its limit. It says "Sent message" when it cannot send the response of a
+		// request that it has carried out; gRPC in this process says "grpc: received message" when it refuses a response.
+		failure.Definite = strings.Contains(state.Message(), "Received message")
 		return failure
 	case state.Code() == codes.Internal && strings.HasPrefix(state.Message(), "grpc: error while marshaling"):
 		// The request was not sent: for example a text in it is not UTF-8.

@@ -250,8 +250,10 @@ fn without_answer(operation: &str, status: &Status) -> Error {
     let mut error = Error::new(operation, code, format!("{:?}: {}", status.code(), deepest(status)));
     if let Some(call) = error.call_mut() {
         call.refresh = call.retriable;
-        // Without a connection, no request was sent.
-        call.definite = too_large || has_source::<ConnectError>(status);
+        // Without a connection, no request was sent. A server does not read a request over its limit; but when it cannot
+        // send a response ("Sent message larger than max"), it has carried out the request.
+        let unread = too_large && status.message().contains("Received message");
+        call.definite = unread || has_source::<ConnectError>(status);
     }
     error
 }
@@ -380,5 +382,12 @@ mod tests {
         let error = Error::of_status("x", Status::resource_exhausted("Received message larger than max (9 vs. 4)"));
         assert_eq!(error.code(), Some(ErrorCode::MessageTooLarge));
         assert!(!error.is_retriable() && error.is_definite());
+    }
+
+    #[test]
+    fn a_response_above_the_limit_of_the_server_has_an_unknown_outcome() {
+        let error = Error::of_status("x", Status::resource_exhausted("SERVER: Sent message larger than max (9 vs. 4)"));
+        assert_eq!(error.code(), Some(ErrorCode::MessageTooLarge));
+        assert!(!error.is_retriable() && !error.is_definite());
     }
 }

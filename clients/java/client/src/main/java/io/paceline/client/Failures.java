@@ -134,10 +134,11 @@ final class Failures {
                 retriable = true;
             }
             case RESOURCE_EXHAUSTED -> {
-                // A retry of a message over the size limit would fail again. Brokers report "larger than max" before they
-                // read a request; gRPC in this process reports "exceeds maximum" for a response.
-                refusedByServer = sentence.contains("larger than max");
-                boolean size = refusedByServer || sentence.contains("exceeds maximum");
+                // A retry of a message over the size limit would fail again. Brokers report "Received message larger than
+                // max" before they read a request, and "Sent message larger than max" after they have carried it out;
+                // gRPC in this process reports "exceeds maximum" for a response.
+                refusedByServer = sentence.contains("Received message larger than max");
+                boolean size = sentence.contains("larger than max") || sentence.contains("exceeds maximum");
                 code = size ? ErrorCode.ERROR_CODE_MESSAGE_TOO_LARGE : ErrorCode.ERROR_CODE_BROKER_NOT_AVAILABLE;
                 retriable = !size;
             }

@@ -125,6 +125,20 @@ class ProducerTest {
     }
 
     @Test
+    void aRequestWhoseResponseIsTooLargeMayBeInTheLog() {
+        broker.on(LogServiceGrpc.getProduceMethod(), request -> {
+            throw Status.RESOURCE_EXHAUSTED.withDescription("SERVER: Sent message larger than max (9 vs. 8)")
+                    .asRuntimeException();
+        });
+        try (Producer producer = client.producer()) {
+            PacelineException failure = (PacelineException) assertThrows(
+                    CompletionException.class, () -> producer.send(record(9)).join()).getCause();
+            assertEquals("MESSAGE_TOO_LARGE", failure.codeName());
+            assertFalse(failure.definite());
+        }
+    }
+
+    @Test
     void flushWaitsForARecordWhoseFutureTheCallerHasEnded() throws InterruptedException {
         CountDownLatch answering = new CountDownLatch(1);
         broker.on(LogServiceGrpc.getProduceMethod(), request -> {
