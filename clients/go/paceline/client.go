@@ -122,11 +122,15 @@ func NewClient(config Config) (*Client, error) {
 }
 
 func transportCredentials(config Config) (credentials.TransportCredentials, error) {
+	identified := config.CertFile != "" || config.KeyFile != ""
 	if config.CAFile == "" {
 		config.CAFile = os.Getenv("PACELINE_SSL_CA_FILE")
 		config.CertFile, config.KeyFile = os.Getenv("PACELINE_SSL_CERTIFICATE_FILE"), os.Getenv("PACELINE_SSL_KEY_FILE")
 	}
 	if config.CAFile == "" {
+		if identified || config.CertFile != "" || config.KeyFile != "" {
+			return nil, errors.New("paceline: a certificate without a CA file: TLS needs Config.CAFile or PACELINE_SSL_CA_FILE, too")
+		}
 		return insecure.NewCredentials(), nil
 	}
 	pem, err := os.ReadFile(config.CAFile)

@@ -33,6 +33,9 @@ export interface ClientConfig {
 /** Return the configuration in PACELINE_BOOTSTRAP_SERVERS and PACELINE_SSL_*_FILE, which `paceline dev up` prints. */
 export function configFromEnvironment(environment: NodeJS.ProcessEnv = process.env): ClientConfig {
   const caFile = environment["PACELINE_SSL_CA_FILE"];
+  if (!caFile && (environment["PACELINE_SSL_CERTIFICATE_FILE"] || environment["PACELINE_SSL_KEY_FILE"])) {
+    throw new TypeError("TLS needs PACELINE_SSL_CA_FILE, too"); // Without it the client would connect in plain text.
+  }
   return {
     bootstrap: environment["PACELINE_BOOTSTRAP_SERVERS"] ?? "127.0.0.1:9092",
     tls:

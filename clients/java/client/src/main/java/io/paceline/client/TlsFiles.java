@@ -27,12 +27,18 @@ public record TlsFiles(Path ca, Path certificate, Path key) {
 
     /**
      * Returns the files that PACELINE_SSL_CA_FILE, PACELINE_SSL_CERTIFICATE_FILE and PACELINE_SSL_KEY_FILE name, or null
-     * when the first is not set.
+     * when none is set.
+     *
+     * @throws IllegalArgumentException if the first is not set but another is: the client would connect without TLS
      */
     public static TlsFiles fromEnvironment(Map<String, String> environment) {
         Path ca = path(environment.get("PACELINE_SSL_CA_FILE"));
-        return ca == null ? null : new TlsFiles(
-                ca, path(environment.get("PACELINE_SSL_CERTIFICATE_FILE")), path(environment.get("PACELINE_SSL_KEY_FILE")));
+        Path certificate = path(environment.get("PACELINE_SSL_CERTIFICATE_FILE"));
+        Path key = path(environment.get("PACELINE_SSL_KEY_FILE"));
+        if (ca == null && (certificate != null || key != null)) {
+            throw new IllegalArgumentException("TLS needs PACELINE_SSL_CA_FILE, too");
+        }
+        return ca == null ? null : new TlsFiles(ca, certificate, key);
     }
 
     private static Path path(String text) {

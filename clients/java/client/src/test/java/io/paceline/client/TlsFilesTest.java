@@ -35,6 +35,9 @@ class TlsFilesTest {
     @Test
     void theEnvironmentNamesTheFiles() {
         assertNull(TlsFiles.fromEnvironment(Map.of()));
+        for (String alone : List.of("PACELINE_SSL_CERTIFICATE_FILE", "PACELINE_SSL_KEY_FILE")) {
+            assertThrows(IllegalArgumentException.class, () -> TlsFiles.fromEnvironment(Map.of(alone, "file")));
+        }
         assertEquals(
                 new TlsFiles(Path.of("ca"), Path.of("certificate"), Path.of("key")),
                 TlsFiles.fromEnvironment(Map.of("PACELINE_SSL_CA_FILE", "ca", "PACELINE_SSL_CERTIFICATE_FILE", "certificate",
