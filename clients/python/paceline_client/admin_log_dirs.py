@@ -1,4 +1,4 @@
-"""The part of `Admin` for log directories: their replicas, and the directory of a replica."""
+"""Calls of `Admin` on log directories: list them with their replicas, and assign replicas to them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class ReplicaLogDirResult:
 
 
 class LogDirAdmin(AdminConnection):
-    """Log directories; use `Admin`."""
+    """The log directory calls of `Admin`; create an `Admin`, not this class."""
 
     def describe_log_dirs(
         self,
@@ -66,11 +66,12 @@ class LogDirAdmin(AdminConnection):
         *,
         timeout_ms: int | None = None,
     ) -> list[BrokerLogDirs]:
-        """Return the log directories of brokers with their replicas; None as brokers means every live broker.
+        """Return the log directories of brokers with their replicas.
 
         Args:
-            brokers: broker ids. A broker that is not live, or does not answer in time, has an ``error`` in the result.
-            partitions: list only these replicas; None means all.
+            brokers: broker ids; None means every live broker. The result of a broker that is not live, or does not
+                answer in time, has an ``error``.
+            partitions: (topic, partition) pairs whose replicas to list; None means all partitions.
             timeout_ms: longest wait.
         """
         named = None if brokers is None else list(dict.fromkeys(brokers))
@@ -147,7 +148,7 @@ class LogDirAdmin(AdminConnection):
 
 
 def _joined(parts: Iterable[pb.BrokerLogDirs]) -> list[pb.BrokerLogDirs]:
-    """Return one entry per broker, with one entry per directory: pages may divide both."""
+    """Merge the parts of a broker and of a directory: a page may end within a broker's or a directory's entry."""
     brokers: dict[int, pb.BrokerLogDirs] = {}
     for part in parts:
         broker = brokers.get(part.broker_id)

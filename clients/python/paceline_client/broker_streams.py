@@ -11,7 +11,7 @@ from paceline.rpc.streams.stream_client import StreamClient
 IDLE_S: Final = 60.0
 """Idle time after which a stream is closed, because it occupies a stream slot of the broker."""
 ASK_AGAIN_S: Final = 60.0
-"""Pause after a broker refused a stream; the broker may have refused it only because of its stream limit."""
+"""Pause before the next stream to a broker that refused a stream: its stream limit may have been the only reason."""
 _JOIN_S: Final = 5.0
 
 
@@ -43,7 +43,7 @@ class BrokerStreams:
         self._lock = threading.Lock()
         self._callers: dict[str, StreamClient] = {}
         self._unknown: dict[str, float] = {}
-        """Time until which no stream to the broker is attempted."""
+        """By address: time until which no stream to the broker is opened."""
         self._made = 0
         self._closed = False
 
@@ -71,12 +71,12 @@ class BrokerStreams:
             self._unknown[address] = self._clock() + ASK_AGAIN_S
 
     def expire(self) -> None:
-        """Fail overdue requests and close idle streams; the caller repeats this several times a second."""
+        """Fail overdue requests and close idle streams; call this several times a second."""
         for caller in list(self._callers.values()):
             caller.expire(IDLE_S)
 
     def keep(self, addresses: Collection[str]) -> None:
-        """Close the streams to all other addresses, which no longer belong to a broker, and end their threads."""
+        """Close the streams to addresses that are not in ``addresses``, the brokers' present addresses."""
         with self._lock:
             gone = [self._callers.pop(address) for address in self._callers.keys() - addresses]
             for address in self._unknown.keys() - addresses:

@@ -17,7 +17,7 @@ class ClientClosedError(PacelineError):
 
 
 class ProducerClosedError(ClientClosedError):
-    """`Producer.close` was called; also the error of records that were not delivered before it.
+    """`Producer.close` was called. Records without a result when the timeout of `close` expires get this error too.
 
     ``definite`` is False if the record may be in the log.
     """
@@ -40,7 +40,8 @@ class ProducerFatalError(PacelineError):
     """The producer cannot continue without the risk of duplicates or gaps; close it and create a new producer.
 
     ``cause`` is the broker's error: a sequence number out of order, or a newer producer epoch. None after an internal
-    error of the sender. ``definite`` is False if the record may be in the log, and always after an internal error.
+    error of the sender. ``definite`` is False if the record may be in the log; after an internal error it is always
+    False.
     """
 
     code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -55,9 +56,9 @@ class ProducerFatalError(PacelineError):
 class DeliveryFailedError(PacelineError):
     """A record was not delivered within ``delivery_timeout_ms``.
 
-    ``cause`` is the last error, a timeout only if no other error is known; the message names the broker that returned
-    it. ``maybe_appended`` is True if the result of an attempt is unknown, so that the record may be in the log;
-    ``definite`` is the opposite.
+    ``cause`` is the last error other than a timeout, or a timeout if there was no other error; the message names the
+    broker that returned the error. ``maybe_appended`` is True if the result of an attempt is unknown, so that the
+    record may be in the log; ``definite`` is the opposite.
     """
 
     def __init__(
@@ -90,9 +91,9 @@ class LogTruncatedError(PacelineError):
 
 
 class CommitFailedError(PacelineError):
-    """The group has rebalanced, and other members may own the partitions, so a commit was refused.
+    """The commit was refused: the group has rebalanced, and other members may own the partitions.
 
-    ``definite`` is False if an earlier attempt of the commit may have been carried out.
+    ``definite`` is False if an earlier attempt of the commit may have been applied.
     """
 
     code = ErrorCode.ILLEGAL_GENERATION
@@ -110,7 +111,7 @@ class NoOffsetError(PacelineError):
 
 @contextmanager
 def sendable(what: str = "request") -> Iterator[None]:
-    """Convert ValueError and OverflowError of the code that builds a request or record into InvalidRequestError.
+    """Convert a ValueError or OverflowError raised while a request or record is built to InvalidRequestError.
 
     Raises:
         InvalidRequestError: a number is out of the range of its field, or a text is not Unicode; nothing was sent.

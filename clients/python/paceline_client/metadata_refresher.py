@@ -32,7 +32,7 @@ METADATA_MAX_AGE_MS: Final = 300_000
 ONE_BROKER_TIMEOUT_S: Final = 5.0
 """Longest wait for one address before trying the next."""
 MISSING_TOPIC_MAX_MS: Final = 5_000
-"""Time to wait for a topic that brokers do not know: a new topic needs a moment to reach them."""
+"""Time to wait for a topic that brokers do not know: the metadata of a new topic takes a moment to reach them."""
 MISSING_PARTITION_MAX_MS: Final = 1_000
 """Time to wait for a missing partition of a known topic, which may have been added a moment ago."""
 BACKOFF: Final = RetryPolicy(initial_backoff_ms=50, max_backoff_ms=1_000, deadline_ms=None, max_attempts=1)
@@ -47,7 +47,7 @@ _BACKOFF_RESET_S: Final = 2.0
 class MetadataRefresher:
     """Cluster metadata with the thread that refreshes it. Thread-safe.
 
-    ``on_change`` is called from the thread after every refresh and after every hint that changed a leader.
+    ``on_change`` is called on that thread after every refresh, also after a refresh that failed or changed nothing.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class MetadataRefresher:
         self._closed = False
         self._last_error: PacelineError | None = None
         self._silent: set[str] = set()
-        """Addresses whose last call failed; only the thread uses this and the next."""
+        """Addresses whose last call failed; only the refresh thread uses this set and `_answered`."""
         self._answered = ""
         self._rng = random.Random()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -78,12 +78,12 @@ class MetadataRefresher:
     # For other threads ---------------------------------------------------------------------------------------------
 
     def leader_of(self, topic_partition: TopicPartition) -> Broker | None:
-        """Return the leader, None when none is known."""
+        """Return the leader of a partition, None if it is unknown."""
         with self._changed:
             return self._cluster.leader_of(topic_partition)
 
     def leadership(self, topic_partition: TopicPartition) -> tuple[Broker | None, int | None, str]:
-        """Return leader, leader epoch and topic id; None for values that are not known."""
+        """Return leader, leader epoch and topic id; an unknown leader or epoch is None, an unknown id is empty."""
         with self._changed:
             known = self._cluster.partition(topic_partition)
             epoch = None if known is None or known.leader_epoch < 0 else known.leader_epoch
@@ -116,7 +116,7 @@ class MetadataRefresher:
 
     @property
     def version(self) -> int:
-        """Increases with every change."""
+        """Number that increases with every change of the metadata."""
         return self._cluster.version
 
     @property
@@ -176,7 +176,7 @@ class MetadataRefresher:
                 self._changed.wait(min(0.2, max(0.001, timeout_s - waited)))
 
     def wait_for_partition(self, topic: str, index: int, timeout_s: float) -> int:
-        """Return the number of partitions of a topic; requests refreshes for a moment while it lacks this partition.
+        """Return the number of partitions of a topic; while it lacks partition ``index``, refresh for up to a second.
 
         Raises:
             PacelineError: as `wait_for_topic`.
@@ -305,13 +305,13 @@ class MetadataRefresher:
             except Exception as failure:
                 if self._closed:  # gRPC raises ValueError for a call on a closed channel
                     return True
-                # Keep the thread alive after any error: without it the client would not learn of new leaders.
+                # Keep the thread alive after any error: without the thread the client would not learn of new leaders.
                 LOG.exception("metadata request failed: address=%s", address)
                 problems.append(f"{address}: {failure!r}")
                 last = UnknownServerError("; ".join(problems))
             self._silent.add(address)
             if not self._cluster.brokers:
-                self._last_error = last  # a caller may wait for the first response
+                self._last_error = last  # for callers whose wait for the first response expires before the next address
         with self._changed:
             self._last_error = last
             self._changed.notify_all()

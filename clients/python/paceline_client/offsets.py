@@ -32,7 +32,10 @@ from paceline_client.subscription import OffsetReset
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A record's offset and timestamp, and the leader epoch of the answering leader."""
+    """An offset, the timestamp of the record at the offset, and the leader epoch in which the record was written.
+
+    The timestamp is None for the earliest and the latest offset, the epoch is None when it is not known.
+    """
 
     offset: int
     timestamp_ms: int | None
@@ -63,7 +66,7 @@ def fence(query: ListOffsetsPartition, known: PartitionDescription | None) -> Li
 
 
 def read_result(result: ListOffsetsPartitionResult) -> OffsetAndTimestamp | None:
-    """Return the offset found, None when every record is older than the time.
+    """Return the offset found, None when every record is older than the queried time.
 
     Raises:
         PacelineError: the leader's error.
@@ -89,11 +92,11 @@ class OffsetLookup:
     def look_up(
         self, queries: Iterable[ListOffsetsPartition], timeout_ms: int
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the offset of every partition in the query.
+        """Return the offset for every query; None when every record is older than the queried time.
 
         Raises:
             UnknownTopicOrPartitionError: the topic or partition does not exist.
-            PacelineError: a leader did not answer within ``timeout_ms``; the last cause.
+            PacelineError: an error that is not retriable, or the last error when ``timeout_ms`` has passed.
         """
         deadline = time.monotonic() + timeout_ms / 1000
         open_queries = {TopicPartition(query.topic, query.partition): query for query in queries}
@@ -165,5 +168,5 @@ class OffsetLookup:
 
 
 def plain_offsets(found: Mapping[TopicPartition, OffsetAndTimestamp | None]) -> dict[TopicPartition, int]:
-    """Return only the offsets; the earliest and the latest offset of a log always exist."""
+    """Return the offsets of a lookup without timestamps and epochs; omit partitions without a result."""
     return {tp: place.offset for tp, place in found.items() if place is not None}

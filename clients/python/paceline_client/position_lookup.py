@@ -1,4 +1,4 @@
-"""Look up the start offset of partitions without a position at their leaders."""
+"""Ask the leaders for the start offsets of partitions that have no position."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -50,7 +50,7 @@ class PositionLookup:
         return list(self._calls)
 
     def look_up(self, now_ms: int) -> int:
-        """Ask leaders for positions of partitions without a position; return the time until the next check, in ms."""
+        """Send the lookups of partitions without a position; return the time until the next check, in ms."""
         wait_ms = LONGEST_SLEEP_MS
         by_leader: dict[int, tuple[Broker, list[PartitionState]]] = {}
         for state in self._assignment.states():

@@ -192,7 +192,7 @@ class Producer:
             topic: the topic.
             value: the value; None is a tombstone.
             key: records with the same key go to the same partition (murmur2, as in Kafka); None uses the sticky
-            partition.
+                partition.
             partition: the partition, overriding the key.
             headers: (name, value) pairs in order.
             timestamp_ms: milliseconds since the Unix epoch; the wall clock when None.
@@ -256,10 +256,11 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> BulkFuture:
-        """Send (key, value) pairs, faster than `send`. Records of a chunk share the time at which the chunk was read.
+        """Send (key, value) pairs, faster than `send`.
 
-        Blocks while memory is used up, and raises the errors of `send`; records before the failed record are sent. The
-        iterable is consumed without holding a lock, so it may be slow.
+        Without ``timestamp_ms`` all records of a chunk get the time at which the chunk was read. Blocks while memory is
+        used up, and raises the errors of `send`; records before the failed record are sent. The iterable is consumed
+        without holding a lock, so it may be slow.
         """
         iterator = iter(records)
         batches: dict[int, ProducerBatch] = {}
@@ -300,7 +301,8 @@ class Producer:
             batch = queue.open
             keyless = key is None or partition is not None
             if batch is not None and keyless and accumulator.buffered_bytes < run_limit:
-                # All following records without a key use this partition; records accepted by its batch fit the buffer.
+                # Append a run of records for this partition at once. The buffer has at least ``batch_size`` free bytes,
+                # enough for all records that the batch accepts.
                 after = accumulator.append_run(batch, stamp, chunk, at, partition is not None)
                 if after > at:
                     batches[id(batch)] = batch
@@ -341,7 +343,7 @@ class Producer:
         return route.queues[route.sticky.choose(self._metadata.available_partitions(topic), route.count)]
 
     def _find_route(self, topic: str, partition: int | None = None) -> _Route:
-        """Return the partitions of a topic; waits for metadata when the requested partition is not among them."""
+        """Return the partitions of a topic; wait for metadata when the topic or the requested partition is unknown."""
         self._raise_if_forked()
         if self._closed:
             raise ProducerClosedError("the producer is closed")
@@ -371,7 +373,7 @@ class Producer:
         return route
 
     def _wait_for_space(self) -> None:
-        """Wait, holding the lock, until a record may be added."""
+        """Wait until the buffer has room for a record; the caller holds the lock, which is released during the wait."""
         deadline = time.monotonic() + self._max_block_s
         while True:
             if self._closed:
@@ -393,7 +395,9 @@ class Producer:
     # Waiting and closing -----------------------------------------------------------------------------------------
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until every record sent so far has a result and its callback has returned; futures have the results.
+        """Wait until every record sent so far has a result and its callback has returned.
+
+        A record that failed raises its error from its future, not from `flush`.
 
         Args:
             timeout_s: None means the delivery timeout plus one request.
@@ -452,7 +456,7 @@ class Producer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close; after an exception without waiting for undelivered records."""
+        """Close the producer; after an exception do not wait for undelivered records."""
         self.close(timeout_s=None if kind is None else 0.0)
 
     # Notifications from the threads --------------------------------------------------------------------------------

@@ -37,7 +37,8 @@ class AsyncConsumer:
         self._consumer: Consumer | None = None
         self._ready: deque[ConsumerRecord] = deque()
         self._reading = asyncio.Lock()
-        """Held during a poll: a second poll would return the same records if the first coroutine has not resumed."""
+        """Held during a poll: otherwise a second coroutine could poll before the first has taken its records, and
+        would get the same records."""
 
     async def start(self) -> None:
         """Create the consumer and subscribe to its topics."""
@@ -58,7 +59,7 @@ class AsyncConsumer:
         await self._calls.run(self._started().assign, partitions)
 
     async def getone(self) -> ConsumerRecord:
-        """Return the next record; commits include only returned records."""
+        """Return the next record; a commit covers only the records that were returned."""
         consumer = self._started()
         while not self._ready:
             async with self._reading:
@@ -85,7 +86,7 @@ class AsyncConsumer:
         await self._calls.run(self._started().commit, offsets)
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """Return the group's committed offset, None without a committed offset."""
+        """Return the offset that the group has committed for a partition, None if it has committed no offset."""
         found = (await self._calls.run(self._started().committed, [partition]))[partition]
         return None if found is None else found.offset
 
@@ -95,17 +96,17 @@ class AsyncConsumer:
         return held.offset if held is not None else await self._calls.run(self._started().position, partition)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue reading at an offset."""
+        """Continue reading a partition at an offset."""
         self._give_back()
         await self._calls.run(self._started().seek, partition, offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Continue reading at the first record of these partitions, without arguments of all partitions."""
+        """Continue reading at the first record of these partitions, or of all assigned partitions if none is given."""
         self._give_back()
         await self._calls.run(self._started().seek_to_beginning, partitions or None)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Continue reading at the end of these partitions, without arguments of all partitions."""
+        """Continue reading at the end of these partitions, or of all assigned partitions if none is given."""
         self._give_back()
         await self._calls.run(self._started().seek_to_end, partitions or None)
 
@@ -129,7 +130,7 @@ class AsyncConsumer:
         self._calls.close()
 
     def _give_back(self) -> None:
-        """Give the consumer back the records that were polled for `getone` and not returned, to return them later."""
+        """Let the consumer return the records again that `getone` has polled but not returned."""
         self._ready.clear()
         self._started().give_back()
 
@@ -155,6 +156,6 @@ class AsyncConsumer:
 
 
 def _hold(consumer: Consumer, timeout_ms: int, max_records: int | None) -> dict[TopicPartition, list[ConsumerRecord]]:
-    """Poll, but first return the records of an earlier poll whose coroutine was cancelled."""
+    """Poll; the result begins with the records of an earlier poll whose coroutine was cancelled."""
     consumer.give_back()
     return consumer.poll_held(timeout_ms, max_records)
