@@ -47,7 +47,7 @@ def throughput_chart(
     marks: Sequence[Mark],
     bands: Sequence[Band] = (),
 ) -> str:
-    """Return an SVG of lines of (seconds, records per second) by name, with marks and bands.
+    """Return an SVG chart; ``lines`` has the points (seconds, records per second) of each line by its name.
 
     The area below the first line is filled. Labels of neighbouring marks are put on different rows so that they do not
     cover each other.
@@ -133,7 +133,7 @@ def _labels(marks: Sequence[Mark], x_of: Callable[[float], float]) -> list[str]:
 
 
 def _nice_ceiling(value: float) -> float:
-    """Return the next 1, 2, 2.5 or 5 times a power of ten that is not below ``value``."""
+    """Return the smallest number that is not below ``value`` and is 1, 2, 2.5 or 5 times a power of ten."""
     scale = 1.0
     while scale * 10 < value:
         scale *= 10

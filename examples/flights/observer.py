@@ -26,9 +26,9 @@ class PartitionView:
     leader_epoch: int
     isr: frozenset[int]
     log_end_offset: dict[int, int]
-    """By replica; without replicas whose value the leader does not know."""
+    """Log end offset by replica; omits replicas whose log end offset the leader does not know."""
     last_caught_up_ago_ms: dict[int, int]
-    """By replica; without replicas whose value the leader does not know."""
+    """Time since a replica had caught up, by replica; omits replicas whose time the leader does not know."""
 
 
 class ClusterObserver:
@@ -41,7 +41,7 @@ class ClusterObserver:
         self._stubs = {broker: metadata_grpc.MetadataServiceStub(channel) for broker, channel in self._channels.items()}
 
     def led_by(self, broker: int, topic: str) -> dict[int, PartitionView]:
-        """Return the partitions of a topic that this broker says it leads; empty when it does not answer."""
+        """Return the partitions of a topic that a broker reports to lead; empty when the broker does not answer."""
         try:
             answer = self._stubs[broker].DescribeReplicas(
                 metadata_pb.DescribeReplicasRequest(topic=topic), timeout=_POLL_SECONDS
@@ -70,7 +70,10 @@ class ClusterObserver:
         }
 
     def leaders(self, topic: str, without: frozenset[int] = frozenset()) -> dict[int, PartitionView]:
-        """Return each partition as its leader describes it; of two leaders, the leader with the higher epoch counts."""
+        """Return each partition as its leader describes it; if two brokers claim to lead, the higher epoch wins.
+
+        Brokers in ``without`` are not asked.
+        """
         views: dict[int, PartitionView] = {}
         for broker in sorted(self._stubs):
             if broker in without:
