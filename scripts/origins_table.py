@@ -107,7 +107,7 @@ ROWS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Evidence:
-    """One test function, all its parameters together."""
+    """One test function with all its parameters."""
 
     path: str
     name: str
@@ -189,7 +189,7 @@ def run(tests: Iterable[Evidence]) -> tuple[dict[Evidence, str], list[Figure]]:
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
         names = sorted({f"{test.path}::{test.name}" for test in tests})
-        family = "junit_family=xunit1"  # This report format may contain the figures that tests record.
+        family = "junit_family=xunit1"  # the report format that allows the figures recorded by tests as properties
         command = [sys.executable, "-m", "pytest", "-q", "-o", family, f"--junitxml={report}", *names]
         subprocess.run(command, cwd=ROOT, check=False)
         return results_of(report), figures_of(report)
@@ -271,7 +271,7 @@ def document(table: Mapping[str, list[Evidence]], results: Mapping[str, Result],
 
 
 def main() -> None:
-    """Write the document."""
+    """Update docs/origins.md and print the rows that have not passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", action="store_true", help="run the tests of all rows, or of those after --rows")
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="ROW", help="such as S1-2")
