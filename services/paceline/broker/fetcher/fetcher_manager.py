@@ -60,7 +60,7 @@ class FetcherManager:
 
     @property
     def fetchers(self) -> tuple[ReplicaFetcher, ...]:
-        """All fetchers, oldest first."""
+        """All open fetchers."""
         return tuple(self._fetchers.values())
 
     @property
@@ -79,12 +79,12 @@ class FetcherManager:
         return None if owner is None else owner.states.get(topic_partition)
 
     def reader_seen(self, topic_partition: TopicPartition) -> bool:
-        """Record a client's read from this follower; return whether it is fetched from a reachable leader."""
+        """Record a client's read from this follower; return whether the partition's leader has answered recently."""
         owner = self._owners.get(topic_partition)
         return owner is not None and owner.reader_seen()
 
     def start(self, partitions: Iterable[tuple[Partition, LiveBroker]]) -> None:
-        """Fetch each partition from its leader, in its present leader epoch."""
+        """Start fetching each partition from its leader, in the partition's present leader epoch."""
         touched: dict[ReplicaFetcher, None] = {}
         for partition, leader in partitions:
             topic_partition = partition.topic_partition
@@ -127,7 +127,7 @@ class FetcherManager:
         fetcher.close()
 
     def broken_leaders(self) -> tuple[int, ...]:
-        """Return the leaders whose connection broke and has not worked since."""
+        """Return the leaders to which a fetch connection broke and has not worked since."""
         return tuple(sorted({fetcher.leader.broker_id for fetcher in self._fetchers.values() if fetcher.is_broken}))
 
     def max_lag(self) -> int:

@@ -90,7 +90,7 @@ class GroupStorage:
     # Leadership
 
     def become_leader(self, partition: int, leader_epoch: int) -> None:
-        """Load a partition's groups. A partition already led in the previous epoch stays loaded."""
+        """Load a partition's groups, unless they were loaded in the previous leader epoch, which this broker led."""
         known = self._owned.get(partition)
         if known is not None:
             if leader_epoch <= known.leader_epoch:
@@ -330,7 +330,7 @@ class GroupStorage:
 
 
 def _for_client(error: PacelineError) -> PacelineError:
-    """Return the error for the member after a failed write to the offsets topic."""
+    """Convert the error of a failed write to the offsets topic to the error that the client receives."""
     found = error
     if error.code in _NOT_AVAILABLE:
         found = CoordinatorNotAvailableError(f"the group could not be written: {error}")

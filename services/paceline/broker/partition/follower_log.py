@@ -1,4 +1,4 @@
-"""`FollowerLog`: apply the leader's records to a follower's log. A leader never truncates.
+"""`FollowerLog`: append the leader's records to a follower's log, and truncate it. A leader never truncates its log.
 
 Source: docs/protocol/log-format.md#append-as-follower, docs/protocol/replication.md#follower-high-watermark.
 """
@@ -25,7 +25,9 @@ class FollowerLog:
         self._host = host
 
     def append(self, batches: bytes, leader_high_watermark: int, leader_log_start_offset: int) -> None:
-        """Append the leader's batches, then adopt its high watermark and log start as far as they apply.
+        """Append the leader's batches, then raise high watermark and log start offset towards the leader's.
+
+        The high watermark stays within the log, and the log start offset stays at or below the high watermark.
 
         Raises:
             PacelineError: an error of `PartitionLog.append_as_follower`.
@@ -41,18 +43,18 @@ class FollowerLog:
             self._host.log_start_moved(self._partition)
 
     def truncate_to(self, offset: int, reason: str) -> None:
-        """Drop records, and leader epochs, at and above ``offset``."""
+        """Remove the records at and above ``offset``, with their leader epochs."""
         log = self._log()
         if offset < log.log_end_offset:
             self._emit(f"to {offset}: {reason}", offset)
         starts_lower = offset < log.log_start_offset
         log.truncate_to(offset)
         if starts_lower:
-            # Otherwise after a crash the old log start would be beyond all records appended from now on.
+            # Otherwise a crash would restore the old log start offset, which is above the next records.
             self._host.log_start_moved(self._partition)
 
     def restart_at(self, offset: int) -> None:
-        """Drop all records and restart at the leader's log start: the two logs have no offset in common."""
+        """Remove all records and restart at the leader's log start offset: the two logs have no offset in common."""
         log = self._log()
         self._emit(f"fully, the leader's log starts at {offset}", offset)
         log.truncate_fully_and_start_at(offset)
@@ -64,9 +66,9 @@ class FollowerLog:
         return log
 
     def _drop_deleted_records(self, log: PartitionLog, batches: bytes, leader_log_start_offset: int) -> None:
-        """Restart the log if the first batch begins within it.
+        """Restart the log at the leader's log start offset if the first fetched batch begins below the log's end.
 
-        All its records are below the leader's log start, and may have another history than that batch.
+        The leader has deleted all offsets of this log, whose records may be of another history than the batch.
         """
         if int.from_bytes(batches[:8], "big") < log.log_end_offset:
             self.restart_at(leader_log_start_offset)

@@ -9,7 +9,7 @@ _WITH_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH,
 
 
 def failure_of(error: PacelineError, leader: LeaderHint | None = None) -> PartitionFailure:
-    """Return the failure for an error, with a leader hint or the bounds of the log."""
+    """Return the failure for an error; depending on its code, add the leader hint or the bounds of the log."""
     failure = PartitionFailure(error.code, str(error))
     if isinstance(error, OffsetOutOfRangeError):
         failure.log_start_offset = error.log_start_offset
@@ -20,7 +20,7 @@ def failure_of(error: PacelineError, leader: LeaderHint | None = None) -> Partit
 
 
 def leader_hint(partition: Partition | None) -> LeaderHint | None:
-    """Return the leader of a hosted partition as a hint."""
+    """Return the leader of a hosted partition as a hint, None without a partition or a leader."""
     if partition is None or partition.leader_id == NO_LEADER:
         return None
     return LeaderHint(partition.leader_id, partition.leader_epoch, partition.topic_id)

@@ -1,4 +1,4 @@
-"""`LeaderHints`: return the leader of a partition to a client.
+"""`LeaderHints`: find the leader of a partition that a response names to the client.
 
 Source: docs/protocol/clients.md#leader-hints.
 """
@@ -20,16 +20,16 @@ class LeaderHints:
         self._metadata = metadata
 
     def hint(self, topic_partition: TopicPartition, topic_id: str | None = None) -> LeaderHint | None:
-        """Return the leader of a partition, None when it has none or this broker does not know it.
+        """Return the leader of a partition, None when there is no leader or this broker does not know the leader.
 
-        With a topic id, only data about that topic counts: a deleted topic with the same name may have had higher
-        leader epochs, and a client trusts the highest.
+        With a topic id, leaders of another topic id are ignored: a deleted topic with the same name may have had higher
+        leader epochs, and a client trusts the highest leader epoch.
         """
         newest = self._newest_leader(topic_partition, topic_id)
         if newest is None or newest.leader_id < 0:
             return None
         if newest.leader_id == self._broker_id and not self._leads_provably(topic_partition):
-            return None  # The hint would lead the client back to this broker.
+            return None  # The hint would send the client back to this broker.
         return newest
 
     def refusal(
@@ -37,7 +37,7 @@ class LeaderHints:
     ) -> PartitionFailure:
         """Return the failure of a request that was not applied, with a leader hint.
 
-        A partition without a leader is LEADER_NOT_AVAILABLE: other brokers would answer the same.
+        If the partition has no leader, NOT_LEADER_OR_FOLLOWER becomes LEADER_NOT_AVAILABLE: no other broker leads it.
         """
         newest = self._newest_leader(topic_partition, topic_id)
         if isinstance(error, NotLeaderOrFollowerError) and newest is not None and newest.leader_id < 0:
@@ -45,7 +45,7 @@ class LeaderHints:
         return failure_of(error, self.hint(topic_partition, topic_id))
 
     def _newest_leader(self, topic_partition: TopicPartition, topic_id: str | None) -> LeaderHint | None:
-        """Return the leadership with the highest epoch; its leader is `NO_LEADER` while the partition has none."""
+        """Return the leader with the highest leader epoch; its id is `NO_LEADER` while the partition has no leader."""
         known = [leader_hint(self._hosted.online.get(topic_partition))]
         state = self._metadata.snapshot.partition(topic_partition)
         if state is not None:

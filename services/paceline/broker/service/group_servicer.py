@@ -38,7 +38,8 @@ MAX_ASSIGNMENTS: Final = 10_000
 DEFAULT_CLIENT_ID: Final = "member"
 _WRITE_TIMEOUT_MS: Final = 30_000
 _JOIN_GRACE_MS: Final = 300_000
-"""Added to the caller's rebalance timeout, because a rebalance waits for the slowest member's timeout."""
+"""Added to the caller's rebalance timeout in JoinGroup, because a rebalance waits for the member with the longest
+timeout; also the longest wait of SyncGroup."""
 
 
 class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
@@ -85,7 +86,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
         return values.join_to_proto(answer)
 
     async def SyncGroup(self, request: pb.SyncGroupRequest, context: Any) -> pb.SyncGroupResponse:  # noqa: N802
-        """Store the leader's assignments and answer with the caller's."""
+        """Store the assignments, which only the group leader sends, and return the caller's assignment."""
         assignments = {
             one.member_id: values.assignment_to_bytes(one.assignment)
             for one in convert.bounded(request.assignments, MAX_ASSIGNMENTS, "assignments")
@@ -115,7 +116,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
         return pb.HeartbeatResponse()
 
     async def LeaveGroup(self, request: pb.LeaveGroupRequest, context: Any) -> pb.LeaveGroupResponse:  # noqa: N802
-        """Remove members."""
+        """Remove members from a group; the response has a result for each member."""
         members = [
             LeavingMember(one.member_id, one.group_instance_id or None)
             for one in convert.bounded(request.members, MAX_ASSIGNMENTS, "members")
@@ -169,7 +170,7 @@ class GroupServicer(group_service_pb2_grpc.GroupServiceServicer):
     async def FetchOffsets(  # noqa: N802
         self, request: pb.FetchOffsetsRequest, context: Any
     ) -> pb.FetchOffsetsResponse:
-        """Return the committed offsets of some partitions, or of all."""
+        """Return the committed offsets of the named partitions, or of all partitions if none is named."""
         wanted = None
         if request.partitions:
             wanted = [

@@ -156,13 +156,13 @@ class RecordCodec:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="record-codec")
 
     async def encode(self, records: record_pb2.RecordList, wall_ms: int) -> bytes:
-        """Return a batch, as `encode` does."""
+        """Return a batch, see the function `encode`."""
         if records.ByteSize() > WORTH_A_THREAD_BYTES:
             return await asyncio.get_running_loop().run_in_executor(self._thread, encode, records, wall_ms)
         return encode(records, wall_ms)
 
     async def decode(self, batches: bytes, first_offset: int, budget_bytes: int) -> tuple[record_pb2.RecordList, int]:
-        """Return records and their size, as `decode` does."""
+        """Return records and their size, see the function `decode`."""
         if _decoding_effort(batches) > WORTH_A_THREAD_BYTES:
             return await asyncio.get_running_loop().run_in_executor(
                 self._thread, decode, batches, first_offset, budget_bytes
@@ -183,7 +183,7 @@ class Places:
 
     def __init__(self) -> None:
         self._last: dict[Any, asyncio.Future[None]] = {}
-        """The last place on each stream, until its request leaves it."""
+        """The place of the latest request on each stream, until that request leaves its place."""
 
     @contextlib.contextmanager
     def place(self, stream: Any, takes_long: bool) -> Iterator["Place"]:

@@ -1,4 +1,4 @@
-"""Cluster id of the log directories: ``meta.properties`` in each of them."""
+"""Read, check and write the cluster id in the ``meta.properties`` file of each log directory."""
 
 from datetime import UTC, datetime
 
@@ -7,7 +7,7 @@ from paceline.model.errors import InvalidConfigError
 
 
 def known_cluster_id(logs: LogManager) -> str | None:
-    """Return the cluster id of the log directories, None when they are new."""
+    """Return the cluster id of the log directories, None when no directory has a cluster id."""
     known = logs.read_meta_properties()
     return next((meta.cluster_id for _, meta in sorted(known.items()) if meta is not None and meta.cluster_id), None)
 
