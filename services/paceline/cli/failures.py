@@ -20,7 +20,7 @@ LOCAL_FAILURE, USAGE, NEGATIVE_VERDICT, RPC_FAILURE, INTERRUPTED = 1, 2, 3, 64, 
 
 @contextmanager
 def reported(output: str = "table") -> Iterator[None]:
-    """Print errors as a single line on stderr (a JSON object with ``-o json`` or ``ndjson``); exit with their code."""
+    """Print an error as one line on stderr (as JSON with ``-o json`` or ``ndjson``) and exit with its exit code."""
     try:
         yield
     except PacelineError as error:
@@ -61,7 +61,7 @@ def _hint_at_addresses(error: PacelineError, output: str) -> None:
 
 
 def os_error_text(error: OSError) -> str:
-    """Return file name and reason of an operating system error, without its number."""
+    """Return file name and reason of an operating system error, without the errno."""
     if error.strerror is None:
         return str(error)
     return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror

@@ -10,7 +10,7 @@ MAX_INT64 = 2**63 - 1
 
 
 class _Integer(click.IntRange):
-    """A whole number in a range; click itself calls other texts "not a valid integer range"."""
+    """A whole number in a range; without this ``name`` click would call other text "not a valid integer range"."""
 
     name = "integer"
 

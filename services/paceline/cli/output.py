@@ -43,7 +43,7 @@ def show(rows: Sequence[Row], output: str, columns: Sequence[str] | None = None,
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
     # Keep a row on a single line even on a narrow terminal: a name that is wrapped cannot be copied.
-    # Rich reads `[x]` as markup and `:b:` as an emoji by default.
+    # Without these arguments rich would read `[x]` as markup and `:b:` as an emoji.
     console = Console(highlight=False, markup=False, emoji=False, width=_WIDE)
     # Rich would exit the process when the reader closes the pipe; `click.echo` raises, as for the other formats.
     with console.capture() as captured:

@@ -30,7 +30,7 @@ class Throttle:
 
 
 def plan_throttle(present: Mapping[Partition, Sequence[int]], targets: Mapping[Partition, Sequence[int]]) -> Throttle:
-    """Return the throttle of moves; ``present`` has the replicas that hold the records at present. Pure."""
+    """Return the throttle of a move from ``present``, the replicas that hold the records, to ``targets``. Pure."""
     lists: dict[str, tuple[list[str], list[str]]] = {}
     brokers: set[int] = set()
     for (topic, index), target in sorted(targets.items()):
@@ -49,7 +49,7 @@ def plan_throttle(present: Mapping[Partition, Sequence[int]], targets: Mapping[P
 
 
 def set_throttle(admin: "Admin", throttle: Throttle, bytes_per_second: int) -> None:
-    """Set replica lists and rates; existing list entries stay."""
+    """Add to the replica lists of the topics and set the rates of the brokers; existing list entries stay."""
     from paceline_client import ConfigChange
 
     if not throttle.topics:
@@ -85,7 +85,7 @@ def lift_throttle(admin: "Admin", topics: Iterable[str], brokers: Iterable[int])
 
 
 def throttled_brokers(admin: "Admin", also: Iterable[int] = ()) -> dict[int, int]:
-    """Return the lowest rate limit of each throttled broker, for live brokers and those of ``also``."""
+    """Return the lowest rate limit of each throttled broker, among live brokers and the brokers in ``also``."""
     wanted = sorted({*(broker.broker_id for broker in admin.describe_cluster().brokers), *also})
     found = {}
     for broker, entries in admin.describe_broker_configs(wanted).items():

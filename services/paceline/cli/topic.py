@@ -69,10 +69,10 @@ def create(
 
 
 def _tell_existing(admin: "Admin", name: str, output: str, refusal: PacelineError) -> None:
-    """Print a topic that was not created, as the command would after creating it.
+    """Print a topic that already existed in the form in which the command prints a created topic.
 
     Raises:
-        PacelineError: another topic is in the way, whose name differs only in ``.`` and ``_``.
+        PacelineError: no topic has this name; creation was refused for a topic whose name differs in ``.`` and ``_``.
     """
     try:
         (found,) = admin.describe_topics([name], from_controller=True)
@@ -88,7 +88,7 @@ def _made_row(made: "TopicResult") -> dict[str, Any]:
 
 
 def _warn_if_unwritable(admin: "Admin", made: "TopicResult") -> None:
-    """Warn when a topic has fewer replicas than acks=all writes need in sync; Kafka allows such topics, too."""
+    """Warn if a topic has fewer replicas than ``min.insync.replicas``, which Kafka allows too."""
     with suppress(PacelineError):
         (entry,) = admin.describe_configs(made.name, [_MIN_ISR])[made.name]
         fewest = min(map(len, made.assignments), default=None)
