@@ -113,7 +113,7 @@ class Reelect(Event):
 
 @dataclass(frozen=True, slots=True)
 class AddressChange(Event):
-    """A node under ``/controllers/ids`` changed: restore this controller's, read the active controller's address."""
+    """A node under ``/controllers/ids`` changed: restore this controller's node, read the active controller's node."""
 
     state = ControllerState.CONTROLLER_CHANGE
     for_everyone = True
@@ -131,7 +131,7 @@ class ActiveControllerDead(Event):
 
 @dataclass(frozen=True, slots=True)
 class Rewatch(Event):
-    """Reconnected within the same session, which removed all watches: read everything that is watched."""
+    """The client reconnected within its session and lost all watches: read and watch all watched nodes again."""
 
     state = ControllerState.CONTROLLER_CHANGE
 
@@ -206,7 +206,7 @@ class LogDirEventNotification(Event):
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange(Event):
-    """Children of ``/config/changes`` changed; only the unclean election setting matters here."""
+    """Children of ``/config/changes`` changed: report them, and elect leaders where unclean election became allowed."""
 
     state = ControllerState.UNCLEAN_LEADER_ELECTION_ENABLE
 
@@ -233,7 +233,7 @@ class StopReplicaDeletionResponseReceived(Event):
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdown(Request[ControlledShutdownResponse]):
-    """A broker asks to move its leaders away."""
+    """A broker that shuts down asks the controller to move its leaders to other brokers."""
 
     request: ControlledShutdownRequest
     state = ControllerState.CONTROLLED_SHUTDOWN
@@ -261,7 +261,7 @@ class DeleteTopics(Request[list[DeleteTopicResult]]):
 
 @dataclass(frozen=True, slots=True)
 class AutoPreferredReplicaLeaderElection(Event):
-    """Time of the periodic check for leaders that are not preferred leaders."""
+    """The periodic check for partitions whose leader is not the preferred leader is due."""
 
     state = ControllerState.AUTO_LEADER_BALANCE
 

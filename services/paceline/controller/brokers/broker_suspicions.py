@@ -88,7 +88,7 @@ class BrokerSuspicions:
         self._weak.pop(broker_id, None)
 
     def heartbeat_received(self, broker_id: int, broken_leaders: Collection[int] = ()) -> None:
-        """End and damp a suspicion of this broker; store which leaders it cannot fetch from."""
+        """End a suspicion of this broker and ignore evidence for a time; store the leaders it cannot fetch from."""
         self._weak.pop(broker_id, None)
         if broker_id in self._suspected:
             del self._suspected[broker_id]
@@ -103,7 +103,7 @@ class BrokerSuspicions:
             self._combine(leader)
 
     def forget(self, broker_ids: Iterable[int]) -> None:
-        """Remove brokers whose registration ended; a suspicion was true, so it is not damped."""
+        """Remove brokers whose registration ended; their suspicions were true, so later evidence is not ignored."""
         for broker_id in broker_ids:
             self._suspected.pop(broker_id, None)
             self._weak.pop(broker_id, None)

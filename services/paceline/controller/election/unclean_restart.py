@@ -1,8 +1,8 @@
 """Stop relying on brokers that returned from an unclean restart: the ends of their logs may be lost.
 
-They are removed from every ISR that has another reliable member; as last member they stay in the ISR but are marked.
-This is written to ZooKeeper before the first control request to their new registration, so that a broker that has
-received a request knows that it need not report the unclean restart again.
+Such a broker is removed from every ISR that has a reliable member. An ISR without a reliable member stays as it is, and
+the broker is marked in it. Both are written to ZooKeeper before the broker's new registration receives its first
+control request: a broker that has received a request need not report the unclean restart again.
 
 Source: docs/protocol/controller.md#unclean-restart; docs/decisions/0005-unclean-restart.md.
 """
@@ -97,9 +97,9 @@ def _concerned(context: ControllerContext, unclean: list[int]) -> list[TopicPart
 def tell_other_replicas(
     components: ControllerComponents, changed: Collection[TopicPartition], apart: Collection[int]
 ) -> None:
-    """Send the new states to replicas on other brokers; the brokers ``apart`` will get all their states anyway.
+    """Send the new states to all replicas except those on the brokers ``apart``, which will receive all their states.
 
-    Skips topics that are being deleted: a request could re-create a deleted replica.
+    Skip topics that are being deleted: a request could re-create a deleted replica.
     """
     context = components.context
     components.batch.new_batch()

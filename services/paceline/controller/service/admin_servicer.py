@@ -63,13 +63,13 @@ MAX_PARTITIONS: Final = 200_000
 MAX_TIMEOUT_MS: Final = 600_000
 DEFAULT_TIMEOUT_MS: Final = 30_000
 ANSWER_GRACE_MS: Final = 10_000
-"""Extra wait beyond the request's timeout, when the node itself answers at the timeout."""
+"""Extra wait beyond the timeout of a request that the node itself answers at its timeout."""
 
 E = TypeVar("E", bound=Enum)
 
 
 def _by_number(numbers: Any, prefix: str, members: type[E]) -> dict[int, E]:
-    """Return the members of an enum by the number of the protobuf value with their name."""
+    """Map the number of each protobuf value to the enum member with the same name."""
     return {numbers.Value(f"{prefix}_{member.name}"): member for member in members}
 
 
@@ -79,7 +79,7 @@ CONFIG_OPERATIONS: Final = _by_number(admin_pb.ConfigOperation, "CONFIG_OPERATIO
 
 
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
-    """Changes to the cluster; serves one listener."""
+    """Serves the administrative requests of one listener."""
 
     def __init__(self, handle: NodeHandle, listener: str, tls: TlsCredentials | None = None) -> None:
         self._handle = handle
@@ -89,7 +89,6 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def CreateTopics(  # noqa: N802
         self, request: admin_pb.CreateTopicsRequest, context: Any
     ) -> admin_pb.CreateTopicsResponse:
-        """Create topics."""
         topics = tuple(_new_topic(topic) for topic in convert.bounded(request.topics, MAX_TOPICS, "topics"))
         timeout_ms = _timeout_ms(request.timeout_ms, context)
         results = await self._ask(
@@ -102,7 +101,6 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def DeleteTopics(  # noqa: N802
         self, request: admin_pb.DeleteTopicsRequest, context: Any
     ) -> admin_pb.DeleteTopicsResponse:
-        """Delete topics."""
         names = tuple(convert.bounded(request.topics, MAX_TOPICS, "topics"))
         timeout_ms = _timeout_ms(request.timeout_ms, context)
         results = await self._ask(partial(DeleteTopics, names, timeout_ms), timeout_ms, ANSWER_GRACE_MS)
@@ -181,7 +179,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def ElectLeaders(  # noqa: N802
         self, request: admin_pb.ElectLeadersRequest, context: Any
     ) -> admin_pb.ElectLeadersResponse:
-        """Elect leaders."""
+        """Elect preferred leaders, or unclean leaders, of the named partitions or of all partitions."""
         election = ELECTION_TYPES.get(request.type)
         if election is None:
             raise InvalidRequestError("the election type is missing or unknown")
@@ -209,7 +207,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def DescribeConfigs(  # noqa: N802
         self, request: admin_pb.DescribeConfigsRequest, context: Any
     ) -> admin_pb.DescribeConfigsResponse:
-        """Describe configurations."""
+        """Return the effective configuration of topics and brokers, each value with its source."""
         resources = tuple(
             (_resource(wanted.resource), tuple(wanted.keys))
             for wanted in convert.bounded(request.resources, MAX_TOPICS, "resources")
@@ -221,7 +219,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def IncrementalAlterConfigs(  # noqa: N802
         self, request: admin_pb.IncrementalAlterConfigsRequest, context: Any
     ) -> admin_pb.IncrementalAlterConfigsResponse:
-        """Change configurations."""
+        """Set, delete, append or subtract single keys of the configuration of topics and brokers."""
         alterations = tuple(
             ConfigAlteration(_resource(wanted.resource), tuple(_change(change) for change in wanted.changes))
             for wanted in convert.bounded(request.resources, MAX_TOPICS, "resources")
@@ -276,12 +274,12 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def _ask(self, request: Callable[..., Request[T]], timeout_ms: int, grace_ms: int = 0) -> T:
         """Send a request to the node and wait for its reply.
 
-        ``request`` returns the request for a ``reply`` callback. A node that answers at the timeout itself gets
-        ``grace_ms`` more.
+        ``request`` creates the request from a ``reply`` callback. ``grace_ms`` is added to the wait for requests that
+        the node itself answers at the timeout.
 
         Raises:
-            NotControllerError: with the active controller's address.
-            RequestTimedOutError: the node has not answered; the change may still be made.
+            NotControllerError: this controller is not active; the error has the active controller's address.
+            RequestTimedOutError: the node has not answered in time; the change may still be made.
         """
         future: asyncio.Future[T | Exception] = asyncio.get_running_loop().create_future()
 

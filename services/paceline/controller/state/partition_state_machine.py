@@ -100,7 +100,10 @@ class PartitionStateMachine:
         yield from self.trigger_online()
 
     def trigger_online(self, topic: str | None = None) -> Flow[dict[TopicPartition, ElectionResult]]:
-        """Try to elect leaders for all partitions, or those of one topic, that are New or Offline."""
+        """Try to elect a leader for every New or Offline partition, of one topic or of all.
+
+        Skips topics that are being deleted.
+        """
         waiting = [
             topic_partition
             for topic_partition, state in self._context.partition_states.items()
@@ -183,7 +186,10 @@ class PartitionStateMachine:
     # New -> Online
 
     def _initialise(self, topic_partitions: Sequence[TopicPartition]) -> Flow[list[TopicPartition]]:
-        """Create state nodes; return the partitions whose node already exists, and that need an election."""
+        """Create state nodes; return the partitions that need an election: their node exists, their leader is offline.
+
+        Partitions without an online replica stay New.
+        """
         context = self._context
         writes = []
         for topic_partition in topic_partitions:
@@ -214,9 +220,9 @@ class PartitionStateMachine:
         return leaderless
 
     def _adopt_existing(self, topic_partition: TopicPartition, found: LeaderAndIsr) -> bool:
-        """Continue with a partition that is not new: its topic node, or its state, could not be read before.
+        """Use the existing state of a partition whose topic node, or state, could not be read before.
 
-        Returns whether its leader is online. The replicas get the state again, which changes nothing if they have it.
+        Returns whether the leader is online. If so, the replicas get the state; a replica that has it ignores it.
         """
         context = self._context
         LOG.warning("partition already exists, using its state: partition=%s state=%s", topic_partition, found)
@@ -278,7 +284,7 @@ class PartitionStateMachine:
         self._set(topic_partition, PartitionState.ONLINE, StateChangeKind.LEADER_ELECTED)
 
     def _without_lease(self, topic_partition: TopicPartition) -> tuple[int, ...]:
-        """Return replicas without a lease: they cannot lead, but get the requests, which wait in their channel."""
+        """Return the replicas on brokers without a lease: they cannot lead, but their requests wait in the channel."""
         context = self._context
         replicas = context.assignment(topic_partition).replicas
         apart = [r for r in replicas if r in context.without_lease and r not in context.shutting_down]
@@ -337,10 +343,10 @@ class PartitionStateMachine:
         return "no replica qualifies" if elected is None else None
 
     def _with_complete_former_members(self, topic_partitions: Sequence[TopicPartition]) -> Flow[set[TopicPartition]]:
-        """Return the partitions whose last ISR member lost data while former members lack no committed record.
+        """Return the partitions whose last ISR member lost data while their former members have all committed records.
 
-        No record is committed below ``min.insync.replicas``: where that is at least two, a member that left before the
-        ISR had a single member has all committed records.
+        While the ISR is smaller than ``min.insync.replicas``, no record is committed. If the setting is at least two,
+        no record was committed after the former members left, because the ISR has had a single member since then.
         """
         asked = []
         for topic_partition in topic_partitions:

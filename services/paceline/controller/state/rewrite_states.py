@@ -1,4 +1,4 @@
-"""Rewrite the states of many partitions, with retries when a leader writes a state concurrently."""
+"""Rewrite the states of many partitions; retry a write that failed because a leader wrote the state concurrently."""
 
 import logging
 from collections.abc import Callable, Iterable

@@ -76,9 +76,9 @@ class StateWriter:
         journal: ControllerJournal,
         on_commit: Callable[[], None],
     ) -> None:
-        """``on_commit`` is called after each commit.
+        """``on_commit`` is called at the end of each commit, before the caller has put the states into the context.
 
-        The caller puts the states into the context before it waits again.
+        The caller does so before its flow waits again.
         """
         self._config = config
         self._context = context
@@ -144,7 +144,8 @@ class StateWriter:
             elif first_failure(response)[0] == len(one.multi.operations) - 1:
                 without_journal.append(index)
         if without_journal:
-            # The journal was deleted. Writes that failed with it are read back and decided again like any conflict.
+            # The journal was deleted. The writes that failed for this reason are read back and decided again, as after
+            # any conflict.
             LOG.warning("journal was deleted, creating it: path=%s", znodes.CONTROLLER_JOURNAL)
             (created,) = yield from self._storage.send_fenced([self._storage.fenced(self._journal.forget())])
             code = first_failure(created)[1]
@@ -155,9 +156,7 @@ class StateWriter:
         return responses
 
     def touch(self, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
-        """Add partitions to the journal whose new states reach standbys in no other way.
-
-        An empty list is not written.
+        """Write partitions to the journal whose new states reach standbys in no other way; ignore an empty list.
 
         Raises:
             ControllerMovedError: the fence failed.
@@ -206,7 +205,7 @@ class StateWriter:
         chunks = list(self._group_chunks(groups, self.chunk_limit if retry else 1))
         failed: list[StateWrite] = []
         multis = [self._journaled(chunk, [op for _, group in chunk for op in group]) for chunk in chunks]
-        # A later chunk may need a parent from an earlier chunk: requests of a session are applied in order.
+        # A later chunk may need a parent from an earlier chunk; ZooKeeper applies the requests of a session in order.
         responses = yield from self._send(multis)
         for chunk, response in zip(chunks, responses, strict=True):
             if response.ok:
@@ -216,7 +215,7 @@ class StateWriter:
             elif first_failure(response)[1] is ZkCode.NO_NODE:
                 outcome.conflicted.update((write.topic_partition, None) for write, _ in chunk)
             else:
-                # The other partitions do not wait: the parent may be the node of another tool, with an access list.
+                # Refuse only this partition: its parent may be a node that another tool created with an ACL.
                 for write, _ in chunk:
                     code = outcome.refused[write.topic_partition] = first_failure(response)[1]
                     LOG.error(
@@ -232,7 +231,7 @@ class StateWriter:
     def _exact_creates(
         self, writes: Sequence[StateWrite], outcome: CommitOutcome
     ) -> Flow[list[tuple[StateWrite, list[Operation]]]]:
-        """Look up the existing nodes of the failed chunks and return the creations that are still needed."""
+        """Read the existing nodes of the failed chunks and return the creations that are still needed."""
         yield from self._read_back(writes, outcome)
         missing = [write for write in writes if outcome.conflicted.get(write.topic_partition, 0) is None]
         paths: list[str] = []
@@ -264,7 +263,7 @@ class StateWriter:
         return SetData(path, znodes.encode_partition_state(write.state, extra), write.state.zk_version)
 
     def _extra(self, write: StateWrite) -> Mapping[str, JsonValue] | None:
-        """Return the state's other keys after the write; the cache holds the state that the write is based on."""
+        """Return the keys outside Kafka's schema that the write stores; the cached state must be the write's base."""
         topic_partition = write.topic_partition
         extra = self._context.state_extras.get(topic_partition)
         if not extra and not write.lost and len(write.state.isr) > 1:

@@ -28,7 +28,7 @@ NOTICES_AT_MOST = 20_000
 
 
 def watch_config_changes(components: ControllerComponents) -> Flow[None]:
-    """Watch for future changes; every election reads the current configuration anyway."""
+    """Watch for future changes and skip the present ones: every election reads the current configuration anyway."""
     names = yield from components.storage.children(znodes.CONFIG_CHANGES, watch=True)
     components.context.config_changes_seen.update(dict.fromkeys(names, components.scheduler.now_ms()))
 
@@ -45,7 +45,7 @@ def on_config_change(components: ControllerComponents) -> Flow[None]:
     yield from _elect(components, entities)
     seen.clear()
     seen.update(first_seen_ms)
-    # Last, because ZooKeeper may refuse it.
+    # Delete last, because ZooKeeper may refuse a deletion.
     old = [name for name in ordered[:-NOTICES_KEPT] if now_ms - first_seen_ms[name] >= NOTICE_KEPT_MS]
     unwanted = dict.fromkeys([*ordered[:-NOTICES_AT_MOST], *old])
     yield from components.storage.delete_fenced(f"{znodes.CONFIG_CHANGES}/{name}" for name in unwanted)

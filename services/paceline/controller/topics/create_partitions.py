@@ -43,7 +43,7 @@ Growth = dict[int, ReplicaAssignment]
 
 
 def create_partitions(components: ControllerComponents, event: CreatePartitions) -> Flow[None]:
-    """Validate, write the topic nodes, create the partitions; answers after the leaders' acknowledgements."""
+    """Validate, write the topic nodes, create the partitions; reply after the new leaders have acknowledged."""
     outcomes: dict[str, Growth | PacelineError] = {}
     names = [topic.name for topic in event.topics]
     times = Counter(names)
@@ -54,7 +54,8 @@ def create_partitions(components: ControllerComponents, event: CreatePartitions)
     yield from _write_all(components, wanted, event.validate_only, outcomes)
     grown = {name: growth for name, growth in outcomes.items() if not isinstance(growth, PacelineError)}
     if grown and not event.validate_only:
-        # Now, because a queued reassignment rewrites the node from memory, which must have the new partitions by then.
+        # Do not wait for the watch: a queued reassignment rewrites the node from memory, which must then have the new
+        # partitions.
         yield from on_partition_modifications(components, sorted(grown))
 
     def answer(late: Mapping[TopicPartition, PacelineError]) -> None:
@@ -78,7 +79,7 @@ def _write_all(
     validate_only: bool,
     outcomes: dict[str, Growth | PacelineError],
 ) -> Flow[None]:
-    """Read, decide, write on condition of the version; decide again after a concurrent write of another client."""
+    """Read each topic node, add the partitions and write on condition of the version; retry after another write."""
     remaining = list(wanted)
     tried: dict[str, tuple[bytes, Growth]] = {}
     budget = components.config.max_partitions_per_request
@@ -116,7 +117,7 @@ def _write_all(
                 outcomes[name] = UnknownServerError(f"ZooKeeper refused to grow topic {name!r}: {code.name}")
                 continue
             remaining.append(name)
-            # After the last attempt it is not read back which write was applied.
+            # The node is not read back after the last attempt, so the result of a write in doubt stays unknown.
             kind = RequestTimedOutError if response.in_doubt_before else InvalidUpdateVersionError
             outcomes[name] = kind(f"the node of topic {name!r} keeps changing")
 
