@@ -65,10 +65,10 @@ class LeaderEpochCache:
         self._epochs, self._starts = decode_epochs(data)
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Add an entry; remove entries at the end whose epoch or start offset is not below the new one.
+        """Add an entry; first remove the last entries whose epoch or start offset is not below the new entry's.
 
-        If ``epoch`` is already the last one, it keeps its earlier start offset. A negative epoch, which batches written
-        before leader epochs existed have, is ignored.
+        If the last entry already has ``epoch`` and does not start later, nothing changes. A negative epoch, which
+        batches written before leader epochs existed have, is ignored.
         """
         if epoch < 0:
             return
@@ -97,7 +97,7 @@ class LeaderEpochCache:
         return self._epochs[following - 1], self._starts[following]
 
     def epoch_of(self, offset: int) -> int | None:
-        """Return the epoch that wrote ``offset``, ``None`` below the first entry."""
+        """Return the leader epoch in which ``offset`` was written, ``None`` for an offset below the first entry."""
         following = bisect_right(self._starts, offset)
         return self._epochs[following - 1] if following else None
 

@@ -27,7 +27,7 @@ class LogDirectory:
         self.failure: Exception | None = None
         """The first storage error, ``None`` while the directory is online."""
         self.load_completed = False
-        """Whether every log was loaded; otherwise a clean stop writes no marker (KAFKA-15375)."""
+        """Whether every log was loaded; otherwise a clean stop writes no clean-shutdown marker (KAFKA-15375)."""
         self._on_failure = on_failure
         self._write_recovery_points = write_recovery_points
 

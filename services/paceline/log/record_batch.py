@@ -74,7 +74,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record that the batch was written with; compaction does not change it."""
+        """Offset of the last record when the batch was written; compaction keeps it even if it removes the record."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -178,7 +178,7 @@ def check_crc(data: Buffer, position: int, header: BatchHeader) -> None:
     """Check the checksum of one batch.
 
     Raises:
-        CorruptMessageError: it does not match.
+        CorruptMessageError: the checksum does not match.
     """
     if crc_of(data, position, header.size) != header.crc:
         raise CorruptMessageError(f"the batch at offset {header.base_offset} fails its checksum")
@@ -260,9 +260,10 @@ def decode_batch(data: Buffer) -> list[Record]:
 
 
 def compiled_records(data: Buffer, header: BatchHeader) -> Iterator[CompiledRecord]:
-    """Return the compiled codec's iterator over the records of the single batch in ``data``: the fastest way to read.
+    """Return the compiled codec's iterator over the records of the single batch in ``data``.
 
-    Iterating may raise any of `DECODING_ERRORS`; the caller converts it to `CorruptMessageError`.
+    This is the fastest way to read records. Iterating may raise any of `DECODING_ERRORS`; the caller converts the
+    exception to `CorruptMessageError`.
 
     Raises:
         CorruptMessageError: the compressed block cannot be read.
@@ -327,7 +328,7 @@ def padded_copy(data: Buffer) -> bytearray:
 def readable_copy(data: Buffer, header: BatchHeader, *, padded: bool = False) -> tuple[bytearray, int]:
     """Return (buffer, size): the batch with uncompressed records, followed by padding.
 
-    ``padded`` says that ``data`` already is a `padded_copy`, so no further copy is needed.
+    ``padded`` means that ``data`` already is a `padded_copy`, so an uncompressed batch is not copied again.
     """
     size = header.size
     if header.codec is Codec.NONE:

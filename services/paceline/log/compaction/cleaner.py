@@ -4,9 +4,9 @@ Invariants:
  * a record at or above the end of the map is kept;
  * the last record of each key keeps its offset; a tombstone is kept until its batch's delete horizon has passed;
  * transactional records and transaction markers are not changed;
- * the last batch of each producer is kept, if need be without records, to detect duplicates;
- * the last batch of a written segment is kept, if need be without records: its last offset shows at load which segments
-   the written segment replaces.
+ * the last batch of each producer is kept to detect duplicates, without records if none of them is kept;
+ * the last batch of a written segment is kept in the same way: at load its last offset shows which segments the written
+   segment replaces.
 
 A cleaning only reads segments and writes ``.cleaned`` files, so it may run on another thread than the log's owner. The
 owner puts each written segment in place (`LogCompaction.replace_segments`).
@@ -68,7 +68,7 @@ class Cleaner:
     ) -> None:
         """``last_offsets`` maps producer ids to the last offset of their last batch.
 
-        ``new_segment`` returns a segment for ``.cleaned`` files, which do not exist yet, from a base offset.
+        ``new_segment`` takes a base offset and returns a segment whose ``.cleaned`` files do not exist yet.
         """
         self._files = files
         self._directory = directory
@@ -103,7 +103,7 @@ class Cleaner:
     # -- the map -----------------------------------------------------------------------------------------------
 
     def _build_map(self) -> Iterator[int]:
-        """Map the keys from the first dirty offset on until the map is full."""
+        """Map the keys of the batches from the first dirty offset on, until the last batch or until the map is full."""
         first_dirty = self._cleanable.first_dirty_offset
         for segment, end in zip(self._cleanable.segments, self._cleanable.ends, strict=True):
             if end <= first_dirty:
@@ -125,7 +125,10 @@ class Cleaner:
     # -- the segments ------------------------------------------------------------------------------------------
 
     def _groups(self) -> Iterator[dict[Segment, int]]:
-        """Yield groups of segments to merge, and their ends; a group fits ``segment.bytes`` and its indexes."""
+        """Yield groups of segments to merge, with the end offset of each segment.
+
+        The merged segment must not exceed ``segment.bytes``, its index sizes or 32-bit relative offsets.
+        """
         config, group = self._config, dict[Segment, int]()
         size = index_bytes = time_index_bytes = 0
         for segment, end in zip(self._cleanable.segments, self._cleanable.ends, strict=True):
@@ -185,7 +188,8 @@ class Cleaner:
             self._saw_transaction = True
             return data
         horizon_ms = delete_horizon_ms(header)
-        # A tombstone does not remove earlier transactional records of its key; without it they would be the last value.
+        # A tombstone does not remove earlier transactional records of its key: if the tombstone were removed, such a
+        # record would become the last value.
         expired = horizon_ms is not None and self._wall_ms >= horizon_ms and not self._saw_transaction
         kept, max_timestamp, has_tombstone = self._choose(header, data, expired)
         if not any(kept):
@@ -273,7 +277,8 @@ class _Output:
 def batches_of(files: Files, segment: Segment, end_offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
     """Yield the header and the bytes of each batch of a segment, after a check of its checksum and its offsets.
 
-    The checksum does not cover the base offset. A damaged offset would remove later records with the same keys.
+    The checksum does not cover the base offset. With a damaged base offset, the batch could replace later records with
+    the same keys.
 
     Args:
         files: the file system.

@@ -1,7 +1,7 @@
-"""`LogCompaction`: compact one log and keep its first dirty offset.
+"""`LogCompaction`: compact one log and track its first dirty offset.
 
-The log cleaner calls `find_cleanable`, `begin`, `replace_segments` for each segment that the task has written, and
-`finish`.
+The log cleaner calls `find_cleanable` and `begin`, then `replace_segments` for each segment that the task has written,
+then `finish`.
 """
 
 from paceline.log.compaction.cleanable import Cleanable, find_cleanable
@@ -112,7 +112,7 @@ class LogCompaction:
             log.files.sync_directory(log.path)
             cleaned.segment.change_suffix("", log_first=True)
         log.segments.replace(cleaned.sources, cleaned.segment)
-        # A flush in progress may not find its files: do not let it advance the recovery point, and request a new flush.
+        # A flush in progress may find its files removed: it must not advance the recovery point; request a new flush.
         log.durability.rolled |= log.durability.is_flushing
         log.durability.generation += 1
         log.durability.names_dirty = True
