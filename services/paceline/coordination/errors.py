@@ -46,7 +46,7 @@ class DuplicateBrokerIdError(CoordinationError):
     """Another live session holds this id's registration node.
 
     The session may belong to a killed predecessor of this process; ZooKeeper then deletes the node when that session
-    times out. So a starting process retries for a session timeout before it gives up.
+    times out. Therefore a starting process retries for the length of a session timeout.
     """
 
     retriable = True

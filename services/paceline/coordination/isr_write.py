@@ -67,8 +67,9 @@ def write_isr(
         extra: keys of the state outside Kafka's schema, written unchanged; None reads them first and updates the
             history of the ISR (`isr_history`).
 
-    A joiner that restarts between its fetch and this write is detected: the version of its ``/broker_epochs`` node is
-    read *before* the czxid of its registration is compared, and checked in the multi, and every registration raises it.
+    A joiner that restarts between its fetch and this write is detected: every registration raises the version of the
+    broker's ``/broker_epochs`` node. That version is read *before* the czxid of the registration is compared, and it is
+    checked in the multi.
     """
     path = znodes.partition_state_path(topic_partition)
     expected = sorted((joiners or {}).items())
@@ -113,9 +114,9 @@ def write_isr(
 def _read_caught_up(path: str, version: int) -> Flow[Response]:
     """Read the state again, from a server that has all earlier transactions.
 
-    The first server may be behind the server to which the controller wrote the leadership. Its state would look like a
-    conflict, and the leader would wait for a decision that it already has. The check is a write to ZooKeeper, whose
-    answer proves that the server has caught up.
+    The first server may lag the server to which the controller wrote the leadership. Its old state would look like a
+    conflict, and the leader would wait for a LeaderAndIsr request that it already has. ZooKeeper orders the check like
+    a write, so its response proves that the server has caught up.
     """
     (checked,) = yield Zk([Multi((Check(path, version),))])
     expect(checked, path, ZkCode.BAD_VERSION, ZkCode.NO_NODE)
@@ -125,7 +126,7 @@ def _read_caught_up(path: str, version: int) -> Flow[Response]:
 
 
 def _read_back(path: str, read: Response, desired: LeaderAndIsr) -> Written | Conflict | znodes.PartitionState:
-    """Return the state if it has the expected version; otherwise whether it is the state that this write wanted.
+    """Return the state if it has the expected version, otherwise `Written` or `Conflict`.
 
     Only this leader writes within its leader epoch, so equal content means that an earlier attempt of this write was
     applied before its answer was lost (KAFKA-2729). A state with the expected version but another leadership belongs to

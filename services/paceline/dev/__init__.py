@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 DEV_DIRECTORY: Final = Path("build/dev")
-"""Directory of the cluster that `paceline dev` means unless it is given another."""
+"""Default directory of the cluster for `paceline dev`."""
 
 
 def program() -> str:
-    """Return the name under which a shell finds the command line: as it was called when the search path lacks it."""
+    """Return the command to type in a shell: ``paceline``, or the called path if the search path lacks ``paceline``."""
     called = Path(sys.argv[0])
     return str(called) if called.name == "paceline" and shutil.which("paceline") is None else "paceline"

@@ -1,8 +1,8 @@
 """Sockets for kazoo, with fewer system calls, wake-ups that never block, and the time of the server's last response.
 
 kazoo makes about eight system calls for a request and its response, most of them to check whether a socket is ready.
-The sockets in this module know that without a system call, from the bytes read ahead, the bytes to send and the number
-of queued requests. Ten thousand reads then need a few hundred system calls.
+The sockets in this module know their readiness without a system call, from the bytes read ahead, the bytes to send and
+the number of queued requests. Ten thousand reads then need a few hundred system calls.
 """
 
 import select
