@@ -1,4 +1,4 @@
-"""Pauses between attempts: the same rule for services, clients, and the cores that schedule retries."""
+"""Compute pauses between attempts; services, clients and the cores that schedule retries use the same rule."""
 
 import random
 from dataclasses import dataclass

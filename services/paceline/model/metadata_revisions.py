@@ -15,12 +15,12 @@ DELETED_TOPICS_KEPT: Final = 1_000
 
 
 class MetadataPosition(NamedTuple):
-    """How far a reader has read, and where it began."""
+    """Position of a reader: the latest revision that it has read, and the revision of its snapshot."""
 
     revision: int
     """Revision of the latest change that the reader has read."""
     began: int
-    """Revision at which the reader's snapshot was taken; the snapshot has no topic deleted before that."""
+    """Revision at which the reader's snapshot was taken; the snapshot has no topic deleted before that revision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,11 @@ class MetadataRead:
     position: MetadataPosition
     """Position after all entries; a reader that uses only some of them continues after the last entry it used."""
     is_snapshot: bool
-    """Whether the reader must discard its state, because changes since its revision were forgotten."""
+    """Whether the entries are a complete snapshot, because the reader has no state or must discard its state.
+
+    A reader must discard its state when deletions after its revision were forgotten, or when its revision is above the
+    latest revision.
+    """
     more: bool
     """Whether changes remain after these entries."""
 

@@ -1,4 +1,4 @@
-"""Record of a change in the cluster, shared by the state-change log, the event stream, the CLI and the console.
+"""Record of a change in the cluster, for the state-change log, the event stream, the CLI and the console.
 
 The emitter sets the fields that it knows and leaves all others None; `kind` determines the expected fields.
 """
@@ -61,7 +61,8 @@ class ReplicaOffsets:
 class StateChange:
     """A change, reported by the process that made it; treat it as immutable.
 
-    Not frozen: that would triple the cost, and an election of ten thousand partitions creates tens of thousands.
+    The class is not frozen: creating a frozen instance costs three times as much, and an election of ten thousand
+    partitions creates tens of thousands of instances.
     """
 
     who: str

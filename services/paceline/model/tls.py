@@ -1,4 +1,4 @@
-"""TLS settings of a listener."""
+"""Certificate files of a client or server, and the security protocol of a listener."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class ListenerSecurity:
-    """Protocol of a listener."""
+    """Security protocol of a listener: SSL with its files, or PLAINTEXT."""
 
     listener: str
     tls: TlsFiles | None = None
