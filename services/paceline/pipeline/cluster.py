@@ -155,7 +155,7 @@ class Cluster:
         self._topics: dict[str, TopicView] = {}
         self._good_address: str | None = None
         self._prepared: dict[int, tuple[tuple[TopicPartition, ...], list[_Lookup]]] = {}
-        """Per kind of offset: partitions, and the requests for them."""
+        """By offset spec: a tuple of partitions, and the requests that look up their offsets."""
 
     def describe_topics(self, names: Sequence[str] = ()) -> dict[str, TopicView]:
         """Return the named topics that exist, all topics without names, and cache leaders and brokers.
@@ -206,7 +206,7 @@ class Cluster:
                 return self._describe(address, names, min(RPC_TIMEOUT_S, max(until - time.monotonic(), 0.001)))
             except grpc.RpcError as error:
                 last = named_failure(address, error)
-                # Prefer the error of a server that refused to the error of a server that did not answer.
+                # Keep the earlier error if this server only timed out: a refusal tells the user more than a timeout.
                 failure = failure if failure.__cause__ is not None and is_timeout(last) else last
             if time.monotonic() >= until:
                 break
@@ -250,11 +250,11 @@ class Cluster:
         return tuple(sorted(self._addresses.values())[:MAX_FALLBACK_SERVERS])
 
     def topic(self, name: str) -> TopicView | None:
-        """Return the topic as last described."""
+        """Return the topic as last described, None if it was never described or did not exist then."""
         return self._topics.get(name)
 
     def leader_address(self, tp: TopicPartition) -> str | None:
-        """Return ``host:port`` of the partition's leader as last described, None when there is none."""
+        """Return ``host:port`` of the partition's leader as last described, None without a leader or its address."""
         topic = self._topics.get(tp.topic)
         leader = topic.leaders.get(tp.partition) if topic else None
         return None if leader is None else self._addresses.get(leader)
@@ -271,9 +271,9 @@ class Cluster:
     ) -> dict[TopicPartition, int | None]:
         """Return an offset per partition; None where all records are older than the requested time.
 
-        Follows moved leaders and waits for missing leaders, within the metadata deadline. The encoded requests for a
-        tuple of partitions are reused until topics are described again, because a stream over 10,000 partitions looks
-        up the same tuple for every batch.
+        Follows moved leaders and waits for missing leaders, within the metadata deadline. The requests for a tuple of
+        partitions are reused until topics are described again, because a stream over 10,000 partitions looks up the
+        same tuple for every batch.
 
         Raises:
             UnknownTopicOrPartitionError: a topic no longer exists.
@@ -320,7 +320,7 @@ class Cluster:
         found: dict[TopicPartition, int | None],
         seconds: float,
     ) -> PacelineError | None:
-        """Ask every leader once; add results to ``found`` and return a failure of the other partitions."""
+        """Ask every leader once; add results to ``found`` and return a failure if a partition has no result."""
         prepared = None if timestamps_ms else self._prepared_calls(partitions, spec)
         if prepared is not None:
             return self._ask_leaders(prepared, found, seconds)
@@ -349,7 +349,7 @@ class Cluster:
     def _ask_leaders(
         self, calls: Sequence[_Lookup], found: dict[TopicPartition, int | None], seconds: float
     ) -> PacelineError | None:
-        """Ask the leaders in parallel; add results to ``found`` and return a failure of the other partitions."""
+        """Ask the leaders in parallel; add results to ``found`` and return a failure if a partition has no result."""
         failure: PacelineError | None = None
         answers = []
         for address, _, request in calls:
@@ -393,7 +393,11 @@ class Cluster:
 def _take_offsets(
     address: str, partitions: Sequence[TopicPartition], call: Any, found: dict[TopicPartition, int | None]
 ) -> PacelineError | None:
-    """Wait for a leader's response, add results to ``found`` and return a retriable failure of the others."""
+    """Wait for a leader's response, add results to ``found``, and return a failure if a partition has no result.
+
+    Raises:
+        PacelineError: the leader refused a partition with an error that is not retriable.
+    """
     try:
         answer = call.result()
     except grpc.RpcError as error:

@@ -1,7 +1,7 @@
 """Options as passed by Spark, under their documented names, with a parser for each type of value.
 
-Names are case-insensitive, ``kafka.`` is an alias of ``paceline.``, the error for an unknown name suggests the most
-similar name, and the error for a refused name has an alternative.
+Names are case-insensitive, and the prefix ``kafka.`` is an alias of ``paceline.``. The error for an unknown name
+suggests the most similar name, the error for a refused name says what to use instead.
 """
 
 import difflib
@@ -45,8 +45,8 @@ class GivenOptions:
         """
         self._values: dict[str, str] = {}
         if "provider" in {given.lower() for given in options}:
-            # For CREATE TABLE, Spark adds table properties, always "provider"; reading the table, it passes none of
-            # them.
+            # For CREATE TABLE, Spark passes the table's properties, which always include "provider". When it reads the
+            # table, it passes none of the table's options.
             raise InvalidOptionError(_NO_TABLE)
         for given, value in options.items():
             name = _canonical_name(given, known, refused)
@@ -104,7 +104,7 @@ class GivenOptions:
         return servers
 
     def tls(self) -> TlsFiles | None:
-        """Return the certificate files, those of the driver's environment by default; None for plaintext."""
+        """Return the certificate files, by default the files named in the driver's environment; None for plaintext."""
         given = [self._values.get(f"paceline.ssl.{name}.file", "").strip() for name in ("ca", "certificate", "key")]
         try:
             return tls_files(*given) or files_in_environment()
@@ -137,7 +137,7 @@ def _canonical_name(given: str, known: Sequence[str], refused: Mapping[str, str]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence that suggests the most similar known name."""
+    """Return the end of an error message: the most similar known name, or all names if no name is similar."""
     by_lower = {each.lower(): each for each in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     return f"; did you mean {by_lower[close[0]]!r}?" if close else f"; there are {', '.join(by_lower.values())}"

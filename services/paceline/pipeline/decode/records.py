@@ -106,7 +106,7 @@ def _record_section(index: BatchIndex, row: int, first: int, last: int) -> bytes
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """Batch row, offset, timestamp delta and positions of the wanted records, one entry per record."""
+    """Arrays with an entry per record: its batch row, offset, timestamp delta and positions in the payload."""
 
     batch: Int64s
     offset: Int64s

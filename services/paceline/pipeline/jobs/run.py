@@ -1,4 +1,4 @@
-"""Common parts of jobs: a result with an exit code, and a listener for progress."""
+"""Types that all jobs share: a result with an exit code, and a listener for progress."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

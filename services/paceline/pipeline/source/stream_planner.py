@@ -28,8 +28,8 @@ IDLE_POLL_MS: Final = 100
 SIZES_VALID_MS: Final = 30_000
 REFRESH_MS: Final = 1_000
 DESCRIBE_INTERVAL: Final = 10
-"""Without the option, the planner waits this many times the duration of the last description before it describes the
-topics again: describing thousands of partitions takes too long for every batch."""
+"""Without the option ``metadataRefreshMs``, the planner waits this many times the duration of the last description
+before it describes the topics again: describing thousands of partitions takes too long for every batch."""
 
 
 class StreamPlanner:
@@ -82,7 +82,8 @@ class StreamPlanner:
                 )
         bounded = {tp: min(max(start, earliest[tp]), latest[tp]) for tp, start in starts.items()}
         if self._target is not None:
-            # Spark fixes the end first: it may lack records before the start, and new partitions.
+            # Spark has called `prepare_available_now` before: the fixed end may lack partitions, and the fixed end of a
+            # partition may be below its start offset.
             target = {tp: max(self._target.offsets.get(tp, 0), start) for tp, start in bounded.items()}
             self._target = StreamOffset({**self._target.offsets, **target}, {**self._target.topic_ids, **self._ids()})
         return StreamOffset(bounded, self._ids())
@@ -125,7 +126,7 @@ class StreamPlanner:
         if max_bytes is not None:
             weights = self._bytes_per_record(begins, limited)
             limited = limit_ends(begins, limited, max_bytes, weights)
-        # Without a limit the batch ends where the topics end: the reader needs one JSON form of both instead of two.
+        # Without a limit return the latest offsets themselves: the reader then converts one object to JSON, not two.
         found = ends if limited is offsets else StreamOffset(limited, ends.topic_ids)
         self._released = start if found == start else found
         return self._released
@@ -205,9 +206,9 @@ class StreamPlanner:
         return self._latest
 
     def _keep_missing(self, start: StreamOffset, end: StreamOffset) -> StreamOffset:
-        """Keep the offsets of partitions that are missing from the metadata, unless ``failOnDataLoss`` is true.
+        """Add the previous offsets of partitions that are missing from the metadata to the end offsets.
 
-        A broker that has just started may not know a topic for a moment; without the kept offsets the query would read
+        A broker that has just started may not know a topic for a moment; without the added offsets the query would read
         the topic from its beginning again.
 
         Raises:
@@ -261,7 +262,7 @@ class StreamPlanner:
         return begins
 
     def _first_offsets_of(self, new: Iterable[TopicPartition], topic_ids: Mapping[str, str]) -> Offsets:
-        """Return the start offsets of new partitions: 0, or the log start offset when ``failOnDataLoss`` is false."""
+        """Return the log start offsets of new partitions; a log start offset above 0 is a data loss."""
         keys = {tp: (topic_ids.get(tp.topic, ""), tp) for tp in new}
         unknown = [tp for tp, key in keys.items() if key not in self._first_offsets]
         if unknown:
@@ -274,7 +275,7 @@ class StreamPlanner:
     def _clip_to_log(
         self, begins: Mapping[TopicPartition, int], ends: dict[TopicPartition, int], topic_ids: Mapping[str, str]
     ) -> None:
-        """Lower ends to the end of the log; leave those of a deleted topic, because the tasks report its loss."""
+        """Lower ends to the end of the log; keep the ends of a deleted topic, because the tasks report its loss."""
         there = [
             tp
             for tp in begins

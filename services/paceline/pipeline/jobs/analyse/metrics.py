@@ -15,7 +15,7 @@ from paceline.pipeline.jobs.analyse.events import EventRow
 FLAP_MS: Final = 60_000
 """A replica that rejoins the ISR within this time has flapped."""
 NOTICE_MS: Final = 60_000
-"""An election that follows the detection of the dead leader later than this has another cause."""
+"""An election that comes later than this after the detection of a dead leader is attributed to another cause."""
 MINUTE_MS: Final = 60_000
 PHASES: Final = ("detect", "elect", "propagate", "recover")
 
@@ -65,11 +65,11 @@ class UnderReplicated:
     replicas: int
     """The largest number of replicas in any event."""
     still: bool
-    """Whether it is under-replicated at the end."""
+    """Whether the partition is under-replicated after its last event."""
 
 
 def under_replicated(events: Sequence[EventRow], end_ms: int | None = None) -> dict[Partition, UnderReplicated]:
-    """Add up the under-replicated time, up to ``end_ms`` or the last event."""
+    """Add up the under-replicated time of each partition, up to ``end_ms`` or the time of the last event."""
     end_ms = max((event.time_ms for event in events), default=0) if end_ms is None else end_ms
     by_partition: dict[Partition, list[EventRow]] = defaultdict(list)
     for event in events:
@@ -104,7 +104,7 @@ class Imbalance:
 
     @property
     def ratio(self) -> float:
-        """Return the leaders of the broker with the most leaders, relative to the mean."""
+        """Return the largest number of leaders on a broker, divided by the mean of all brokers."""
         return max(self.leaders.values()) * len(self.leaders) / max(sum(self.leaders.values()), 1)
 
 
@@ -139,9 +139,9 @@ class Failover:
     elect_ms: int | None
     """From the detection to the election."""
     propagate_ms: int | None
-    """From the election to the new leader's first request."""
+    """From the election to the event in which the new leader reports that it became leader."""
     recover_ms: int | None
-    """From the new leader's start to its first committed record."""
+    """From that event to the new leader's first committed record."""
 
 
 @dataclass(slots=True)
@@ -150,7 +150,7 @@ class Failovers:
 
     all: list[Failover] = field(default_factory=list)
     negative_spans: int = 0
-    """Phases with a negative duration, because clocks of processes differ."""
+    """Number of phases with a negative duration, because the clocks of two processes differ."""
 
     def percentiles(self) -> dict[str, dict[str, dict[str, int]]]:
         """Return p50, p95 and p99 in milliseconds by cause and phase."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Counters of a partition's leader at one time."""
+    """The byte counters of a partition, read from its leader at one time."""
 
     leader: int
     bytes_in: int
@@ -38,7 +38,7 @@ def measure(admin: "Admin", topics: Collection[str], emptied: Collection[int], s
     Args:
         admin: a client.
         topics: names; empty means all.
-        emptied: brokers to move all replicas off.
+        emptied: brokers that the plan must empty of replicas.
         seconds: time between the readings; 0 omits the rates.
 
     Raises:
