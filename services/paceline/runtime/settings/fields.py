@@ -38,7 +38,7 @@ def key(
         unit: ms, bytes, count, and so on; "" without a unit.
         note: one line of help.
         topic: the topic key whose broker-wide default this is.
-        scope: how it can be changed.
+        scope: how the key can be changed, see `Scope`.
         secret: the value is never shown, and is read from a file that only its owner can read.
         bounds: ``ge`` and ``le``.
     """

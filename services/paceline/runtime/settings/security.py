@@ -1,7 +1,7 @@
 """Settings of transport security and of ZooKeeper credentials.
 
-``listener.security.protocol.map=CLIENT:PLAINTEXT,EXTERNAL:SSL,REPLICATION:SSL,CONTROL:SSL``. Each ``ssl.*`` key may
-can also be set for a single listener: ``listener.name.external.ssl.ca.file``.
+``listener.security.protocol.map=CLIENT:PLAINTEXT,EXTERNAL:SSL,REPLICATION:SSL,CONTROL:SSL`` sets the protocol of each
+listener. Each ``ssl.*`` key can also be set for a single listener: ``listener.name.external.ssl.ca.file``.
 """
 
 import ipaddress
@@ -89,7 +89,7 @@ class Security:
 
     @property
     def is_secure(self) -> bool:
-        """Whether CONTROL authenticates callers: then epochs are hidden from other users."""
+        """Whether CONTROL authenticates callers; if so, epochs are hidden from other users."""
         return self.listeners["CONTROL"].tls is not None
 
 
@@ -121,7 +121,8 @@ def resolve_secret(setting_key: str, text: str, origin: str, file: Path | None) 
         file: the settings file, if it is the source.
 
     Raises:
-        ValueError: other users can read it; the message does not contain the secret.
+        ValueError: the secret is in a flag or the environment, or its file is unreadable or open to other users; the
+            message does not contain the secret.
     """
     if not text.strip():
         return ""
@@ -143,9 +144,10 @@ def resolve_secret(setting_key: str, text: str, origin: str, file: Path | None) 
 
 
 def private_file_problem(path: Path) -> str:
-    """Return why a file with a secret cannot be used, "" when it can.
+    """Return the reason why a file cannot be used for a secret, or "" if it can be used.
 
-    Only its owner may read it; a file owned by root may be readable by a group, as Kubernetes mounts secrets.
+    Only the owner may read the file. If root owns it and the process is not root, its group may read it too: Kubernetes
+    mounts secrets in this way.
     """
     try:
         status = path.stat()

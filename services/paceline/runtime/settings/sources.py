@@ -14,7 +14,7 @@ from paceline.runtime.settings.keys import KEYS, NOT_HERE
 
 ENVIRONMENT_PREFIX = "PACELINE_"
 _ENVIRONMENT_MISTAKE = 0.85
-"""Similarity from which an unknown PACELINE_ variable counts as a misspelt key.
+"""Similarity to a key at which an unknown PACELINE_ variable counts as a misspelling of that key.
 
 Less similar variables are ignored, because other tools of the project have their own ``PACELINE_`` variables.
 """
