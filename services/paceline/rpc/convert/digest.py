@@ -1,4 +1,4 @@
-"""Digests of ranges of a replica: `model.client_io` <-> ``paceline.v1`` DigestRange."""
+"""Convert digests of ranges of a replica between `model.client_io` and ``paceline.v1`` DigestRange."""
 
 from paceline.model.client_io import DigestAnswer, DigestQuery
 from paceline.rpc.convert.common import at_least, partition_of, topic_id_of

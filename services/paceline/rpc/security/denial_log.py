@@ -37,7 +37,7 @@ class _Budget:
 
 
 class DenialLog:
-    """Writes denials: for each principal up to ``BURST`` lines at once, and ``LINES_PER_S`` on average.
+    """Writes denials: per principal at most ``BURST`` lines at once, and ``LINES_PER_S`` lines a second on average.
 
     Each line has the number of denials suppressed since the principal's previous line.
     """
