@@ -83,8 +83,8 @@ class Consumer(GroupPartitions):
 
         Args:
             bootstrap: ``"host:port,host:port"`` or a list; addresses that do not answer are skipped.
-            auto_offset_reset: "earliest", "latest" or "error": start position of a partition without a position, and
-                after the position was out of range or the topic was deleted and re-created.
+            auto_offset_reset: "earliest", "latest" or "error": where to read a partition that has no position, whose
+                position is out of range, or whose topic was deleted and re-created.
             fetch_min_bytes: a broker responds when it has this many bytes, or after ``fetch_max_wait_ms``.
             fetch_max_wait_ms: longest wait of a fetch at the broker.
             fetch_max_bytes: maximum bytes of a response.
@@ -281,7 +281,7 @@ class Consumer(GroupPartitions):
         with self._lock:
             self._raise_if_closed()
             self._assignment.state(topic_partition).seek(offset)
-            self._unread.pop(topic_partition, None)  # A loop that ends would seek back to them.
+            self._unread.pop(topic_partition, None)  # Otherwise a loop that ends would seek back to these records.
         self._fetcher.interrupt()
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
@@ -320,7 +320,7 @@ class Consumer(GroupPartitions):
                 if group is None:
                     self._news.wait(left)
             if group is not None:
-                # Without the lock, which the threads for heartbeats and fetches need.
+                # Call this without the lock: the heartbeat and fetch threads need the lock.
                 group.begin_at_committed(deadline)
 
     def beginning_offsets(
@@ -402,9 +402,9 @@ class Consumer(GroupPartitions):
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Yield records endlessly; leave the loop with break.
 
-        Without a group, positions are after the last poll, not after the last record yielded. With a group they are
-        after the last record yielded, so that leaving the loop early does not commit records that the loop has not
-        processed.
+        Without a group, leaving the loop keeps the positions after the last `poll`, which may have returned records
+        that the loop has not yielded. With a group, leaving the loop moves the positions back to the first record that
+        the loop has not yielded, so that a commit does not include unyielded records.
         """
         if self._group is not None:
             return self.records()

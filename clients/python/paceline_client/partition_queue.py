@@ -45,14 +45,14 @@ class PartitionQueue:
         self.producer_epoch = -1
         self.next_sequence = 0
         self.started = 0
-        """Number of batches that were drained."""
+        """Number of batches that were drained so far."""
         self.acknowledged = False
         """Whether the leader has acknowledged a batch of this producer id."""
         self.gap = False
         """Whether a sequence number was assigned that will never be in the log."""
         self.retry_at_ms = 0
         self.failed_leader: Leader | None = None
-        """Leader of a failed attempt, while the batch waits for its retry and another leader may take it sooner."""
+        """Leader of the failed attempt while a batch waits for its retry; a different leader ends the wait early."""
         self.last_error: PacelineError | None = None
         """Why no batch could be sent to the partition, for batches that expire without an attempt."""
 

@@ -38,7 +38,6 @@ class RecordBuffer:
     """Collects records into batches and resolves batches. Callers must hold a lock."""
 
     def __init__(self, config: AccumulatorConfig) -> None:
-        """Create an empty buffer."""
         self.config = config
         self._checks_each = config.max_record_bytes < config.batch_size
         """Whether a record that fits into a batch may still exceed max_record_bytes."""
@@ -51,7 +50,7 @@ class RecordBuffer:
         """Encoded bytes of unresolved records; the caller blocks appends when this reaches ``buffer_memory``."""
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """Return the queue of a partition."""
+        """Return the queue of a partition; create it if it does not exist."""
         queue = self._queues.get(topic_partition)
         if queue is None:
             queue = self._queues[topic_partition] = PartitionQueue(topic_partition)

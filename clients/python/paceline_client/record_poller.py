@@ -107,7 +107,7 @@ class RecordPoller:
                     return None
 
     def _wait(self, left_s: float) -> bool:
-        """Wait for news unless there is group work; return whether there is group work."""
+        """Wait for records, an error or `close` unless there is group work; return whether there is group work."""
         group = self._group
         if group is not None and group.wants_poll:
             return True

@@ -34,7 +34,7 @@ class ProducePiece(NamedTuple):
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """Fetch result of one partition; offsets are exclusive ends."""
+    """Fetch result of one partition; the high watermark and the last stable offset are exclusive."""
 
     topic: str = ""
     partition: int = 0
@@ -43,7 +43,7 @@ class FetchedPartition:
     last_stable_offset: int = 0
     log_start_offset: int = 0
     diverging: tuple[int, int] | None = None
-    """(epoch, its end offset) when the log diverges from data read before."""
+    """(epoch, its end offset) if the leader's log diverges from the records that this client has read."""
     batches: bytes = b""
     preferred_read_replica: int | None = None
     """Broker to fetch from next (KIP-392); this result then has no records."""

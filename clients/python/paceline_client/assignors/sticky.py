@@ -130,7 +130,7 @@ def _even_out(kept: Assignments, takers: Mapping[str, Sequence[str]]) -> None:
 
 
 def _move_one(kept: Assignments, takers: Mapping[str, Sequence[str]]) -> bool:
-    """Move a partition away from the fullest member that can give one; return whether a partition moved."""
+    """Move a partition away from the fullest member that has a movable partition; return whether a partition moved."""
     for giver in sorted(kept, key=lambda one: -len(kept[one])):
         for topic in sorted({one.topic for one in kept[giver]}):
             taker = min(takers[topic], key=lambda one: len(kept[one]))

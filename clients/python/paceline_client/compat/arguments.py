@@ -32,7 +32,7 @@ CONSUMER: Final = frozenset(
         "session_timeout_ms",
     }
 )
-"""Arguments with the same meaning in Paceline."""
+"""Arguments of consumers that have the same name and meaning in Paceline."""
 PRODUCER: Final = {
     "acks": "acks",
     "batch_size": "batch_size",
@@ -49,11 +49,11 @@ PRODUCER: Final = {
     "request_timeout_ms": "request_timeout_ms",
     "retry_backoff_ms": "retry_backoff_ms",
 }
-"""Arguments of producers, with Paceline's name."""
+"""Arguments of producers, each with its name in Paceline."""
 IGNORED: Final = frozenset(
     {"api_version", "connections_max_idle_ms", "loop", "metadata_max_age_ms", "retry_backoff_ms"}
 )
-"""Arguments without effect that may be ignored."""
+"""Arguments that are accepted without effect, unless `CONSUMER` or `PRODUCER` has them."""
 TLS: Final = frozenset({"security_protocol", "ssl_cafile", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"})
 
 
@@ -119,7 +119,7 @@ def consumer_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def producer_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for Paceline's producer.
 
-    `retries` has no effect: the producer repeats a batch, without duplicates, until ``delivery_timeout_ms`` is over.
+    `retries` has no effect: the producer retries a batch, without duplicates, until ``delivery_timeout_ms`` has passed.
 
     Raises:
         TypeError: an argument has no counterpart; the message names it.
@@ -139,7 +139,7 @@ def _refuse_unknown(name: str) -> None:
 
 
 def _tls_files(arguments: Mapping[str, Any]) -> TlsFiles | None:
-    """Return the certificate files, None for those of the environment.
+    """Return the certificate files in the arguments; None leaves the choice to the environment variables.
 
     Raises:
         TypeError: the security protocol is neither PLAINTEXT nor SSL, or an argument contradicts it.

@@ -65,18 +65,18 @@ class KafkaConsumer:
     def poll(
         self, timeout_ms: int = 0, max_records: int | None = None, update_offsets: bool = True
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return records by partition."""
+        """Return records by partition; wait up to ``timeout_ms`` for the first records."""
         if not update_offsets:
             raise TypeError("update_offsets=False has no counterpart; use seek to go back")
         polled = self.consumer.poll(timeout_ms, max_records)
         return {tp: [converted(one, *self._deserializers) for one in records] for tp, records in polled.items()}
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Commit and wait."""
+        """Commit these offsets, by default the consumed positions, and wait for the response."""
         self.consumer.commit(offsets)
 
     def committed(self, partition: TopicPartition) -> int | None:
-        """Return the group's committed offset, None without a committed offset."""
+        """Return the group's committed offset, None if the group has not committed one for this partition."""
         found = self.consumer.committed([partition])[partition]
         return None if found is None else found.offset
 
@@ -85,7 +85,7 @@ class KafkaConsumer:
         return set(self.consumer.assignment())
 
     def partitions_for_topic(self, topic: str) -> set[int]:
-        """Return the partitions of a topic."""
+        """Return the partition numbers of a topic."""
         return set(range(self.consumer.partitions_for(topic)))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -97,11 +97,9 @@ class KafkaConsumer:
         self.consumer.seek_to_end(partitions or None)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Pause partitions."""
         self.consumer.pause(partitions)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Resume paused partitions."""
         self.consumer.resume(partitions)
 
     def close(self, autocommit: bool = True) -> None:
@@ -162,7 +160,7 @@ class FutureRecordMetadata:
         """Wait for the result and return the record's metadata.
 
         Raises:
-            RequestTimedOutError: ``timeout`` seconds are over; the record may still be delivered.
+            RequestTimedOutError: there is no result after ``timeout`` seconds; the record may still be delivered.
             PacelineError: the record was not delivered.
         """
         if not self._known.wait(timeout):

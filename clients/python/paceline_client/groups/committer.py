@@ -1,4 +1,4 @@
-"""Send commits in order, each after the response to the previous: calls on one connection may overtake each other."""
+"""Send commits in order, each after the response to the previous: concurrent calls may overtake each other."""
 
 import threading
 import time
@@ -31,7 +31,7 @@ class Committer:
         self._changed = threading.Condition()
         self._in_flight = False
         self._queue: deque[tuple[Offsets, CommitCallback, float]] = deque()
-        """Commits to be sent, with the time at which they end."""
+        """Commits to be sent, with the time at which they time out."""
         self._ended: deque[tuple[Offsets, CommitCallback, PacelineError | None]] = deque()
         """Commits whose callbacks have not run yet."""
 
@@ -56,13 +56,13 @@ class Committer:
 
         Raises:
             CommitFailedError: the membership was lost.
-            RequestTimedOutError: an earlier commit has not ended in time; this one was not sent.
+            RequestTimedOutError: an earlier commit did not end in time, so these offsets were not sent.
             PacelineError: the coordinator refused, or did not answer in time.
         """
         deadline = time.monotonic() + timeout_ms / 1000
         with self._changed:
             if not self._changed.wait_for(lambda: not self.is_busy, max(0.0, deadline - time.monotonic())):
-                # The earlier commit may be carried out later, and would replace these offsets by older ones.
+                # The coordinator may still apply the earlier commit, and so replace these offsets by older offsets.
                 raise _not_sent(timeout_ms / 1000)
         left_ms = max(1.0, (deadline - time.monotonic()) * 1000)
         commit(self._coordinator, self._request_of(offsets), left_ms)
@@ -77,7 +77,7 @@ class Committer:
         self._send_next()
 
     def _send_next(self) -> None:
-        """Send the next queued commit; a commit that cannot be sent ends, and the commit after it follows."""
+        """Send the next queued commit; if it cannot be sent, end it with the error and try the commit after it."""
         more = True
         while more:
             with self._changed:
@@ -124,7 +124,7 @@ class Committer:
 
 
 def _not_sent(waited_s: float) -> RequestTimedOutError:
-    """Return the error of a commit that waited too long: a later commit has probably newer offsets."""
+    """Return the error of a commit that was not sent because earlier commits took too long."""
     error = RequestTimedOutError(f"earlier commits took longer than {waited_s:g} s; this one was not sent")
     error.definite = True
     return error

@@ -76,7 +76,7 @@ class GroupCoordinator:
                 RetryPolicy(deadline_ms=int(timeout_ms), max_attempts=None if sends_again else 1), attempt
             )
         except PacelineError as error:
-            # The error is the last that names a cause: an attempt before or after it may have been carried out.
+            # This is the last error that names a cause; another attempt than this one may have been carried out.
             error.definite = not may_be_done
             raise
 

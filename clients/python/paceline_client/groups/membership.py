@@ -110,7 +110,7 @@ class GroupMembership:
         self._previous: list[TopicPartition] = []
         self._previous_generation = -1
         self._counts: dict[str, int] = {}
-        """Partition counts of all members' topics when this leader joined; empty for another member."""
+        """Partition counts of all members' topics when this member joined as leader; empty for other members."""
         self._watched_version = -1
         self._quiet_until = 0.0
         self._fatal: PacelineError | None = None
@@ -225,14 +225,14 @@ class GroupMembership:
         return True
 
     def _wait_after(self, error: PacelineError) -> None:
-        """Handle an error that joining again resolves, with a pause when the cause needs time."""
+        """Handle an error after which the member joins again, after a pause if the cause needs time."""
         if error.code is ErrorCode.MEMBER_ID_REQUIRED:
             with self.changed:
                 self.member_id = error.metadata.get("member_id", "")
             return
         LOG.debug("joining again: group=%s error=%s", self.settings.group_id, error)
         if error.code in LOST:
-            # A cooperative member has kept partitions that other members may own by now.
+            # A cooperative member kept its partitions during the rebalance; other members may own them by now.
             with self.changed:
                 self.generation = -1
                 self._lost = True
@@ -285,8 +285,8 @@ class GroupMembership:
         """Return the request that commits offsets with this member's id and generation.
 
         Raises:
-            CommitFailedError: the member is in no generation. Its group may be empty, and would then accept the
-                offsets as from a caller that is not a member.
+            CommitFailedError: the member is in no generation. A group without members would accept the offsets, as it
+                does from callers that are not members.
         """
         with self.changed:
             if self.generation < 0 and not self.subscription.is_empty:
@@ -421,8 +421,8 @@ class GroupMembership:
         revoked = [one for one in owned if one not in assigned]
         added = [one for one in assigned if one not in owned]
         if revoked:
-            # Only with a cooperative assignor: the next rebalance assigns the revoked partitions to other members. Join
-            # first, because the new partitions are lost if the listener raises.
+            # Only with a cooperative assignor: the next rebalance assigns the revoked partitions to other members.
+            # Request it before the listener runs: if the listener raises, this member does not take new partitions.
             self.rejoin()
             self._drop(revoked, [one for one in owned if one in assigned], self.listener.on_partitions_revoked)
         self._host.take_assignment(assigned)

@@ -60,7 +60,7 @@ class GroupSubscription:
         return self._metadata.partition_count(topic)
 
     def watch(self, topics: Iterable[str]) -> None:
-        """Include these topics in every refresh of the metadata: the leader's own topics may be others."""
+        """Include these topics in every refresh of the metadata: the leader may not subscribe to all of them itself."""
         self._metadata.want(topics)
 
     def refresh(self, at_once: bool = False) -> bool:
@@ -81,7 +81,7 @@ class GroupSubscription:
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Return the partition counts of the topics that exist; no names mean all topics.
 
-        A topic that one broker does not know may be new, so the other brokers are asked, too.
+        A topic that one broker does not know may be new, so the other brokers are asked for it.
 
         Raises:
             BrokerNotAvailableError: no broker answered.
