@@ -1,6 +1,6 @@
 """Paceline: a partitioned, replicated commit log over gRPC.
 
-Read `model` for the vocabulary, `replication` for the rules, then `controller` and `broker` for who applies them.
+Read `model` for the vocabulary, `replication` for the rules, then `controller` and `broker`, which apply the rules.
 """
 
 __version__ = "0.1.0.dev0"

@@ -61,11 +61,11 @@ class BrokerTransport(Protocol):
         timeout_ms: int,
         on_done: Callable[[BrokerHeartbeatResponse | Exception], None],
     ) -> None:
-        """Renew the lease at a controller; never waits for other calls to it."""
+        """Renew the lease at a controller, without waiting for other calls to that controller."""
 
 
 class BackgroundWork(Protocol):
-    """Runs blocking disk work, in the service on an executor."""
+    """Runs blocking disk work; the broker process uses an executor."""
 
     def run(self, work: Callable[[], None], on_done: Callable[[Exception | None], None]) -> None:
         """Run ``work``, then call ``on_done`` on the broker's scheduler with its exception, or None."""

@@ -14,7 +14,7 @@ from paceline.model.identifiers import LEADER_DURING_DELETE, TopicPartition
 from paceline.model.metadata_revisions import MetadataRevisions
 
 LATEST_ARRIVAL: Final = 100_000
-"""A request with a number lower by this much is not a late retry."""
+"""A request whose sequence is lower than the latest by this much or more is not a late retry."""
 
 Partitions = Mapping[int, UpdateMetadataPartition]
 
@@ -52,28 +52,28 @@ class MetadataSnapshot:
 
 
 class MetadataCache:
-    """Holder of the present snapshot."""
+    """Holds the current snapshot and replaces it with each update."""
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         """``on_change`` is called after each change that metadata watchers see."""
         self._snapshot = MetadataSnapshot()
         self._sequence = 0
-        """Number of the latest request in its controller epoch."""
+        """Sequence of the latest request in its controller epoch."""
         self.revisions = MetadataRevisions(on_change=on_change)
         """Revision of each topic, for metadata watchers."""
 
     @property
     def snapshot(self) -> MetadataSnapshot:
-        """The present snapshot, which never changes; an update replaces it."""
+        """The current snapshot, which never changes; an update replaces it."""
         return self._snapshot
 
     def is_overtaken(self, request: UpdateMetadataRequest) -> bool:
         """Whether a later request of the same controller epoch was already applied.
 
-        A request that timed out at its sender and was retried may still arrive after its successors: the live brokers
-        and offline replicas, which have no epochs, would move back. The number of such a request is slightly lower. A
-        much lower number means that the known number was wrong, and is accepted: one absurd number must not block
-        metadata updates until the next controller.
+        A request that timed out at its sender may still arrive after later requests. It would restore outdated live
+        brokers and offline replicas, which have no epochs. The sequence of such a request is slightly lower than the
+        latest sequence. A request with a much lower sequence is accepted, because the latest sequence was probably
+        wrong: one absurd sequence must not block metadata updates until the next controller epoch.
         """
         is_same_term = request.stamp.controller_epoch == self._snapshot.controller_epoch
         return is_same_term and max(0, self._sequence - LATEST_ARRIVAL) < request.sequence < self._sequence
@@ -140,7 +140,7 @@ def _same_topic(one: UpdateMetadataPartition, other: UpdateMetadataPartition) ->
 def _drop_namesakes(
     partitions: dict[int, UpdateMetadataPartition], named: UpdateMetadataPartition
 ) -> list[TopicPartition]:
-    """Remove surplus partitions of a deleted topic with the same name; return them."""
+    """Remove the cached partitions of a deleted topic with the same name as ``named``; return them."""
     others = [index for index, state in partitions.items() if not _same_topic(state, named)]
     return [partitions.pop(index).topic_partition for index in others]
 

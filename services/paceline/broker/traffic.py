@@ -1,7 +1,7 @@
 """Count bytes and records written, read and copied, in total and by topic, as Kafka's BrokerTopicMetrics do.
 
 Counted once per batch or fetched partition, never per record. A topic's counters are removed with its last replica on
-this broker, those of a role with the last replica in that role.
+this broker; the counters of a role are reset with the last replica in that role.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ FOLLOWING: Final = ("replication_bytes_in", "reassignment_bytes_in")
 
 @dataclass(slots=True)
 class Traffic:
-    """Counters, which never decrease."""
+    """Counters of one topic, or of all topics together."""
 
     messages_in: int = 0
     """Records appended for producers."""
@@ -59,7 +59,7 @@ class BrokerTraffic:
         self.topics: dict[str, Traffic] = {}
 
     def of(self, topic: str) -> Traffic:
-        """Return a topic's counters."""
+        """Return a topic's counters; create them if the topic has none."""
         found = self.topics.get(topic)
         if found is None:
             found = self.topics[topic] = Traffic()
@@ -70,7 +70,7 @@ class BrokerTraffic:
         self.topics.pop(topic, None)
 
     def end_roles(self, topic: str, leads: bool, follows: bool) -> None:
-        """Remove a topic's counters of a role that none of its replicas has any more."""
+        """Reset a topic's counters of each role that none of its replicas has any more."""
         counted = self.topics.get(topic)
         if counted is None:
             return
@@ -96,14 +96,14 @@ class BrokerTraffic:
             each.invalid_crc += invalid_crc
 
     def fetched(self, topic: str, size_bytes: int, failed: bool) -> None:
-        """Count a partition of a consumer's response."""
+        """Count one partition of the response to a consumer's fetch."""
         for each in (self.all,) if failed else (self.all, self.of(topic)):
             each.fetch_requests += 1
             each.fetch_failures += failed
             each.bytes_out += size_bytes
 
     def sent_to_follower(self, topic: str, size_bytes: int, is_added: bool) -> None:
-        """Count records of a partition in a follower's response."""
+        """Count the records of one partition in the response to a follower's fetch."""
         for each in (self.all, self.of(topic)):
             each.replication_bytes_out += size_bytes
             if is_added:

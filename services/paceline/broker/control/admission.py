@@ -26,7 +26,7 @@ class Admitted(NamedTuple):
 
 
 class LeaderAndIsrAdmission:
-    """Admits partitions and hosts them. A refused partition changes nothing."""
+    """Admits partitions and hosts them; `admit` lists the reasons for a refusal."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class LeaderAndIsrAdmission:
            this broker since its registration (`set_aside_log_of_deleted_topic`).
         3. INCONSISTENT_TOPIC_ID or STALE_CONTROLLER_EPOCH: the replica was deleted after the request was sent.
         4. KAFKA_STORAGE_ERROR: the replica is Offline.
-        5. INCONSISTENT_TOPIC_ID, STALE_CONTROLLER_EPOCH or UNKNOWN_TOPIC_OR_PARTITION: see `_check`. A retried decision
-           that this broker leads confirms its leadership.
+        5. INCONSISTENT_TOPIC_ID, STALE_CONTROLLER_EPOCH or UNKNOWN_TOPIC_OR_PARTITION: see `_check`. A repeated
+           decision that makes this broker leader confirms its leadership.
         6. KAFKA_STORAGE_ERROR: the log is too damaged for the role; the replica becomes Offline.
 
         Raises:

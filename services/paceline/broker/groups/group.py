@@ -1,4 +1,4 @@
-"""A consumer group: its state, members, generation and committed offsets. Has no timers of its own.
+"""A consumer group: its state, members, generation and committed offsets. Cancels its timers but starts none.
 
 | From | To | When |
 |---|---|---|
@@ -67,7 +67,7 @@ _ALLOWED_FROM: Final[Mapping[GroupState, frozenset[GroupState]]] = {
 
 
 class CommittedOffset:
-    """A committed offset and the offset of its record in the log: of two records for a partition, the later counts."""
+    """A committed offset and the log offset of its record; of two records for a partition, the later record counts."""
 
     __slots__ = ("record_offset", "value")
 
@@ -82,7 +82,7 @@ class Group:
     def __init__(self, group_id: str, partition: int, state: GroupState, now_wall_ms: int) -> None:
         self.group_id = group_id
         self.partition = partition
-        """Partition of ``__consumer_offsets`` that stores it."""
+        """Partition of ``__consumer_offsets`` that stores the group."""
         self.state = state
         self.state_timestamp: int | None = now_wall_ms
         self.protocol_type: str | None = None
@@ -132,7 +132,7 @@ class Group:
     # Members
 
     def add(self, member: Member) -> None:
-        """Add a member; the first is the leader."""
+        """Add a member; the first member becomes the leader."""
         if not self.members:
             self.protocol_type = self.protocol_type or CONSUMER
         if self.leader is None:

@@ -1,4 +1,4 @@
-"""`IsrCheck`: remove lagging followers from the ISR, every half of ``replica.lag.time.max.ms``.
+"""`IsrCheck`: remove lagging followers from the ISR, twice per ``replica.lag.time.max.ms``.
 
 Therefore a follower that stops fetching leaves the ISR after 1.0 to 1.5 times that time.
 Source: docs/protocol/replication.md#leaving-the-isr.
@@ -29,7 +29,6 @@ class IsrCheck:
         self._timer = self._manager.scheduler.call_later(self._period_ms, self._check)
 
     def stop(self) -> None:
-        """Stop checking."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,8 +1,8 @@
 """Host the partitions of a broker and handle requests for them.
 
-A partition is None (not hosted), Online (in `partitions`) or Offline (its log directory failed; until restart). All
-methods run on the node's scheduler, one at a time; there are no locks. Partitions report changes while a request is
-handled; `deliver_changes` at its end completes the operations that wait for them.
+A partition is not hosted, Online (in `partitions`) or Offline (in `offline`): its log directory has failed, or its log
+is damaged. All methods run on the node's scheduler, one at a time; there are no locks. Partitions report changes while
+a request is handled; `deliver_changes`, called at the end, completes the operations that wait for these changes.
 Source: docs/protocol/replication.md#hosted-partitions.
 """
 
@@ -84,7 +84,7 @@ class ReplicaManager:
             on_state_change: records a change.
             on_log_dir_failed: called once with each failed log directory.
             topic_configs: settings of topics.
-            proof: whether this broker is in contact with the controller, which may have elected another leader.
+            proof: computes the time since which leaderships must be proved.
             session_may_be_over: whether ZooKeeper may have ended the session.
             on_topic_left: called with each topic that is no longer hosted.
             on_replicas_changed: makes the controller request the state of the replicas.
@@ -134,7 +134,7 @@ class ReplicaManager:
 
     @property
     def broker_id(self) -> int:
-        """This broker."""
+        """Id of this broker."""
         return self.config.broker_id
 
     def now_ms(self) -> int:
@@ -193,7 +193,7 @@ class ReplicaManager:
         return partition
 
     def end_topic_roles(self, topics: Iterable[str]) -> None:
-        """Remove the metrics of roles that this broker no longer has for these topics."""
+        """Reset the traffic counters of roles that this broker no longer has for these topics."""
         for topic in topics:
             if topic in self.traffic.topics:
                 self.traffic.end_roles(topic, *self.hosted.roles(topic))
@@ -201,7 +201,7 @@ class ReplicaManager:
     # For partitions and fetchers
 
     def proof_since_ms(self) -> int:
-        """Return the time since which leaders must prove their leadership."""
+        """Return the time since which the leaderships of this broker must be proved."""
         return self._proof.since_ms(self.now_ms(), self._session_may_be_over())
 
     def in_contact(self) -> bool:
@@ -271,7 +271,7 @@ class ReplicaManager:
         )
 
     def fetching_failed(self, partition: Partition, reason: str) -> None:
-        """Stop fetching a partition until the next LeaderAndIsr for it."""
+        """Record that a fetcher has dropped a partition, which is not fetched until the next LeaderAndIsr for it."""
         self.emit(StateChangeKind.FETCHER_FAILED, partition, cause=reason)
 
     def deliver_changes(self) -> None:
@@ -377,7 +377,7 @@ class ReplicaManager:
         self.deliver_changes()
 
     def set_offline(self, partition: Partition) -> None:
-        """Set a partition Offline until a restart."""
+        """Set a partition Offline until a restart, or until `DamagedLogs` returns the replica to service."""
         topic_partition = partition.topic_partition
         self.emit(StateChangeKind.BECAME_OFFLINE, partition)
         self.drop(topic_partition)

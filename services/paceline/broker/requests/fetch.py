@@ -58,10 +58,10 @@ class FetchHandler:
         self.request_count = 0
 
     def expect(self, replica_ids: Iterable[int]) -> None:
-        """Answer waiting fetches of these followers now, and later ones soon: they are about to follow new leaders.
+        """Answer the waiting fetches of these followers now and their later fetches soon: a new leader epoch begins.
 
-        A follower has one fetch in flight, and a newly followed partition must wait for its response. Without this each
-        new epoch would begin with a pause of up to ``replica.fetch.wait.max.ms``.
+        A follower has one fetch in flight, and only its next fetch can include a newly followed partition. Without this
+        method each new epoch would begin with a pause of up to ``replica.fetch.wait.max.ms``.
         """
         until_ms = self._scheduler.now_ms() + EXPECT_MS
         expected = dict.fromkeys(replica_ids, until_ms)
@@ -114,7 +114,7 @@ class FetchHandler:
         else:
             answered_ms = session.clock.answered_ms
             self._end_wait(session)
-            # A response that its owner no longer waits for is not the response before the next fetch.
+            # The follower no longer waits for the response that `_end_wait` sent, so that response does not count.
             session.clock.answered_ms = answered_ms
             session.broker_epoch = reader.broker_epoch
             for topic_partition in forgotten:
@@ -150,7 +150,7 @@ class FetchHandler:
             operation = DelayedFetch(self, run, [read.position for read in reads])
             keys = [read.position.topic_partition for read in reads]
             return self._purgatory.await_completion(operation, keys, limits.max_wait_ms)
-        # Omitted partitions get no later mark; the response and the next fetch must check them.
+        # Perhaps no later change marks these partitions, but the response and the next fetch must check them.
         session.mark_first(
             read.position.topic_partition for read in reads if read.available or _differs_from_last_response(read)
         )
@@ -173,7 +173,7 @@ class FetchHandler:
         self.answer(run, self._read_all(run, positions, record=False, now_ms=self._scheduler.now_ms()))
 
     def answer(self, run: FetchRun, reads: list[PartitionRead]) -> None:
-        """Answer with the results. In a session, omit unchanged partitions and record what the others contain."""
+        """Answer with the results; in a session, omit unchanged partitions and record the other partitions' offsets."""
         session = run.session
         if session is None:
             run.answer(0, reads)
@@ -198,7 +198,7 @@ class FetchHandler:
             self._count_throttled(reads)
 
     def _note_answered(self, run: FetchRun, reads: list[PartitionRead]) -> None:
-        """Record the time of a follower's response: its next fetch proves that it followed later than that."""
+        """Record the time of a follower's response: the next fetch proves that it still followed after this time."""
         now_ms = self._scheduler.now_ms()
         if run.session is not None:
             run.session.clock.answered_ms = now_ms
@@ -343,15 +343,16 @@ class FetchHandler:
             read.batches = b""
             read.available = False
         elif partition.log is not None:
-            # The follower may immediately learn of records that this fetch has committed.
+            # This fetch may have advanced the high watermark, and the follower may learn the new value immediately.
             read.high_watermark = partition.log.high_watermark
 
     def _close_other_sessions(self, owner: int, partition: Partition, session: FetchSession | None) -> None:
         """Close a follower's other sessions with this partition.
 
         A late copy of an earlier full fetch opens a session that the follower never uses, and takes the partition's
-        clock away from the session in use. The follower's next fetch then gets FETCH_SESSION_ID_NOT_FOUND and opens a
-        session again. Without this an idle follower would seem silent, and its leader could not prove its leadership.
+        clock away from the session in use. Closing the session in use makes the follower's next fetch fail with
+        FETCH_SESSION_ID_NOT_FOUND, so that the follower opens a new session. Otherwise an idle follower would seem
+        silent, and its leader could not prove its leadership.
         """
         others = [one for one in partition.sessions if one.owner == owner and one is not session]
         for other in others:
@@ -360,7 +361,7 @@ class FetchHandler:
     def would_answer(self, run: FetchRun, position: FetchPosition) -> bool | int:
         """Return True when this position requires an immediate response, otherwise its available bytes.
 
-        For a fetch with min_bytes of at most 1 any data suffices: it returns 1 without reading the log.
+        For a fetch with min_bytes of at most 1 any data suffices: the result is 1, and the log is not read.
         """
         read = PartitionRead(position)
         try:
@@ -376,7 +377,7 @@ class FetchHandler:
             return True
 
     def _end_wait(self, session: FetchSession) -> None:
-        """Answer a fetch of the session that still waits: its owner has stopped waiting and fetches again."""
+        """Answer the session's waiting fetch, if there is one, with the data available now."""
         if session.waiting is not None:
             self._purgatory.force(session)
 

@@ -60,7 +60,7 @@ class MetadataServicer(WatchServicer):
     async def DescribeTopics(  # noqa: N802
         self, request: metadata_pb.DescribeTopicsRequest, context: Any
     ) -> metadata_pb.DescribeTopicsResponse:
-        """Describe topics."""
+        """Return a page of the requested topics, or of all topics."""
         topics = self._received_metadata().snapshot.topics
         convert.bounded(request.topics, convert.MAX_CLIENT_PARTITIONS, "topics")
         return topics_page(request, lambda: sorted(topics), lambda name: self._topics([name])[0])
@@ -73,7 +73,7 @@ class MetadataServicer(WatchServicer):
         return self._received_metadata().revisions
 
     def _received_metadata(self) -> MetadataCache:
-        """Return the metadata; before the first UpdateMetadata every topic would look unknown.
+        """Return the metadata, but not before the first UpdateMetadata: every topic would look unknown.
 
         Raises:
             BrokerNotAvailableError: this broker has not received metadata yet.

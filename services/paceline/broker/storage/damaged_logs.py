@@ -4,7 +4,7 @@ A log is damaged when a batch differs from the batch that was written, when batc
 it has a leader epoch that never existed, when its topic id was lost, so that its records may belong to another topic,
 or when it has a gap after a loss of power: compaction leaves gaps too, so this gap may or may not hide lost records.
 
-1. With another live in-sync replica, the replica goes Offline and the controller is notified as for a failed log
+1. If another in-sync replica is live, the replica goes Offline and the controller is notified as for a failed log
    directory. The broker answers the controller's LeaderAndIsr with KAFKA_STORAGE_ERROR, so that leadership moves and
    the replica leaves the ISR; the state node gets a new leader epoch in any case, which fences pending ISR writes.
 2. When the metadata shows a later epoch without this replica in the ISR, or without a leader, the replica returns, and
@@ -12,7 +12,8 @@ or when it has a gap after a loss of power: compaction leaves gaps too, so this 
 3. A LeaderAndIsr then makes it a follower outside the ISR: only now the log is set aside (renamed and kept), and a new
    log is filled from the leader. The replica joins the ISR when it has caught up, like every follower.
 
-Without such a peer the log stays in use: intact records are served, and the damaged range is CORRUPT_MESSAGE.
+If no other in-sync replica is live, the log stays in use: reads of intact records succeed, and reads of the damaged
+range fail with CORRUPT_MESSAGE.
 Source: docs/protocol/log-format.md#damaged-logs, docs/decisions/0011-damaged-and-stray-logs.md.
 """
 
@@ -45,7 +46,7 @@ class Damage:
         """Leader epoch in which the damage was found; only a decision of a later epoch proves that no ISR relies on the
         log."""
         self.is_truncation = is_truncation
-        """Whether the log only ends too early: its records are intact."""
+        """Whether the log only ends too early and its records are intact."""
         self.is_offline = False
         """Whether the replica is Offline because of the damage."""
 
@@ -73,7 +74,7 @@ class DamagedLogs:
     def found(self, topic_partition: TopicPartition, error: DamagedLogError) -> PacelineError:
         """Handle damage found by a read.
 
-        Return the error for the request, which is retriable when the replica is replaced.
+        Return the error for the request; it is retriable if the replica is being replaced.
         """
         manager = self._manager
         self.damaged_reads += 1
@@ -147,10 +148,10 @@ class DamagedLogs:
         return True
 
     def _compare_epochs(self, state: LeaderAndIsrPartition) -> None:
-        """Mark a log as damaged that has records of a later leader epoch than the decision's: no such leader existed.
+        """Mark a log as damaged if it has records of a later leader epoch than this decision: no such leader existed.
 
         No checksum covers a batch's leader epoch, and recovery trusts the batches' epochs. The leader does not know
-        such an epoch, so that its answers would never contain a truncation offset.
+        such an epoch, so its responses would never contain a truncation offset.
         """
         manager = self._manager
         topic_partition = state.topic_partition
@@ -200,7 +201,7 @@ class DamagedLogs:
         return NO_EPOCH if damage is None else damage.leader_epoch
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """Remove a log that was deleted."""
+        """Forget the damage of a log that was deleted."""
         damage = self.damaged.pop(topic_partition, None)
         if damage is not None and damage.is_offline:
             self._manager.offline.pop(topic_partition, None)
@@ -230,7 +231,7 @@ class DamagedLogs:
         return is_later and state.leader != me and (state.leader == NO_LEADER or me not in state.isr)
 
     def _waits_for_a_role(self, topic_partition: TopicPartition) -> bool:
-        """Whether the controller should request the state of a replica; it knows no replica of an unassigned log."""
+        """Whether an assigned replica has no role on this broker, so that the controller should request its state."""
         if topic_partition in self._manager.partitions:
             return False
         state = self._manager.metadata.snapshot.partition(topic_partition)
