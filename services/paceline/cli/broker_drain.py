@@ -157,7 +157,7 @@ def _fair_share(
         if partition.replicas
     }
     preferred = Counter(replicas[0] for replicas in partitions.values())
-    # A sum of thirds in floating point may be slightly below the whole number.
+    # Use exact fractions: a floating-point sum of thirds may be slightly below the whole number.
     held = Counter(len(replicas) for replicas in partitions.values() if broker_id in replicas)
     share = int(sum(Fraction(count, replicas) for replicas, count in held.items()))
     free = {

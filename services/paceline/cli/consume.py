@@ -123,7 +123,7 @@ def consume(
                 for tp in partitions:
                     consumer.seek(tp, max(first[tp], ends[tp] - before_end))
             if since_ms is not None:
-                # Without a record of that time start at the end, which was read before: no later record is skipped.
+                # Without a record at or after that time, start at the end read above, to skip no later record.
                 for tp, found_at in consumer.offsets_for_times(dict.fromkeys(partitions, since_ms)).items():
                     consumer.seek(tp, ends[tp] if found_at is None else found_at.offset)
             watch = _TopicWatch(admin, topic)
@@ -171,7 +171,7 @@ def _print(template: str, output: str, tp: Any, record: Any) -> None:
 
 
 def _within(tp: Any, offset: int, first: int, end: int) -> int:
-    """Return the offset limited to the log, with a warning when it is outside; never an offset before the requested."""
+    """Return the offset limited to the range of the log; print a warning if it is outside."""
     if offset > end:
         click.echo(f"{tp.topic}/{tp.partition}: offset {offset} is beyond the end, continuing at {end}", err=True)
     elif offset < first:

@@ -156,7 +156,7 @@ _node_argument = click.argument("name", metavar="NAME")
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Print a failure as its message and exit with code 1."""
+    """Print a failure as one line without a traceback and exit with code 1."""
     from paceline.dev.detached_cluster import DetachedClusterError
 
     try:

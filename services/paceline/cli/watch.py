@@ -121,7 +121,7 @@ def _event_lines(
 
 
 def _is_replica_step(change: StateChange) -> bool:
-    """Whether a replica made a normal transition; a transition to offline is not, as it may shrink the ISR."""
+    """Whether a replica made a normal transition; a transition to offline does not count: it may shrink the ISR."""
     is_step = change.kind is StateChangeKind.TRANSITION and change.replica is not None
     return is_step and change.to_state != _REPLICA_OFFLINE
 
