@@ -49,7 +49,7 @@ def elect_offline(
     unclean_members: Container[int] = (),
     complete: Container[int] = (),
 ) -> Election:
-    """Elect the first online ISR member as leader; without such a member, if allowed, the first online replica.
+    """Elect the first online ISR member; else the first complete online replica; else, if allowed, an unclean leader.
 
     Args:
         current: the current state.
@@ -57,8 +57,8 @@ def elect_offline(
         online: replicas that may lead.
         unclean_allowed: whether to lose records rather than wait.
         controller_epoch: epoch of the deciding controller.
-        unclean_members: ISR members that returned from an unclean restart; they lead like replicas outside the ISR,
-            but before those.
+        unclean_members: ISR members that returned from an unclean restart; they may lead only after an unclean
+            election, which prefers them to replicas outside the ISR.
         complete: replicas outside the ISR that have all committed records.
     """
     recipients = tuple(replica for replica in assigned if replica in online)

@@ -60,7 +60,7 @@ def elect_preferred_leaders(components: ControllerComponents, topic_partitions: 
 
 
 def on_preferred_election_node(components: ControllerComponents) -> Flow[None]:
-    """Serve ``/admin/preferred_replica_election``; the node is always deleted, and its watch is set again."""
+    """Handle ``/admin/preferred_replica_election``, then delete the node and set its watch again."""
     exists = yield from components.storage.exists(znodes.PREFERRED_REPLICA_ELECTION)
     if not exists:
         return
@@ -72,7 +72,7 @@ def on_preferred_election_node(components: ControllerComponents) -> Flow[None]:
     except Exception:
         LOG.exception("requested preferred leader election failed")
     yield from components.storage.delete_fenced([znodes.PREFERRED_REPLICA_ELECTION])
-    # Read the node in addition to watching it: an operator may have re-created it in between.
+    # Read the node again when its watch is set: an operator may have re-created it since the deletion.
     components.enqueue(PreferredReplicaElectionFromNode())
 
 

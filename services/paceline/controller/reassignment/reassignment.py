@@ -56,7 +56,7 @@ WRITE_ATTEMPTS = 10
 def alter_reassignments(
     components: ControllerComponents, requested: Sequence[RequestedReassignment], validate_only: bool = False
 ) -> Flow[list[PartitionReassignmentResult]]:
-    """Start, replace or, with None, cancel reassignments; the answer means submitted, not complete."""
+    """Start, replace or, with None, cancel reassignments; return when they are submitted, not complete."""
     asked = [one.topic_partition for one in requested]
     times = Counter(asked)
     targets = {one.topic_partition: one.target for one in requested if times[one.topic_partition] == 1}
@@ -127,9 +127,9 @@ def on_reassignment_node(components: ControllerComponents, only_new: bool = Fals
 
 
 def on_reassignment_node_changed(components: ControllerComponents) -> Flow[None]:
-    """Watch ``/admin/reassign_partitions`` again; as in Kafka, new data starts no reassignment.
+    """Watch ``/admin/reassign_partitions`` again; as in Kafka, a change of its data starts no reassignment.
 
-    A node that was deleted and created again since its last read is read: only the first change fired the watch.
+    A node that was re-created since its last read is read again, because the watch fired only for the first change.
     """
     (found,) = yield from send([Exists(znodes.REASSIGN_PARTITIONS, watch=True)])
     if found.stat is not None and found.stat.czxid != components.context.reassignment_node_czxid:
@@ -167,7 +167,7 @@ def complete_finished_reassignments(components: ControllerComponents, changed: I
 def _problem(
     components: ControllerComponents, topic_partition: TopicPartition, target: Sequence[int] | None
 ) -> PacelineError | None:
-    """Return why a target, or None for a cancellation, is refused."""
+    """Return the error that refuses a target (None for a cancellation), or None if the target is accepted."""
     if not components.context.knows(topic_partition) or components.context.is_queued_for_deletion(
         topic_partition.topic
     ):
@@ -198,7 +198,7 @@ def _unknown(components: ControllerComponents, topic_partition: TopicPartition) 
 def _irreversible(
     components: ControllerComponents, accepted: Mapping[TopicPartition, ReplicaAssignment]
 ) -> Flow[dict[TopicPartition, PacelineError]]:
-    """Return why a reassignment cannot be cancelled or replaced: every in-sync replica would be deleted at once.
+    """Return errors of cancellations and replacements that would delete every in-sync replica at once.
 
     The target's replicas may be the only in-sync replicas; KRaft's PartitionReassignmentRevert has the same check.
     """
@@ -274,7 +274,7 @@ def _reassign(
     else:
         yield from _start(components, topic_partition, assignment, raised)
         if before is not None and before.has_leader:
-            yield from _elect_if_leaderless(components, topic_partition)  # An earlier target may have had the leader.
+            yield from _elect_if_leaderless(components, topic_partition)  # A replaced target may have had the leader.
 
 
 def _never_led(components: ControllerComponents, topic_partition: TopicPartition) -> bool:
@@ -286,7 +286,7 @@ def _never_led(components: ControllerComponents, topic_partition: TopicPartition
 def _update_assignment(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
 ) -> Flow[bool]:
-    """Write the topic's node, then memory; stop and delete replicas of a replaced target at once.
+    """Write the topic's node, then update memory; stop and delete replicas of a replaced target at once.
 
     Returns whether the leader epoch was raised for this.
 
@@ -298,8 +298,8 @@ def _update_assignment(
     if current != assignment:
         unneeded = [broker_id for broker_id in current.replicas if broker_id not in assignment.replicas]
         if unneeded and topic_partition in context.leadership:
-            # The leader may be adding such a replica to the ISR now, after whose deletion the ISR would be wrong. The
-            # new leader epoch makes the leader's write fail until it receives the epoch with the new replica list.
+            # The leader may be adding such a replica to the ISR now; the ISR would then have a deleted replica. The new
+            # epoch makes the leader's ISR writes fail until the leader receives it with the new list of replicas.
             state = yield from _raised(components, topic_partition)
             raised = True
             if not set(state.isr) & set(assignment.replicas):
@@ -338,7 +338,7 @@ def _is_complete(
     state = found.get(topic_partition)
     known = components.context.leadership.get(topic_partition)
     if state != known:
-        # The leader has written since this event read the state: an election without a candidate reads it again.
+        # The leader has written the state since this event read it; an election without a candidate must read it again.
         components.context.seen_in_event.discard(topic_partition)
         if state is not None and known is not None and known.controller_epoch > components.context.epoch:
             components.context.remember(topic_partition, state)  # The cached state is out of date.
@@ -348,7 +348,7 @@ def _is_complete(
 def _start(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
 ) -> Flow[None]:
-    """Send a new leader epoch to all replicas, then start the added replicas; without a leader only start these."""
+    """Send a new leader epoch to all replicas unless the partition never had a leader; start the added replicas."""
     if not _never_led(components, topic_partition):
         yield from _bump_leader_epoch(components, topic_partition, assignment, raised)
     yield from _begin_replicas(components, topic_partition, assignment)
@@ -464,7 +464,7 @@ def _bump_leader_epoch(
 ) -> Flow[None]:
     """Raise the leader epoch without other changes and send it to every replica; added replicas are marked new.
 
-    An epoch that this reassignment has already ``raised``, for all of its replicas, is sent unchanged.
+    If this reassignment has already ``raised`` the epoch, for all of its replicas, the epoch is sent unchanged.
 
     Source: docs/protocol/controller.md#new-replica-flag.
     """
@@ -527,7 +527,7 @@ def _write_topic(
         added = _unknown_partitions(components, topic, path, found)
         partitions = {**added, **components.context.topics[topic], topic_partition.partition: assignment}
         version = ANY_VERSION if found.stat is None else found.stat.version
-        # A re-created topic may have the node version of the deleted topic, but it has no state nodes yet.
+        # Check the state node, too: a re-created topic may have the node version of the deleted topic, but no state.
         state = (
             [znodes.partition_state_path(topic_partition)] if topic_partition in components.context.leadership else []
         )

@@ -40,16 +40,16 @@ T = TypeVar("T")
 MAX_TOPICS: Final = 10_000
 CONTROLLED_SHUTDOWN_TIMEOUT_S: Final = 30.0
 INTERNAL_TOPIC_WAIT_MS: Final = 1_000
-"""Longest wait for leaders of an internal topic; after it the topic exists anyway."""
+"""Longest wait for leaders of an internal topic; the topic exists even after a timeout."""
 MAX_WAITING_CALLS: Final = 64
-"""Most calls of brokers that wait for the event queue, besides heartbeats; a broker makes one at a time, and repeats a
-refused call."""
+"""Maximum number of calls of brokers, besides heartbeats, that wait for the event queue; a broker makes one call at a
+time and retries a refused call."""
 HEARTBEAT_TIMEOUT_S: Final = 3.0
-"""Longest wait for the event loop; after it the broker has already sent the next heartbeat."""
+"""Longest wait for the event loop; by then the broker has already sent the next heartbeat."""
 
 
 class NodeHandle:
-    """The node once it exists: listeners are bound before it, so that the node knows its ports."""
+    """Holds the node once it exists; listeners are bound before the node is created, so that it knows their ports."""
 
     def __init__(self) -> None:
         self._node: ControllerNode | None = None
@@ -148,7 +148,7 @@ class MetadataServicer(WatchServicer):
     async def DescribeTopics(  # noqa: N802
         self, request: metadata_pb.DescribeTopicsRequest, context: Any
     ) -> metadata_pb.DescribeTopicsResponse:
-        """Describe topics."""
+        """Return a page of the requested topics, or of all topics."""
         convert.bounded(request.topics, MAX_TOPICS, "topics")
         self._check_active()
         return topics_page(request, self._handle.get().topic_names, lambda name: self._topics([name])[0])

@@ -42,7 +42,7 @@ class ControllerJournal:
         """Latest sequence in ZooKeeper whose states are all in the context: see `settle`."""
 
     def begin(self, controller_epoch: int, found: JournalEntry | None) -> None:
-        """Start an epoch, continuing the node's content ``found``; None, for unusable content, starts an empty list."""
+        """Start an epoch with the list in ``found``; None means unusable content and starts an empty list."""
         self._window.clear()
         self._window_bytes = 0
         self._sequence = first_sequence(controller_epoch)
