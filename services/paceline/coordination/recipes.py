@@ -43,12 +43,12 @@ _PARTITIONS_PER_NOTIFICATION = 3_000
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A registration node exists and is owned by the calling session."""
+    """A registration node that the calling session owns."""
 
     czxid: int
     """The broker epoch."""
     adopted: bool = False
-    """The node already existed: an earlier response in this ZooKeeper session was lost."""
+    """Whether the node already existed, because an earlier response in this ZooKeeper session was lost."""
 
 
 def expect(response: Response, path: str, *codes: ZkCode) -> None:
@@ -74,7 +74,7 @@ def register_broker(
     """Register a broker and bump its ``/broker_epochs`` node in the same transaction.
 
     A node of an earlier session of this broker is replaced in one transaction. Every registration changes the version
-    of ``/broker_epochs/<id>``, which is the fence: the deleted node is the one whose owner was read.
+    of ``/broker_epochs/<id>``, and a replacement checks it, so the deleted node is the node whose owner was read.
 
     Args:
         registration: data to publish.
@@ -89,7 +89,7 @@ def register_broker(
     path, epoch_path = znodes.broker_path(registration.broker_id), znodes.broker_epoch_path(registration.broker_id)
     operations: tuple[Operation, ...] = (
         Create(path, None, ephemeral=True),
-        # Check it for its stat, too: the answer to a create has no czxid.
+        # Write the data separately: the response to a create has no stat, and the stat has the czxid.
         SetData(path, znodes.encode_broker(registration), 0),
     )
     session = str(session_id).encode("ascii")
@@ -127,7 +127,7 @@ def get_or_create_cluster_id(new: random.Random | str) -> Flow[str]:
     """Return the cluster id of ZooKeeper; the first process of a cluster writes it.
 
     Args:
-        new: the id to write, or a function that creates it.
+        new: the id to write, or the random source for a new id.
     """
     path = znodes.CLUSTER_ID
     yield from ensure_paths(znodes.parent_paths(path))

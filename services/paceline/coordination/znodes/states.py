@@ -310,7 +310,7 @@ def encode_feature(feature: Feature) -> bytes:
 
 
 def decode_feature(path: str, data: bytes | None) -> Feature:
-    """Return the feature node. Raises MalformedZnodeError."""
+    """Return the content of ``/feature``. Raises MalformedZnodeError."""
     node = decode_object(path, data)
     version = node.version(1, 2)
     return Feature(node.integer("status", 0, 1), node.object("features").extra(frozenset()), version)
