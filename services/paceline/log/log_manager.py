@@ -150,7 +150,7 @@ class LogManager:
                 directory.fail(error)
 
     def _lower_recovery_points(self, directory: LogDirectory) -> None:
-        """Write lower recovery points for logs that now end below theirs.
+        """Write the recovery points again if a log ends below its checkpointed recovery point.
 
         With the old recovery point a later recovery would treat the next appends as flushed, and not check them.
         """
@@ -208,9 +208,9 @@ class LogManager:
     ) -> PartitionLog:
         """Return the partition's log; create it in the online directory with the fewest logs if it does not exist.
 
-        ``is_new`` says that the controller has just created the replica, so no directory can hold it yet. Without it a
-        missing log is not created while a directory is offline, because that directory may hold the log. Creating a log
-        makes one directory; the first append creates its files.
+        ``is_new`` means that the controller has just created the replica, so no directory can hold its log yet.
+        Otherwise a missing log is not created while a directory is offline, because that directory may hold the log.
+        Creating a log makes one directory; the first append creates its files.
 
         Raises:
             InconsistentTopicIdError: the log belongs to another topic of the same name.
@@ -324,8 +324,8 @@ class LogManager:
     def sync_deletions(self) -> None:
         """Make deletions durable; call it before a response confirms them. A directory that fails is taken offline.
 
-        Otherwise a power loss could bring a deleted log back. It would belong to no topic, and a new topic of the same
-        name could not create its log.
+        Without the sync a power loss could bring a deleted log back. That log would belong to no topic, and a new topic
+        of the same name could not create its log.
         """
         unsynced, self._unsynced_deletions = self._unsynced_deletions, {}
         for directory in unsynced.values():
@@ -366,7 +366,7 @@ class LogManager:
         self._checkpoint_all(self._checkpoints.write_recovery_points)
 
     def checkpoint_log_start_offsets(self) -> None:
-        """Write the log start offset of every log whose first segment's name does not durably say it."""
+        """Write the log start offset of every log whose first segment's file name does not durably give it."""
         self._checkpoint_all(self._checkpoints.write_log_starts)
 
     def checkpoint_cleaner_offsets(self) -> None:

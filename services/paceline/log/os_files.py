@@ -190,7 +190,6 @@ class OsFiles:
             self._forget(target)
 
     def remove(self, path: str) -> None:
-        """Remove one file."""
         try:
             os.unlink(path)
         finally:

@@ -88,8 +88,8 @@ class PartitionLog:
     def names_its_start(self) -> bool:
         """Whether the first segment's name would still give the log start offset after a power loss.
 
-        It would not while the removal of earlier segments is not durable, because they could come back; nor before the
-        first segment's first batch is durable, because its file may be missing or be lost.
+        It would not while the removal of earlier segments is not durable, because those segments could come back. It
+        would not before the first segment's first batch is durable, because the segment's file could be missing.
         """
         local = self.local
         if not local.start_offset:
@@ -164,7 +164,7 @@ class PartitionLog:
     def retained_from(self, wall_ms: int) -> int | None:
         """Return the first offset that the topic's settings retain, ``None`` when they retain all records.
 
-        A log always has a segment: if retention covers the active segment too, it is first rolled durably.
+        A log always has a segment: if not even the active segment is retained, it is first rolled durably.
 
         Raises:
             KafkaStorageError: storage failed; the directory is offline.
@@ -229,7 +229,7 @@ class PartitionLog:
             self.topic_id = topic_id
             self._topic_id_written = False
             if self.size_bytes:
-                # This replica now becomes leader or follower; the next process must know which topic has the records.
+                # This replica now becomes leader or follower; the next process must know the topic of its records.
                 with self._storage:
                     self._write_topic_id(durable=True)
         elif self.topic_id != topic_id:
