@@ -17,7 +17,7 @@ class ReplicaAssignment:
 
     @property
     def origin(self) -> tuple[int, ...]:
-        """Replicas before the running reassignment, in their order here."""
+        """Replicas before the running reassignment, in the order of ``replicas``."""
         return tuple(replica for replica in self.replicas if replica not in self.adding)
 
     @property

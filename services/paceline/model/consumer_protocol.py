@@ -39,21 +39,21 @@ class Assignment:
 
 
 class Writer:
-    """Appends the primitive types of Kafka's protocol before flexible versions."""
+    """Appends primitive types in the encoding of Kafka's protocol before flexible versions."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
 
     def int16(self, value: int) -> None:
-        """Append two bytes."""
+        """Append a number as two bytes."""
         self._parts.append(_INT16.pack(value))
 
     def int32(self, value: int) -> None:
-        """Append four bytes."""
+        """Append a number as four bytes."""
         self._parts.append(_INT32.pack(value))
 
     def int64(self, value: int) -> None:
-        """Append eight bytes."""
+        """Append a number as eight bytes."""
         self._parts.append(value.to_bytes(8, "big", signed=True))
 
     def string(self, value: str | None) -> None:
@@ -108,15 +108,15 @@ class Reader:
         return piece
 
     def int16(self) -> int:
-        """Return two bytes."""
+        """Return the number in the next two bytes."""
         return int.from_bytes(self._take(2), "big", signed=True)
 
     def int32(self) -> int:
-        """Return four bytes."""
+        """Return the number in the next four bytes."""
         return int.from_bytes(self._take(4), "big", signed=True)
 
     def int64(self) -> int:
-        """Return eight bytes."""
+        """Return the number in the next eight bytes."""
         return int.from_bytes(self._take(8), "big", signed=True)
 
     def nullable_string(self) -> str | None:
@@ -130,7 +130,7 @@ class Reader:
             raise InvalidRequestError(f"a text is not UTF-8: {error}") from None
 
     def string(self) -> str:
-        """Return a string."""
+        """Return a string, empty for length -1."""
         return self.nullable_string() or ""
 
     def blob(self) -> bytes:
@@ -139,7 +139,7 @@ class Reader:
         return b"" if size == -1 else self._take(size)
 
     def count(self) -> int:
-        """Return the length of an array, after checking that its elements, of at least two bytes, can fit."""
+        """Return the length of an array, after checking that as many elements of two bytes fit into the rest."""
         count = self.int32()
         if count > self.left // 2:
             raise InvalidRequestError(f"an array of {count} elements does not fit into {self.left} bytes")

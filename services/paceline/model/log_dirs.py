@@ -19,13 +19,13 @@ class ReplicaOnDisk:
 
 @dataclass(frozen=True, slots=True)
 class LogDirView:
-    """One log directory."""
+    """A log directory with its replicas, or with the error that took it offline."""
 
     path: str
     error: PacelineError | None = None
     """Error of a failed directory, whose contents are unknown."""
     replicas: tuple[ReplicaOnDisk, ...] = ()
-    """By topic and partition."""
+    """Sorted by topic and partition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ class ControllerConfig:
     """Time without heartbeat after which a broker loses its leaders (docs/protocol/controller.md#broker-lease); 0:
     never."""
     broker_suspect_ms: int = 100
-    """Pause between two connects that test for a dead process; 0: only lease and session count. Not in Kafka."""
+    """Pause between two connects that test whether a broker process is dead; 0: no such test. Not in Kafka."""
     request_timeout_ms: int = 30_000
     controller_socket_timeout_ms: int = 30_000
     send_retry_backoff_ms: int = 100
