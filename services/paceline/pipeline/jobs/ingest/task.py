@@ -23,7 +23,7 @@ REPORT_SCHEMA = "report string"
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """Files written by a task."""
+    """Files written by a task, with counts."""
 
     files: list[WrittenFile]
     dead_letter_files: list[WrittenFile]
@@ -54,9 +54,9 @@ class IngestTasks:
 
     config: IngestConfig
     ranges: Sequence[Sequence[OffsetRange]]
-    """Per task."""
+    """Offset ranges of each task, by task number."""
     dead_letters_from: Mapping[TopicPartition, int]
-    """First offset per partition whose dead letter is not committed yet."""
+    """First offset of each partition whose dead letter is not committed yet."""
     servers: tuple[str, ...] = ()
     """Brokers known to the driver, in addition to the bootstrap servers."""
 
@@ -109,8 +109,8 @@ class IngestTasks:
     def _not_yet_kept(self, letters: DeadLetters) -> pa.RecordBatch:
         """Remove dead letters that an earlier attempt of this batch has committed.
 
-        The dead letters are committed before the table. When the driver dies in between, the batch is repeated, and the
-        same records are bad again.
+        The dead letters are committed before the table. If the driver dies in between, the batch is repeated, and the
+        same records become dead letters again.
         """
         positions = zip(
             letters.batch.column("partition").to_pylist(), letters.batch.column("offset").to_pylist(), strict=True

@@ -2,7 +2,7 @@
 
 Exactly-once follows from three rules: progress is stored only in the table's commits; a commit succeeds only on the
 version from which the batch was planned; and a file counts only when it is in a commit. So a driver that dies between
-writing files and the commit leaves orphans, never rows, and two drivers cannot both commit the same offsets.
+writing files and the commit leaves orphaned files but adds no rows, and two drivers cannot both commit the same offsets.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -70,7 +70,7 @@ class Table(Protocol):
         """Read the latest version and the progress of these sources."""
 
     def commit(self, seen: Snapshot, files: Sequence[WrittenFile], progress: Mapping[Source, int]) -> bool:
-        """Add the files and advance the progress atomically; return False when an earlier attempt already did.
+        """Add the files and advance the progress atomically; return False if an earlier attempt has done so.
 
         Args:
             seen: the version from which the files were planned.
@@ -86,7 +86,7 @@ class Table(Protocol):
 
 
 def already_committed(seen: Snapshot, now: Snapshot, progress: Mapping[Source, int]) -> bool:
-    """Return whether a failed commit had succeeded after all; False when it may be retried.
+    """Return whether a commit that reported a failure has succeeded; if not, the caller may retry it.
 
     Raises:
         CommitConflictError: another driver advanced a source.
@@ -106,7 +106,7 @@ def local_root(path: str) -> Path:
     """Return the directory of a table.
 
     Raises:
-        InvalidConfigError: the path is a URL of something other than a file system.
+        InvalidConfigError: the path is a URL with a scheme other than ``file``.
     """
     text = path.removeprefix("file://")
     if "://" in text:

@@ -8,7 +8,7 @@ import numpy as np
 from paceline.pipeline.jobs.plan.model import ClusterModel, Floats
 
 DEFAULT_THRESHOLD: Final = 0.10
-"""A broker within 10 % of its share is not changed, as in Cruise Control."""
+"""The load of a broker within 10 % of its share counts as balanced, as in Cruise Control."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Balance:
 
 
 def balance_of(model: ClusterModel, goal: Goal) -> Balance:
-    """Measure one goal."""
+    """Measure how well the model meets a goal."""
     loads = loads_of(model, goal)
     limits = limits_of(model, goal, float(loads.sum()))
     usable = model.usable & (limits.share > 0)

@@ -31,10 +31,9 @@ class PlanConfig:
     """Allowed deviation of a broker from its share."""
     seed: int = 0
     seeds: int = 1
-    """Number of seeds to try, from ``seed`` upwards; the plan that copies the fewest bytes wins. More than 1 needs
-    Spark."""
+    """Number of seeds to try, from ``seed`` upwards; `best_plan` selects the plan. More than 1 needs Spark."""
     tls: TlsFiles | None = None
-    """Certificate files; None: those that the driver's environment names."""
+    """Certificate files; None means the files that the driver's environment names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def run(spark: Any, config: PlanConfig, listener: JobListener | None = None) -> 
 def best_plan(spark: Any, model: ClusterModel, config: PlanConfig) -> Plan:
     """Solve with every seed and return the best plan.
 
-    In this order: it breaks no rule, leaves the fewest brokers outside their limits, and copies the fewest bytes.
+    Plans are compared by the number of broken rules, then of brokers outside their limits, then of copied bytes.
     """
     if config.seeds == 1:
         return solve(model, config.seed, config.threshold)

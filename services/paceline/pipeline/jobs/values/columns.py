@@ -54,7 +54,7 @@ class ValueColumn:
 
 
 def parse_columns(text: str) -> tuple[ValueColumn, ...]:
-    """Return the columns of a text such as ``"id:long, name:string?, tags:list<string>"``; ``?`` marks optional ones.
+    """Return the columns of a text such as ``"id:long, name:string?, tags:list<string>"``; ``?`` marks optional fields.
 
     Raises:
         InvalidConfigError: the text is empty, a type is unknown, or a name occurs twice.
