@@ -75,7 +75,7 @@ class DelayedOperation(ABC):
             self.on_cancel()
 
     def enter(self, purgatory: "Purgatory", keys: tuple[Hashable, ...]) -> None:
-        """Store the purgatory and the keys to be removed from; called by the purgatory."""
+        """Store the purgatory, which calls this, and the keys under which it has registered the operation."""
         self._purgatory = purgatory
         self._keys = keys
 
