@@ -30,7 +30,7 @@ LOG = logging.getLogger("paceline.rpc")
 
 
 RequestObserver = Callable[[str, float, str | None], None]
-"""Called for every finished call with its method, its seconds and the reason of its failure.
+"""Called for every finished call with its method, its duration in seconds and the reason of its failure.
 
 The reason is the error's name, None for success, "CANCELLED" when the caller cancelled or disconnected.
 """
@@ -38,7 +38,7 @@ Parse = Callable[[bytes], Any]
 
 
 def typed_parser(parse: Any, max_fields: int, max_elements: int | None = None) -> Parse:
-    """Return a parser to call inside the handler, where its errors become statuses; ``parse`` is that of a message.
+    """Return a parser to call in the handler, where errors become statuses; ``parse`` is a message's ``FromString``.
 
     ``max_fields`` limits the fields of the message itself, ``max_elements`` the elements of all lists in it and its
     sub-messages. A handler without a parser receives the bytes and applies the limits itself.

@@ -1,4 +1,4 @@
-"""Retry calls with exponential back-off, full jitter and a deadline; the final error is the last real cause.
+"""Retry calls with exponential back-off, full jitter and a deadline; the final error is the last that names a cause.
 
 The services and the Python client use it, so it imports only grpc, tenacity, `model` and `rpc.errors`. Retries always
 end: at a deadline, after a number of attempts, or when the caller no longer needs the result (``is_over``).
@@ -71,7 +71,7 @@ class _StopWhen(stop_base):
 
 
 class _Causes:
-    """Keeps the last failure that names a cause, which an expired deadline does not."""
+    """Keeps the last failure that names a cause; an expired deadline does not name a cause."""
 
     def __init__(self) -> None:
         self.real: BaseException | None = None

@@ -81,7 +81,7 @@ class Guard:
         """Return the caller of a new call, and make it the result of `current_caller`.
 
         Raises:
-            ClusterAuthorizationError: the caller's certificate was not issued for this cluster, or it has no identity.
+            ClusterAuthorizationError: the certificate is of another cluster, or the caller has no required identity.
         """
         caller = self._anonymous if self._cluster is None else self._caller_of(method, context)
         _caller.set(caller)

@@ -101,7 +101,6 @@ class CoreStreamCall:
         self._operate(self._core.SendCloseFromClientOperation(_NO_FLAGS))
 
     def cancel(self) -> None:
-        """End the stream."""
         self._call.cancel(self._core.StatusCode.cancelled, "the caller has ended the stream")
 
     def answers(self) -> Generator[bytes, None, None]:

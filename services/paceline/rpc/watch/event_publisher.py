@@ -2,7 +2,8 @@
 
 The publisher reads the process's event ring at its own speed, as every watcher does, and sends one request at a time.
 While the cluster accepts no events the process continues, and events that the ring overwrites are counted as lost. A
-record's key is the name of the process, its value the ClusterEvent; its header ``event-id`` is equal in all attempts.
+record's key is the name of the process, its value the ClusterEvent; its header ``event-id`` is the same in every
+attempt.
 """
 
 import asyncio
@@ -109,7 +110,7 @@ class EventPublisher:
             try:
                 await self._publish(records)
             except grpc.RpcError:
-                # A channel keeps the certificates it was opened with: they may have expired since.
+                # Open channels again: a channel keeps the certificates of its opening, which may have expired.
                 await self._close_channels()
                 raise
 
