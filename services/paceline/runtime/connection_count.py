@@ -29,7 +29,7 @@ class ConnectionCount:
         self._max_connections = 0
 
     def watch(self, ports: Mapping[str, int], max_connections: int) -> None:
-        """Count the connections of these listeners from now on, by listener name."""
+        """Count the connections of these listeners from now on; ``ports`` has the port of each listener name."""
         self._ports = dict(ports)
         self._max_connections = max_connections
 

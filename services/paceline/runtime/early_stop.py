@@ -1,8 +1,8 @@
 """Handle SIGTERM while a process still imports its modules; this module imports almost nothing, to be ready first.
 
-As process 1 of a container a process ignores signals without a handler. A service installs its handlers when its event
-loop runs, which is a second after its start, or ten on a busy machine: a SIGTERM before that would be ignored, and the
-container would be killed with SIGKILL after its grace period.
+For process 1 of a container the kernel ignores a SIGTERM without a handler. A service installs its handlers when its
+event loop runs, which is a second after its start, or ten on a busy machine: a SIGTERM before that would be ignored,
+and the container would be killed with SIGKILL after its grace period.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The closed table of settings: every key with its default, type and unit, and how it may be changed.
 
 A field is Kafka's key with underscores for dots. Only keys with an effect are listed. A Kafka key without an effect in
-Paceline is refused with the reason (`NOT_HERE`), because a key that is accepted and ignored misleads.
+Paceline is refused with the reason (`NOT_HERE`), because a key without an effect would mislead operators.
 """
 
 from typing import Final, Literal
