@@ -78,7 +78,7 @@ class Reassignment:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it waits for a condition that needs an operator, such as a dead broker."""
+        """Whether the reassignment waits for a condition that needs an operator, such as a dead broker."""
         return any(replica.reason != "NOT_CAUGHT_UP" for replica in self.waiting_for)
 
 
@@ -106,20 +106,22 @@ class PartitionAdmin(AdminConnection):
         timeout_ms: int | None = None,
         raise_errors: bool = True,
     ) -> list[NewPartitionsResult]:
-        """Add partitions to topics; returns when each has a leader. This changes the mapping of keys to partitions.
+        """Add partitions to topics; returns when each new partition has a leader.
+
+        Adding partitions changes the mapping of keys to partitions.
 
         Args:
             topics: `NewPartitions`, or ``{name: new number of partitions}``.
             validate_only: check without changing anything.
-            timeout_ms: longest wait; after a timeout the partitions exist, and their creation continues.
+            timeout_ms: longest wait; a timeout does not undo the change, and the creation of the partitions continues.
             raise_errors: raise the first topic's error; False returns errors in the results.
 
         Raises:
-            InvalidPartitionsError: the topic already has as many partitions.
+            InvalidPartitionsError: the topic already has ``count`` partitions or more.
             ReassignmentInProgressError: a partition of the topic is being reassigned.
             UnknownTopicOrPartitionError, InvalidTopicError, InvalidReplicaAssignmentError,
             InvalidReplicationFactorError: the topic was refused.
-            RequestTimedOutError: not completed in time.
+            RequestTimedOutError: a new partition had no leader in time.
         """
         wanted = (
             [NewPartitions(topic, count) for topic, count in topics.items()]
@@ -239,15 +241,15 @@ class PartitionAdmin(AdminConnection):
                 even outside the ISR; records that it has not copied are lost permanently.
             partitions: ``(topic, partition)`` pairs; None means every partition that needs the election.
             validate_only: return the leaders that would be elected, without electing them.
-            timeout_ms: longest wait; a leader that has not acknowledged by then is elected nevertheless.
-            raise_errors: raise the first partition's error, `ElectionNotNeededError` excepted; False returns errors in
+            timeout_ms: longest wait; an election stays in effect even if the leader has not acknowledged by then.
+            raise_errors: raise the first partition's error, except `ElectionNotNeededError`; False returns errors in
                 the results.
 
         Raises:
             PreferredLeaderNotAvailableError: the preferred replica is not online or not in sync.
             EligibleLeadersNotAvailableError: no replica is online.
             UnknownTopicOrPartitionError: the partition does not exist.
-            RequestTimedOutError: not acknowledged in time.
+            RequestTimedOutError: a leader has not acknowledged in time.
         """
         if election not in _ELECTIONS:
             raise InvalidRequestError(f"election must be preferred or unclean, not {election!r}")

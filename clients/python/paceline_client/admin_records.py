@@ -31,7 +31,7 @@ from paceline_client.admin_connection import (
 from paceline_client.errors import sendable
 
 _GRACE_S = 2.0
-"""The leader answers at the requested timeout; the RPC deadline is this much later."""
+"""Time from the requested timeout, at which the leader answers, to the RPC deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class RecordAdmin(AdminConnection):
         """Permanently delete the records before an offset; returns when every live replica has deleted them.
 
         Args:
-            before: first offset to keep per ``(topic, partition)``; None deletes all records committed now.
+            before: first offset to keep per ``(topic, partition)``; None deletes all records that are committed.
             timeout_ms: longest wait. After a timeout the records may nevertheless be deleted.
             raise_errors: raise the first partition's error; False returns errors in the results.
 
@@ -132,9 +132,9 @@ class RecordAdmin(AdminConnection):
         found: dict[TopicPartition, DeletedRecords],
         left_s: float,
     ) -> dict[str, list[TopicPartition]]:
-        """Group partitions by leader address, with the leader epoch for the request.
+        """Group partitions by the address of their leader, and set the leader epoch in their requests.
 
-        Stores the error of partitions that do not exist.
+        Stores an error for each partition that does not exist.
         """
         topic_partitions = list(open_partitions)
         budget_ms = int(min(left_s, ONE_CALL_S) * 1000)

@@ -14,7 +14,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline_client.codec import BatchEncoder
 
 DeliveryCallback = Callable[["RecordMetadata | None", PacelineError | None], None]
-"""Called for each record with its metadata, or with the error."""
+"""Called with the metadata of a delivered record and None, or with None and the error."""
 
 _EVENT_LOCK = threading.Lock()
 
@@ -121,7 +121,7 @@ class ProducerBatch:
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until the result is known and the callbacks have run; return False after the timeout.
 
-        Without a timeout this still ends: every batch is delivered or fails within the delivery timeout.
+        Even without a timeout the wait ends, because every batch is delivered or fails within the delivery timeout.
         """
         if self._announced:
             return True
@@ -131,7 +131,8 @@ class ProducerBatch:
                 event = self._event
                 if event is None:
                     event = self._event = threading.Event()
-        # `announce` sets the flag before it checks for an event, so either it or this thread sees the other's change.
+        # `announce` sets the flag before it reads `_event`, and this thread stores `_event` before it reads the flag:
+        # at least one of the two threads sees the change of the other.
         return self._announced or event.wait(timeout_s)
 
     def metadata(self, index: int) -> RecordMetadata:

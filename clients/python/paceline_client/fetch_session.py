@@ -1,4 +1,4 @@
-"""Client side of incremental fetch sessions (KIP-227): the partitions to list in a fetch to one broker. Pure."""
+"""Client side of incremental fetch sessions (KIP-227): the partitions to list in a fetch to one broker. No I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,6 +56,6 @@ class FetchSessionHandler:
             self._epoch = 1 if self._epoch == _MAX_EPOCH else self._epoch + 1
 
     def reset(self) -> None:
-        """Restart with a full fetch: a call was lost or cancelled, or the broker does not know the session."""
+        """Make the next fetch a full fetch, after a lost or cancelled call or when the broker has no session."""
         self._session_id = self._epoch = 0
         self._known = {}

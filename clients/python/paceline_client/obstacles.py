@@ -31,14 +31,14 @@ class Obstacles:
             self._on_news()
 
     def call_failed(self, state: PartitionState, error: PacelineError) -> None:
-        """Handle a call that failed as a whole; poll raises an error that is not retriable at once."""
+        """Handle a call that failed as a whole; `poll` raises the error at once unless a retry may succeed."""
         if error.retriable or isinstance(error, UnknownServerError):
             self.hinder(state, error)
         else:
             state.error = error
 
     def leaderless(self, state: PartitionState, now_ms: int) -> int:
-        """Request the partition's leader; return the time until the next check, in ms."""
+        """Request new metadata for a partition without a live leader; return the time until the next check, in ms."""
         if state.absent:
             return LONGEST_SLEEP_MS
         self._metadata.request()

@@ -15,7 +15,7 @@ _NEWS_MS: Final = 1_000
 
 
 def source_of(state: PartitionState, leader: Broker, metadata: MetadataRefresher, now_ms: int) -> Broker:
-    """Return the broker to fetch from: the follower named by the leader while that is valid, otherwise the leader."""
+    """Return the broker to fetch from: the follower named by the leader while it may be used, otherwise the leader."""
     if state.read_replica is None:
         return leader
     known = metadata.partition(state.topic_partition)
@@ -43,7 +43,7 @@ def rack_to_tell(rack: str, broker: Broker, states: list[PartitionState]) -> str
 
 
 def read_from(state: PartitionState, replica: int, metadata: MetadataRefresher, max_age_ms: int) -> None:
-    """Read from the follower named by the leader, which knows ISR changes before the metadata has them."""
+    """Read from the follower that the leader named; the leader may know an ISR change that the metadata lacks."""
     known = metadata.partition(state.topic_partition)
     version = None
     if known is None or replica not in known.isr:

@@ -13,14 +13,14 @@ Assignments = dict[str, list[TopicPartition]]
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member, as described to the leader."""
+    """A group member, as the coordinator describes it to the leader of the group."""
 
     member_id: str
     topics: frozenset[str]
     owned: tuple[TopicPartition, ...] = ()
-    """Partitions that it owned before the rebalance."""
+    """Partitions that the member owned before the rebalance."""
     generation: int = -1
-    """Generation in which it got its partitions."""
+    """Generation in which the member got these partitions."""
     group_instance_id: str = ""
     user_data: bytes = b""
 
@@ -46,9 +46,9 @@ class Assignor(ABC):
 
         Args:
             members: all members of the group.
-            partition_counts: partitions of every topic that exists.
+            partition_counts: number of partitions of each existing topic.
         """
 
     def user_data(self, owned: Iterable[TopicPartition], generation: int) -> bytes:
-        """Return the userdata that a member sends to the assignor with its topics."""
+        """Return the user data that a member sends to the assignor with its topics."""
         return b""

@@ -167,7 +167,7 @@ class ConsumerGroup:
             return fetch_committed(self._coordinator, partitions, timeout_ms)
 
     def close(self, timeout_ms: float) -> None:
-        """Commit, leave the group and stop the heartbeats."""
+        """Commit if automatic commits are enabled, leave the group and stop the heartbeats."""
         try:
             if self.is_subscribed:
                 self._membership.leave(timeout_ms)

@@ -32,7 +32,7 @@ class GroupPartitions:
     _reset: OffsetReset
     _api_timeout_ms: int
     _unread: dict[TopicPartition, deque[ConsumerRecord]]
-    """Records returned by `poll_held` and not yet passed to `yielded`: they are not committed."""
+    """Records returned by `poll_held` and not yet passed to `yielded`; commits do not include them."""
     _closed: bool
 
     # For the application -----------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class GroupPartitions:
         """Return records by partition."""
 
     def records(self, timeout_ms: float = math.inf) -> Iterator[ConsumerRecord]:
-        """Yield records until none has arrived for ``timeout_ms``; commits include only yielded records."""
+        """Yield records until no record has arrived for ``timeout_ms``; commits include only yielded records."""
         quiet_since = time.monotonic()
         while True:
             left_ms = timeout_ms - (time.monotonic() - quiet_since) * 1000
@@ -146,7 +146,7 @@ class GroupPartitions:
             self._unread = {}
 
     def give_back(self) -> None:
-        """Read the unmarked records of `poll_held` again."""
+        """Seek back to the first unmarked record of each partition, so that the next poll returns the records again."""
         with self._lock:
             unread, self._unread = self._unread, {}
             for tp, records in unread.items():
@@ -171,7 +171,7 @@ class GroupPartitions:
         self._fetcher.interrupt()
 
     def consumed(self) -> Offsets:
-        """Return the positions after the records returned by `poll`."""
+        """Return the offsets to commit: the positions after the records of `poll`, or the first unmarked offsets."""
         with self._lock:
             return {
                 state.topic_partition: self._committable(state.topic_partition, state.position, state.position_epoch)
@@ -189,7 +189,7 @@ class GroupPartitions:
             return [state.topic_partition for state in self._assignment.states() if state.awaits_committed]
 
     def begin_at(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Start at committed offsets, and per ``auto_offset_reset`` without a committed offset."""
+        """Start at the committed offsets; without a committed offset, apply ``auto_offset_reset``."""
         with self._lock:
             for topic_partition, committed in offsets.items():
                 state = self._assignment.find(topic_partition)
