@@ -20,7 +20,7 @@ class Batch:
 
 
 def parse_batches(lines: Iterable[str]) -> list[Batch]:
-    """Return the micro-batches of a progress file, without a last line that is not yet complete."""
+    """Return the micro-batches of a progress file; ignores a last line that is not yet complete."""
     found = []
     for line in lines:
         if not line.endswith("\n"):
@@ -53,7 +53,7 @@ class Reading:
         return round(1000 * max((after.at_s - before.at_s for before, after in pairwise(self.batches)), default=0.0))
 
     def samples(self) -> tuple[tuple[float, float], ...]:
-        """Return (seconds, rows per second) of each micro-batch, over the time since the previous micro-batch."""
+        """Return (seconds, rows per second since the previous micro-batch) of each micro-batch but the first."""
         return tuple(
             (after.at_s, after.rows / max(after.at_s - before.at_s, 0.001)) for before, after in pairwise(self.batches)
         )
@@ -63,8 +63,8 @@ class Reading:
 
         Args:
             killed_at_s: time of the leader's death.
-            resumed_at: for each of its partitions, the new leader's log end offset when it began to serve. A partition
-                without a later record is omitted.
+            resumed_at: for each partition of the dead leader, the new leader's log end offset when it began to serve.
+                The result omits a partition without a later record.
         """
         found = {}
         for partition, resumed in sorted(resumed_at.items()):
