@@ -1,7 +1,7 @@
 """A whole broker: registration, control requests, data path, ISR notifications and controlled shutdown.
 
-It is a single-threaded actor: all methods and callbacks run on the node's scheduler. Ports are passed in, and it uses
-no thread, socket or clock itself, so that the service and the simulator run the same object.
+It is a single-threaded actor: all methods and callbacks run on the node's scheduler. All I/O is passed in
+as interfaces: the node uses no thread, socket or clock itself, so that the service and the simulator run the same code.
 """
 
 import random
@@ -221,7 +221,7 @@ class BrokerNode:
     def ready(self) -> bool:
         """Whether the broker has registered, is not stopping, and can prove all its leaderships.
 
-        A lost session alone does not make it unready.
+        A lost ZooKeeper session alone does not make the broker unready.
         """
         return self._was_ready and not self._stopping and self.replica_manager.serves_as_leader()
 
@@ -275,7 +275,7 @@ class BrokerNode:
         self._registration.stop()
         self._topic_configs.stop()
         self._broker_configs.stop()
-        # A log must not be flushed twice concurrently: closed during a flush it would lack later records.
+        # Close the logs only when no flush is running: a log that is closed during a flush would lack later records.
         self._retention.stop()
         self._cleaner.stop(lambda: self._housekeeping.stop(self._close_logs))
 
@@ -308,7 +308,8 @@ class BrokerNode:
                 self._isr_writer.connected()
                 self._topic_configs.connected(new_session=False)
         elif event.state is SessionState.EXPIRED:
-            # Keep roles, data and even the old broker epoch until a controller sends requests in the new session.
+            # Keep roles and data until a controller sends requests in the new session. Keep the old broker epoch until
+            # the broker has registered again.
             self._emit(StateChangeKind.SESSION_CHANGED, "the ZooKeeper session has expired")
 
     def _registered(self, registered: BrokerRegistered) -> None:
@@ -382,7 +383,7 @@ class BrokerNode:
         if stamp.controller_epoch > self._heard_controller_epoch:
             self._heard_controller_epoch = stamp.controller_epoch
             if self.replica_manager.fetchers.broken_leaders():
-                # The previous controller may have died together with a leader whose broken connection was reported.
+                # The previous controller may have died together with a leader whose connection broke: report it again.
                 self._heartbeats.beat_now()
 
     def _control_request_refused(self, cause: str) -> None:
@@ -506,7 +507,7 @@ class BrokerNode:
         timeout_ms: int,
         reply: Callable[[list[DeleteRecordsResult]], None],
     ) -> Cancel | None:
-        """Raise log start offsets; reply once, when every live replica has followed or the timeout is over."""
+        """Raise log start offsets; reply once, when every live replica has deleted the records or at the timeout."""
         refused = self._refuse(queries, DeleteRecordsResult)
         if refused:
             reply(refused)
@@ -546,7 +547,7 @@ class BrokerNode:
         return describe_log_dirs(self.replica_manager, wanted)
 
     def alter_replica_log_dirs(self, requested: Sequence[ReplicaLogDir]) -> list[PacelineError | None]:
-        """Return for each replica why the request is refused, None when it is in the directory."""
+        """Return the reason of the refusal for each replica, None when the replica is already in the directory."""
         return alter_replica_log_dirs(self.replica_manager, requested)
 
     def _log_dir_failed(self, log_dir: str) -> None:

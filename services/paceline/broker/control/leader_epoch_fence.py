@@ -10,7 +10,7 @@ from paceline.broker.control.controller_epoch_fence import ControlRequestDeferre
 from paceline.model.identifiers import TopicPartition
 
 MAX_UNCONFIRMED_RISE: Final = 1_000
-"""Largest rise without confirmation: a broker misses few elections. A replica without a role has epoch -1."""
+"""Largest rise that needs no confirmation: a broker misses fewer elections. A replica without a role has epoch -1."""
 
 EpochsRead = Callable[[Mapping[TopicPartition, int] | None], None]
 ReadLeaderEpochs = Callable[[Collection[TopicPartition], EpochsRead], None]
@@ -29,8 +29,8 @@ class LeaderEpochFence:
         self._asked: Mapping[TopicPartition, int] | None = None
         """Claimed epochs of the pending look-up, None when there is none."""
         self._found: dict[TopicPartition, tuple[int, int]] = {}
-        """Claimed epoch and epoch in ZooKeeper, kept until the deferred request is retried. A later leader has a higher
-        claim, for which ZooKeeper is read again."""
+        """Claimed epoch and epoch in ZooKeeper, kept until the deferred request is retried. For a
+        higher claimed epoch ZooKeeper is read again."""
         self._waiting: list[Callable[[], None]] = []
 
     def refuted(self, rises: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int]:

@@ -51,7 +51,7 @@ _NOT_YET_ERRORS: Final = (
     ErrorCode.BROKER_NOT_AVAILABLE,
     ErrorCode.REPLICA_NOT_AVAILABLE,
 )
-"""Errors that usually mean that the leader is about to receive a request that this follower has already received."""
+"""Errors that usually mean that a control request has reached this follower but not yet the leader."""
 _SESSION_ERRORS = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
 
@@ -94,7 +94,7 @@ class ReplicaFetcher:
         self._answered_ms = scheduler.now_ms()
         self._was_answered = False
         self.is_broken = False
-        """Whether the connection broke after an answer of the leader, without an answer since."""
+        """Whether the connection broke after the leader had answered, and the leader has not answered since."""
         self._read_until_ms: int | None = None
         """Time until which clients are expected to read from this follower."""
         self.request_count = 0
@@ -111,8 +111,8 @@ class ReplicaFetcher:
     def add(self, partition: Partition) -> None:
         """Fetch a partition in its current leader epoch; does nothing when it is already fetched in that epoch.
 
-        A log without leader epochs is first truncated to its high watermark, because only its committed part is
-        certain.
+        A log without leader epochs is first truncated to its high watermark, because only committed
+        records are known to be in the leader's log.
         """
         topic_partition = partition.topic_partition
         known = self._states.get(topic_partition)
@@ -281,7 +281,7 @@ class ReplicaFetcher:
             try:
                 fine = self._apply_to(state, result)
             except DamagedLogError as error:
-                # This replica's own log failed, not the leader's data.
+                # This replica's own log is damaged, not the leader's data.
                 self._host.log_damaged(result.topic_partition, error)
                 fine = False
             except (CorruptMessageError, InvalidRecordError):
@@ -310,7 +310,7 @@ class ReplicaFetcher:
         )
 
     def _apply_to(self, state: FetchState, result: ReplicaFetchResult) -> bool:
-        """Apply one result; return False when the partition must wait for the back-off, or has failed."""
+        """Apply one result; return False when the partition must be delayed, True also after `_fail` has removed it."""
         log = state.partition.log
         assert log is not None
         if result.error is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -351,15 +351,15 @@ class ReplicaFetcher:
     def _awaits_settings(self, state: FetchState, log: PartitionLog) -> bool:
         """Whether the log's first records must wait until the topic's settings are read.
 
-        Otherwise its segments would have the broker's default size. After half of ``replica.lag.time.max.ms`` copying
-        is more important.
+        Otherwise its segments would have the broker's default size. After half of ``replica.lag.time.max.ms`` the
+        records are copied nevertheless.
         """
         if not self._host.topic_configs.is_unread(state.partition.topic_partition.topic) or log.size_bytes:
             return False
         return self._scheduler.now_ms() - state.since_ms < self._config.replica_lag_time_max_ms / 2
 
     def _moved(self, state: FetchState, log: PartitionLog) -> bool:
-        """Continue at the log's end; return whether the leader must be informed of a change."""
+        """Set the fetch position to the log's end; return whether the next request must list the partition."""
         before = (state.sent_offset, state.last_fetched_epoch, state.sent_log_start_offset)
         state.take_position(log)
         changed = before != (state.fetch_offset, state.last_fetched_epoch, log.log_start_offset)
@@ -376,8 +376,8 @@ class ReplicaFetcher:
     def _out_of_range(self, state: FetchState, log: PartitionLog, result: ReplicaFetchResult) -> bool:
         if result.log_end_offset < 0 or result.log_start_offset < 0:
             return False
-        # After an unclean election all local records may be beyond the leader's log. The leader's records may then
-        # have another history than the deleted beginning of this log.
+        # After an unclean election the leader's log may end before the first local record. Its records may then differ
+        # from the records that were deleted from the beginning of this log.
         lies_beyond = result.log_start_offset < result.log_end_offset <= log.log_start_offset
         if lies_beyond or result.log_start_offset > log.log_end_offset:
             state.partition.follower_log.restart_at(result.log_start_offset)
@@ -394,7 +394,7 @@ class ReplicaFetcher:
     # Delays
 
     def _delay(self, states: list[FetchState]) -> None:
-        """Omit partitions for the back-off, or for less time after a transient error."""
+        """Omit partitions from fetches for the back-off, or for less time after a transient error."""
         by_delay: dict[float, list[FetchState]] = {}
         backoff_ms = self._config.replica_fetch_backoff_ms
         for state in states:
@@ -418,7 +418,7 @@ class ReplicaFetcher:
     # The quota
 
     def _hold_back_throttled(self) -> None:
-        """Omit throttled replicas that are not in sync while the quota is exceeded."""
+        """Omit throttled replicas that are not in sync from fetches while the quota is exceeded."""
         quota = self._host.quotas.follower
         if not quota.is_exceeded(self._scheduler.now_ms()):
             return

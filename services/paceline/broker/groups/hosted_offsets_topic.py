@@ -50,8 +50,8 @@ class HostedOffsetsTopic:
     def partition_count(self) -> int | None:
         """Return the number of partitions of the topic, None when it does not exist.
 
-        The metadata lacks partitions that never had a leader. They count, because each group would otherwise change
-        its partition, and lose its offsets, when they get one.
+        The metadata lacks partitions that never had a leader, but these partitions count: otherwise groups would map to
+        other partitions, and lose their offsets, when these partitions get a leader.
         """
         partitions = self._manager.metadata.snapshot.topics.get(OFFSETS_TOPIC)
         return max(partitions) + 1 if partitions else None

@@ -120,7 +120,7 @@ class Joining:
         member = group.check_member(request.member_id, request.group_instance_id)
         same = member.protocols == request.protocols
         if group.is_in(GroupState.COMPLETING_REBALANCE) and same:
-            # The response to its last JoinGroup was lost.
+            # The response to the member's last JoinGroup was lost.
             self._rebalances.restart_session(group, member)
             reply(group.join_result(member.member_id))
             return None

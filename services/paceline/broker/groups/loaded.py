@@ -29,7 +29,7 @@ class LoadedGroups:
         self.record_count = 0
 
     def take(self, data: bytes, from_offset: int) -> int:
-        """Add batches and return the offset after the last; skips records below ``from_offset``."""
+        """Add batches and return the offset after the last batch; skips records below ``from_offset``."""
         following = from_offset
         for position, header in iterate_headers(data):
             following = max(following, header.last_offset + 1)

@@ -18,7 +18,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """A JoinGroup."""
+    """The content of a JoinGroup request."""
 
     group_id: str
     member_id: str
@@ -34,7 +34,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member, as described to the leader."""
+    """A group member, as the coordinator describes it to the leader of the group."""
 
     member_id: str
     group_instance_id: str | None
@@ -51,13 +51,13 @@ class JoinResult:
     protocol: str
     leader: str
     members: tuple[JoinedMember, ...] = ()
-    """For the leader only."""
+    """All members in the response to the leader; empty for all other members."""
     skip_assignment: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """A SyncGroup."""
+    """The content of a SyncGroup request."""
 
     group_id: str
     generation: int
@@ -66,7 +66,7 @@ class SyncRequest:
     protocol_type: str | None
     protocol: str | None
     assignments: Mapping[str, bytes]
-    """By member id; from the leader only."""
+    """Assignment by member id; only the leader sends assignments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class SyncResult:
 
 @dataclass(frozen=True, slots=True)
 class LeavingMember:
-    """A member to remove; one of the ids may be missing."""
+    """A member to remove, named by its member id, its group instance id, or both."""
 
     member_id: str
     group_instance_id: str | None
@@ -88,7 +88,7 @@ class LeavingMember:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """A CommitOffsets."""
+    """The content of a CommitOffsets request."""
 
     group_id: str
     generation: int

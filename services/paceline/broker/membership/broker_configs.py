@@ -52,7 +52,7 @@ class BrokerConfigs:
         FlowRun(_read(self._broker_id), self._zookeeper, self._scheduler, self._have_read, self._failed).start()
 
     def announced(self, entity: str) -> None:
-        """Handle changed settings of a broker or of all brokers: ``3`` or ``<default>``."""
+        """Handle an announced change; ``entity`` is a broker id, such as ``3``, or ``<default>`` for all brokers."""
         if entity in (str(self._broker_id), "<default>"):
             self.read()
 

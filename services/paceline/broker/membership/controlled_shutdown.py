@@ -27,7 +27,7 @@ class FoundController:
     is_named: bool
     """Whether there is an active controller."""
     endpoint: Endpoint | None = None
-    """Its CONTROL address, None when it has published none."""
+    """CONTROL address of the active controller, None when it has not published this address."""
 
 
 def find_controller() -> Flow[FoundController]:
@@ -50,8 +50,8 @@ def find_controller() -> Flow[FoundController]:
 class ControlledShutdown:
     """Makes up to ``controlled.shutdown.max.retries`` attempts, then gives up.
 
-    Each attempt looks up the controller again. The pause before the next attempt also limits the look-up, so that a
-    stop ends even without ZooKeeper (KAFKA-9189). All attempts together take at most three quarters of
+    Each attempt looks up the controller again. A look-up takes at most as long as the pause between attempts, so
+    that a stop ends even without ZooKeeper (KAFKA-9189). All attempts together take at most three quarters of
     ``shutdown.timeout.ms``: a controller that does not answer must leave time to close the logs.
     """
 
@@ -77,7 +77,7 @@ class ControlledShutdown:
         self._over = False
 
     def start(self) -> None:
-        """Make the first attempt; ``on_done`` is called once, with whether all leaders were moved."""
+        """Make the first attempt; ``on_done`` is called once, with True if all leaders were moved."""
         if self._config.controlled_shutdown_max_retries < 1:
             self._end(False)
             return
@@ -131,7 +131,7 @@ class ControlledShutdown:
     def _failed(self, attempt: int, waited: bool = False) -> None:
         delay_ms = 0 if waited else self._config.controlled_shutdown_retry_backoff_ms
         if attempt < self._config.controlled_shutdown_max_retries:
-            # Another number, so that late answers of the failed attempt are ignored; `_retry` restores it.
+            # Use another number, so that late answers of the failed attempt are ignored; `_retry` restores the count.
             self._attempt += 1
             self._timer = self._scheduler.call_later(delay_ms, self._retry)
         else:

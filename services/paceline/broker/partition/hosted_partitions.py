@@ -21,14 +21,14 @@ class HostedPartitions:
         self._on_topic_left = on_topic_left
 
     def add(self, partition: Partition, topic_id: str | None) -> None:
-        """Host a partition of the topic with this id, Online."""
+        """Add an Online partition of the topic with id ``topic_id``."""
         topic, index = partition.topic_partition
         self.online[partition.topic_partition] = partition
         siblings = self._by_topic.setdefault(topic, {})
         earliest = next(iter(siblings.values()), None)
         siblings[index] = partition
         if earliest is not None and topic_id is not None and earliest.topic_id not in (None, topic_id):
-            # A partition of a deleted topic with this name is still hosted: drop its settings.
+            # A partition of a deleted topic with this name is still hosted: drop the settings of the deleted topic.
             self._on_topic_left(topic)
 
     def drop(self, topic_partition: TopicPartition) -> Partition | None:

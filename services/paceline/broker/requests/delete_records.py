@@ -1,8 +1,8 @@
 """DeleteRecords: raise the log start offset, first at the leader (KIP-107).
 
 The request is answered when every live replica durably starts at or above the offset, so that neither a change of
-leader nor a crash restores records. Followers receive the leader's log start with a fetch and report theirs with the
-next fetch.
+leader nor a crash restores deleted records. Followers receive the leader's log start with a fetch and report their own
+with the next fetch.
 Source: docs/protocol/replication.md#deleterecords.
 """
 
@@ -89,7 +89,7 @@ class DeleteRecordsHandler:
 
 
 class _Pending:
-    """A partition whose replicas have not all followed."""
+    """A partition of which not every live replica has deleted the records."""
 
     __slots__ = ("offset", "partition", "result")
 
@@ -116,7 +116,7 @@ class DelayedDeleteRecords(DelayedOperation):
         self._reply = reply
 
     def ready(self) -> bool:
-        """Whether every partition is decided: deleted on all live replicas, or led by another broker."""
+        """Whether every partition has a result: all live replicas have deleted the records, or the partition failed."""
         self._pending = [waiting for waiting in self._pending if not self._decided(waiting)]
         return not self._pending
 
@@ -138,7 +138,7 @@ class DelayedDeleteRecords(DelayedOperation):
         return True
 
     def on_complete(self) -> None:
-        """Answer; replicas that have not followed have timed out."""
+        """Reply; a partition that still waits for replicas gets a timeout error."""
         for waiting in self._pending:
             error = RequestTimedOutError(f"not every replica of {waiting.result.topic_partition} has deleted yet")
             waiting.result.failure = failure_of(error)

@@ -64,7 +64,7 @@ class PartitionRead:
         self.available = False
         """Whether there is data at the position, returned or omitted for lack of space."""
         self.settled = True
-        """Whether later fetches of the session need to check the partition only after a mark."""
+        """Whether later fetches of the session may skip the partition until it is marked (`FetchSession.mark`)."""
         self.to_added_replica = False
         """Whether the reader is a replica added by a reassignment."""
 

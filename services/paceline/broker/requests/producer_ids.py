@@ -14,7 +14,7 @@ ProducerIdReply = Callable[[tuple[int, int] | PacelineError], None]
 
 
 class ProducerIds:
-    """The present block; callers wait while the next block is being claimed."""
+    """The current block of producer ids; callers wait while the next block is being claimed."""
 
     def __init__(self, broker_id: int, zookeeper: ZooKeeper, scheduler: Scheduler) -> None:
         self._broker_id = broker_id
@@ -38,7 +38,7 @@ class ProducerIds:
             ).start()
 
     def fail_waiting(self, error: PacelineError) -> None:
-        """Answer all waiting callers; the broker stops."""
+        """Reply with the error to all waiting callers."""
         waiting, self._waiting = self._waiting, []
         for reply in waiting:
             reply(error)

@@ -39,7 +39,7 @@ def state_names(states: Iterable[int]) -> frozenset[str]:
 
 
 def state_to_proto(name: str) -> pb.GroupState.ValueType:
-    """Return the number of a state's name."""
+    """Return the enum value of a state's name."""
     return pb.GroupState.Value(f"GROUP_STATE_{name}")
 
 
@@ -149,7 +149,7 @@ def offset_from_proto(message: pb.OffsetToCommit, now_ms: int) -> OffsetValue:
 
 
 def committed_to_proto(topic_partition: TopicPartition, value: OffsetValue | None) -> pb.CommittedOffset:
-    """Return a committed offset, or an empty entry."""
+    """Return a committed offset; without a value, only topic and partition are set."""
     message = pb.CommittedOffset(topic=topic_partition.topic, partition=topic_partition.partition)
     if value is not None:
         message.offset = value.offset

@@ -76,9 +76,9 @@ class ByteBudget:
 async def answer_of(start: Callable[[Callable[[T], None]], Cancel | None], timeout_ms: int, context: Any = None) -> T:
     """Call ``start`` with a reply function and return the value of the reply.
 
-    When the RPC's caller disconnects, this coroutine is cancelled, and with it the wait in the core, by the function
-    that ``start`` returned; a late reply is dropped. On a stream, detected by its ``context``, the coroutine continues
-    in the callback of the reply.
+    When the caller of the RPC disconnects, this coroutine is cancelled. It then cancels the wait in the core with the
+    function that ``start`` returned; a late reply is dropped. On a stream (``context`` is a `StreamRequest`) the reply
+    resumes the coroutine directly.
 
     Raises:
         RequestTimedOutError: no reply within ``timeout_ms`` plus ten seconds.
@@ -197,7 +197,7 @@ class LogServicer:
         try:
             return await self.produce(request, context)
         except PacelineError as error:
-            refuse_too_many_elements(request, pb.ProduceRequest)  # again, because such a request must not be parsed
+            refuse_too_many_elements(request, pb.ProduceRequest)  # again: such a request must not be parsed
             context.reason = error.code.name
             results = [
                 ProduceResult(convert.partition_of(part.head), PartitionFailure(error.code, str(error)))
@@ -254,10 +254,10 @@ class LogServicer:
         return wanted, structured
 
     async def _structured(self, wanted: FetchRequest, response: FetchResponse, context: Any) -> pb.FetchResponse:
-        """Return the records of a response; read on after batches that have no record for the caller.
+        """Return the records of a response; continue reading after batches that have no record for the caller.
 
         Compaction leaves a batch without records at the end of a segment, and a read ends there. A caller that sees
-        only records, not batches, would repeat the same offset for ever.
+        only records, not batches, would request the same offset for ever.
         """
         deadline_ms = self._scheduler.now_ms() + wanted.max_wait_ms
         while True:

@@ -195,7 +195,7 @@ class BrokerProcess(NodeProcess):
     # -- waiting -----------------------------------------------------------------------------------------------
 
     def _on_own_thread(self, name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
-        """Run a function on a daemon thread, which does not keep the process alive; it may hang in disk I/O."""
+        """Run ``work``, which may hang in disk I/O, on a daemon thread, which does not keep the process alive."""
         outcome: asyncio.Future[T] = self._loop.create_future()
 
         def settle(set_outcome: Callable[[Any], None], value: Any) -> None:
@@ -255,7 +255,7 @@ class BrokerProcess(NodeProcess):
         self._metrics.close()
         if is_clean:
             finished()
-        # Otherwise a thread may wait for a disk that does not answer, and Python would wait for this thread.
+        # After a timeout the exit timer keeps running, because Python would wait at exit for a thread in disk I/O.
         LOG.info("stopped")
 
     # -- events ------------------------------------------------------------------------------------------------
@@ -306,14 +306,14 @@ def _last_stop(report: LoadReport) -> str:
 
 
 class ExecutorWork:
-    """Runs blocking disk work on threads, one piece of work on each, so that the event loop never blocks."""
+    """Runs blocking disk work on ``threads`` threads, so that the event loop never blocks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, threads: int = 1) -> None:
         self._loop = loop
         self._executor = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name)
 
     def run(self, work: Callable[[], None], on_done: Callable[[Exception | None], None]) -> None:
-        """Do ``work`` on the thread, then call ``on_done`` on the loop."""
+        """Run ``work`` on a thread, then call ``on_done`` on the event loop."""
         future = self._loop.run_in_executor(self._executor, work)
 
         def finished(done: "asyncio.Future[None]") -> None:
@@ -324,7 +324,7 @@ class ExecutorWork:
 
 
 def _boot_id() -> str:
-    """Return the kernel's boot id, which changes after a power failure but not after a crash of the process."""
+    """Return the kernel's boot id, which changes when the machine restarts, but not when only this process restarts."""
     try:
         return _BOOT_ID_FILE.read_text(encoding="ascii").strip()
     except OSError:

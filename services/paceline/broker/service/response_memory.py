@@ -18,11 +18,11 @@ LONGEST_DELIVERY_S: Final = 60.0
 CONTESTED_DELIVERY_S: Final = 10.0
 """Like `LONGEST_DELIVERY_S`, while other clients wait for room; the slowest client is disconnected first."""
 LEAST_ANSWER_BYTES: Final = 1 << 20
-"""Minimum room for a connection without responses, while there is any room."""
+"""Minimum share of a connection, and minimum size allowed for its next response, while the limit is not reached."""
 LARGEST_PART: Final = 16
-"""Maximum fraction of the limit for a response: it is copied at once, which blocks the event loop."""
+"""The limit divided by this is the maximum size of a response, because copying a response blocks the event loop."""
 CONNECTION_PART: Final = 4
-"""Maximum fraction of the free room for a connection."""
+"""The free room divided by this is the maximum size of all responses of a connection."""
 _WORTH_COUNTING_BYTES: Final = 4_096
 """Smaller responses are not counted, because counting costs more."""
 
@@ -45,7 +45,7 @@ class _Answer:
 
 
 class AnswerBudget:
-    """Call all methods on the event loop's thread.
+    """Counts the bytes of responses in flight. Call all methods on the event loop's thread.
 
     Args:
         limit_bytes: maximum bytes of all responses in flight; the last admitted response may exceed it.
@@ -131,11 +131,11 @@ class AnswerBudget:
                 self._give_up(number)
 
     def _give_up(self, number: int) -> None:
-        """Close the connection of a response that is not received; its room becomes free when gRPC releases it.
+        """Close the connection of a response that the client does not receive; this ends the call and frees its room.
 
-        When no connection is found, the end of the call releases the room, though not the memory.
+        If no connection is found, the call is cancelled, which frees the room but not the memory.
         """
-        # Put it last, so that it is neither checked again soon nor before the next response.
+        # Move the response to the end, so that `_make_room` checks all other responses before this response.
         answer = self._under_way[number] = self._under_way.pop(number)
         answer.begin_s = asyncio.get_running_loop().time()
         LOG.warning("response not received, closing the connection: peer=%s bytes=%d", answer.peer, answer.size_bytes)

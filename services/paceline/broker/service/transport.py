@@ -174,7 +174,7 @@ class GrpcBrokerTransport:
         return open_channel(controller.address, CONTROL_MAX_MESSAGE_BYTES, own_connection=True, tls=tls)
 
     def _watch_channel(self, channel: Any) -> None:
-        """Report when an established connection closes; gRPC detects it at once, a heartbeat only when it is due."""
+        """Report when an established connection closes; gRPC detects this earlier than the next heartbeat does."""
         was_ready = False
 
         def changed(state: grpc.ChannelConnectivity) -> None:
@@ -300,7 +300,7 @@ class _Fetcher:
             self._caller.join(timeout_s)
 
     def _outcome_of(self, answer: bytes | Exception) -> ReplicaFetchResponse | Exception:
-        """Parse on the fetcher's thread: the batches are sliced out of the response instead of parsed."""
+        """Parse a response on the fetcher's thread; batches are sliced out of the response instead of parsed."""
         if isinstance(answer, Exception):
             return _error_of(answer, self.address)
         try:

@@ -44,7 +44,7 @@ def _lag(manager: ReplicaManager, topic_partition: TopicPartition) -> int:
 
 
 def alter_replica_log_dirs(manager: ReplicaManager, requested: Sequence[ReplicaLogDir]) -> list[PacelineError | None]:
-    """Return for each replica why the request is refused, None when it is in the directory."""
+    """Return the reason of the refusal for each replica, None when the replica is already in the directory."""
     times = Counter(replica.topic_partition for replica in requested)
     return [
         InvalidRequestError(f"{replica.topic_partition} is listed more than once")

@@ -1,7 +1,7 @@
 """Flush logs in the background: rolled segments, ``flush.ms``, leader epochs, the offset checkpoints.
 
-The fsyncs run as `BackgroundWork`, several logs at a time, while the owner continues to append. Idle producers are
-also removed here.
+The fsyncs of several logs run as one piece of `BackgroundWork`, while the event loop continues to append. Idle
+producers are also removed here.
 Source: docs/protocol/log-format.md#durability, #offset-checkpoints and #producer-state.
 """
 
@@ -41,7 +41,7 @@ class LogFlusher:
         self._stopped = False
 
     def start(self) -> None:
-        """Start; the first check comes after an interval."""
+        """Start the periodic checks; each check first runs after its interval."""
         self._timers["flush"] = self._scheduler.call_later(self._flush_check_interval_ms, self._check_flushes)
         self._timers["checkpoint"] = self._scheduler.call_later(self._checkpoint_interval_ms, self._checkpoint)
         self._timers["producers"] = self._scheduler.call_later(_PRODUCER_CHECK_MS, self._forget_producers)
@@ -49,7 +49,7 @@ class LogFlusher:
     def stop(self, on_idle: Callable[[], None]) -> None:
         """Start no further flush; ``on_idle`` is called when none is running, now or later.
 
-        Closing the logs flushes the rest.
+        Closing the logs flushes the remaining data.
         """
         self._stopped = True
         for timer in self._timers.values():
@@ -83,7 +83,7 @@ class LogFlusher:
         self._next()
 
     def _forget_producers(self) -> None:
-        """Remove producers that were idle for a long time: every client has its own id, so their states accumulate."""
+        """Remove producers that were idle for a long time: every producer has a new id, so states accumulate."""
         if self._stopped:
             return
         self._timers["producers"] = self._scheduler.call_later(_PRODUCER_CHECK_MS, self._forget_producers)
@@ -101,7 +101,7 @@ class LogFlusher:
             try:
                 task = log.begin_flush()
             except PacelineError:
-                # The log was deleted, or its directory is offline: the owner has handled both already.
+                # The log was deleted, or its directory is offline; both were handled when they happened.
                 continue
             if task is not None:
                 flushes.begun.append((log, task))
@@ -124,7 +124,7 @@ class _Flushes:
     """Flushes that run in sequence as one piece of background work.
 
     A broker that becomes leader of ten thousand partitions has as many leader epoch files to write; scheduling each
-    separately would cost the owner more than writing the files.
+    separately would cost the event loop more than writing the files.
     """
 
     def __init__(self) -> None:
@@ -145,13 +145,13 @@ class _Flushes:
 
 
 class InlineWork:
-    """Runs background work in the foreground, for owners without threads."""
+    """Runs background work in the foreground, for a node without threads."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
 
     def run(self, work: Callable[[], None], on_done: Callable[[Exception | None], None]) -> None:
-        """Run it now, and call back soon."""
+        """Run ``work`` now; the scheduler calls ``on_done`` afterwards."""
         try:
             work()
         except Exception as error:
