@@ -39,7 +39,7 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shows_progress(output: str) -> bool:
-    """Return whether steps may be printed on stderr: spark-submit puts its lines between those of stdout."""
+    """Return whether steps may be printed on stderr: under spark-submit they would mix with the JSON on stdout."""
     return output == "table" or "PYSPARK_GATEWAY_PORT" not in os.environ
 
 
@@ -85,7 +85,7 @@ class ConsoleListener:
             self._bar.stop()
 
     def step(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Show a step; the progress bar compares ``done`` with ``left``."""
+        """Print a step as a line; on a terminal, a step with ``left`` moves the progress bar instead."""
         if not self._shown:
             return
         if self._bar is None or "left" not in facts:
@@ -106,7 +106,7 @@ def _short(value: Any) -> str:
 
 
 def _check_writable(file: Path) -> None:
-    """Check before Spark works for a minute that its result can be written.
+    """Check that the result can be written, before Spark spends a minute computing it.
 
     Raises:
         OSError: the file cannot be created or written.

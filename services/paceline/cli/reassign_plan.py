@@ -3,14 +3,13 @@
 The rule, in this order:
 
 1. Racks, when every broker has one, share a partition's replicas evenly.
-2. A replica that rule 1 allows stays; a missing replica goes to the broker with the fewest replicas, then the lowest
-id.
+2. A replica that rule 1 allows stays; a missing replica goes to the broker with the fewest replicas, in a tie to the
+   broker with the lowest id.
 3. A broker with more than its share of replicas, rounded up, gives the surplus away, as far as rule 1 allows.
 4. A broker that is the preferred leader of more than its share gives those leaderships away; the others stay.
 
 The file has the format of Kafka's ``kafka-reassign-partitions``:
-``{"version":1,"partitions":[{"topic":"t","partition":0,
-"replicas":[1,2]}]}``.
+``{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1,2]}]}``.
 """
 
 import json
@@ -31,9 +30,9 @@ def plan_moves(
     """Return the new replicas of each partition, the preferred leader first.
 
     Args:
-            current: present replicas of each partition.
-            racks: brokers to use, with their rack, empty for a broker without a rack.
-            replication_factor: new number of replicas; None keeps each partition's number.
+        current: present replicas of each partition.
+        racks: brokers to use, with their rack, empty for a broker without a rack.
+        replication_factor: new number of replicas; None keeps each partition's number.
 
     Raises:
         ValueError: fewer brokers than replicas.
@@ -62,7 +61,7 @@ def differences(current: Placement, planned: Placement) -> dict[Partition, tuple
 
 
 def copies(current: Placement, planned: Placement) -> int:
-    """Return the number of replicas that must be copied to a broker without them."""
+    """Return the number of replicas that must be copied to a broker that does not have them."""
     return sum(len(set(replicas) - set(current[partition])) for partition, replicas in planned.items())
 
 
@@ -134,7 +133,7 @@ def _best_addition(replicas: Sequence[int], count: int, racks: Mapping[int, str]
 def _level(
     current: Placement, placed: Mapping[Partition, list[int]], racks: Mapping[int, str], load: Counter[int]
 ) -> None:
-    """Remove replicas from brokers with more than their share, preferring moves that cost no copy."""
+    """Move replicas off brokers with more than their share; moves that need no copy come first."""
     share = _share(sum(load.values()), len(racks))
     for may_copy in (False, True):
         changed = True
