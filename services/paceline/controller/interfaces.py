@@ -10,8 +10,8 @@ from paceline.model.standby import StateUpdate
 class ControlTransport(Protocol):
     """Carries control requests to brokers, one in flight per broker.
 
-    Each `send` ends in exactly one callback on the controller's scheduler; only after `close` for that broker the
-    callback may be dropped. The transport does not retry; the channel manager retries.
+    Each `send` ends in exactly one callback on the controller's scheduler; the callback may be
+    dropped only after `close` for that broker. The transport does not retry; the channel manager retries.
     """
 
     def send(
@@ -40,7 +40,7 @@ class StandbyTransport(Protocol):
         """Open a stream to a controller's CONTROL endpoint and return a function that closes it.
 
         Both callbacks run on this controller's scheduler, never during this call; ``on_end`` is called at most once, as
-        the last callback. Messages may be late, duplicated or lost; the follower checks their numbers.
+        the last callback. Messages may be late, duplicated or lost; the standby checks their numbers.
         """
 
 

@@ -1,6 +1,6 @@
 """A controller as an actor: all its code runs on its scheduler, one callback at a time.
 
-The service and the simulator run the same object with different ports.
+The service and the simulator run the same code with different implementations of the interfaces.
 
 Source: docs/protocol/controller.md#end-of-a-session; docs/protocol/zookeeper.md#watches-end-with-the-connection.
 """
@@ -248,7 +248,7 @@ class ControllerNode:
             self._components.suspicions.connected(broker_id)
 
     def broker_connection_closed(self, broker_id: int, broker_epoch: int) -> None:
-        """Queue an UpdateMetadata to a broker whose connection closed; a new process refuses it as not registered."""
+        """Queue an UpdateMetadata to a broker whose connection closed; an unregistered new process refuses it."""
         if not self._stopped and self.is_active:
             self._queue.put(ev.BrokerConnectionClosed(broker_id, broker_epoch))
 
@@ -371,7 +371,7 @@ class ControllerNode:
             self._session_id = session.session_id
             self._queue.put(ev.Rewatch() if same and self.is_active else ev.Startup())
         elif session.state in (SessionState.EXPIRED, SessionState.IN_DOUBT):
-            # Abort the running event and drop the queued events: all were decided under the old session. A session in
+            # Abort the running event and drop the queued events, because they belong to the old session. A session in
             # doubt counts as ended, by this process's clock (docs/protocol/zookeeper.md#session-in-doubt).
             self._queue.clear()
             self._event_handler.resign(f"the session is {session.state.name.lower()}")

@@ -37,7 +37,7 @@ class CreatePartitionsResult:
 
 @dataclass(frozen=True, slots=True)
 class RequestedReassignment:
-    """Requested replicas of a partition; None cancels the running reassignment."""
+    """Requested replicas of a partition; the ``target`` None cancels the running reassignment."""
 
     topic_partition: TopicPartition
     target: tuple[int, ...] | None
@@ -112,7 +112,7 @@ class ResourceType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """Object that a configuration applies to; None for a kind unknown to this version."""
+    """Object that a configuration applies to; ``kind`` is None if this version does not know it."""
 
     kind: ResourceType | None
     name: str
@@ -159,7 +159,7 @@ class ConfigOperation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """Change of one key; None for an operation unknown to this version."""
+    """Change of one key; ``operation`` is None if this version does not know it."""
 
     key: str
     operation: ConfigOperation | None

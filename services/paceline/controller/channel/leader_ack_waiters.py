@@ -82,8 +82,10 @@ class LeaderAckWaiters:
             self._finish_if_done(waiting)
 
     def resigned(self) -> None:
-        """Answer all waiting requests: the changes are written, but this controller receives no more
-        acknowledgements."""
+        """Answer all waiting requests with a timeout error.
+
+        The changes are written, but this controller receives no more acknowledgements.
+        """
         for waiting in {waiting: None for waits in self._by_topic.values() for waiting in waits}:
             self._give_up(waiting, RequestTimedOutError(f"the controller resigned; {waiting.resigned}"))
 

@@ -45,7 +45,7 @@ class UncleanElectionConfig:
         return {topic: int(found[topic]) for topic in unchanged if _is_minimum(found[topic])}
 
     def current_min_insync_replicas(self, topics: Iterable[str]) -> Flow[dict[str, int]]:
-        """Return the present ``min.insync.replicas``; topics whose configuration cannot be read are omitted."""
+        """Return the present ``min.insync.replicas``; topics without a readable, valid configuration are omitted."""
         found = yield from self._values(topics, MINIMUM_KEY, str(self._minimum_default))
         return {topic: int(value) for topic, value in found.items() if _is_minimum(value)}
 

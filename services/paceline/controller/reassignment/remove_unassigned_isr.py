@@ -1,8 +1,8 @@
 """Remove ISR members that are not assigned: a controller cancelled a reassignment and died before removing them.
 
 The topic's node is written before the dropped replicas leave the ISR, and a controller can die in between. Its
-successor removes them first: such a member cannot lead and is about to lose its log. Otherwise the ISR could shrink to
-such members, and the partition would stay without a leader.
+successor removes such members during its failover, because they cannot lead and are about to lose their logs. Otherwise
+the ISR could shrink to such members, and the partition would stay without a leader.
 
 Source: docs/protocol/controller.md#unassigned-isr-members.
 """
@@ -40,7 +40,7 @@ def take_out_unassigned_members(components: ControllerComponents) -> Flow[None]:
 
 
 def _without_unassigned(context: ControllerContext, topic_partition: TopicPartition) -> StateWrite | None:
-    """Return the state without unassigned members; None when there are none, or no member would be left."""
+    """Return the state without unassigned members; None when every member is assigned, or no member is."""
     known, replicas = context.leadership[topic_partition], context.assignment(topic_partition).replicas
     isr = tuple(member for member in known.isr if member in replicas)
     if not isr or len(isr) == len(known.isr):

@@ -14,7 +14,7 @@ LOG = logging.getLogger("paceline.controller.transport")
 
 _CONNECTS: Final = 2
 _MAX_RESETS: Final = 5
-"""A dying process accepts and resets connections briefly; a proxy in front of a dead process does so permanently."""
+"""Resets after which an address is UNREACHABLE: a dying process resets only a few connections, a proxy all of them."""
 _CONNECT_TIMEOUT_S: Final = 0.5
 _NO_ROUTE: Final = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 
@@ -34,7 +34,7 @@ class Reachability(Enum):
 class DeathWatch:
     """Watches a gRPC channel; pass `connectivity_changed` to its ``subscribe``.
 
-    gRPC's public interface shows that a connection closed, but not why. TCP connects show more.
+    gRPC's public interface shows that a connection closed, but not why. TCP connects to the address show the cause.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Keep a copy of the active controller's state on a standby, for use when the standby is elected.
 
-The sequence of the copy defines its completeness, independent of the controller that sent it: at failover
-`/controller_journal` lists the partitions that the copy lacks. A broken stream therefore only makes the copy older, and
+A copy is complete up to its journal sequence, whichever controller sent it: at failover ``/controller_journal`` lists
+the partitions that were written after this sequence. A broken stream therefore only makes the copy older, and
 only a complete newer copy replaces it.
 
 Source: docs/protocol/controller.md#warm-standby; docs/decisions/0009-warm-standbys.md.
@@ -25,9 +25,9 @@ from paceline.model.standby import StateUpdate, TopicStates
 LOG = logging.getLogger(__name__)
 
 SILENCE_MS = 10_000
-"""Time without any message after which a stream is closed; the sender's heartbeat is ten times as frequent."""
+"""Time without a message after which a stream is closed; the active controller sends messages ten times as often."""
 BACKOFF = Backoff()
-"""Pauses between attempts, which end when another controller is elected."""
+"""Pauses between attempts to open a stream; the election of another controller ends a pause."""
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ class Standby:
             self._open()
 
     def stop(self) -> None:
-        """Stop following; the copy stays."""
+        """Stop following the active controller; keep the copy."""
         self.follow(None)
 
     def used(self, controller_epoch: int) -> None:

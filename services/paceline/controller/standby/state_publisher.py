@@ -1,7 +1,7 @@
 """Send the active controller's state to its standbys: a snapshot, then the changes of each commit and event.
 
 States are sent as soon as the context holds them; broker epochs only between events, when every state is at least as
-new as the registration of its leader (docs/decisions/0009-warm-standbys.md needs that). A standby that is too slow is
+new as the registration of its leader (required by docs/decisions/0009-warm-standbys.md). A standby that is too slow is
 disconnected and reconnects for a snapshot. This module never waits for a standby.
 """
 
@@ -22,9 +22,9 @@ LOG = logging.getLogger(__name__)
 HEARTBEAT_MS = 1_000
 """Longest time between two messages to a standby."""
 PARTITIONS_PER_UPDATE = 10_000
-"""About 300 KB on the wire."""
+"""Maximum number of partitions in a message, which is then about 300 KB on the wire."""
 MAX_FOLLOWERS = 16
-"""Maximum number of streams; more standbys would end each other's streams, each of which begins with a snapshot."""
+"""Maximum number of streams; a further stream ends the oldest stream. Each stream begins with a snapshot."""
 
 
 class StateSink(Protocol):
@@ -34,11 +34,11 @@ class StateSink(Protocol):
         """Queue an update, in order; return False when the queue is full or the standby has disconnected."""
 
     def end(self) -> None:
-        """End the stream after this call."""
+        """End the stream; `put` is not called afterwards."""
 
 
 class _Follower:
-    """One stream."""
+    """The stream to one standby."""
 
     def __init__(self, standby_id: int, sink: StateSink) -> None:
         self.standby_id = standby_id
@@ -48,7 +48,7 @@ class _Follower:
 
 
 class StatePublisher:
-    """The streams of one controller, which has streams only while it is active."""
+    """The streams of a controller to its standbys; only an active controller has streams."""
 
     def __init__(self, context: ControllerContext, journal: ControllerJournal, scheduler: Scheduler) -> None:
         self._context = context

@@ -68,7 +68,7 @@ def _write(components: ControllerComponents, topic: str, topic_id: str) -> Flow[
     """Write the id into the topic's node, unless the node has changed; return whether the id was written."""
     context = components.context
     if context.is_queued_for_deletion(topic):
-        return False  # Answers to StopReplica are compared with the id in their requests.
+        return False  # Responses to StopReplica are compared with the id in the requests.
     path = znodes.topic_path(topic)
     (found,) = yield from components.storage.read_all([path])
     try:
@@ -77,7 +77,7 @@ def _write(components: ControllerComponents, topic: str, topic_id: str) -> Flow[
         return False
     if found.stat is None or node.topic_id is not None:
         return False
-    # A re-created topic may have the node version of the deleted topic, but it has no state nodes yet.
+    # A re-created topic may have the node version of the deleted topic, but it has no state node yet: check one.
     states = [
         znodes.partition_state_path(TopicPartition(topic, index))
         for index in context.topics[topic]

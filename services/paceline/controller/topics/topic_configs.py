@@ -1,7 +1,8 @@
 """Serve DescribeConfigs and IncrementalAlterConfigs; `broker_configs` has the part for brokers.
 
 A change is a single multi: the resource's configuration, conditional on the version that was read, and the notification
-that makes brokers read it. Kafka writes the two separately and loses the notification when it dies in between.
+that makes brokers read it. Kafka writes the two nodes separately, and loses the notification if the process dies in
+between.
 
 Source: docs/protocol/zookeeper.md#configuration-nodes; KIP-339; Kafka 2.8 AdminManager.
 """
@@ -137,7 +138,7 @@ class TopicConfigAdmin:
         validate_only: bool,
         errors: dict[ConfigResource, PacelineError],
     ) -> Flow[None]:
-        """Read, compute and write each configuration if its version is unchanged; retry after a concurrent write."""
+        """Change each configuration, and write it if its version is unchanged; retry after a concurrent write."""
         storage = self._components.storage
         defaults = yield from self._defaults()
         remaining = list(wanted)

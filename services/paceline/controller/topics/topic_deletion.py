@@ -93,7 +93,7 @@ class TopicDeletionManager:
             yield from self.resume()
 
     def fail_replicas(self, replicas: Sequence[Replica]) -> Flow[None]:
-        """Halt the topics of replicas that could not be deleted, until the broker or the directory is back."""
+        """Halt the deletion of topics with a failed replica until the replica's broker or log directory is online."""
         failed = [replica for replica in replicas if self._is_queued(replica)]
         if failed:
             yield from self._replicas.handle_state_changes(failed, ReplicaState.DELETION_INELIGIBLE)
@@ -112,10 +112,10 @@ class TopicDeletionManager:
         yield from self.resume()
 
     def _unhalt(self, replicas: Sequence[Replica]) -> None:
-        """Resume deletions that an earlier answer halted although the replica was then deleted.
+        """Resume deletions that were halted because of replicas that brokers have since deleted.
 
-        The replica was offline when its broker answered, and it is deleted now: without this call its topic's deletion
-        would never continue.
+        Such a replica was offline when its broker answered an earlier request. Without this call the deletion of its
+        topic would never continue.
         """
         for replica in replicas:
             offline = self._context.on_offline_dirs.get(replica.broker_id, set())
@@ -229,6 +229,6 @@ class TopicDeletionManager:
             code = first_failure(response)[1]
             if code not in (ZkCode.NO_NODE, ZkCode.NOT_EMPTY):
                 raise UnexpectedResponseError(code, f"delete {paths[-1]}")
-            # A root that is missing was deleted by an earlier attempt whose answer was lost.
+            # If only the root was left and it is missing, an earlier attempt deleted it and the response was lost.
             return code is ZkCode.NO_NODE and len(paths) == 1
         return True
