@@ -213,13 +213,13 @@ class ZooKeeper(Protocol):
         """
 
     def start(self, on_session: Callable[[SessionEvent], None], on_watch: Callable[[WatchEvent], None]) -> None:
-        """Connect, and keep connecting until closed."""
+        """Connect, and reconnect after every connection loss until `close`."""
 
     def submit(self, requests: Sequence[Request], on_done: Callable[[list[Response]], None]) -> None:
         """Send requests, pipelined, and call back once with all responses in the order of the requests.
 
-        Several requests of one call are independent: each may succeed or fail alone. While disconnected they wait
-        for the connection, and end with SESSION_EXPIRED when the session does.
+        The requests of one call are independent: each may succeed or fail alone. While disconnected they wait for the
+        connection; when the session ends they are answered SESSION_EXPIRED.
         """
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Replicas that left the ISR, or returned without their data: extra keys of a partition's state node.
 
 KIP-966 calls the first "eligible leader replicas". Both lists are extra keys of the state's JSON. Every writer of an
-ISR must carry them over with `next_extra`. A writer that drops them, such as Kafka's own, also drops the record of a
-loss: such a partition is then elected as in Kafka.
+ISR must carry them over with `next_extra`. A writer that drops them, such as Kafka's own code, also drops the
+record of a loss: the controller then elects a leader of the partition as Kafka does.
 
 Source: docs/protocol/zookeeper.md#isr-history; docs/decisions/0005-unclean-restart.md.
 """
@@ -61,9 +61,10 @@ def next_extra(
 
     Args:
         extra: the extra keys of the state that the write replaces.
-        old_isr: its ISR.
+        old_isr: the ISR of that state.
         new_isr: the ISR to write.
-        assigned: replicas that stay assigned; a removed replica is forgotten, since it may return empty. None: all.
+        assigned: replicas that stay assigned; a removed replica is forgotten, since it may return empty. None means
+            all.
         lost: replicas whose data cannot be trusted any more.
         failed: replicas on failed log directories, whose disk may be replaced by an empty one.
         forget: whether an unclean election begins a new history.

@@ -50,7 +50,7 @@ LOG = logging.getLogger(__name__)
 MAX_IN_FLIGHT = 1_000
 """Maximum number of requests in flight.
 
-More would not be faster. The outcome of a request that still waits in this class is certain after a connection loss.
+More would not be faster, and after a connection loss a request that still waits in this class was surely not applied.
 """
 
 _PROBE_PAUSE_S = 1.0
@@ -392,7 +392,7 @@ class KazooZooKeeper:
             while self._deliveries:
                 self._deliveries.popleft()()
         finally:
-            # If a callback raised, schedule the callbacks after it again.
+            # If a callback raised, schedule the remaining callbacks.
             if self._deliveries and not self._drain_posted:
                 self._drain_posted = True
                 self._post(self._drain)

@@ -20,7 +20,7 @@ _ANSWER_BYTES = 65_536
 
 
 def lost_data(servers: Sequence[tuple[str, int]], seen_zxid: int, timeout_s: float) -> str | None:
-    """Return a text that names a server without transactions up to ``seen_zxid``, None when there is no such server.
+    """Return a text that names a leader or standalone server that is behind ``seen_zxid``, None without such a server.
 
     Uses the four-letter word ``srvr``, the only one that servers allow by default.
     """

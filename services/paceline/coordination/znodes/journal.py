@@ -27,7 +27,7 @@ from paceline.model.errors import InvalidTopicError
 from paceline.model.identifiers import TopicPartition, validate_topic_name
 
 EPOCH_SHIFT = 32
-"""An epoch's first sequence is the controller epoch shifted left by this, so that sequences never repeat."""
+"""The first sequence of an epoch is the epoch shifted left by this number of bits, so that sequences never repeat."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ MAX_ZNODE_BYTES = 16 * 1024 * 1024
 """Longer data is refused without parsing; ZooKeeper's own limit is 1 MiB unless ``jute.maxbuffer`` is raised."""
 
 MAX_REPLICAS = 1_000
-"""Brokers refuse requests with more replicas per partition."""
+"""Maximum number of replicas of a partition; brokers refuse requests with more replicas."""
 
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
@@ -97,7 +97,7 @@ def _kind(value: object) -> str:
 
 
 class JsonObject:
-    """A JSON object with the node, and the position in it, for error messages."""
+    """A JSON object, with the path of its node and its position in the node's data for error messages."""
 
     __slots__ = ("_value", "_where", "path")
 
@@ -162,8 +162,8 @@ class JsonObject:
     def integers(self, key: str, minimum: int = 0, maximum: int = MAX_INT32) -> tuple[int, ...]:
         """Return a list of integers."""
         items: list[Any] = self._list(key)
-        # A failover reads a hundred thousand lists of three; check quickly first, and look for the error only if
-        # needed.
+        # A failover reads a hundred thousand lists of three integers: check all integers of a list at once, and search
+        # for the invalid integer only if this check fails.
         if set(map(type, items)) == {int} and minimum <= min(items) and max(items) <= maximum:
             return tuple(items)
         return tuple(self._checked_integer(key, item, minimum, maximum) for item in items)

@@ -192,7 +192,7 @@ def encode_controller_epoch(epoch: int) -> bytes:
 
 
 def decode_controller_epoch(path: str, data: bytes | None) -> int:
-    """Return the controller epoch; its value, not the node's version. Raises MalformedZnodeError."""
+    """Return the controller epoch: the number in the data, not the node's version. Raises MalformedZnodeError."""
     return decode_decimal(path, decode_text(path, data), 0, MAX_INT32)
 
 
@@ -202,7 +202,7 @@ def format_endpoint(endpoint: Endpoint) -> str:
 
 
 def parse_endpoint(text: str) -> Endpoint | None:
-    """Return the endpoint in ``LISTENER://host:port``, None when the text is invalid or the address unreachable."""
+    """Return the endpoint in ``LISTENER://host:port``, None when the text is invalid or the port out of range."""
     match = _ENDPOINT.fullmatch(text)
     if match is None or not 0 < int(match[3]) <= 65_535:
         return None
