@@ -65,7 +65,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        """Name in messages and of its folder."""
+        """Name of the node in messages, and of its folder."""
         return f"{self.kind}-{self.node_id}"
 
     @property
@@ -90,8 +90,8 @@ def settings_of_few(brokers: int) -> dict[str, str]:
 class LocalCluster:
     """An embedded ZooKeeper, controllers and brokers on loopback, with all files in one directory.
 
-    With ``detached`` the processes outlive this one and `stop_detached` ends them; otherwise they die with it.
-    ``settings`` are Kafka-named keys that win over the settings file.
+    With ``detached`` the processes outlive this process, and `stop_detached` ends them; otherwise they end with this
+    process. ``settings`` are keys with Kafka's names that override the settings file.
     """
 
     directory: Path
@@ -105,7 +105,7 @@ class LocalCluster:
     secure: bool = False
     """Whether every listener uses TLS, with certificates in the subdirectory ``certs``."""
     racks: Sequence[str] = ()
-    """Racks, assigned to the brokers in turn; consumers with a rack then read from a replica in it."""
+    """Racks, assigned to the brokers in turn; consumers with a rack then read from a replica in their rack."""
     nodes: dict[str, Node] = field(default_factory=dict, init=False)
     zookeeper: EmbeddedZooKeeper | None = field(default=None, init=False)
 
@@ -317,7 +317,7 @@ class LocalCluster:
     def _plan_nodes(self, plan: PortPlan) -> None:
         for index, ports in enumerate(plan.controllers):
             self._add("controller", FIRST_CONTROLLER_ID + index, ports.listeners, ports.metrics, {})
-        # Override the settings file: with one or two brokers, consumer groups would wait forever for a third.
+        # Override the settings file: with one or two brokers, consumer groups would wait forever for a third broker.
         offsets = {key: value for key, value in settings_of_few(self.brokers).items() if key.startswith("offsets.")}
         for index, ports in enumerate(plan.brokers):
             data = self.directory / f"broker-{index + 1}" / "data"
@@ -418,7 +418,7 @@ class LocalCluster:
         self._write_state()
 
     def _write_state(self) -> None:
-        """Write the state file, after the start of each process: `stop_detached` finds it even if this process ends."""
+        """Write the state file after each start; `stop_detached` then finds every process if this process ends."""
         assert self.zookeeper is not None
         state = {
             "bootstrap": self.bootstrap,
