@@ -20,7 +20,7 @@ MAX_EXPANSION: Final = 1024
 """Maximum ratio of decompressed to compressed size, for a batch that expands to more than a mebibyte."""
 
 MAX_PARTS: Final = 4_096
-"""Maximum number of gzip members or xerial blocks in one batch; decoding each takes microseconds, even an empty one.
+"""Maximum number of gzip members or xerial blocks in one batch; decoding even an empty part takes microseconds.
 
 Clients write one gzip member, and xerial blocks of 32 KiB, of which `MAX_DECOMPRESSED_BYTES` holds 2,048.
 """

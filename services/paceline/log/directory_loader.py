@@ -78,7 +78,7 @@ class DirectoryLoader:
         report: DirectoryReport,
         settings: TopicSettings,
     ) -> None:
-        """Load every log of a locked directory; add each finding to ``report`` at once, so an error loses none.
+        """Load every log of a locked directory; ``report`` has the findings so far even after an error.
 
         Raises:
             KafkaStorageError: a partition has two current logs.
@@ -144,7 +144,7 @@ class DirectoryLoader:
         self.stale_checkpoints[directory.path] = {tp for tp in known if tp not in self.logs}
 
     def _note_loss(self, directory: LogDirectory, report: DirectoryReport, path: str) -> None:
-        """Record durably, before batches are removed from a log, that it lacks them."""
+        """Record durably that a log lacks batches, before recovery removes these batches."""
         if report.clean_shutdown:
             known = read_known_damage(self._files, path)
             found = {TRUNCATED: f"recovery removed damaged bytes from {path} after a clean stop"}
@@ -153,7 +153,7 @@ class DirectoryLoader:
             write_boot_id(self._files, directory, UNCLEAN_RESTART)
 
     def _keep_damage(self, tp: TopicPartition, path: str, found: dict[str, str]) -> None:
-        """Report the damage of a log that this load or an earlier load has found, and let no restart forget it."""
+        """Report the damage that this load or an earlier load has found in a log, and store it for later loads."""
         known = read_known_damage(self._files, path)
         if known | found != known:
             write_known_damage(self._files, path, known | found)

@@ -135,7 +135,7 @@ class LocalLog:
         segment.publish_batch(
             header.size, header.base_offset, header.last_offset, header.max_timestamp, header.last_offset
         )
-        # Compaction may have removed the first batches of the epoch, so it may have begun at the log end.
+        # Compaction may have removed the first batches of the epoch, so the epoch may have begun at the log end.
         self.epochs.assign(header.leader_epoch, min(self.end_offset, header.base_offset))
         self.end_offset = self.physical_end = header.last_offset + 1
         if header.producer_id >= 0:
@@ -255,7 +255,7 @@ class LocalLog:
         segment, which includes deleted records.
 
         Args:
-            limit: exclusive.
+            limit: exclusive end offset.
             snapshot_offsets: offsets of the existing snapshots; listed from the directory when ``None``.
 
         Raises:

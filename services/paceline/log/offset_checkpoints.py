@@ -52,7 +52,7 @@ class OffsetCheckpoints:
             log.checkpointed_recovery_point = points.get(log.topic_partition)
 
     def write_log_starts(self, directory: LogDirectory) -> None:
-        """Write the log start offset of every log whose first segment's name does not durably say it.
+        """Write the log start offset of every log, unless the name of the log's first segment durably contains it.
 
         See `PartitionLog.names_its_start`.
 

@@ -79,11 +79,11 @@ class ProducerStateManager:
 
     @property
     def entries(self) -> list[ProducerEntry]:
-        """All entries."""
+        """Entries of all producers."""
         return list(self._entries.values())
 
     def get(self, producer_id: int) -> ProducerEntry | None:
-        """Return the state of one producer."""
+        """Return the state of a producer, ``None`` when the producer id is not known."""
         return self._entries.get(producer_id)
 
     def clear(self) -> None:

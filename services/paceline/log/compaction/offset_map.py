@@ -37,5 +37,5 @@ class OffsetMap:
 
 
 def short_key(key: bytes) -> bytes:
-    """Return a key of less than 16 bytes unchanged, and a 16-byte digest of a longer key, so the two never collide."""
+    """Return a key of less than 16 bytes unchanged, and a 16-byte digest of a longer key; they never collide."""
     return key if len(key) < _DIGEST_BYTES else blake2b(key, digest_size=_DIGEST_BYTES).digest()
