@@ -180,7 +180,7 @@ class EpochQuery:
 
 @dataclass(slots=True)
 class EpochAnswer:
-    """End of the largest epoch that is not above the requested epoch; None when the log has no such epoch."""
+    """End of the largest epoch that is not above the requested epoch; ``end`` is None without such an epoch."""
 
     topic_partition: TopicPartition
     failure: PartitionFailure | None = None

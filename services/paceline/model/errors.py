@@ -1,9 +1,12 @@
 """The errors of Paceline; every class has Kafka's error number and attributes that decide the caller's reaction.
 
-`code` is the number in the protocol (`paceline.v1.ErrorCode` has the same values), `retriable` whether the same request
-may succeed later, `definite` whether the operation was definitely not carried out, for any request. A leader answers
-some errors even after it has appended a batch (``acks=all``): these are not definite. `refresh_metadata` is true when
-the caller's metadata is out of date. The protos have the same three values as options of the enum.
+* `code` is the number in the protocol; `paceline.v1.ErrorCode` has the same values.
+* `retriable`: the same request may succeed later.
+* `definite`: the operation was certainly not carried out, whichever request returns the error. A leader returns some
+  errors even after it has appended a batch (``acks=all``): these errors are not definite.
+* `refresh_metadata`: the caller's metadata is out of date.
+
+The protos have the last three as options of the enum values.
 """
 
 from enum import IntEnum
@@ -11,7 +14,7 @@ from typing import ClassVar, Final, Self
 
 
 class ErrorCode(IntEnum):
-    """Kafka's numbers where positive; 0 is success, numbers from 1000 are Paceline's own."""
+    """Error numbers: 0 is success, numbers below 1000 are Kafka's, numbers from 1000 are Paceline's own."""
 
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
@@ -86,7 +89,7 @@ class PacelineError(Exception):
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
     retriable: ClassVar[bool] = False
     definite: bool = True
-    """False is also set on an instance, when an earlier attempt of the same request may have been carried out."""
+    """An instance may differ from its class: False when an earlier attempt of the request may have been carried out."""
     refresh_metadata: ClassVar[bool] = False
 
     def __init_subclass__(cls, code: ErrorCode | None = None, **traits: bool) -> None:
@@ -199,7 +202,7 @@ class NotEnoughReplicasError(PacelineError, code=ErrorCode.NOT_ENOUGH_REPLICAS, 
 class NotEnoughReplicasAfterAppendError(
     PacelineError, code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, retriable=True, definite=False
 ):
-    """The record was appended, but the ISR shrank below ``min.insync.replicas`` before it was replicated."""
+    """The record was appended, but the ISR shrank below ``min.insync.replicas`` before the record was replicated."""
 
 
 class InvalidRequiredAcksError(PacelineError, code=ErrorCode.INVALID_REQUIRED_ACKS):
@@ -321,7 +324,7 @@ class InvalidRecordError(PacelineError, code=ErrorCode.INVALID_RECORD):
 
 
 class InvalidUpdateVersionError(PacelineError, code=ErrorCode.INVALID_UPDATE_VERSION):
-    """A conditional write lost against a newer version."""
+    """A conditional write failed, because the version has changed."""
 
 
 class InconsistentTopicIdError(PacelineError, code=ErrorCode.INCONSISTENT_TOPIC_ID, refresh_metadata=True):
@@ -367,7 +370,7 @@ class InvalidSessionTimeoutError(PacelineError, code=ErrorCode.INVALID_SESSION_T
 
 
 class RebalanceInProgressError(PacelineError, code=ErrorCode.REBALANCE_IN_PROGRESS):
-    """The group rebalances."""
+    """The group is rebalancing; the member must join again."""
 
 
 class InvalidCommitOffsetSizeError(PacelineError, code=ErrorCode.INVALID_COMMIT_OFFSET_SIZE):

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from paceline.model.errors import InvalidTopicError
 
 NO_LEADER: Final = -1
-"""Leader id on the wire and in ZooKeeper when a partition has none."""
+"""Leader id on the wire and in ZooKeeper when a partition has no leader."""
 
 LEADER_DURING_DELETE: Final = -2
 """Leader id in UpdateMetadata for a partition that is being deleted."""
