@@ -20,7 +20,7 @@ from paceline.pipeline.decode.varints import Int64s
 HEADER_BYTES: Final = 61
 LENGTH_PREFIX_BYTES: Final = 12
 CRC_FROM: Final = 21
-"""The checksum covers from the attributes to the end of the batch."""
+"""Position of the attributes; the checksum covers the batch from here to its end."""
 MAX_BATCHES_AT_ONCE: Final = 1 << 16
 
 CODEC_MASK: Final = 0x07
@@ -89,7 +89,7 @@ class BatchIndex:
 
     @property
     def wanted_bytes(self) -> float:
-        """Stored size of the wanted offsets: of a batch that is wanted in part, the same part of its size."""
+        """Stored size of the wanted offsets; a batch counts with the fraction of its offsets that is wanted."""
         starts, ends = (
             np.array([getattr(each, name) for each in self.slices], dtype=np.int64)[self.slice_number]
             for name in ("start_offset", "end_offset")

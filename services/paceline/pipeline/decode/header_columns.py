@@ -20,12 +20,12 @@ HEADER_MIN_BYTES: Final = 2
 
 
 def no_headers(count: int) -> pa.ListArray:
-    """Return ``count`` nulls: a record without headers has a null there, as in Spark's Kafka source."""
+    """Return ``count`` nulls: a record without headers has a null in the column, as in Spark's Kafka source."""
     return pa.nulls(count, HEADERS_TYPE)
 
 
 def decode_headers(payload: bytes | bytearray, count: Int64s, begin: Int64s, end: Int64s) -> pa.ListArray:
-    """Return the headers of records that have ``count`` of them between ``begin`` and ``end``.
+    """Return the headers column of records; each record has ``count`` headers between ``begin`` and ``end``.
 
     Raises:
         CorruptMessageError: a header is cut, its key is null, or the headers do not fill their record.

@@ -2,7 +2,7 @@
 
 A record starts with its length, so its position is known only after the previous record. Each numpy step therefore
 decodes the i-th length of every batch (in lock-step). With fewer than `LOCKSTEP_MIN_BATCHES` batches such a step costs
-more than a plain loop, which then scans each batch and skips runs of records of equal size, which many topics have.
+more than a plain loop. The loop then scans each batch; it skips runs of records of equal size, which are common.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ RECORD_MIN_BYTES: Final = 7
 
 
 def _advances() -> NDArray[np.int16]:
-    """For every pair of bytes, little-endian: size of the record that starts with them; 0 for a longer length field.
+    """Return the size of a record by its first two bytes, little-endian; 0 when the length field is longer.
 
     A length of one or two bytes covers records of up to 8 KiB; longer and negative lengths give 0.
     """

@@ -9,10 +9,10 @@ _OPTIONS: Final = ("paceline.ssl.ca.file", "paceline.ssl.certificate.file", "pac
 
 
 def driver_tls(given: TlsFiles | None) -> TlsFiles | None:
-    """Return the given files, else those that the driver's environment names; None for plaintext.
+    """Return the given files, otherwise the files that the driver's environment names; None for plaintext.
 
     Raises:
-        InvalidRequestError: the environment names some of the files and not all that belong together.
+        InvalidRequestError: the environment names only some of the files that belong together.
     """
     return given or files_in_environment()
 

@@ -50,7 +50,7 @@ def check_imports(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def import_problem(module: str) -> str | None:
-    """Return why a module cannot be imported, None when it can."""
+    """Return the error of importing a module, None when the import succeeds."""
     import importlib
 
     try:

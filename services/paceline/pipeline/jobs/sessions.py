@@ -44,7 +44,7 @@ def open_session(
             builder = builder.config(key, value)
     else:
         builder = SparkSession.builder.appName(name)
-        # spark-submit starts this process from a JVM that knows the master; a master set here would take its place.
+        # spark-submit starts this process from a JVM that knows the master; a master set here would override it.
         chosen = master or ("" if "PYSPARK_GATEWAY_PORT" in os.environ else "local[*]")
         builder = configure(builder.master(chosen) if chosen else builder)
         defaults = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}

@@ -55,7 +55,7 @@ class BatchAppender(Generic[T]):
         on_appended: Callable[[Appended[T]], None] = lambda _: None,
         accepts: Callable[[PacelineError], bool] = lambda _: False,
     ) -> None:
-        """``on_appended`` runs on the sending thread. ``accepts`` is true for errors of batches already in the log."""
+        """``on_appended`` runs on the sending thread. ``accepts`` is true for errors of a batch already in the log."""
         self._cluster = cluster
         self._options = options
         self._on_appended = on_appended

@@ -121,9 +121,9 @@ class ReadOptions:
     max_tasks: int = 8
     target_task_bytes: int = 64 * 1024 * 1024
     fetch_max_bytes: int = 4 * 1024 * 1024
-    """Requested maximum size of a fetch response. Not settled: a single response of 4 MiB arrives faster than a
-    response of 8 MiB, but fetch and decode of a whole log took 0.69 s of client CPU at 8 MiB and 0.80 s at 4 MiB. To be
-    measured on a quiet machine."""
+    """Requested maximum size of a fetch response. The default is provisional: a single response of 4 MiB arrives
+    faster than a response of 8 MiB, but fetching and decoding a whole log took 0.80 s of client CPU at 4 MiB and 0.69 s
+    at 8 MiB. Measure both sizes on an idle machine."""
     client_id: str = "spark-paceline-source"
     poll_timeout_ms: int = 120_000
     """Maximum time without progress in a task."""

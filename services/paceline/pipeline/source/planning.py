@@ -150,7 +150,7 @@ def _ends(
         _check_names(spec.option, spec.offsets, partitions)
         return {tp: latest[tp] if at == LATEST_MARK else at for tp, at in spec.offsets.items()}
     if isinstance(spec, AtTimestamp | AtTimestamps):
-        # Every record is older than the ending time, so read to the end.
+        # None means that every record is older than the ending time: read to the end.
         return {tp: latest[tp] if at is None else at for tp, at in _at_times(cluster, spec, partitions, latest).items()}
     return dict(latest)
 

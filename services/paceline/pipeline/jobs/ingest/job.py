@@ -4,8 +4,7 @@
 |---|---|---|
 | planned | nothing was written | plans again from the tables' offsets |
 | written | files that are in no commit | copies the batch again; the files are deleted as orphans |
-| dead-letters-committed | the dead letters are committed, no row is | copies the batch again, adds no dead letter twice
-|
+| dead-letters-committed | only the dead letters are committed | copies the batch again, adds no dead letter twice |
 | committed | everything is committed | continues after the batch |
 
 When a worker dies, its task or batch fails and is repeated from the step ``planned``.
@@ -55,7 +54,7 @@ def run(
 
     Raises:
         InvalidConfigError: the settings are invalid, or the tables have other columns.
-        JobFailedError: a batch failed in every attempt; the last cause.
+        JobFailedError: a batch failed in every attempt; the message has the last cause.
         DataLossError: records were deleted before they were copied.
     """
     check_config(config)
@@ -182,7 +181,7 @@ class _Ingest:
         self, planned: Sequence[PlannedRange], reports: Sequence[TaskReport], seen: Snapshot, dead_seen: Snapshot
     ) -> None:
         progress = {each.source: each.end for each in planned}
-        # A shortened log gets other records at offsets whose dead letters are committed.
+        # A log that was shortened may get other records at offsets whose dead letters are already committed.
         shortened = {each.source for each in planned if each.start < seen.progress.get(each.source, 0)}
         dead_files: list[WrittenFile] = [file for report in reports for file in report.dead_letter_files]
         if dead_files or shortened & dead_seen.progress.keys():
@@ -210,7 +209,7 @@ class _Ingest:
         packed = pack(ranges, self._config.max_tasks or _cores(self._spark), self._config.fetch_max_bytes)
         if not packed:
             return []
-        # The progress also has deleted topics of the same names, whose offsets say nothing about these topics.
+        # The progress may have a deleted topic with the same name; its `Source` differs, because the topic id does.
         dead_from = {
             TopicPartition(each.source.topic, each.source.partition): dead_progress.get(each.source, 0)
             for each in planned
@@ -242,7 +241,7 @@ def _open_table(config: IngestConfig, path: str, fields: pa.Schema, partition_co
 def _cores(spark: Any) -> int:
     """Return the number of tasks that Spark runs at once.
 
-    With Connect the number of shuffle partitions, the only hint.
+    Spark Connect does not report this number, so return the number of shuffle partitions.
     """
     try:
         return max(1, int(spark.sparkContext.defaultParallelism))
@@ -251,7 +250,7 @@ def _cores(spark: Any) -> int:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether another attempt of a batch may succeed; it cannot when records or settings are wrong."""
+    """Return whether another attempt of a batch may succeed; not after data loss, a wrong setting or a bug."""
     if isinstance(error, DataLossError | InvalidConfigError | KeyboardInterrupt):
         return False
     text = str(error)

@@ -32,7 +32,7 @@ def on_unusable(model: ClusterModel) -> Bools:
 def may_move(
     model: ClusterModel, rows: NDArray[np.int64], columns: NDArray[np.int64], destinations: Ints, most: Ints
 ) -> Bools:
-    """Return the single moves that keep the hard rules: to a usable broker without the replica, in a rack with room."""
+    """Return the moves that keep the hard rules: to a usable broker without the partition, in a rack with room."""
     places = model.assignment[rows]
     fine = model.usable[destinations] & (places != destinations[:, None]).all(axis=1)
     racks = np.where(places >= 0, model.racks[places], -1)

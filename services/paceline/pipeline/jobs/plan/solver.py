@@ -29,7 +29,7 @@ from paceline.pipeline.jobs.plan.racks import broken_rules, may_move, most_per_r
 ROUNDS: Final = 60
 HARD_ROUNDS: Final = 200
 SAMPLE: Final = 400_000
-"""Replicas considered in a round."""
+"""Maximum number of replicas considered in a round."""
 STALE_ROUNDS: Final = 4
 """Rounds without a move after which work on a goal ends."""
 
@@ -118,7 +118,8 @@ def _repair(state: _State, goals: Sequence[Goal], find: Callable[[ClusterModel],
             limits, loads = state.limits[name], state.loads[name]
             total = max(float(limits.share.sum()), 1e-9)
             room += np.maximum(limits.share - loads, 0) / total
-        # Without free capacity a replica must still move: every usable broker keeps a small chance, which grows.
+        # Without free capacity a replica must still move: every usable broker keeps a small chance, which grows with
+        # each round.
         room = np.where(model.usable, room + 1e-3 * (1 + number) ** 2 / model.brokers, 0.0)
         destinations = _draw(state.rng, room, len(rows))
         fine = may_move(model, rows, columns, destinations, state.most_per_rack)
@@ -186,7 +187,7 @@ def _surplus_and_deficit(loads: Floats, limits: Limits) -> tuple[Floats | None, 
     over, under = loads > limits.high + slack, loads < limits.low - slack
     if not over.any() and not under.any():
         return None, loads
-    # A broker within its limits gives only when another broker is below its limit, and takes only when one is above.
+    # A broker within its limits gives only if another broker is below its limit, and takes only if another is above.
     surplus = np.where(over | under.any(), np.maximum(loads - limits.share, 0), 0.0)
     deficit = np.where(under | over.any(), np.maximum(limits.share - loads, 0), 0.0)
     if not surplus.any() or not deficit.any():
@@ -203,20 +204,20 @@ def _candidates(state: _State, goal: Goal, surplus: Floats) -> tuple[Rows, Rows]
         chosen = state.rng.choice(len(rows), SAMPLE, replace=False)
         rows, columns = rows[chosen], columns[chosen]
     rows, columns = _one_per_partition(state, rows, columns)
-    # Too large for the broker's surplus: moving it would only swap the two brokers' roles.
+    # Skip a replica that is larger than the broker's surplus: its move would only swap the two brokers' roles.
     fits = goal.weights[rows] <= surplus[model.assignment[rows, columns]] + 1e-9
     rows, columns = rows[fits], columns[fits]
     mean = float(model.size_bytes.mean()) + 1.0
     # A broker with a full disk must also give large replicas: there every byte of relief costs one copied byte.
     disk_over = (state.loads["disk"] > state.limits["disk"].high)[model.assignment[rows, columns]]
     relief = goal.weights[rows] / np.where(disk_over, mean, model.size_bytes[rows] + 0.01 * mean)
-    # Jitter, so that after rounds without room for the best replicas others are tried.
+    # The random factor lets other replicas be tried after rounds in which the best replicas found no room.
     order = np.argsort(-relief * state.rng.uniform(0.5, 1.5, len(rows)), kind="stable")
     return rows[order], columns[order]
 
 
 def _one_per_partition(state: _State, rows: Rows, columns: Rows) -> tuple[Rows, Rows]:
-    """Return the replicas in random order, at most one of each partition."""
+    """Return one replica of each partition, chosen at random, in the order of the partitions."""
     order = state.rng.permutation(len(rows))
     _, first = np.unique(rows[order], return_index=True)
     chosen = order[first]

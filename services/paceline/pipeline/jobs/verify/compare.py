@@ -1,4 +1,4 @@
-"""Compare the digests of one range of all replicas. Pure."""
+"""Compare the digests that all replicas have of one range. No I/O."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ class Difference(Enum):
     MISSING = "missing"
     """The replica has none of the records, or does not answer for the partition."""
     GAP = "gap"
-    """Some records are missing: it has fewer, or its log ends inside the range."""
+    """Some records are missing: the replica has fewer records, or its log ends inside the range."""
     DIVERGED = "diverged-bytes"
-    """It has different bytes at the same offsets."""
+    """The replica has different bytes at the same offsets."""
     OTHER_EPOCHS = "other-epochs"
-    """It has the same bytes with other leader epochs."""
+    """The replica has the same bytes with other leader epochs."""
     DAMAGED = "damaged"
-    """Its stored bytes do not match their checksums."""
+    """The stored bytes of the replica do not match their checksums."""
 
 
 @dataclass(frozen=True, slots=True)
