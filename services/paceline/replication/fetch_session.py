@@ -17,7 +17,7 @@ NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
 """Session epoch of a full fetch that may open a session."""
 FINAL_EPOCH: Final = -1
-"""Session epoch of a full fetch without a session; it closes the session that it names."""
+"""Session epoch of a full fetch without a session; the fetch closes the session whose id it has."""
 MAX_EPOCH: Final = 2**31 - 1
 EVICTION_MS: Final = 120_000
 """A session without a fetch for longer than this may be evicted for any new session."""
@@ -219,7 +219,7 @@ class FetchSessionCache:
         return [one for one in self._sessions.values() if one.owner is not None and one.owner in owners]
 
     def close_silent(self, now_ms: int) -> None:
-        """Close sessions without a fetch for two minutes: every append still marks partitions for stopped readers."""
+        """Close sessions without a fetch for two minutes, because every append still marks their partitions."""
         for session in tuple(self._sessions.values()):
             if now_ms - session.clock.last_fetch_ms <= EVICTION_MS:
                 break
