@@ -30,7 +30,7 @@ DEFAULT_MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 16 * 1024
 RECEIVE_BUFFER_BYTES: Final = 64 * 1024
-"""Bytes of a request that a client may send before the server reads it; HTTP/2 lets each connection send as much."""
+"""Bytes of a request that a client may send before the server reads it; HTTP/2 allows as much per connection."""
 MIN_PING_INTERVAL_MS: Final = 10_000
 MAX_CONNECTIONS: Final = 4_096
 """Maximum number of connections of one listener; a further connection is accepted and closed at once."""
@@ -164,9 +164,9 @@ class AioRpcServer(_BoundServer):
             max_request_bytes: size of the largest request.
             observe: called for every finished call.
             with_reflection: whether the server has the gRPC reflection service.
-            max_calls: most concurrent calls; further calls are throttled, except health checks.
-            max_streams: most open request streams; further clients use unary calls.
-            max_connections: most open connections; further connections are closed.
+            max_calls: maximum number of concurrent calls; further calls are throttled, except health checks.
+            max_streams: maximum number of open request streams; further clients use unary calls.
+            max_connections: maximum number of open connections; further connections are closed.
             receive_buffer_bytes: bytes of a request that a client may send before the server reads it.
             guard: authorizes callers.
             credentials: credentials of an SSL listener; None for PLAINTEXT.

@@ -128,7 +128,7 @@ _VALUES: Final[dict[str, Callable[[StateChange], Any]]] = {
     "from_state": lambda change: _STATE_NUMBERS.get(change.from_state or ""),
     "to_state": lambda change: _STATE_NUMBERS.get(change.to_state or ""),
 }
-"""Values of the events' fields; every other field has the name of the change's attribute. None leaves a field out."""
+"""Functions for the values of fields; any other field is the attribute of the same name. None leaves a field unset."""
 _ONEOF: Any = pb.ClusterEvent.DESCRIPTOR.oneofs_by_name["event"]
 _EVENTS: Final = {
     event.name: (

@@ -28,7 +28,7 @@ _OWN_RECEIPT: Final = "CLIENT: Received"
 """Beginning of gRPC's status message when a response is too large for the client."""
 _NEVER: Final = float("inf")
 _FAREWELL_S: Final = 1.0
-"""Most seconds for the server to end an idle stream; the responses on the next stream wait until it has ended."""
+"""Maximum time for the server to end an idle stream; the responses on the next stream wait until it has ended."""
 
 
 class _Stream:
@@ -59,8 +59,8 @@ class StreamClient:
             channel: a blocking channel.
             method: full name of the method.
             name: name of the thread.
-            one_at_a_time: whether a request is rarely sent before the response to the previous one, and may wait for
-                that response.
+            one_at_a_time: whether requests rarely overlap; a request sent before the response to the previous request
+                may then wait for that response.
         """
         self._open_call = partial(open_stream_call, channel, method)
         self._one_at_a_time = one_at_a_time

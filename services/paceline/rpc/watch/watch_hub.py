@@ -79,7 +79,7 @@ class WatchHub:
             raise ShuttingDownError("the process is stopping; watch another one")
 
     async def wait_for_wake(self, timeout_s: float) -> bool:
-        """Wait until the watchers are woken; return False if that has not happened after ``timeout_s``."""
+        """Wait until the watchers are woken; return False after ``timeout_s`` without a wake-up."""
         if self._closed:
             return True
         if self._next_wake is None:
