@@ -8,7 +8,7 @@ from typing import Final
 from paceline.model.scheduler import Cancellable
 
 _ROUNDING_S = 0.000_5
-"""`now_ms` rounds down, so a timer that is exact in seconds could look a millisecond early."""
+"""Added to every delay: `now_ms` rounds down, so an exact timer could seem to fire a millisecond early."""
 
 COARSE_FROM_MS: Final = 400
 """Delays of at least this length are timeouts, most of which are cancelled; they share timers of the event loop."""
@@ -56,8 +56,8 @@ class AsyncioScheduler:
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable:
         """Run ``callback`` once, not before ``delay_ms`` have passed; a long delay may last a tick longer.
 
-        A produce request has a timeout of 30 s and is answered in milliseconds. Its own event loop timer would cost as
-        much as several dictionary look-ups, and would stay in the loop's heap after it was cancelled.
+        Long delays share timers: a produce request has a timeout of 30 s and is answered in milliseconds. A separate
+        timer of the event loop would cost several dictionary look-ups, and stay in the loop's heap when cancelled.
         """
         if delay_ms >= COARSE_FROM_MS:
             return self._timeout(delay_ms, callback)

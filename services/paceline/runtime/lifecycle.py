@@ -13,7 +13,7 @@ from typing import Final
 
 
 class ExitCode(IntEnum):
-    """Exit codes of a service; 1 and 2 as usual, the others tell a supervisor the cause."""
+    """Exit codes of a service; 1 and 2 have the usual meaning, the others name the cause for a supervisor."""
 
     OK = 0
     FAILURE = 1
@@ -57,7 +57,8 @@ def die_with_parent() -> None:
 def raise_open_file_limit(wanted: int = 65_536) -> int:
     """Raise the soft limit of open files towards ``wanted``, up to the hard limit, and return it.
 
-    The usual soft limit is 1,024. Log segments can use so many descriptors; then no connection is accepted.
+    The usual soft limit is 1,024. Log segments alone can use that many descriptors, and the
+    process could then accept no connection.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

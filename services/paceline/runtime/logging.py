@@ -122,7 +122,7 @@ class StateChangeWriter:
     """Writes the state-change log on a separate thread, many lines at a time.
 
     A failover of ten thousand partitions creates tens of thousands of lines, which must not delay the failover: lines
-    are collected briefly, so that most are written after it.
+    are collected briefly, so that most lines are written after the failover.
     """
 
     def __init__(self) -> None:
