@@ -49,12 +49,12 @@ class Echo:
         if request == b"answer with an error":
             context.reason = "THROTTLED"
         if request == b"refuse":
-            raise NotLeaderOrFollowerError("somebody else leads")
+            raise NotLeaderOrFollowerError("another broker leads")
         if request in (b"wait", b"wait and refuse"):
             self.waiting.set()
             await self.release.wait()
         if request == b"wait and refuse":
-            raise NotLeaderOrFollowerError("somebody else leads")
+            raise NotLeaderOrFollowerError("another broker leads")
         if request == b"wait for anything":
             await asyncio.sleep(0)
             await asyncio.sleep(0.001)
@@ -189,7 +189,7 @@ async def test_an_error_is_typed_and_the_next_request_opens_a_new_stream(
     server: tuple[AioRpcServer, Echo, Calls], asker: Asker
 ) -> None:
     refused = await asker.ask(b"refuse")
-    assert (refused.code, str(refused)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, "somebody else leads")
+    assert (refused.code, str(refused)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads")
     assert await asker.ask(b"again") == b"again"
     assert len(server[1].contexts) == 2
     assert server[2] == [(METHOD, "NOT_LEADER_OR_FOLLOWER"), (METHOD, None)]

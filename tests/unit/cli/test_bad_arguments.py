@@ -13,7 +13,7 @@ from paceline.cli.reassign_plan import read_plan
 
 USAGE = 2
 TOO_LARGE, FAR_TOO_LARGE = "2147483648", "9" * 30
-NOBODY = ("-b", "127.0.0.1:1")
+UNREACHABLE = ("-b", "127.0.0.1:1")
 
 
 @pytest.mark.parametrize("number", [TOO_LARGE, FAR_TOO_LARGE])
@@ -42,7 +42,7 @@ NOBODY = ("-b", "127.0.0.1:1")
     ],
 )
 def test_a_number_beyond_32_bits_is_wrong_usage(command: str, number: str) -> None:
-    ended = CliRunner().invoke(cli, [*command.format(number).split(), *NOBODY])
+    ended = CliRunner().invoke(cli, [*command.format(number).split(), *UNREACHABLE])
     assert (ended.exit_code, "2147483647" in ended.stderr) == (USAGE, True), ended.stderr[-500:]
 
 
@@ -51,7 +51,7 @@ def test_a_number_beyond_32_bits_is_wrong_usage(command: str, number: str) -> No
     ["consume t --from {}", "topic trim t --before-offset {} --yes", "reassign start plan.json --throttle {}"],
 )
 def test_a_number_beyond_64_bits_is_wrong_usage(command: str) -> None:
-    ended = CliRunner().invoke(cli, [*command.format(2**63).split(), *NOBODY])
+    ended = CliRunner().invoke(cli, [*command.format(2**63).split(), *UNREACHABLE])
     assert (ended.exit_code, str(2**63 - 1) in ended.stderr) == (USAGE, True), ended.stderr[-500:]
 
 
@@ -64,55 +64,55 @@ def test_a_plan_with_a_number_beyond_32_bits_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("elections", [("--preferred", "--unclean"), ("--unclean", "--preferred")])
 def test_an_election_cannot_be_of_both_kinds(elections: tuple[str, str]) -> None:
-    ended = CliRunner().invoke(cli, ["partition", "elect", *elections, "--yes", "t/0", *NOBODY])
+    ended = CliRunner().invoke(cli, ["partition", "elect", *elections, "--yes", "t/0", *UNREACHABLE])
     assert ended.exit_code == USAGE
     assert "--preferred or --unclean, not both" in ended.stderr
 
 
 def test_an_election_without_a_kind_is_wrong_usage() -> None:
-    ended = CliRunner().invoke(cli, ["partition", "elect", "--yes", "t/0", *NOBODY])
+    ended = CliRunner().invoke(cli, ["partition", "elect", "--yes", "t/0", *UNREACHABLE])
     assert ended.exit_code == USAGE
     assert "choose an election: --preferred or --unclean" in ended.stderr and "both" not in ended.stderr
 
 
 def test_a_key_cannot_be_given_two_values() -> None:
-    ended = CliRunner().invoke(cli, ["topic", "create", "t", "--config", "a=1", "--config", "a=2", *NOBODY])
+    ended = CliRunner().invoke(cli, ["topic", "create", "t", "--config", "a=1", "--config", "a=2", *UNREACHABLE])
     assert (ended.exit_code, "more than once" in ended.stderr) == (USAGE, True), ended.stderr
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
 @pytest.mark.parametrize("command", ["reassign status --watch --timeout {}", "top --interval {}"])
 def test_a_time_that_is_negative_or_not_finite_is_wrong_usage(command: str, seconds: str) -> None:
-    ended = CliRunner().invoke(cli, [*command.format(seconds).split(), *NOBODY])
+    ended = CliRunner().invoke(cli, [*command.format(seconds).split(), *UNREACHABLE])
     assert (ended.exit_code, "Invalid value for" in ended.stderr) == (USAGE, True), ended.stderr
 
 
 def test_an_empty_separator_is_wrong_usage() -> None:
-    ended = CliRunner().invoke(cli, ["produce", "t", "--key-separator", "", *NOBODY])
+    ended = CliRunner().invoke(cli, ["produce", "t", "--key-separator", "", *UNREACHABLE])
     assert (ended.exit_code, "at least one character" in ended.stderr) == (USAGE, True), ended.stderr
 
 
 def test_closed_stdin_is_reported_as_a_usage_error() -> None:
-    command = [str(Path(sys.executable).with_name("paceline")), "produce", "t", *NOBODY]
+    command = [str(Path(sys.executable).with_name("paceline")), "produce", "t", *UNREACHABLE]
     ended = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, timeout=60, check=False)
     assert (ended.returncode, b"stdin is closed" in ended.stderr) == (USAGE, True), ended.stderr
 
 
 @pytest.mark.parametrize(("template", "named"), [("%x", "%x"), ("%v %", "%"), ("%%%k%q", "%q")])
 def test_an_unknown_field_of_a_format_is_named(template: str, named: str) -> None:
-    ended = CliRunner().invoke(cli, ["consume", "t", "-f", template, *NOBODY])
+    ended = CliRunner().invoke(cli, ["consume", "t", "-f", template, *UNREACHABLE])
     assert (ended.exit_code, f"{named} is not a field" in ended.stderr) == (USAGE, True), ended.stderr
 
 
 @pytest.mark.parametrize("start", ["soon", "-5m", "2026-13-01"])
 def test_consume_begins_either_at_an_offset_or_at_a_time(start: str) -> None:
-    ended = CliRunner().invoke(cli, ["consume", "t", "--from", start, *NOBODY])
+    ended = CliRunner().invoke(cli, ["consume", "t", "--from", start, *UNREACHABLE])
     assert (ended.exit_code, "nor a time like" in ended.stderr) == (USAGE, True), ended.stderr
 
 
 def test_a_missing_plan_file_is_named_without_a_python_class(tmp_path: Path) -> None:
     path = tmp_path / "none.json"
-    ended = CliRunner().invoke(cli, ["reassign", "start", str(path), *NOBODY])
+    ended = CliRunner().invoke(cli, ["reassign", "start", str(path), *UNREACHABLE])
     assert ended.exit_code in (1, USAGE) and str(path) in ended.stderr and "Error:" not in ended.stderr.split("\n")[0]
 
 
@@ -138,7 +138,7 @@ def test_a_job_checks_its_options_before_spark_starts(
 def test_a_report_that_cannot_be_written_ends_before_spark_starts(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     page.mkdir()
-    ended = CliRunner().invoke(cli, ["pipeline", "report", "--to", str(page), *NOBODY])
+    ended = CliRunner().invoke(cli, ["pipeline", "report", "--to", str(page), *UNREACHABLE])
     assert (ended.exit_code, ended.stderr) == (1, f"LOCAL_FAILURE: {page}: Is a directory\n")
 
 
@@ -154,5 +154,5 @@ def test_an_option_before_the_verb_is_shown_behind_it() -> None:
 
 
 def test_a_word_that_is_no_number_is_called_so() -> None:
-    ended = CliRunner().invoke(cli, ["broker", "describe", "x", *NOBODY])
+    ended = CliRunner().invoke(cli, ["broker", "describe", "x", *UNREACHABLE])
     assert (ended.exit_code, "'x' is not a valid integer." in ended.stderr) == (USAGE, True), ended.stderr

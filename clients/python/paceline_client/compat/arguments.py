@@ -154,4 +154,4 @@ def _tls_files(arguments: Mapping[str, Any]) -> TlsFiles | None:
         raise TypeError(f"security_protocol SSL needs ssl_cafile, or the variable {CA_FILE}")
     if protocol == "PLAINTEXT" or ca is None:
         return None
-    return TlsFiles(*(None if path is None else Path(path) for path in (ca, certificate, key)))  # type: ignore[arg-type]
+    return TlsFiles(Path(ca), Path(certificate) if certificate else None, Path(key) if key else None)

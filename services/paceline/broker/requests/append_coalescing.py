@@ -25,6 +25,7 @@ LARGE_APPEND_BYTES: Final = 64 * 1024
 """Requests of this size get their own fetch response, and no fetch waits for them."""
 
 _REPLICATION_TIMES: Final = 4
+"""A producer returns in time within so many replication times of its last request (and `MAX_HOLD_MS`)."""
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class AppendCoalescer:
 
         The last expected append, or a large append, releases the fetches when it is in the log.
         """
-        is_in_time = self._is_in_time(producer)
+        is_in_time = self._count_return(producer)
         is_large = size_bytes >= LARGE_APPEND_BYTES
         if self._expected and (is_in_time or is_large):
             self._expected = 0 if is_large else self._expected - 1
@@ -95,7 +96,8 @@ class AppendCoalescer:
         self._held[session] = None
         return True
 
-    def _is_in_time(self, producer: Hashable) -> bool:
+    def _count_return(self, producer: Hashable) -> bool:
+        """Take the oldest answer of this producer, and forget late producers; return whether it returned in time."""
         now_ms = self._scheduler.now_ms()
         while self._answered:
             oldest = next(iter(self._answered))

@@ -211,7 +211,8 @@ class ControllerElection:
         unreadable.
 
         Raises:
-            UnexpectedResponseError: the node may still belong to this session; no watch reports when to try again.
+            UnexpectedResponseError: the node may still belong to this controller; no ZooKeeper watch reports when to
+                try again.
         """
         _, version = yield from self._epoch_node()
         owner = yield from self.read_owner()
