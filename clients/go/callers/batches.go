@@ -12,12 +12,12 @@ import (
 
 const (
 	linger         = 5 * time.Millisecond
-	inFlight       = 5     // requests of one leader that wait for their answers
-	spreadWindow   = 5_000 // records of the spread load that wait for their acknowledgement
+	inFlight       = 5     // unanswered requests per leader
+	spreadWindow   = 5_000 // unacknowledged records of the spread load
 	tailRatePerSec = 1_000
 )
 
-// batcher gathers the records for one leader for the linger time and sends them as one request.
+// batcher collects the records of one leader during the linger time and sends them in one request.
 type batcher struct {
 	load   *load
 	client pb.LogServiceClient
@@ -40,7 +40,7 @@ func (l *load) batchers(acked func(sent []time.Time, err error)) map[string]*bat
 	return found
 }
 
-// add queues a record; the first one of a batch starts the linger time.
+// add queues a record; the first record of a batch starts the linger time.
 func (b *batcher) add(ctx context.Context, partition int32, value []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,8 +110,8 @@ func (l *load) spread(ctx context.Context) {
 	}()
 }
 
-// tail writes 1,000 records a second and reads all of them with each consumer; a sample is the time from sending a
-// record to having it.
+// tail writes 1,000 records a second, and each consumer reads all of them. A sample is the time from the send of a record
+// until a consumer receives it.
 func (l *load) tail(ctx context.Context, count int) {
 	for number := 0; number < count; number++ {
 		byLeader := map[string][]int32{}
@@ -146,7 +146,7 @@ func (l *load) tail(ctx context.Context, count int) {
 	}()
 }
 
-// consume follows the end of some partitions of one leader.
+// consume reads new records of some partitions of one leader until ctx ends.
 func (l *load) consume(ctx context.Context, client pb.LogServiceClient, partitions []int32) {
 	defer l.wait.Done()
 	next := map[int32]int64{}

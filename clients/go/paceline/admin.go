@@ -78,7 +78,7 @@ func (c *Client) DescribeTopic(ctx context.Context, name string) (*pacelinev1.To
 	return found, err
 }
 
-// Offset selects the offset that ListOffset returns.
+// Offset selects an offset of a partition, for ListOffset and AssignFrom.
 type Offset struct {
 	spec        pacelinev1.OffsetSpec
 	timestampMs int64
@@ -90,7 +90,7 @@ func Earliest() Offset { return Offset{spec: pacelinev1.OffsetSpec_OFFSET_SPEC_E
 // Latest selects the offset after the last committed record.
 func Latest() Offset { return Offset{spec: pacelinev1.OffsetSpec_OFFSET_SPEC_LATEST} }
 
-// AtTime selects the first record at or after a time.
+// AtTime selects the offset of the first record whose timestamp is not before moment.
 func AtTime(moment time.Time) Offset {
 	return Offset{spec: pacelinev1.OffsetSpec_OFFSET_SPEC_TIMESTAMP, timestampMs: moment.UnixMilli()}
 }
@@ -172,10 +172,11 @@ func only[T any](operation string, entries []T) (T, error) {
 	}
 	var none T
 	return none, newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR,
-		fmt.Sprintf("one thing was asked for, %d were answered", len(entries)))
+		fmt.Sprintf("the response has %d entries, expected 1", len(entries)))
 }
 
-// serverWait returns 80% of the time to the deadline, in milliseconds, so that the server responds before the deadline.
+// serverWait returns 80% of the time to the deadline, in milliseconds, so that the server responds before the deadline. It
+// returns 0 without a deadline.
 func serverWait(ctx context.Context) int32 {
 	deadline, ok := ctx.Deadline()
 	if !ok {

@@ -35,7 +35,7 @@ const (
 	largestMessage = 64 << 20
 	// longestTime stands for longer settings: sums of two of them do not overflow.
 	longestTime = 365 * 24 * time.Hour
-	// connectionMaxAge is longer than any call takes.
+	// connectionMaxAge is the time without a call after which leaveAddresses may close a connection; no call takes longer.
 	connectionMaxAge = time.Hour
 )
 
@@ -181,8 +181,8 @@ func (c *Client) dial(address string) (*grpc.ClientConn, error) {
 	return made, nil
 }
 
-// leaveAddresses closes the connections to addresses that belong to no process any more and were not used for long. The
-// caller holds mu.
+// leaveAddresses closes connections to former addresses of the cluster that were not used for connectionMaxAge. The caller
+// holds mu.
 func (c *Client) leaveAddresses() {
 	known := slices.Concat(c.bootstrap, slices.Collect(maps.Values(c.brokers)), []string{c.controller})
 	for address, old := range c.connections {
@@ -193,7 +193,7 @@ func (c *Client) leaveAddresses() {
 	}
 }
 
-// retry calls attempt until it succeeds, fails for good, or ctx ends; the last failure is part of the error.
+// retry calls attempt until it succeeds, its error is not retriable, or ctx ends; it returns the last error.
 func (c *Client) retry(ctx context.Context, attempt func(ctx context.Context) error) error {
 	pause := firstPause
 	var last error
@@ -234,14 +234,15 @@ func sleep(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// askAny calls one known address after another until one answers, and returns the last failure otherwise. The order is
-// random, and the bootstrap addresses always count: a broker that is cut off keeps answering with what it knew, and may
-// know no broker but itself.
+// askAny calls ask for one known address after another until it succeeds, and returns the last error otherwise. The order
+// is random, and the bootstrap addresses are among them: a broker that is cut off from the cluster keeps answering with
+// outdated metadata, which may list that broker alone.
 func (c *Client) askAny(ctx context.Context, ask func(ctx context.Context, connection *grpc.ClientConn) error) error {
 	return c.askSome(ctx, 1, ask)
 }
 
-// askSome is askAny until wanted addresses have answered; fewer answers, but one, are enough where no more can be had.
+// askSome is askAny until wanted addresses have answered. It succeeds with fewer answers, but at least one, after the last
+// address.
 func (c *Client) askSome(
 	ctx context.Context, wanted int, ask func(ctx context.Context, connection *grpc.ClientConn) error,
 ) error {
@@ -319,7 +320,7 @@ func (c *Client) describeFrom(ctx context.Context) (*pacelinev1.DescribeClusterR
 		controller = joinAddress(found.GetControllerHost(), found.GetControllerPort())
 	}
 	if len(found.GetBrokers()) == 0 {
-		// A standby controller names the active one only.
+		// A standby controller knows the active controller alone.
 		connection, err := c.dial(controller)
 		if err != nil {
 			return nil, nil, err
@@ -341,7 +342,7 @@ func (c *Client) describeFrom(ctx context.Context) (*pacelinev1.DescribeClusterR
 	return found, from, nil
 }
 
-// refresh learns the leaders of a topic again. One process answers for brokers and topic: two might contradict each other.
+// refresh asks for the brokers and for the leaders of a topic. It asks one process for both: two might contradict each other.
 func (c *Client) refresh(ctx context.Context, topic string) (*topicState, error) {
 	_, from, err := c.describeFrom(ctx)
 	if err != nil {
@@ -362,7 +363,7 @@ func (c *Client) refresh(ctx context.Context, topic string) (*topicState, error)
 		}
 	}
 	if before := c.topics[topic]; before != nil && before.id == state.id {
-		// A broker that is behind knows fewer partitions, and names an earlier leader. A topic never gets fewer partitions.
+		// An outdated broker knows fewer partitions and earlier leaders. A topic never gets fewer partitions.
 		state.count = max(state.count, before.count)
 		for partition, leader := range before.leaders {
 			if now, known := state.leaders[partition]; known && now.epoch < leader.epoch {
@@ -384,7 +385,7 @@ func (c *Client) describeTopicAt(ctx context.Context, connection *grpc.ClientCon
 		return nil, callError(ctx, operation, err)
 	}
 	if len(answer.GetTopics()) != 1 {
-		return nil, newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR, "one topic was asked for, not one was answered")
+		return nil, newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR, "the response has not exactly one topic")
 	}
 	found := answer.GetTopics()[0]
 	return found, topicError(operation, found.GetError())
@@ -397,19 +398,19 @@ func missing(operation, message string) error {
 	return failure
 }
 
-// refreshWhenOld asks again for a topic that was not asked for during metadataMaxAge.
+// refreshWhenOld refreshes the metadata of a topic that is older than metadataMaxAge.
 func (c *Client) refreshWhenOld(ctx context.Context, topic string) {
 	c.mu.Lock()
 	state := c.topics[topic]
 	isOld := state != nil && time.Since(state.asked) > metadataMaxAge
 	if isOld {
-		state.asked = time.Now() // One caller asks; the others use what is known meanwhile.
+		state.asked = time.Now() // One caller refreshes; the others use the old metadata meanwhile.
 	}
 	c.mu.Unlock()
 	if isOld {
 		call, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
-		_, _ = c.refresh(call, topic) // What is known is used while no broker answers.
+		_, _ = c.refresh(call, topic) // The old metadata is used while no broker answers.
 	}
 }
 
@@ -482,7 +483,7 @@ func (c *Client) learnFrom(err error, topic string, partition int32) {
 	hint := failure.leader
 	address := hintAddress(hint)
 	sameTopic := hint.GetTopicId() == "" || hint.GetTopicId() == state.id
-	// A hint with an older epoch comes from a broker that is behind.
+	// A hint with an older epoch comes from an outdated broker.
 	if address != "" && sameTopic && (!had || hint.GetLeaderEpoch() >= known.epoch) {
 		state.leaders[partition] = leaderState{address, hint.GetLeaderEpoch()}
 	}

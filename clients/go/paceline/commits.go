@@ -15,7 +15,7 @@ type CommittedOffset struct {
 	Offset int64
 	// LeaderEpoch of the last record that was read; nil when not known.
 	LeaderEpoch *int32
-	// Metadata is a note for people.
+	// Metadata is a note of the application, stored with the offset.
 	Metadata string
 }
 
@@ -23,11 +23,11 @@ type CommittedOffset struct {
 // members may own its partitions. The next poll joins the group again.
 type CommitFailedError struct {
 	GroupID string
-	// Cause is the refusal of the coordinator; nil when the member knew itself that it is in no generation.
+	// Cause is the error of the coordinator; nil when the member was in no generation, so that nothing was sent.
 	Cause error
 }
 
-// Error says what happened.
+// Error names the group and the cause.
 func (e *CommitFailedError) Error() string {
 	text := fmt.Sprintf("group %s: the offsets were not committed: the group has rebalanced without this member", e.GroupID)
 	if e.Cause != nil {
@@ -36,10 +36,10 @@ func (e *CommitFailedError) Error() string {
 	return text
 }
 
-// Unwrap returns the refusal of the coordinator.
+// Unwrap returns Cause.
 func (e *CommitFailedError) Unwrap() error { return e.Cause }
 
-// commit keeps offsets for the group as its present member.
+// commit sends offsets to the coordinator as a member of the present generation.
 func (m *membership) commit(ctx context.Context, offsets map[TopicPartition]CommittedOffset) error {
 	if len(offsets) == 0 {
 		return nil
@@ -53,7 +53,7 @@ func (m *membership) commit(ctx context.Context, offsets map[TopicPartition]Comm
 	}
 	memberID, generation := m.place()
 	if generation == noGeneration {
-		// A group that is empty by now would accept the offsets as those of a caller that is no member.
+		// An empty group accepts the offsets of a caller that is not a member.
 		return &CommitFailedError{GroupID: m.config.GroupID, Cause: m.failure()}
 	}
 	request.MemberId, request.GenerationId = memberID, &generation
@@ -86,7 +86,7 @@ func (m *membership) commit(ctx context.Context, offsets map[TopicPartition]Comm
 	return err
 }
 
-// failure returns what has ended the membership for good.
+// failure returns the error that ended the membership for good, or nil.
 func (m *membership) failure() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -29,7 +29,7 @@ type ConsumerConfig struct {
 	MaxBytes int
 }
 
-// ConsumedRecord is a record that was read.
+// ConsumedRecord is a record with its offset.
 type ConsumedRecord struct {
 	Record
 	Offset int64
@@ -42,7 +42,7 @@ type Consumer struct {
 	positions map[TopicPartition]*position
 	// Records that were read and not returned yet, in the order of each partition.
 	buffered []ConsumedRecord
-	// failures holds those that PollUpTo has not returned yet.
+	// failures has the failures that PollUpTo has not returned yet.
 	failures []failedRead
 	// inGroup: a group assigns the partitions, so they exist.
 	inGroup bool
@@ -125,7 +125,7 @@ func (k *Consumer) PollUpTo(ctx context.Context, limit int) ([]ConsumedRecord, e
 func (k *Consumer) poll(ctx context.Context, limit int, other <-chan struct{}) (_ []ConsumedRecord, interrupted bool, _ error) {
 	for {
 		k.collect()
-		// Before the records of other partitions, which may never have an end.
+		// Failures come before records: partitions that always have records would hide the failures of others.
 		if err := k.nextFailure(); err != nil {
 			return nil, false, err
 		}

@@ -19,17 +19,17 @@ import (
 // errorDomain marks the google.rpc.ErrorInfo details that Paceline's servers write.
 const errorDomain = "paceline"
 
-// Error is a failure with the code a server sent, or the nearest code for a call without an answer.
+// Error is a failed operation with the error code of the server, or the closest code when no server answered.
 type Error struct {
-	// Code is the server's code; REQUEST_TIMED_OUT or BROKER_NOT_AVAILABLE when no server answered.
+	// Code is the server's code. When no server answered, it is mostly REQUEST_TIMED_OUT or BROKER_NOT_AVAILABLE.
 	Code pacelinev1.ErrorCode
 	// Operation names the call that failed.
 	Operation string
-	// Message is one sentence for a person.
+	// Message explains the failure to people; programs compare Code.
 	Message string
 	// Retriable: the same call may succeed later.
 	Retriable bool
-	// Definite: the operation surely did not happen. False means that the outcome is unknown.
+	// Definite: the operation was certainly not carried out. False means that the outcome is unknown.
 	Definite bool
 
 	refresh bool
@@ -51,7 +51,7 @@ func (e *Error) Error() string {
 // Unwrap returns the gRPC error if the call failed as a whole, or the last failure of a partition that could not be read.
 func (e *Error) Unwrap() error { return e.cause }
 
-// isRetriable says whether the call that failed may succeed later.
+// isRetriable says whether the failed call may succeed later.
 func isRetriable(err error) bool {
 	var failure *Error
 	return errors.As(err, &failure) && failure.Retriable
@@ -59,7 +59,7 @@ func isRetriable(err error) bool {
 
 // CodeName returns the name of a code without its prefix, for example NOT_CONTROLLER.
 func CodeName(code pacelinev1.ErrorCode) string {
-	return strings.TrimPrefix(code.String(), "ERROR_CODE_") // a code of a newer server is only a number
+	return strings.TrimPrefix(code.String(), "ERROR_CODE_") // a code that only newer versions know is a number
 }
 
 // CodeOf returns the code of an error of this package, UNSPECIFIED for other errors.
@@ -71,22 +71,24 @@ func CodeOf(err error) pacelinev1.ErrorCode {
 	return pacelinev1.ErrorCode_ERROR_CODE_UNSPECIFIED
 }
 
-// TruncatedError reports that records which the consumer had read are not in the log any more (KIP-320). The next poll
+// TruncatedError reports that an unclean election removed records that the consumer had read (KIP-320). The next poll
 // continues at DivergentOffset.
 type TruncatedError struct {
-	Topic           string
-	Partition       int32
-	Position        int64
+	Topic     string
+	Partition int32
+	// Position was the next offset to read.
+	Position int64
+	// DivergentOffset is the first offset at which the log may differ from the records that were read.
 	DivergentOffset int64
 }
 
-// Error describes the truncation.
+// Error names the partition and both offsets.
 func (e *TruncatedError) Error() string {
 	return fmt.Sprintf("%s/%d was truncated: read up to offset %d, the log diverges at %d",
 		e.Topic, e.Partition, e.Position, e.DivergentOffset)
 }
 
-// codeOptions reads the options of an error code from the descriptor of the contract.
+// codeOptions reads the options of an error code from the descriptor of errors.proto.
 func codeOptions(code pacelinev1.ErrorCode) (retriable, definite, refresh bool) {
 	value := code.Descriptor().Values().ByNumber(code.Number())
 	if value == nil {
@@ -105,7 +107,7 @@ func codeOptions(code pacelinev1.ErrorCode) (retriable, definite, refresh bool) 
 func newError(operation string, code pacelinev1.ErrorCode, message string) *Error {
 	failure := &Error{Code: code, Operation: operation, Message: message}
 	failure.Retriable, failure.Definite, failure.refresh = codeOptions(code)
-	// After new metadata the call goes to another broker, or with another epoch: that may succeed, too.
+	// After a refresh of the metadata the call goes to another broker or has another epoch, so it may succeed.
 	failure.Retriable = failure.Retriable || failure.refresh
 	return failure
 }
@@ -129,7 +131,7 @@ func topicError(operation string, detail *pacelinev1.TopicError) error {
 	return failure
 }
 
-// callError turns a failed call into an *Error; a context of the caller that ended stays what it is.
+// callError converts the error of a gRPC call to an *Error. It returns context.Canceled when the caller has cancelled ctx.
 func callError(ctx context.Context, operation string, err error) error {
 	if err == nil {
 		return nil
@@ -161,7 +163,7 @@ func callError(ctx context.Context, operation string, err error) error {
 	return failure
 }
 
-// notSent marks a failure of looking up the process to call: nothing was sent to it.
+// notSent marks err as definite: the look-up of the process to call failed, so no request was sent.
 func notSent(err error) error {
 	var failure *Error
 	if errors.As(err, &failure) {
@@ -170,17 +172,18 @@ func notSent(err error) error {
 	return err
 }
 
-// withoutAnswer is the failure of a call that no server of ours answered. Its outcome is unknown unless no connection was made.
+// withoutAnswer returns the error of a call whose status has no error code of Paceline. The outcome is unknown, unless the
+// request was not sent or not read.
 func withoutAnswer(operation string, state *status.Status) *Error {
 	switch {
 	case state.Code() == codes.ResourceExhausted && strings.Contains(state.Message(), "larger than max"):
 		failure := newError(operation, pacelinev1.ErrorCode_ERROR_CODE_MESSAGE_TOO_LARGE, state.Message())
-		// A server does not read a request over its limit. It says "Sent message" when it cannot send the response of a
-		// request that it has carried out; gRPC in this process says "grpc: received message" when it refuses a response.
+		// "Received message": the server has refused the request without reading it. "Sent message": the server has carried
+		// out the request and cannot send the response. "grpc: received message": this process has refused the response.
 		failure.Definite = strings.Contains(state.Message(), "Received message")
 		return failure
 	case state.Code() == codes.Internal && strings.HasPrefix(state.Message(), "grpc: error while marshaling"):
-		// The request was not sent: for example a text in it is not UTF-8.
+		// gRPC could not encode the request, for example because a string is not UTF-8, so it was not sent.
 		return newError(operation, pacelinev1.ErrorCode_ERROR_CODE_INVALID_REQUEST, state.Message())
 	}
 	code := pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR
@@ -189,18 +192,18 @@ func withoutAnswer(operation string, state *status.Status) *Error {
 	case codes.DeadlineExceeded:
 		code, retriable = pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT, true
 	case codes.Unavailable, codes.Canceled, codes.ResourceExhausted, codes.Internal, codes.Unknown:
-		// gRPC itself ends calls with any of these when a connection breaks.
+		// gRPC ends calls with any of these codes when a connection breaks.
 		code, retriable = pacelinev1.ErrorCode_ERROR_CODE_BROKER_NOT_AVAILABLE, true
 	}
 	failure := newError(operation, code, state.Message()+tlsAdvice(state.Message()))
 	failure.Retriable, failure.Definite, failure.refresh = retriable, false, true
-	// A connection that was never made carried no request.
+	// Without a connection no request was sent.
 	failure.Definite = state.Code() == codes.Unavailable && strings.Contains(state.Message(), "while dialing")
 	return failure
 }
 
-// tlsAdvice names the settings to check when TLS is the probable cause of a failed connection. Under TLS 1.3 a client learns
-// that its certificate was refused after the handshake, where the first frame of HTTP/2 is missing.
+// tlsAdvice names the settings to check when TLS is the probable cause of a failed connection. With TLS 1.3 a server refuses
+// a client certificate after the handshake; gRPC then reports a missing server preface.
 func tlsAdvice(message string) string {
 	if strings.Contains(message, "error reading server preface") || strings.Contains(message, "authentication handshake failed") {
 		return " (an SSL listener refuses connections without TLS or without a certificate of the cluster's authority:" +

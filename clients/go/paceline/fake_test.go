@@ -16,7 +16,7 @@ import (
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
-// fakeCluster is one process that is broker 1 and the active controller. A test sets what the calls answer.
+// fakeCluster is one process that is broker 1 and the active controller. Tests set the functions that answer its calls.
 type fakeCluster struct {
 	pacelinev1.UnimplementedMetadataServiceServer
 	pacelinev1.UnimplementedGroupServiceServer
@@ -67,7 +67,7 @@ func startFake(t *testing.T) (*fakeCluster, *Client) {
 	return fake, client
 }
 
-// refused is the status with which a server refuses a call.
+// refused returns the status of a call that a server refuses with an error code.
 func refused(code pacelinev1.ErrorCode, metadata map[string]string) error {
 	state, err := status.New(codes.FailedPrecondition, "on purpose").WithDetails(
 		&errdetails.ErrorInfo{Domain: errorDomain, Reason: CodeName(code), Metadata: metadata})
@@ -164,7 +164,7 @@ func (f *fakeCluster) FetchOffsets(_ context.Context, request *pacelinev1.FetchO
 	return answer, nil
 }
 
-// described is a topic whose partitions broker 1 leads.
+// described returns a topic whose partitions have broker 1 as leader.
 func described(name, id string, partitions int, epoch int32) *pacelinev1.TopicDescription {
 	topic := &pacelinev1.TopicDescription{Name: name, TopicId: id}
 	leader := int32(1)
@@ -175,7 +175,7 @@ func described(name, id string, partitions int, epoch int32) *pacelinev1.TopicDe
 	return topic
 }
 
-// partitionRefused is the error of one partition.
+// partitionRefused returns the error of one partition in a response.
 func partitionRefused(code pacelinev1.ErrorCode) *pacelinev1.PartitionError {
 	return &pacelinev1.PartitionError{Code: code, Message: "on purpose"}
 }
@@ -195,7 +195,7 @@ func (f *fakeCluster) Fetch(_ context.Context, request *pacelinev1.FetchRequest)
 	for _, one := range request.GetPartitions() {
 		answer.Partitions = append(answer.Partitions, f.fetch(one))
 	}
-	time.Sleep(time.Millisecond) // An answer without records comes at once: spare the machine.
+	time.Sleep(time.Millisecond) // Without a pause, consumers of an empty partition fetch without end.
 	return answer, nil
 }
 

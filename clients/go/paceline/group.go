@@ -331,9 +331,8 @@ func (g *GroupConsumer) logFailure(err error) {
 }
 
 // Close commits unless commits are manual, calls OnRevoked, and leaves the group; a static member stays in the group until
-// its session timeout. The commit ends with ctx. When ctx has ended before, the commit may take half the session timeout, and
-// leaving two seconds. After an error the coordinator does not know
-// of the leave: it removes the member after the session timeout.
+// its session timeout. Both calls end with ctx. If ctx has already ended, the commit may take half the session timeout, and
+// the leave two seconds. After an error the coordinator removes the member when its session timeout has passed.
 func (g *GroupConsumer) Close(ctx context.Context) error {
 	if g.closed {
 		return nil

@@ -15,7 +15,7 @@ const (
 	watchWhenMissing = time.Second
 )
 
-// beat sends heartbeats for a generation until the generation ends; it leaves the group when the application stops polling.
+// beat sends heartbeats until the generation ends. It leaves the group when MaxPollInterval has passed without a poll.
 func (m *membership) beat(ctx context.Context, memberID string, generation int32) {
 	pause := m.config.HeartbeatInterval
 	for sleep(ctx, pause) {
@@ -26,7 +26,7 @@ func (m *membership) beat(ctx context.Context, memberID string, generation int32
 		}
 		m.mu.Unlock()
 		if idle > m.config.MaxPollInterval {
-			m.config.Logger.Warn("no poll, leaving the group: poll more often or raise MaxPollInterval",
+			m.config.Logger.Warn("leaving the group because the application does not poll: poll more often or raise MaxPollInterval",
 				slog.String("group", m.config.GroupID), slog.Duration("idle", idle))
 			m.expire(memberID, generation)
 			return
@@ -38,7 +38,7 @@ func (m *membership) beat(ctx context.Context, memberID string, generation int32
 			m.rejoin(generation)
 		case pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_MEMBER_ID, pacelinev1.ErrorCode_ERROR_CODE_ILLEGAL_GENERATION,
 			pacelinev1.ErrorCode_ERROR_CODE_FENCED_INSTANCE_ID:
-			m.config.Logger.Info("the membership was lost",
+			m.config.Logger.Info("lost the membership",
 				slog.String("group", m.config.GroupID), slog.Any("cause", err))
 			m.lose(generation, err)
 			return
@@ -61,17 +61,17 @@ func (m *membership) beatOnce(ctx context.Context, memberID string, generation i
 	})
 }
 
-// expire leaves the group because the application does not poll; the next poll joins again.
+// expire leaves the group when the application does not poll; the next poll joins again.
 func (m *membership) expire(memberID string, generation int32) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.config.SessionTimeout/2)
 	defer cancel()
 	m.lose(generation, nil)
 	if err := m.leaveAs(ctx, memberID); err != nil {
-		m.config.Logger.Info("leaving failed", slog.String("group", m.config.GroupID), slog.Any("cause", err))
+		m.config.Logger.Info("leaving the group failed", slog.String("group", m.config.GroupID), slog.Any("cause", err))
 	}
 }
 
-// watch runs at the leader of the group: it joins again when the partitions of the topics differ from those it assigned.
+// watch runs in the leader of the group. It has the leader join again when topics have other partitions than it assigned.
 func (m *membership) watch(ctx context.Context, generation int32, topics []string, assigned map[string]topicShape) {
 	pause := watchEvery
 	if len(assigned) < len(topics) {

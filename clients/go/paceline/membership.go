@@ -44,13 +44,13 @@ type membership struct {
 	// polling: the application is inside Poll; polled is when it was last.
 	polling bool
 	polled  time.Time
-	// endGeneration ends what runs as long as the present generation: heartbeats, and the watch for topics that grow.
+	// endGeneration stops the goroutines of the present generation: heartbeats and the watch for added partitions.
 	endGeneration context.CancelFunc
 	// news wakes Poll.
 	news chan struct{}
 }
 
-// assignment is what one successful rebalance gives a member.
+// assignment has the partitions of a member after a rebalance.
 type assignment struct {
 	generation int32
 	partitions []TopicPartition
@@ -72,7 +72,7 @@ func (m *membership) place() (string, int32) {
 	return m.memberID, m.generation
 }
 
-// isIn says whether the member is still in a generation. What was lost before it joined is then of no importance.
+// isIn says whether the member is still in a generation. If so it clears lost, which belongs to an earlier generation.
 func (m *membership) isIn(generation int32) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -239,8 +239,8 @@ func (m *membership) joinGroup(ctx context.Context) (*pacelinev1.JoinGroupRespon
 	return joined, generation, nil
 }
 
-// syncGroup gets the assignment of this member, hands in those of all members when it is their leader, and finds where to
-// begin.
+// syncGroup gets the assignment of this member and its first offsets; the leader of the group also sends the assignments of
+// all members.
 func (m *membership) syncGroup(ctx context.Context, joined *pacelinev1.JoinGroupResponse) (*assignment, error) {
 	var shares []*pacelinev1.MemberAssignment
 	if joined.GetLeader() == joined.GetMemberId() && !joined.GetSkipAssignment() {
@@ -283,7 +283,7 @@ func (m *membership) share(ctx context.Context, joined *pacelinev1.JoinGroupResp
 	known := slices.IndexFunc(m.config.Assignors, func(one Assignor) bool { return one.Name() == joined.GetProtocolName() })
 	if known < 0 {
 		return nil, newError("joining group "+m.config.GroupID, pacelinev1.ErrorCode_ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL,
-			"the group has chosen the assignor "+joined.GetProtocolName()+", which this member has not named")
+			"the group has chosen the assignor "+joined.GetProtocolName()+", which is not among the Assignors of this member")
 	}
 	var shapes map[string]topicShape
 	err := m.client.retry(ctx, func(ctx context.Context) error {
@@ -310,7 +310,7 @@ func (m *membership) share(ctx context.Context, joined *pacelinev1.JoinGroupResp
 	return shares, nil
 }
 
-// begins returns where to begin in partitions: at the committed offset, else where the reset policy says.
+// begins returns the first cursors of partitions: at the committed offset, or without one at the start of the reset policy.
 func (m *membership) begins(ctx context.Context, partitions []TopicPartition) (map[TopicPartition]cursor, error) {
 	begins := map[TopicPartition]cursor{}
 	if len(partitions) == 0 {

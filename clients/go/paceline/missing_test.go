@@ -18,7 +18,7 @@ func unknown(topic string) *pacelinev1.TopicDescription {
 	return &pacelinev1.TopicDescription{Name: topic, Error: &pacelinev1.TopicError{Code: unknownTopic, Message: "on purpose"}}
 }
 
-func TestAPartitionThatBrokersDoNotKnowIsAnErrorAfterSomeSeconds(t *testing.T) {
+func TestAPartitionThatBrokersHaveNotKnownForFiveSecondsIsAnError(t *testing.T) {
 	at, begin := TopicPartition{"t", 0}, time.Now()
 	inMetadata := missing("looking", "no").(*Error)
 	atLeader := newError("reading", unknownTopic, "no")
@@ -52,7 +52,7 @@ func TestAPartitionThatBrokersDoNotKnowIsAnErrorAfterSomeSeconds(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err != nil && position.attempts != 0 {
-			t.Errorf("%s: the time does not start over", name)
+			t.Errorf("%s: the failed attempts are still counted", name)
 		}
 	}
 }
@@ -152,7 +152,7 @@ func TestATopicWithAnInvalidNameIsAnErrorOfItsMemberAlone(t *testing.T) {
 	}
 }
 
-func TestNothingIsKnownAgainstATopicWhileNoBrokerAnswers(t *testing.T) {
+func TestATopicIsNotReportedMissingWhileNoBrokerAnswers(t *testing.T) {
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,7 @@ package paceline
 
 import "testing"
 
-func TestPartitionForKeyMatchesTheVectorsOfTheContract(t *testing.T) {
+func TestPartitionForKeyMatchesTheTestVectorsOfRecordProto(t *testing.T) {
 	for _, vector := range []struct {
 		key       string
 		hash      int32

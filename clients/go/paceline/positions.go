@@ -9,11 +9,12 @@ import (
 )
 
 const (
-	// missingLimit is how long brokers may not know a partition before a poll fails: they learn of a new topic late.
+	// missingLimit: a poll fails when brokers have not known a partition for this time. A new topic takes a moment to reach
+	// all brokers.
 	missingLimit = 5 * time.Second
-	// hindranceLimit is how long a partition may be unreadable before a poll fails.
+	// hindranceLimit: a poll fails when a partition could not be read for this time.
 	hindranceLimit = time.Minute
-	// leastAttempts must fail before a poll fails: an application that polls rarely makes few attempts.
+	// leastAttempts must fail before a poll fails, because an application that polls rarely makes few attempts.
 	leastAttempts = 3
 )
 
@@ -35,7 +36,7 @@ type position struct {
 	returnedEpoch *int32
 	// fetching is true while a fetch is in flight.
 	fetching bool
-	// notBefore and pause delay the next fetch after a retriable failure.
+	// notBefore is the earliest time of the next fetch after a retriable failure; pause grows with each failure.
 	notBefore time.Time
 	pause     time.Duration
 	// isFound is true once a leader or the group has confirmed that the partition exists.
@@ -47,7 +48,8 @@ type position struct {
 type hindrance struct {
 	cause    *Error
 	attempts int
-	// since is when the first attempt failed, and missingSince when brokers first did not know the partition.
+	// since is the time of the first failure. missingSince is the time of the first answer that the partition does not
+	// exist; zero after an answer from which it exists.
 	since, missingSince time.Time
 }
 
@@ -66,7 +68,7 @@ func (p *position) hinder(at TopicPartition, now time.Time, failure *Error) erro
 	default:
 		switch {
 		case !failure.isMissing:
-			h.missingSince = time.Time{} // A broker knows the partition.
+			h.missingSince = time.Time{} // This broker knows the partition.
 		case h.missingSince.IsZero():
 			h.missingSince = now
 		}
@@ -89,7 +91,7 @@ func (p *position) hinder(at TopicPartition, now time.Time, failure *Error) erro
 }
 
 // showCursor copies offset and epoch of the next fetch to the position that the application sees; call it while no record
-// is buffered. After a reset, the epoch of the earlier position would look like a truncation.
+// is buffered. The epoch must be copied with the offset: a reset offset with the former epoch would look like a truncation.
 func (p *position) showCursor() {
 	if p.cursor.start == nil {
 		p.returned, p.returnedEpoch = p.cursor.next, p.cursor.epoch
@@ -102,7 +104,8 @@ type cursor struct {
 	next int64
 	// start is looked up before the first fetch; nil once the position is known.
 	start *Offset
-	// hasNoStart: the group has committed no offset, and ResetError names no other place; start is not asked for.
+	// hasNoStart: the group has committed no offset and the policy is ResetError, so the next fetch fails. start is set, and
+	// is not looked up.
 	hasNoStart bool
 	// lookedUp is the start whose look-up returned next; nil after the first fetch.
 	lookedUp *Offset
@@ -129,7 +132,7 @@ type failedRead struct {
 // fetch reads from the leader of a partition once, and returns where the next fetch begins.
 func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedRecord, error) {
 	if at.hasNoStart {
-		return at, nil, newError("finding where to begin in "+at.TopicPartition.String(), pacelinev1.ErrorCode_ERROR_CODE_OFFSET_OUT_OF_RANGE,
+		return at, nil, newError("finding the first offset to read of "+at.TopicPartition.String(), pacelinev1.ErrorCode_ERROR_CODE_OFFSET_OUT_OF_RANGE,
 			"the group has committed no offset and the reset policy is ResetError: call Seek")
 	}
 	if at.start != nil {
@@ -202,7 +205,7 @@ func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedReco
 	return at, records, err
 }
 
-// accept advances the cursor beyond the records of a fetch response, or moves it back to the end of a truncation.
+// accept moves the cursor beyond the records of a fetch response, or back to the divergent offset of a truncation.
 func (at *cursor) accept(
 	operation string, result *pacelinev1.FetchPartitionResult, leaderEpoch int32,
 ) ([]ConsumedRecord, error) {
@@ -245,7 +248,7 @@ func consumed(at TopicPartition, record *pacelinev1.Record) ConsumedRecord {
 	return found
 }
 
-// start returns where reading begins without a position; it must not be called on ResetError.
+// start returns the offset at which reading begins without a position. ResetError has none: its callers do not use the result.
 func (p ResetPolicy) start() Offset {
 	if p == ResetToLatest {
 		return Latest()

@@ -14,7 +14,7 @@ import (
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
-// otherTopicLimit is how often brokers have to name another topic id before a batch of unknown outcome is given up.
+// otherTopicLimit is the number of answers with another topic id after which a batch of unknown outcome fails.
 const otherTopicLimit = 5
 
 // AnyPartition lets the producer choose the partition: by the key, or one partition per batch without a key.
@@ -41,7 +41,7 @@ type Record struct {
 type ProducerConfig struct {
 	// DeliveryTimeout bounds the delivery of a record from Send on, retries included; 0 means 2 minutes.
 	DeliveryTimeout time.Duration
-	// Linger is how long a batch waits for further records; 0 sends at once what has gathered.
+	// Linger is how long a batch waits for further records; 0 sends queued records at once.
 	Linger time.Duration
 	// BatchBytes is the size from which a batch is sent; 0 means 256 KiB.
 	BatchBytes int
@@ -63,7 +63,7 @@ func (d *Delivery) Done() <-chan struct{} { return d.done }
 // Partition returns the partition the record went to, once the delivery is done.
 func (d *Delivery) Partition() int32 { return d.partition }
 
-// Wait returns the offset of the record, or why it was not delivered.
+// Wait returns the offset of the record, or the error of its delivery. It returns the error of ctx when ctx ends first.
 func (d *Delivery) Wait(ctx context.Context) (int64, error) {
 	select {
 	case <-d.done:
@@ -287,7 +287,7 @@ func (q *queue) linger() {
 	}
 }
 
-// unstick lets records without a key go to another partition from now on.
+// unstick sends further records without a key to another partition.
 func (q *queue) unstick() {
 	q.producer.mu.Lock()
 	defer q.producer.mu.Unlock()
@@ -317,7 +317,7 @@ func (q *queue) finish(batch []*item, base int64, err error) {
 	}
 }
 
-// deliverInParts delivers a batch, in halves where a topic takes only smaller batches than this producer makes.
+// deliverInParts delivers a batch, in halves if the topic does not accept a batch of this size.
 func (q *queue) deliverInParts(batch []*item) {
 	base, err := q.deliver(batch)
 	var failure *Error
@@ -382,7 +382,7 @@ func (q *queue) deliver(batch []*item) (int64, error) {
 		return base, nil
 	}
 	if unknown {
-		// The broker may have appended the batch: its sequence numbers are used up or not. A new producer id starts over.
+		// It is unknown whether the broker has used these sequence numbers; a new producer id starts from 0.
 		q.producerID = -1
 	}
 	if last != nil {
@@ -390,17 +390,16 @@ func (q *queue) deliver(batch []*item) (int64, error) {
 	}
 	switch CodeOf(err) {
 	case pacelinev1.ErrorCode_ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER, pacelinev1.ErrorCode_ERROR_CODE_INVALID_PRODUCER_EPOCH:
-		q.producerID = -1 // The broker will take nothing more under this id and sequence.
+		q.producerID = -1 // The broker accepts no further batch with this id and sequence.
 	}
 	var failure *Error
 	if errors.As(err, &failure) {
-		failure.Definite = !unknown // Whatever else has failed: no attempt to append may have succeeded.
+		failure.Definite = !unknown // The last attempt may have failed definitely, an earlier one not.
 	}
 	return 0, err
 }
 
-// identify stamps the batch with producer id, epoch and sequence, and takes a new id where there is none. A topic
-// created again under the same name starts with a new id.
+// identify sets producer id, epoch and sequence of a batch, and gets a new id if there is none or the topic was re-created.
 func (q *queue) identify(
 	ctx context.Context, log pacelinev1.LogServiceClient, list *pacelinev1.RecordList, topicID string,
 ) error {
@@ -464,7 +463,7 @@ func encode(record Record) *pacelinev1.Record {
 	return encoded
 }
 
-// textProblem says why a record cannot be encoded: one such record would fail all records of its batch.
+// textProblem says why a record cannot be encoded, or returns "". One such record would fail all records of its batch.
 func textProblem(record Record) string {
 	if !utf8.ValidString(record.Topic) {
 		return "the topic is not UTF-8"

@@ -10,8 +10,8 @@ import (
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
-// twoTopics answers for a topic that is deleted and created again: the first has three records and leader epoch 3, the
-// second has five records and leader epoch 0.
+// twoTopics answers for a topic that is deleted and re-created: the old topic has three records and leader epoch 3, the new
+// topic has five records and leader epoch 0.
 type twoTopics struct {
 	mu    sync.Mutex
 	isNew bool
@@ -118,7 +118,7 @@ func TestATopicThatWasCreatedAgainIsAnErrorWithoutAResetPolicy(t *testing.T) {
 	}
 }
 
-func TestATopicThatIsCreatedAgainAfterTheLookUpIsReadFromWhereReadingHadToBegin(t *testing.T) {
+func TestATopicThatIsCreatedAgainAfterTheLookUpIsReadFromTheChosenStart(t *testing.T) {
 	for name, start := range map[string]Offset{"earliest": Earliest(), "latest": Latest(), "time": AtTime(time.Now())} {
 		fake, client := startFake(t)
 		var topics twoTopics

@@ -24,9 +24,9 @@ type topicShape struct {
 	count int
 }
 
-// topicShapes returns the topics that exist. Several brokers are asked; a topic never gets fewer partitions, so the largest
-// count is the present one. A topic that was created again has the id that most of the brokers name. A topic that cannot be
-// described for good, as one with an invalid name, is a refusal.
+// topicShapes returns the topics that exist. It asks several brokers: a topic never gets fewer partitions, so the largest
+// count is the present count, and a re-created topic has the id of most answers. refusal is the error of a topic that cannot
+// be described at all, for example because its name is invalid.
 func (c *Client) topicShapes(
 	ctx context.Context, topics []string,
 ) (shapes map[string]topicShape, refusal, err error) {
@@ -74,7 +74,7 @@ func shapesAt(
 		return nil, nil, callError(ctx, operation, err)
 	}
 	if len(cluster.GetBrokers()) == 0 {
-		// It would call every topic unknown.
+		// A process without brokers answers that no topic exists.
 		return nil, nil, newError(operation, pacelinev1.ErrorCode_ERROR_CODE_BROKER_NOT_AVAILABLE, "the process knows no brokers yet")
 	}
 	shapes = map[string]topicShape{}
@@ -98,7 +98,7 @@ func shapesAt(
 	}
 }
 
-// commonest returns the id that most of the descriptions name, the first of those where several are named as often.
+// commonest returns the id of most descriptions, and the earliest of several such ids.
 func commonest(described []topicShape) string {
 	votes := map[string]int{}
 	best := described[0].id
@@ -127,8 +127,8 @@ func haveChanged(assigned, now map[string]topicShape) bool {
 	return false
 }
 
-// findTopics returns when all topics exist. A topic that brokers have not known for missingLimit is an error. Where no broker
-// answers nothing is known against the topics.
+// findTopics waits until all topics exist. A topic that the brokers have not known for missingLimit is an error. It returns
+// nil when no broker answers, because the topics may exist.
 func (c *Client) findTopics(ctx context.Context, operation string, topics []string) error {
 	began, pause := time.Now(), firstPause
 	for {

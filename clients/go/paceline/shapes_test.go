@@ -24,7 +24,7 @@ func TestABrokerThatIsCutOffHidesNoAddedPartitions(t *testing.T) {
 	for range 20 {
 		shapes, _, err := client.topicShapes(context.Background(), []string{"t"})
 		if err != nil || shapes["t"].count != 2 {
-			t.Fatalf("the topic is hidden: %v, %v", shapes, err)
+			t.Fatalf("the topic is missing: %v, %v", shapes, err)
 		}
 	}
 }
@@ -41,7 +41,7 @@ func TestPartitionsThatTheClientKnowsAreCounted(t *testing.T) {
 	}
 }
 
-func TestOnlyNewsMakeALeaderAssignAgain(t *testing.T) {
+func TestALeaderAssignsAgainOnlyAfterAChange(t *testing.T) {
 	assigned := map[string]topicShape{"t": {"id", 3}}
 	for name, test := range map[string]struct {
 		now     map[string]topicShape

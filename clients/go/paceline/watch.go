@@ -10,13 +10,14 @@ import (
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
-// watchSilence is the longest time without a message; a server sends an empty batch at least every ten seconds.
+// watchSilence is the longest wait for a message before another controller is looked for. A server sends an empty batch at
+// least every ten seconds.
 var watchSilence = 25 * time.Second
 
 // WatchEvents calls handle with the new events of the active controller, and follows it after a failover, until ctx ends,
 // handle returns an error, or a server refuses the watch with an error that is not retriable. A batch with a Gap says that
-// events before it are missing: this watcher was too slow, or the events now come from another controller, which has only
-// its own.
+// events before it are missing: this watcher was too slow, or another controller became active, which has only its own
+// events.
 //
 // When ctx ends while no controller can be watched, the error wraps that of ctx and contains the last failure.
 func (c *Client) WatchEvents(ctx context.Context, handle func(*pacelinev1.EventBatch) error) error {
@@ -71,7 +72,7 @@ func (w *eventWatch) follow(ctx context.Context) (heard bool, err error) {
 	}
 	stream, err := pacelinev1.NewMetadataServiceClient(connection).WatchEvents(ctx, &pacelinev1.WatchEventsRequest{
 		Cursor: w.cursor, SinceMs: w.since(), ActiveControllerOnly: true})
-	silent := newError(operation, pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT, fmt.Sprintf("no sign of life within %v", watchSilence))
+	silent := newError(operation, pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT, fmt.Sprintf("no message within %v", watchSilence))
 	for err == nil {
 		var answer *pacelinev1.WatchEventsResponse
 		patience := time.AfterFunc(watchSilence, func() { cancel(silent) })
@@ -101,7 +102,7 @@ func (w *eventWatch) follow(ctx context.Context) (heard bool, err error) {
 	return heard, callError(ctx, operation, err)
 }
 
-// since returns sinceMs for every stream but the first, which starts with future events.
+// since returns sinceMs, or nil for the first stream, which has only future events.
 func (w *eventWatch) since() *int64 {
 	if w.cursor == "" {
 		return nil

@@ -22,7 +22,7 @@ func watching(t *testing.T) context.Context {
 	return ctx
 }
 
-func TestAWatchThatIsRefusedForGoodEnds(t *testing.T) {
+func TestAWatchThatIsRefusedWithAFinalErrorEnds(t *testing.T) {
 	fake, client := startFake(t)
 	calls := 0
 	fake.watch = func(*pacelinev1.WatchEventsRequest, eventStream) error {
@@ -35,7 +35,7 @@ func TestAWatchThatIsRefusedForGoodEnds(t *testing.T) {
 	}
 }
 
-func TestAWatchGoesOnAtItsCursorAndReportsAGap(t *testing.T) {
+func TestAWatchContinuesAtItsCursorAndReportsAGap(t *testing.T) {
 	fake, client := startFake(t)
 	var cursors []string
 	var since []*int64
@@ -67,7 +67,7 @@ func TestAWatchGoesOnAtItsCursorAndReportsAGap(t *testing.T) {
 	}
 }
 
-func TestAWatchThatEndsNamesTheLastFailure(t *testing.T) {
+func TestTheErrorOfACancelledWatchHasTheLastFailure(t *testing.T) {
 	fake, client := startFake(t)
 	ctx, cancel := context.WithCancel(watching(t))
 	calls := 0
@@ -83,7 +83,7 @@ func TestAWatchThatEndsNamesTheLastFailure(t *testing.T) {
 	}
 }
 
-func TestAWatchLeavesAControllerThatIsSilent(t *testing.T) {
+func TestAWatchOfASilentControllerIsStartedAgain(t *testing.T) {
 	fake, client := startFake(t)
 	usual := watchSilence
 	watchSilence = 200 * time.Millisecond

@@ -1,5 +1,5 @@
-// Command failover writes numbered records while you kill brokers, reads them back, and prints what it found as JSON: every
-// acknowledged record must be there once, and in order. Exit code 3 when one is not.
+// Command failover writes numbered records while you kill brokers, reads them back, and prints the counts as JSON. The exit
+// code is 3 if a record was not acknowledged, or an acknowledged record was lost, doubled or reordered.
 package main
 
 import (
@@ -88,7 +88,7 @@ func run(bootstrap []string, topic string, count, rate int) (*summary, error) {
 	return result, err
 }
 
-// readBack reads every partition to its end and counts what is missing, double or out of order.
+// readBack reads every partition to its end and counts lost, doubled and reordered records.
 func readBack(ctx context.Context, client *paceline.Client, topic string, partitions int, acknowledged []bool, result *summary) error {
 	seen := make([]int, len(acknowledged))
 	for partition := range int32(partitions) {

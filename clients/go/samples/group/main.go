@@ -1,5 +1,5 @@
 // Command group prints the records of a topic as a member of a consumer group, until interrupted. Start it several times:
-// the members share the partitions, and take over those of a member that stops.
+// the members share the partitions, and the others take over the partitions of a member that stops.
 package main
 
 import (
@@ -40,7 +40,7 @@ func main() {
 	err = read(ctx, consumer)
 	leave, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if problem := consumer.Close(leave); problem != nil { // commits, and the others take over at once
+	if problem := consumer.Close(leave); problem != nil { // commits and leaves, so that the others take over at once
 		log.Print(problem)
 	}
 	if !errors.Is(err, context.Canceled) {

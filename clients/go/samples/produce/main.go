@@ -1,4 +1,4 @@
-// Command produce writes records to a topic and prints where they lie.
+// Command produce writes records to a topic and prints their partitions and offsets.
 package main
 
 import (

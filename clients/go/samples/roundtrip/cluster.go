@@ -21,15 +21,15 @@ const (
 	longestBackoff = time.Second
 )
 
-// cluster keeps connections by address and knows who leads what. It is used by one goroutine.
+// cluster has the connections to a cluster, and its brokers and leaders from the last metadata. It is used by one goroutine.
 type cluster struct {
 	bootstrap   []string
 	credentials credentials.TransportCredentials
 	connections map[string]*grpc.ClientConn
-	// Addresses of live brokers by id, and of each partition's leader, as last told.
+	// Addresses of live brokers by id, and of leaders by partition.
 	brokers map[int32]string
 	leaders map[int32]string
-	// Leader epoch of each partition as last told; requests carry it, so that a leader of another epoch refuses them.
+	// Leader epochs by partition. Requests carry the epoch, so that a leader of another epoch refuses them.
 	epochs map[int32]int32
 
 	leaderHints         int
@@ -53,7 +53,7 @@ func (c *cluster) close() {
 	}
 }
 
-// dial returns the connection to an address. It does not wait: a call on it fails when nobody answers.
+// dial returns the connection to an address. It does not wait for it: a call fails while the address cannot be reached.
 func (c *cluster) dial(address string) (*grpc.ClientConn, error) {
 	if connection, ok := c.connections[address]; ok {
 		return connection, nil
@@ -66,7 +66,7 @@ func (c *cluster) dial(address string) (*grpc.ClientConn, error) {
 	return connection, nil
 }
 
-// retry calls attempt until it succeeds, fails for good, or the context ends; it pauses longer each time.
+// retry calls attempt, with growing pauses, until it succeeds, its error is not retriable, or ctx ends.
 func retry(ctx context.Context, what string, attempt func(ctx context.Context) error) error {
 	backoff := firstBackoff
 	for {
@@ -89,8 +89,8 @@ func retry(ctx context.Context, what string, attempt func(ctx context.Context) e
 	}
 }
 
-// describe asks the brokers known so far and the bootstrap addresses until one of them describes the cluster. A standby
-// controller knows no brokers, only who rules; then the one that rules is asked.
+// describe asks the known brokers and the bootstrap addresses until one of them describes the cluster. A standby controller
+// knows the active controller, but no brokers; then the active controller is asked.
 func (c *cluster) describe(ctx context.Context) (*pacelinev1.DescribeClusterResponse, error) {
 	var description *pacelinev1.DescribeClusterResponse
 	ask := func(ctx context.Context, connection *grpc.ClientConn) error {
@@ -101,7 +101,7 @@ func (c *cluster) describe(ctx context.Context) (*pacelinev1.DescribeClusterResp
 		}
 		if len(answer.GetBrokers()) == 0 && answer.GetControllerHost() == "" {
 			return &partitionFailure{&pacelinev1.PartitionError{
-				Code: pacelinev1.ErrorCode_ERROR_CODE_NOT_CONTROLLER, Message: "it has not been told of the cluster yet",
+				Code: pacelinev1.ErrorCode_ERROR_CODE_NOT_CONTROLLER, Message: "the process knows no cluster yet",
 			}}
 		}
 		description = answer
@@ -128,12 +128,12 @@ func (c *cluster) describe(ctx context.Context) (*pacelinev1.DescribeClusterResp
 	return description, nil
 }
 
-// controllerAddress is where the active controller can be reached, as the description says.
+// controllerAddress returns the address of the active controller.
 func controllerAddress(description *pacelinev1.DescribeClusterResponse) string {
 	return net.JoinHostPort(description.GetControllerHost(), strconv.Itoa(int(description.GetControllerPort())))
 }
 
-// askAny tries one address after another and returns the last failure when none gives an answer.
+// askAny calls ask for one address after another until it succeeds, and returns the last error otherwise.
 func (c *cluster) askAny(ctx context.Context, ask func(context.Context, *grpc.ClientConn) error) error {
 	addresses := append([]string{}, c.bootstrap...)
 	for _, address := range c.brokers {
@@ -156,8 +156,8 @@ func (c *cluster) askAny(ctx context.Context, ask func(context.Context, *grpc.Cl
 	return last
 }
 
-// onController runs an admin call at the active controller. Where a standby answers NOT_CONTROLLER, the address in
-// the status details is tried next, without a pause.
+// onController runs an admin call at the active controller. When a standby answers NOT_CONTROLLER, the address in the status
+// details is called next, without a pause.
 func (c *cluster) onController(
 	ctx context.Context, what string, call func(context.Context, pacelinev1.AdminServiceClient) error,
 ) error {
@@ -175,7 +175,7 @@ func (c *cluster) onController(
 			}
 			address = controllerAddress(description)
 		}
-		// Two hops reach the active controller unless it changes meanwhile; then the pause of retry is right.
+		// Two hops reach the active controller, unless another one becomes active meanwhile: then retry pauses.
 		for hop := 0; ; hop++ {
 			connection, err := c.dial(address)
 			if err != nil {
@@ -196,7 +196,7 @@ func (c *cluster) onController(
 	})
 }
 
-// refresh learns brokers and leaders again; it fails with a retriable error while a partition has no leader.
+// refresh asks for brokers and leaders again. It forgets the leader of a partition that has none.
 func (c *cluster) refresh(ctx context.Context, topic string) (*pacelinev1.TopicDescription, error) {
 	if _, err := c.describe(ctx); err != nil {
 		return nil, err
@@ -209,7 +209,7 @@ func (c *cluster) refresh(ctx context.Context, topic string) (*pacelinev1.TopicD
 			return err
 		}
 		if len(answer.GetTopics()) != 1 {
-			return fmt.Errorf("asked about one topic, answered about %d", len(answer.GetTopics()))
+			return fmt.Errorf("the response has %d topics, expected 1", len(answer.GetTopics()))
 		}
 		description = answer.GetTopics()[0]
 		if description.GetError() != nil {
@@ -232,7 +232,7 @@ func (c *cluster) refresh(ctx context.Context, topic string) (*pacelinev1.TopicD
 	return description, nil
 }
 
-// awaitLeaders returns the topic once every one of its partitions has a leader.
+// awaitLeaders returns the description of the topic once every partition has a leader.
 func (c *cluster) awaitLeaders(ctx context.Context, topic string, partitions int) (*pacelinev1.TopicDescription, error) {
 	var description *pacelinev1.TopicDescription
 	err := retry(ctx, "waiting for leaders of "+topic, func(ctx context.Context) error {
@@ -260,8 +260,8 @@ func (c *cluster) epochOf(partition int32) *int32 {
 	return nil
 }
 
-// onLeader runs a call at a partition's leader: it follows the hint of an answer that names another one, and asks for
-// the leader again after any other failure that may pass.
+// onLeader retries a call at a partition's leader. It follows the leader hint of an error, and asks for the leader again
+// after any other retriable error.
 func (c *cluster) onLeader(
 	ctx context.Context, topic string, partition int32, what string,
 	call func(context.Context, pacelinev1.LogServiceClient) error,

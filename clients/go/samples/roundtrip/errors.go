@@ -37,8 +37,8 @@ func (f *topicFailure) Error() string {
 	return fmt.Sprintf("topic %s: %s: %s", f.topic, f.detail.GetCode(), f.detail.GetMessage())
 }
 
-// errorInfo returns what a server says about a call that failed as a whole, or nil when the status came from gRPC
-// itself, as an unreachable address does.
+// errorInfo returns the ErrorInfo of a call that failed as a whole, or nil when the status came from gRPC itself, for
+// example after a failed connection.
 func errorInfo(err error) *errdetails.ErrorInfo {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == errorDomain {
@@ -65,7 +65,7 @@ func codeOf(err error) pacelinev1.ErrorCode {
 	return pacelinev1.ErrorCode_ERROR_CODE_UNSPECIFIED
 }
 
-// leaderHint returns the address that a NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH answer names, or "".
+// leaderHint returns the leader's address in a NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH error, or "".
 func leaderHint(err error) string {
 	var failure *partitionFailure
 	if !errors.As(err, &failure) {
@@ -78,7 +78,7 @@ func leaderHint(err error) string {
 	return net.JoinHostPort(hint.GetHost(), strconv.Itoa(int(hint.GetPort())))
 }
 
-// controllerHint returns the active controller's address that a NOT_CONTROLLER status names, or "".
+// controllerHint returns the active controller's address in a NOT_CONTROLLER status, or "".
 func controllerHint(err error) string {
 	if info := errorInfo(err); info != nil && info.GetReason() == "NOT_CONTROLLER" {
 		return info.GetMetadata()["address"]
@@ -86,18 +86,18 @@ func controllerHint(err error) string {
 	return ""
 }
 
-// option returns an option of the error code of a failure, as errors.proto declares it; false for a code that this
-// program does not know.
+// option returns an option of an error code, as errors.proto declares it; false for a code that this program does not
+// know.
 func option(err error, extension protoreflect.ExtensionType) bool {
 	code := codeOf(err)
 	value := code.Descriptor().Values().ByNumber(code.Number())
 	return value != nil && proto.GetExtension(value.Options(), extension).(bool)
 }
 
-// retriable says whether the same call may succeed later, at the same process or at the one that metadata names then.
+// retriable says whether the same call may succeed later, at this process or at another one after a metadata refresh.
 func retriable(err error) bool {
 	if codeOf(err) == pacelinev1.ErrorCode_ERROR_CODE_UNSPECIFIED {
-		// No code of ours: the connection failed or the call's own deadline passed.
+		// Without an error code of Paceline the connection failed or the deadline of the call passed.
 		switch status.Code(err) {
 		case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted:
 			return true
@@ -107,7 +107,7 @@ func retriable(err error) bool {
 	return option(err, pacelinev1.E_Retriable) || option(err, pacelinev1.E_RefreshMetadata)
 }
 
-// outcomeUnknown says whether a failed Produce may have appended all the same.
+// outcomeUnknown says whether a failed Produce may have appended the records.
 func outcomeUnknown(err error) bool {
 	return !option(err, pacelinev1.E_Definite)
 }

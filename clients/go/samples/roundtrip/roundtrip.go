@@ -197,7 +197,7 @@ func produce(ctx context.Context, c *cluster, o options, s *summary, p *partitio
 			}},
 		})
 		if err == nil && len(answer.GetPartitions()) != 1 {
-			err = fmt.Errorf("wrote to one partition, answered about %d", len(answer.GetPartitions()))
+			err = fmt.Errorf("the response has %d partitions, expected 1", len(answer.GetPartitions()))
 		} else if err == nil && answer.GetPartitions()[0].GetError() != nil {
 			err = &partitionFailure{answer.GetPartitions()[0].GetError()}
 		}
@@ -254,7 +254,7 @@ func readBack(ctx context.Context, c *cluster, o options, s *summary, p *partiti
 		mismatch("%d acknowledged records are missing", missing)
 	}
 	if extra > 0 {
-		mismatch("%d records that nobody acknowledged", extra)
+		mismatch("%d records that were not acknowledged", extra)
 	}
 	return nil
 }
@@ -275,7 +275,7 @@ func fetch(ctx context.Context, c *cluster, o options, s *summary, p *partitionS
 			return err
 		}
 		if len(answer.GetPartitions()) != 1 {
-			return fmt.Errorf("read one partition, answered about %d", len(answer.GetPartitions()))
+			return fmt.Errorf("the response has %d partitions, expected 1", len(answer.GetPartitions()))
 		}
 		result := answer.GetPartitions()[0]
 		if result.GetError() != nil {
@@ -309,7 +309,7 @@ func difference(got, want *pacelinev1.Record) string {
 		}
 		// An absent value is null, which differs from an empty value.
 		if (other.Value == nil) != (header.Value == nil) {
-			return fmt.Sprintf("header %q: null and empty were mixed up", header.GetKey())
+			return fmt.Sprintf("header %q: the value is null instead of empty, or empty instead of null", header.GetKey())
 		}
 	}
 	if got.TimestampMs == nil {

@@ -18,15 +18,15 @@ import (
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
-// fakeCluster is what the servers of a test share: one topic of one partition, led by one of two brokers.
+// fakeCluster is the state that the servers of a test share: one topic with one partition and two brokers.
 type fakeCluster struct {
 	mu      sync.Mutex
 	servers map[int32]*fakeServer
 	leader  int32
-	// What DescribeTopics says, which may lag behind.
+	// The leader in the answers of DescribeTopics, which may be outdated.
 	toldLeader int32
 	controller int32
-	// What DescribeCluster says, and how often it still says that nothing is known.
+	// The controller in the answers of DescribeCluster, and the number of answers before that know no cluster.
 	toldController int32
 	untold         int
 	topic          string
@@ -35,11 +35,11 @@ type fakeCluster struct {
 	lastBase       int64
 	epoch          int32
 
-	// beforeProduce may fail a call or change the cluster; it runs at the leader. After REQUEST_TIMED_OUT the records are
-	// appended all the same, as at a leader whose followers were too slow.
+	// beforeProduce may fail a call or change the cluster; it runs at the leader. With REQUEST_TIMED_OUT the leader appends
+	// the records and fails the call, as if its followers were too slow.
 	beforeProduce func(c *fakeCluster, call int) *pacelinev1.PartitionError
 	produceCalls  int
-	// onRead may change what is read.
+	// onRead may change the records of an answer.
 	onRead func([]*pacelinev1.Record) []*pacelinev1.Record
 }
 
@@ -127,7 +127,7 @@ func (s *fakeServer) CreateTopics(_ context.Context, request *pacelinev1.CreateT
 	return &pacelinev1.CreateTopicsResponse{Topics: []*pacelinev1.CreateTopicResult{{Name: s.cluster.topic}}}, nil
 }
 
-// notLeader is the answer of a broker that does not lead, or nil.
+// notLeader returns the error of a broker that is not the leader, or nil at the leader.
 func (s *fakeServer) notLeader() *pacelinev1.PartitionError {
 	if s.id == s.cluster.leader {
 		return nil
@@ -156,7 +156,7 @@ func (s *fakeServer) InitProducerId(context.Context, *pacelinev1.InitProducerIdR
 	return &pacelinev1.InitProducerIdResponse{ProducerId: 7}, nil
 }
 
-// appendOnce appends a list of records, unless it is the one that was appended last.
+// appendOnce appends a list of records unless it repeats the last append, and returns the base offset.
 func (s *fakeServer) appendOnce(list *pacelinev1.RecordList) int64 {
 	if list.ProducerId != nil && s.cluster.lastList != nil && proto.Equal(list, s.cluster.lastList) {
 		return s.cluster.lastBase
@@ -190,7 +190,7 @@ func (s *fakeServer) Fetch(_ context.Context, request *pacelinev1.FetchRequest) 
 	result := &pacelinev1.FetchPartitionResult{Topic: partition.GetTopic(), Error: s.notLeader()}
 	if result.Error == nil {
 		result.HighWatermark = int64(len(s.cluster.log))
-		// Answers are short, so that the reader has to come back.
+		// An answer has at most seven records, so that the reader needs several fetches.
 		from := min(int(partition.GetFetchOffset()), len(s.cluster.log))
 		records := s.cluster.log[from:min(from+7, len(s.cluster.log))]
 		if s.cluster.onRead != nil {
@@ -222,7 +222,7 @@ func mustMatch(t *testing.T, s *summary, err error) {
 	}
 }
 
-func TestEverythingAcknowledgedIsReadBack(t *testing.T) {
+func TestAcknowledgedRecordsAreReadBack(t *testing.T) {
 	s, err := runAgainst(t, newFakeCluster(t), 1)
 	mustMatch(t, s, err)
 	if s.Read != 50 || s.Retries != 0 || s.LeaderHints != 0 || s.ControllerRedirects != 0 {
@@ -240,7 +240,7 @@ func TestTheActiveControllersAddressIsTakenFromTheStandbysRefusal(t *testing.T) 
 	}
 }
 
-func TestAStandbyControllerAloneIsAPlaceToStartFrom(t *testing.T) {
+func TestOneStandbyControllerIsEnoughToStartFrom(t *testing.T) {
 	s, err := runAgainst(t, newFakeCluster(t), 102)
 	mustMatch(t, s, err)
 	if s.Brokers != 2 {
@@ -248,7 +248,7 @@ func TestAStandbyControllerAloneIsAPlaceToStartFrom(t *testing.T) {
 	}
 }
 
-func TestABrokerThatHasNotBeenToldOfTheClusterYetIsAskedAgain(t *testing.T) {
+func TestABrokerThatKnowsNoClusterYetIsAskedAgain(t *testing.T) {
 	c := newFakeCluster(t)
 	c.untold = 2
 	s, err := runAgainst(t, c, 1)
@@ -258,7 +258,7 @@ func TestABrokerThatHasNotBeenToldOfTheClusterYetIsAskedAgain(t *testing.T) {
 	}
 }
 
-func TestTheHintOfABrokerThatDoesNotLeadIsFollowed(t *testing.T) {
+func TestTheLeaderHintOfAFollowerIsFollowed(t *testing.T) {
 	c := newFakeCluster(t)
 	c.toldLeader, c.leader = 1, 2
 	s, err := runAgainst(t, c, 1)
@@ -268,7 +268,7 @@ func TestTheHintOfABrokerThatDoesNotLeadIsFollowed(t *testing.T) {
 	}
 }
 
-func TestALeaderThatMovesDuringTheRunIsFound(t *testing.T) {
+func TestALeaderElectedDuringTheRunIsFound(t *testing.T) {
 	c := newFakeCluster(t)
 	c.beforeProduce = func(c *fakeCluster, call int) *pacelinev1.PartitionError {
 		if call != 3 {
@@ -280,7 +280,7 @@ func TestALeaderThatMovesDuringTheRunIsFound(t *testing.T) {
 	s, err := runAgainst(t, c, 1, 2)
 	mustMatch(t, s, err)
 	if s.Retries == 0 {
-		t.Fatal("nothing was tried again")
+		t.Fatal("no call was repeated")
 	}
 }
 
@@ -299,7 +299,7 @@ func TestARetryAfterAnUnknownOutcomeWritesNothingTwice(t *testing.T) {
 	}
 }
 
-func TestAnErrorThatWillNotPassEndsTheRun(t *testing.T) {
+func TestAnErrorThatIsNotRetriableEndsTheRun(t *testing.T) {
 	c := newFakeCluster(t)
 	c.beforeProduce = func(*fakeCluster, int) *pacelinev1.PartitionError {
 		return &pacelinev1.PartitionError{Code: pacelinev1.ErrorCode_ERROR_CODE_MESSAGE_TOO_LARGE, Message: "too large"}
@@ -350,7 +350,7 @@ func TestAMissingRecordIsReported(t *testing.T) {
 	}
 }
 
-func TestARecordNobodyWroteIsReported(t *testing.T) {
+func TestARecordThatWasNotAcknowledgedIsReported(t *testing.T) {
 	c := newFakeCluster(t)
 	c.beforeProduce = func(c *fakeCluster, call int) *pacelinev1.PartitionError {
 		if call == 2 {
@@ -362,12 +362,12 @@ func TestARecordNobodyWroteIsReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Mismatches) != 1 || !strings.Contains(s.Mismatches[0], "nobody acknowledged") {
+	if len(s.Mismatches) != 1 || !strings.Contains(s.Mismatches[0], "were not acknowledged") {
 		t.Fatalf("mismatches are %q", s.Mismatches)
 	}
 }
 
-func TestNobodyAnsweringEndsWithTheDeadline(t *testing.T) {
+func TestAnUnreachableClusterIsAnErrorAtTheDeadline(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
