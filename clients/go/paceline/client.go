@@ -384,10 +384,10 @@ func (c *Client) describeTopicAt(ctx context.Context, connection *grpc.ClientCon
 	if err != nil {
 		return nil, callError(ctx, operation, err)
 	}
-	if len(answer.GetTopics()) != 1 {
-		return nil, newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR, "the response has not exactly one topic")
+	found, err := only(operation, answer.GetTopics())
+	if err != nil {
+		return nil, err
 	}
-	found := answer.GetTopics()[0]
 	return found, topicError(operation, found.GetError())
 }
 

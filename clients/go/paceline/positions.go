@@ -175,10 +175,10 @@ func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedReco
 		if err != nil {
 			return callError(ctx, operation, err)
 		}
-		if len(answer.GetPartitions()) != 1 {
-			return newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer has not one partition")
+		result, err := only(operation, answer.GetPartitions())
+		if err != nil {
+			return err
 		}
-		result := answer.GetPartitions()[0]
 		if result.GetError() == nil && topicID != "" {
 			if at.topicID != "" && at.topicID != topicID {
 				if at.lookedUp != nil {

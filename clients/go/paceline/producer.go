@@ -437,10 +437,10 @@ func (q *queue) append(
 	if err != nil {
 		return 0, callError(ctx, operation, err)
 	}
-	if len(answer.GetPartitions()) != 1 {
-		return 0, newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer has not one partition")
+	result, err := only(operation, answer.GetPartitions())
+	if err != nil {
+		return 0, err
 	}
-	result := answer.GetPartitions()[0]
 	return result.GetBaseOffset(), partitionError(operation, result.GetError())
 }
 
