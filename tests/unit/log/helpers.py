@@ -14,6 +14,8 @@ from tests.unit.log.memory_files import MemoryFiles
 ROOT = "/data"
 TP = TopicPartition("orders-eu.v1", 0)
 NOW_MS = 1_700_000_000_000
+SMALL = LogConfig(segment_bytes=300, index_interval_bytes=100)
+DIRECTORY = f"{ROOT}/{TP}"
 
 
 def batch(
@@ -67,3 +69,17 @@ def records_of(log: PartitionLog) -> list[Record]:
         found.extend(record for record in decode_records(data) if record.offset >= log.log_start_offset)
         offset = max(header.last_offset for _, header in iterate_headers(data)) + 1
     return found
+
+
+def filled_manager(files: MemoryFiles, batches: int = 20) -> tuple[LogManager, list[Record]]:
+    """A manager with one log of batches of two records, epochs 0 and 1; nothing flushed."""
+    found, _ = manager(files, SMALL)
+    log = found.get_or_create(TP, "A" * 22, True)
+    for i in range(batches):
+        log.append_as_leader(batch(b"a%d" % i, b"b%d" % i, producer=(9, 0, 2 * i)), i * 2 // batches, NOW_MS)
+    return found, records_of(log)
+
+
+def last_segment(files: MemoryFiles) -> bytearray:
+    name = max(name for name in files.contents if name.startswith(DIRECTORY) and name.endswith(".log"))
+    return files.contents[name]
