@@ -83,3 +83,11 @@ def filled_manager(files: MemoryFiles, batches: int = 20) -> tuple[LogManager, l
 def last_segment(files: MemoryFiles) -> bytearray:
     name = max(name for name in files.contents if name.startswith(DIRECTORY) and name.endswith(".log"))
     return files.contents[name]
+
+
+def filled_log(files: MemoryFiles, batches: int = 20, config: LogConfig = SMALL) -> PartitionLog:
+    """A log with batches of two records each, in epoch 0."""
+    log = new_log(files, config)
+    for i in range(batches):
+        log.append_as_leader(batch(b"a%d" % i, b"b%d" % i, timestamp=1000 + 10 * i), 0, NOW_MS)
+    return log
