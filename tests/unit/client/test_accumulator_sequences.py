@@ -1,0 +1,280 @@
+"""Producer ids and sequences of batches: in flight, retried, refused, and of re-created topics."""
+
+import pytest
+
+from paceline.log.record_batch import parse_header
+from paceline.model.errors import (
+    BrokerNotAvailableError,
+    InconsistentTopicIdError,
+    InvalidProducerEpochError,
+    MessageTooLargeError,
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    OutOfOrderSequenceNumberError,
+    PacelineError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
+from paceline.model.identifiers import TopicPartition
+from paceline_client.accumulator import Accumulator
+from paceline_client.errors import ProducerFatalError
+from paceline_client.record_buffer import AccumulatorConfig
+from tests.unit.client.accumulators import TP, acknowledge_one, encode, fill, make, put, sequences, take
+
+
+def test_no_batch_is_sent_before_the_producer_id_is_known() -> None:
+    accumulator = Accumulator(AccumulatorConfig(linger_ms=0))
+    put(accumulator, b"a")
+    assert accumulator.ready(0).partitions == []
+    assert accumulator.needs_producer_id()
+    accumulator.set_producer_id(9, 0)
+    assert accumulator.ready(0).partitions == [TP]
+    assert not accumulator.needs_producer_id()
+
+
+def test_only_one_batch_is_in_flight_until_the_leader_knows_the_producer() -> None:
+    accumulator = make()
+    fill(accumulator, 4)
+    (first,) = take(accumulator, 0)
+    assert take(accumulator, 0) == []
+    accumulator.complete(first, 0, None)
+    assert [len(take(accumulator, 0)) for _ in range(4)] == [1, 1, 1, 0]
+
+
+def test_batches_in_flight_are_sent_to_a_re_created_topic_under_a_new_producer_id_one_at_first() -> None:
+    accumulator = make()
+    accumulator.queue(TP)
+    accumulator.locate(TP, "one")
+    acknowledge_one(accumulator)
+    fill(accumulator, 4)
+    lost, refused, appended, late = (take(accumulator, 0)[0] for _ in range(4))
+    accumulator.fail(lost, BrokerNotAvailableError("gone"), 0, answered=False)
+    accumulator.fail(refused, InconsistentTopicIdError("another"), 0)
+    accumulator.complete(appended, 3, None)  # by the earlier log, so that the next one lacks its sequence
+    accumulator.fail(late, InconsistentTopicIdError("another"), 0)
+    accumulator.locate(TP, "another")
+    # Metadata may be outdated: a batch that may be in the earlier log is retried there before it goes to the new one.
+    assert take(accumulator, 1_000) == [lost] and lost.topic_id == "one"
+    assert not accumulator.needs_producer_id()
+    accumulator.fail(lost, InconsistentTopicIdError("another"), 1_000)
+    assert take(accumulator, 2_000) == [] and accumulator.needs_producer_id()
+    accumulator.set_producer_id(8, 0)
+    (first,) = take(accumulator, 2_000)
+    header = parse_header(encode(accumulator, first))
+    assert (first, first.topic_id, header.producer_id, header.base_sequence) == (lost, "another", 8, 0)
+    assert take(accumulator, 2_000) == []
+    accumulator.complete(first, 0, None)
+    assert [take(accumulator, 2_000)[0] for _ in range(2)] == [refused, late]
+    assert [refused.base_sequence, late.base_sequence] == [1, 2]
+
+
+@pytest.mark.parametrize("refused_again", [False, True])
+def test_a_retry_in_flight_to_a_re_created_topic_is_not_sent_twice_under_a_new_producer_id(refused_again: bool) -> None:
+    accumulator = make()
+    accumulator.queue(TP)
+    accumulator.locate(TP, "one")
+    acknowledge_one(accumulator)
+    retried, following = fill(accumulator, 2)
+    take(accumulator, 0)
+    accumulator.fail(retried, InconsistentTopicIdError("another"), 0)
+    assert take(accumulator, 1_000) == [retried]
+    accumulator.locate(TP, "another")
+    assert take(accumulator, 1_000) == [] and not accumulator.needs_producer_id(), "the result of the retry decides"
+    accumulator.set_producer_id(8, 0)  # for another partition
+    assert take(accumulator, 1_000) == []
+    if refused_again:
+        accumulator.fail(retried, InconsistentTopicIdError("another"), 1_000)
+        assert take(accumulator, 2_000) == [retried]
+        assert (retried.topic_id, retried.base_sequence) == ("another", 0)
+    accumulator.complete(retried, 1, None)
+    assert take(accumulator, 2_000) == [following]
+    assert following.base_sequence == int(refused_again)
+
+
+def test_a_lagging_broker_that_returns_the_deleted_topic_causes_no_duplicate() -> None:
+    accumulator = make()
+    accumulator.queue(TP)
+    accumulator.locate(TP, "the present one")
+    acknowledge_one(accumulator)
+    fill(accumulator, 2)
+    lost, following = (take(accumulator, 0)[0] for _ in range(2))
+    accumulator.fail(lost, BrokerNotAvailableError("gone"), 0, answered=False)
+    accumulator.fail(following, OutOfOrderSequenceNumberError("gap"), 0)
+    accumulator.locate(TP, "the earlier one")
+    accumulator.locate(TP, "the present one")
+    assert take(accumulator, 1_000) == [lost]
+    assert (lost.topic_id, lost.base_sequence) == ("the present one", 1)
+    assert parse_header(encode(accumulator, lost)).producer_id == 7
+
+
+def test_at_most_five_batches_have_a_sequence_and_no_outcome() -> None:
+    accumulator = make()
+    acknowledge_one(accumulator)
+    fill(accumulator, 8)
+    while take(accumulator, 0):
+        pass
+    assert sequences(accumulator) == [1, 2, 3, 4, 5]
+
+
+def test_a_retry_keeps_sequence_and_bytes() -> None:
+    accumulator = make()
+    put(accumulator, b"a")
+    (batch,) = take(accumulator, 0)
+    before = encode(accumulator, batch)
+    assert accumulator.fail(batch, NotLeaderOrFollowerError("moved"), 0)
+    assert take(accumulator, 99) == []
+    assert take(accumulator, 100) == [batch]
+    assert encode(accumulator, batch) == before
+    assert parse_header(before).base_sequence == 0
+
+
+@pytest.mark.parametrize(
+    "error, answered",
+    [(NotLeaderOrFollowerError("moved"), True), (BrokerNotAvailableError("connection refused"), False)],
+    ids=["not the leader", "connection lost"],
+)
+def test_a_batch_in_back_off_is_sent_to_a_new_leader_at_once(error: PacelineError, answered: bool) -> None:
+    accumulator = make()
+    put(accumulator, b"a")
+    (batch,) = take(accumulator, 0)
+    accumulator.fail(batch, error, 0, answered, leader=(1, 5))
+    for unchanged in ((1, 5), None):
+        assert accumulator.retry_at_new_leaders({TP: unchanged}.get, 10), "metadata must be read again"
+        assert take(accumulator, 10) == []
+    assert not accumulator.retry_at_new_leaders({TP: (2, 6)}.get, 20)
+    assert take(accumulator, 20) == [batch]
+
+
+def test_a_new_leader_does_not_end_the_back_off_of_other_errors() -> None:
+    accumulator = make()
+    put(accumulator, b"a")
+    (batch,) = take(accumulator, 0)
+    accumulator.fail(batch, NotEnoughReplicasError("two are missing"), 0, leader=(1, 5))
+    assert not accumulator.retry_at_new_leaders({TP: (2, 6)}.get, 10)
+    assert take(accumulator, 99) == []
+
+
+def test_after_a_failure_batches_are_resent_one_at_a_time_in_order() -> None:
+    accumulator = make()
+    acknowledge_one(accumulator)
+    fill(accumulator, 3)
+    a, b, c = (take(accumulator, 0)[0] for _ in range(3))
+    accumulator.fail(c, NotLeaderOrFollowerError("moved"), 0)
+    accumulator.fail(a, NotLeaderOrFollowerError("moved"), 0)
+    accumulator.fail(b, NotLeaderOrFollowerError("moved"), 0)
+    fill(accumulator, 1, now_ms=1_000)
+    for resent, following in ((a, []), (b, []), (c, [4])):
+        assert take(accumulator, 1_000) == [resent]
+        assert [batch.base_sequence for batch in take(accumulator, 1_000)] == following
+        accumulator.complete(resent, 1, None)
+    assert [batch.base_sequence for batch in (a, b, c)] == [1, 2, 3]
+
+
+def test_a_batch_that_overtook_another_is_sent_again_after_it() -> None:
+    accumulator = make()
+    acknowledge_one(accumulator)
+    fill(accumulator, 2)
+    a, b = (take(accumulator, 0)[0] for _ in range(2))
+    assert accumulator.fail(b, OutOfOrderSequenceNumberError("gap"), 0)
+    assert take(accumulator, 0) == []
+    accumulator.complete(a, 1, None)
+    assert take(accumulator, 0) == [b]
+    assert b.base_sequence == 2
+
+
+def test_a_batch_that_overtook_another_is_not_fatal_when_the_other_arrived_meanwhile() -> None:
+    accumulator = make()
+    acknowledge_one(accumulator)
+    fill(accumulator, 2)
+    a, b = (take(accumulator, 0)[0] for _ in range(2))
+    accumulator.complete(a, 1, None)
+    assert accumulator.fail(b, OutOfOrderSequenceNumberError("gap"), 0)
+    assert accumulator.fatal is None
+    assert take(accumulator, 0) == [b]
+
+
+def test_out_of_order_of_the_oldest_batch_is_fatal_and_never_resets_the_sequence() -> None:
+    accumulator = make()
+    acknowledge_one(accumulator)
+    (batch,) = fill(accumulator, 1)
+    take(accumulator, 0)
+    assert not accumulator.fail(batch, OutOfOrderSequenceNumberError("lost"), 0)
+    assert isinstance(batch.error, ProducerFatalError)
+    assert isinstance(accumulator.fatal, ProducerFatalError)
+    assert isinstance(accumulator.fatal.cause, OutOfOrderSequenceNumberError)
+    assert not accumulator.needs_producer_id()
+
+
+def test_a_newer_producer_epoch_is_fatal() -> None:
+    accumulator = make()
+    (batch,) = fill(accumulator, 1)
+    take(accumulator, 0)
+    accumulator.fail(batch, InvalidProducerEpochError("fenced"), 0)
+    assert accumulator.fatal is not None
+
+
+def test_batches_after_a_refused_one_get_new_sequences_under_a_new_producer_id() -> None:
+    accumulator = make()
+    acknowledge_one(accumulator)
+    fill(accumulator, 3)
+    bad, b, c = (take(accumulator, 0)[0] for _ in range(3))
+    assert not accumulator.fail(bad, MessageTooLargeError("too large"), 0)
+    assert isinstance(bad.error, MessageTooLargeError)
+    assert accumulator.fail(b, OutOfOrderSequenceNumberError("gap"), 0)
+    assert not accumulator.needs_producer_id()
+    assert accumulator.fail(c, OutOfOrderSequenceNumberError("gap"), 0)
+    assert accumulator.needs_producer_id()
+    accumulator.set_producer_id(8, 0)
+    for expected, sequence in ((b, 0), (c, 1)):
+        assert take(accumulator, 0) == [expected]
+        header = parse_header(encode(accumulator, expected))
+        assert (header.producer_id, header.base_sequence) == (8, sequence)
+        accumulator.complete(expected, 5, None)
+
+
+@pytest.mark.parametrize(
+    "unclear",
+    [RequestTimedOutError("no answer"), NotLeaderOrFollowerError("deposed"), UnknownTopicOrPartitionError("gone")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_batch_that_may_be_in_the_log_never_gets_another_sequence(unclear: PacelineError) -> None:
+    accumulator = make()
+    acknowledge_one(accumulator)
+    fill(accumulator, 2)
+    bad, b = (take(accumulator, 0)[0] for _ in range(2))
+    accumulator.fail(bad, MessageTooLargeError("too large"), 0)
+    accumulator.fail(b, unclear, 0)
+    assert not accumulator.needs_producer_id()
+    assert take(accumulator, 1_000) == [b]
+    assert b.base_sequence == 2
+    assert not accumulator.fail(b, OutOfOrderSequenceNumberError("gap"), 1_000)
+    assert isinstance(b.error, OutOfOrderSequenceNumberError)
+    assert accumulator.fatal is None
+
+
+def test_other_partitions_keep_their_producer_id_when_one_needs_a_new_one() -> None:
+    accumulator = make()
+    other = TopicPartition("t", 1)
+    acknowledge_one(accumulator)
+    put(accumulator, b"x", tp=other)
+    (x,) = take(accumulator, 0)
+    accumulator.complete(x, 0, None)
+    (bad,) = fill(accumulator, 1)
+    take(accumulator, 0)
+    accumulator.fail(bad, MessageTooLargeError("too large"), 0)
+    put(accumulator, b"a")
+    put(accumulator, b"y", tp=other)
+    assert accumulator.needs_producer_id()
+    (y,) = take(accumulator, 0)
+    assert parse_header(encode(accumulator, y)).producer_id == 7
+    accumulator.set_producer_id(8, 0)
+    (a,) = take(accumulator, 0)
+    assert parse_header(encode(accumulator, a)).producer_id == 8
+
+
+def test_sequences_wrap_to_zero() -> None:
+    accumulator = make()
+    acknowledge_one(accumulator)
+    accumulator.queue(TP).next_sequence = 2**31 - 1
+    fill(accumulator, 2)
+    assert [take(accumulator, 0)[0].base_sequence for _ in range(2)] == [2**31 - 1, 0]
