@@ -11,7 +11,7 @@ from paceline.model.errors import ErrorCode, InvalidRequestError
 from paceline.rpc.errors import MAX_MESSAGE_CHARACTERS, from_rpc_error
 from paceline.v1 import admin_service_pb2 as admin_pb
 from paceline.v1 import log_service_pb2 as log_pb
-from tests.integration.test_broker_services import TP, Door, door, failure_of, produce_of
+from tests.integration.served_core import TP, Door, door, failure_of, produce_of
 from tests.integration.test_controller_admin_service import started, world
 from tests.integration.test_controller_service import DEADLINE_S, World
 from tests.unit.rpc.test_nested_limits import field
