@@ -16,7 +16,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.rpc.channels import open_channel
 from paceline.v1.group_service_pb2 import FindCoordinatorRequest
 from paceline.v1.group_service_pb2_grpc import GroupServiceStub
-from tests.integration.fake_brokers import FakeCluster
+from tests.integration.fake_cluster import FakeCluster
 from tests.support.stub_client import StubClient
 
 PATIENCE_S: Final = 60.0

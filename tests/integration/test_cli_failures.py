@@ -14,7 +14,8 @@ from paceline.cli.commands import cli
 from paceline.cli.failures import INTERRUPTED
 from paceline.model.errors import ErrorCode
 from paceline_client import TopicPartition
-from tests.integration.fake_brokers import CONTROLLER_ID, FakeCluster, wait_for
+from tests.integration.fake_broker import CONTROLLER_ID
+from tests.integration.fake_cluster import FakeCluster, wait_for
 
 VERDICT = 3
 PACELINE = Path(sys.executable).with_name("paceline")

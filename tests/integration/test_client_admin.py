@@ -13,7 +13,8 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline_client import Admin, BootstrapError, ClientClosedError, NewTopic
-from tests.integration.fake_brokers import CONTROLLER_ID, FakeCluster
+from tests.integration.fake_broker import CONTROLLER_ID
+from tests.integration.fake_cluster import FakeCluster
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline_client import ClientClosedError, Consumer, ConsumerRecord, LogTruncatedError, NoOffsetError, Producer
 from paceline_client.metadata import ClusterMetadata
-from tests.integration.fake_brokers import FakeCluster, wait_for
+from tests.integration.fake_cluster import FakeCluster, wait_for
 from tests.integration.tcp_proxy import TcpProxy
 
 ONE = TopicPartition("one", 0)

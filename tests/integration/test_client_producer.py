@@ -33,7 +33,7 @@ from paceline_client import (
     RecordMetadata,
 )
 from paceline_client.partitioner import partition_for_key
-from tests.integration.fake_brokers import ALWAYS, FakeCluster, wait_for
+from tests.integration.fake_cluster import ALWAYS, FakeCluster, wait_for
 from tests.integration.tcp_proxy import TcpProxy
 
 

@@ -15,7 +15,7 @@ from paceline.model.errors import LeaderNotAvailableError
 from paceline.model.identifiers import TopicPartition
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from paceline_client import Producer
-from tests.integration.fake_brokers import FakeCluster
+from tests.integration.fake_cluster import FakeCluster
 from tests.integration.test_broker_process import (
     LONG_S,
     SHORT_SESSION_MS,
