@@ -7,8 +7,8 @@ import pytest
 from paceline.model.errors import ErrorCode
 from paceline_client import Consumer
 from paceline_client.subscription import PartitionState
+from tests.integration.client_clusters import ONE, read, write
 from tests.integration.fake_cluster import FakeCluster, wait_for
-from tests.integration.test_client_consumer import ONE, read, write
 
 
 @pytest.fixture
