@@ -23,6 +23,15 @@ def consumer_cluster() -> Iterator[FakeCluster]:
     fake.stop()
 
 
+@pytest.fixture(name="cluster")
+def producer_cluster() -> Iterator[FakeCluster]:
+    fake = FakeCluster().start()
+    fake.topic("t", partitions=2)
+    fake.topic("one")
+    yield fake
+    fake.stop()
+
+
 def write(cluster: FakeCluster, *values: bytes, tp: TopicPartition = ONE, codec: Codec = Codec.NONE) -> None:
     """Append one batch to the partition's log, as another producer would."""
     batch = encode_batch([NewRecord(1_000 + index, None, value) for index, value in enumerate(values)], codec=codec)

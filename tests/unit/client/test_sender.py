@@ -1,4 +1,4 @@
-"""The sender's reaction to metadata; requests to real brokers are in tests/integration/test_client_producer.py."""
+"""The sender's reaction to metadata; requests to real brokers are in tests/integration/test_client_producer_*.py."""
 
 import threading
 
