@@ -1,4 +1,4 @@
-"""Options of a read that show in the requests that brokers get; the others are in test_read.py and test_options.py."""
+"""Options of a read that show in the requests that brokers get; others: test_planning.py and test_options.py."""
 
 from collections.abc import Iterator
 
