@@ -1,4 +1,4 @@
-"""Each option of the sink has the effect that docs/spark.md promises; those of the guarantees are in test_write.py."""
+"""Each option of the sink has the effect that docs/spark.md promises; guarantees are in test_exactly_once.py."""
 
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
