@@ -65,10 +65,11 @@ func (c *Client) DeleteTopic(ctx context.Context, name string) error {
 	})
 }
 
-// DescribeTopic returns partitions, leaders, replicas and in-sync replicas of a topic.
+// DescribeTopic returns partitions, leaders, replicas and in-sync replicas of a topic. UNKNOWN_TOPIC_OR_PARTITION says that
+// brokers have not known it for 5 s.
 func (c *Client) DescribeTopic(ctx context.Context, name string) (*pacelinev1.TopicDescription, error) {
 	var found *pacelinev1.TopicDescription
-	err := c.retry(ctx, func(ctx context.Context) error {
+	err := c.retry(ctx, "describing topic "+name, func(ctx context.Context) error {
 		_, from, err := c.describeFrom(ctx)
 		if err == nil {
 			found, err = c.describeTopicAt(ctx, from, name)
@@ -96,8 +97,9 @@ func AtTime(moment time.Time) Offset {
 }
 
 // ListOffset looks up an offset of a partition; ok is false when all records are older than the time of AtTime.
+// UNKNOWN_TOPIC_OR_PARTITION says that brokers have not known the partition for 5 s.
 func (c *Client) ListOffset(ctx context.Context, topic string, partition int32, at Offset) (offset int64, ok bool, err error) {
-	err = c.retry(ctx, func(ctx context.Context) error {
+	err = c.retry(ctx, fmt.Sprintf("listing an offset of %s/%d", topic, partition), func(ctx context.Context) error {
 		var err error
 		offset, ok, _, err = c.listOffsetOnce(ctx, topic, partition, at)
 		return err
@@ -142,7 +144,7 @@ func (c *Client) onController(
 	ctx context.Context, operation string, call func(context.Context, pacelinev1.AdminServiceClient) error,
 ) error {
 	address := ""
-	return c.retry(ctx, func(ctx context.Context) error {
+	return c.retry(ctx, operation, func(ctx context.Context) error {
 		if address == "" {
 			var err error
 			if address, err = c.controllerAddress(ctx, operation); err != nil {

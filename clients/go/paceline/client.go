@@ -1,11 +1,13 @@
 package paceline
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -14,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -32,6 +35,9 @@ const (
 	leastAttempt   = 200 * time.Millisecond
 	connectTimeout = 5 * time.Second
 	metadataMaxAge = 5 * time.Minute
+	// sayAfter is the time after which a wait is logged, and sayAgainAfter the least time between two such warnings.
+	sayAfter       = 1800 * time.Millisecond
+	sayAgainAfter  = 10 * time.Second
 	largestMessage = 64 << 20
 	// longestTime stands for longer settings: sums of two of them do not overflow.
 	longestTime = 365 * 24 * time.Hour
@@ -48,6 +54,9 @@ type Config struct {
 	// CAFile, CertFile and KeyFile are PEM files. With a CAFile connections use TLS; the other two identify the client.
 	// Without a CAFile all three come from PACELINE_SSL_CA_FILE, PACELINE_SSL_CERTIFICATE_FILE and PACELINE_SSL_KEY_FILE.
 	CAFile, CertFile, KeyFile string
+	// Logger receives a warning with the cause when a call is repeated, or not answered, for two seconds; nil means
+	// slog.Default().
+	Logger *slog.Logger
 	// DialOptions are added to those of this package.
 	DialOptions []grpc.DialOption
 }
@@ -56,6 +65,9 @@ type Config struct {
 type Client struct {
 	requestTimeout time.Duration
 	dialOptions    []grpc.DialOption
+	logger         *slog.Logger
+	// quietUntil is the earliest time of the next warning, in milliseconds since 1970.
+	quietUntil atomic.Int64
 
 	mu          sync.Mutex
 	bootstrap   []string
@@ -117,6 +129,7 @@ func NewClient(config Config) (*Client, error) {
 	}
 	return &Client{
 		requestTimeout: min(timeout, longestTime), dialOptions: options, bootstrap: config.Bootstrap,
+		logger:      cmp.Or(config.Logger, slog.Default()),
 		connections: map[string]*connection{}, brokers: map[int32]string{}, topics: map[string]*topicState{},
 	}, nil
 }
@@ -193,10 +206,15 @@ func (c *Client) leaveAddresses() {
 	}
 }
 
-// retry calls attempt until it succeeds, its error is not retriable, or ctx ends; it returns the last error.
-func (c *Client) retry(ctx context.Context, attempt func(ctx context.Context) error) error {
+// retry calls attempt until it succeeds, its error is not retriable, brokers have answered for missingLimit that the topic or
+// partition does not exist, or ctx ends. It returns the last error that has a cause. A long wait is logged.
+func (c *Client) retry(ctx context.Context, operation string, attempt func(ctx context.Context) error) error {
 	pause := firstPause
-	var last error
+	var absent absence
+	var last *Error
+	var cause atomic.Pointer[Error]
+	notice := time.AfterFunc(sayAfter, func() { c.say(operation, cause.Load()) })
+	defer notice.Stop()
 	for {
 		// An attempt without time for an answer would turn a known failure into an unknown outcome.
 		if deadline, ok := ctx.Deadline(); ok && last != nil && time.Until(deadline) < leastAttempt {
@@ -209,12 +227,30 @@ func (c *Client) retry(ctx context.Context, attempt func(ctx context.Context) er
 		if err == nil || !errors.As(err, &failure) || !failure.Retriable {
 			return err
 		}
-		last = err
-		if !sleep(ctx, max(failure.retryAfter, pause/2+rand.N(pause/2))) {
-			return err
+		if last != nil && failure.noAnswer {
+			last.Definite = last.Definite && failure.Definite // "Timed out" alone would hide the cause.
+		} else {
+			last = failure
+			cause.Store(last)
+		}
+		if absent.lasts(failure, time.Now()) || !sleep(ctx, max(failure.retryAfter, pause/2+rand.N(pause/2))) {
+			return last
 		}
 		pause = min(pause*3/2, longestPause)
 	}
+}
+
+// say logs a call that takes long. Many calls may wait for the same cause, so few of them are logged.
+func (c *Client) say(operation string, cause *Error) {
+	now, quietUntil := time.Now(), c.quietUntil.Load()
+	if now.UnixMilli() < quietUntil || !c.quietUntil.CompareAndSwap(quietUntil, now.Add(sayAgainAfter).UnixMilli()) {
+		return
+	}
+	text := "no answer yet"
+	if cause != nil {
+		text = cause.Error()
+	}
+	c.logger.Warn("still waiting", slog.String("for", operation), slog.String("cause", text))
 }
 
 // joinAddress returns host:port, with one pair of brackets around an IPv6 host, which a server may send with or without them.
@@ -283,7 +319,7 @@ func (c *Client) askSome(
 // DescribeCluster returns the brokers and the active controller.
 func (c *Client) DescribeCluster(ctx context.Context) (*pacelinev1.DescribeClusterResponse, error) {
 	var found *pacelinev1.DescribeClusterResponse
-	err := c.retry(ctx, func(ctx context.Context) error {
+	err := c.retry(ctx, "describing the cluster", func(ctx context.Context) error {
 		var err error
 		found, err = c.describeOnce(ctx)
 		return err
@@ -298,10 +334,10 @@ func (c *Client) describeOnce(ctx context.Context) (*pacelinev1.DescribeClusterR
 
 // describeFrom also returns the connection to the process that has answered.
 func (c *Client) describeFrom(ctx context.Context) (*pacelinev1.DescribeClusterResponse, *grpc.ClientConn, error) {
-	const operation = "describing the cluster"
 	var found *pacelinev1.DescribeClusterResponse
 	var from *grpc.ClientConn
 	ask := func(ctx context.Context, connection *grpc.ClientConn) error {
+		operation := "describing the cluster at " + connection.Target()
 		answer, err := pacelinev1.NewMetadataServiceClient(connection).DescribeCluster(ctx, &pacelinev1.DescribeClusterRequest{})
 		if err != nil {
 			return callError(ctx, operation, err)
@@ -421,10 +457,11 @@ func (c *Client) partitionCount(ctx context.Context, topic string) (int, error) 
 	state := c.topics[topic]
 	c.mu.Unlock()
 	if state == nil || state.count == 0 {
-		err := c.retry(ctx, func(ctx context.Context) error {
+		operation := "describing topic " + topic
+		err := c.retry(ctx, operation, func(ctx context.Context) error {
 			var err error
 			if state, err = c.refresh(ctx, topic); err == nil && state.count == 0 {
-				err = newError("describing topic "+topic, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
+				err = newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
 					"the topic has no partitions")
 			}
 			return err

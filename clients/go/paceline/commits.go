@@ -58,8 +58,8 @@ func (m *membership) commit(ctx context.Context, offsets map[TopicPartition]Comm
 	}
 	request.MemberId, request.GenerationId = memberID, &generation
 	unknown := false
-	err := m.client.retry(ctx, func(ctx context.Context) error {
-		operation := "committing offsets of group " + m.config.GroupID
+	operation := "committing offsets of group " + m.config.GroupID
+	err := m.client.retry(ctx, operation, func(ctx context.Context) error {
 		var answer *pacelinev1.CommitOffsetsResponse
 		err := m.coordinator.once(ctx, operation, func(ctx context.Context, group pacelinev1.GroupServiceClient) error {
 			var err error

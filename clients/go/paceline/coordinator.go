@@ -46,7 +46,7 @@ func (c *coordinator) once(ctx context.Context, operation string, call groupCall
 
 // retry calls the coordinator until the call succeeds, fails with an error that is not retriable, or ctx ends.
 func (c *coordinator) retry(ctx context.Context, operation string, call groupCall) error {
-	return c.client.retry(ctx, func(ctx context.Context) error { return c.once(ctx, operation, call) })
+	return c.client.retry(ctx, operation, func(ctx context.Context) error { return c.once(ctx, operation, call) })
 }
 
 func (e *Error) movesCoordinator() bool {

@@ -34,7 +34,9 @@ type Error struct {
 
 	refresh bool
 	// isMissing: the brokers' metadata has no such topic or partition.
-	isMissing      bool
+	isMissing bool
+	// noAnswer: the deadline of the call has passed without an answer.
+	noAnswer       bool
 	retryAfter     time.Duration
 	leader         *pacelinev1.LeaderHint
 	controller     string
@@ -197,6 +199,7 @@ func withoutAnswer(operation string, state *status.Status) *Error {
 	}
 	failure := newError(operation, code, state.Message()+tlsAdvice(state.Message()))
 	failure.Retriable, failure.Definite, failure.refresh = retriable, false, true
+	failure.noAnswer = state.Code() == codes.DeadlineExceeded
 	// Without a connection no request was sent.
 	failure.Definite = state.Code() == codes.Unavailable && strings.Contains(state.Message(), "while dialing")
 	return failure

@@ -15,7 +15,6 @@ const (
 	joinGrace   = 30 * time.Second
 	syncTimeout = 60 * time.Second
 	rejoinPause = 100 * time.Millisecond
-	sayAfter    = 2 * time.Second
 	// leaveTimeout bounds LeaveGroup when the context of Close has ended before.
 	leaveTimeout = 2 * time.Second
 	noGeneration = -1
@@ -286,7 +285,7 @@ func (m *membership) share(ctx context.Context, joined *pacelinev1.JoinGroupResp
 			"the group has chosen the assignor "+joined.GetProtocolName()+", which is not among the Assignors of this member")
 	}
 	var shapes map[string]topicShape
-	err := m.client.retry(ctx, func(ctx context.Context) error {
+	err := m.client.retry(ctx, "describing the topics of group "+m.config.GroupID, func(ctx context.Context) error {
 		var err error
 		shapes, _, err = m.client.topicShapes(ctx, topics)
 		return err

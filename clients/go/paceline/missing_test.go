@@ -101,6 +101,113 @@ func TestANegativePartitionDoesNotExist(t *testing.T) {
 	}
 }
 
+// missingSoon shortens the time after which a topic counts as missing.
+func missingSoon(t *testing.T) {
+	usual := missingLimit
+	missingLimit = time.Second
+	t.Cleanup(func() { missingLimit = usual })
+}
+
+// isMissingForCertain says whether brokers have reported for some time that the topic does not exist, and nothing was sent.
+func isMissingForCertain(err error) bool {
+	var failure *Error
+	return errors.As(err, &failure) && failure.Code == unknownTopic && failure.Definite
+}
+
+func TestRecordsForATopicThatDoesNotExistFailAfterSomeSeconds(t *testing.T) {
+	missingSoon(t)
+	fake, client := startFake(t)
+	var exists atomic.Bool
+	fake.describe = func(topic string) *pacelinev1.TopicDescription {
+		if exists.Load() {
+			return described(topic, "id", 1, 0)
+		}
+		return unknown(topic)
+	}
+	fake.produce = func(asked *pacelinev1.ProducePartition) *pacelinev1.ProducePartitionResult {
+		return &pacelinev1.ProducePartitionResult{Topic: asked.GetTopic(), Partition: asked.GetPartition()}
+	}
+	producer := client.NewProducer(ProducerConfig{BatchBytes: 1})
+	defer producer.Close(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), 3*missingLimit)
+	defer cancel()
+	var deliveries []*Delivery
+	for range 10 { // ten batches
+		delivery, err := producer.Send(ctx, Record{Topic: "t"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		deliveries = append(deliveries, delivery)
+	}
+	if _, err := producer.Send(ctx, Record{Topic: "t", Partition: AnyPartition}); !isMissingForCertain(err) || ctx.Err() != nil {
+		t.Fatalf("without a partition: %v", err)
+	}
+	for _, delivery := range deliveries {
+		if _, err := delivery.Wait(ctx); !isMissingForCertain(err) {
+			t.Fatal(err)
+		}
+	}
+	exists.Store(true)
+	if err := deliverOne(t, producer, "v"); err != nil {
+		t.Fatalf("after the topic was created: %v", err)
+	}
+}
+
+func TestRecordsForATopicThatWasDeletedWaitUntilItIsCreatedAgain(t *testing.T) {
+	missingSoon(t)
+	fake, client := startFake(t)
+	topics := producedTo{id: "old", values: map[string][]string{}}
+	var deleted atomic.Pointer[time.Time]
+	fake.describe = func(topic string) *pacelinev1.TopicDescription {
+		fake.mu.Lock()
+		defer fake.mu.Unlock()
+		if since := deleted.Load(); since != nil {
+			if time.Since(*since) < 2*missingLimit {
+				return unknown(topic)
+			}
+			topics.id = "new"
+		}
+		return described(topic, topics.id, 1, 0)
+	}
+	fake.produce = func(asked *pacelinev1.ProducePartition) *pacelinev1.ProducePartitionResult {
+		if deleted.Load() != nil && topics.id == "old" {
+			result := &pacelinev1.ProducePartitionResult{Topic: asked.GetTopic(), Partition: asked.GetPartition()}
+			result.Error = partitionRefused(pacelinev1.ErrorCode_ERROR_CODE_INCONSISTENT_TOPIC_ID)
+			return result
+		}
+		return topics.produce(asked)
+	}
+	producer := client.NewProducer(ProducerConfig{})
+	defer producer.Close(context.Background())
+	if err := deliverOne(t, producer, "a"); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	deleted.Store(&now)
+	if err := deliverOne(t, producer, "b"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestALookUpInATopicThatDoesNotExistEndsWithoutADeadline(t *testing.T) {
+	missingSoon(t)
+	fake, client := startFake(t)
+	fake.describe = unknown
+	ended := make(chan error, 2)
+	go func() { _, err := client.DescribeTopic(context.Background(), "t"); ended <- err }()
+	go func() { _, _, err := client.ListOffset(context.Background(), "t", 0, Latest()); ended <- err }()
+	for range 2 {
+		select {
+		case err := <-ended:
+			if CodeOf(err) != unknownTopic {
+				t.Error(err)
+			}
+		case <-time.After(5 * missingLimit):
+			t.Fatal("a look-up waits for ever")
+		}
+	}
+}
+
 func TestASendToATopicThatDoesNotExistEnds(t *testing.T) {
 	fake, client := startFake(t)
 	fake.describe = unknown

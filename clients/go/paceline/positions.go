@@ -8,10 +8,11 @@ import (
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
+// missingLimit is the time of answers that a topic or partition does not exist after which it is an error. A new topic takes
+// a moment to reach all brokers. Tests shorten it.
+var missingLimit = 5 * time.Second
+
 const (
-	// missingLimit: a poll fails when brokers have not known a partition for this time. A new topic takes a moment to reach
-	// all brokers.
-	missingLimit = 5 * time.Second
 	// hindranceLimit: a poll fails when a partition could not be read for this time.
 	hindranceLimit = time.Minute
 	// leastAttempts must fail before a poll fails, because an application that polls rarely makes few attempts.
@@ -48,9 +49,28 @@ type position struct {
 type hindrance struct {
 	cause    *Error
 	attempts int
-	// since is the time of the first failure. missingSince is the time of the first answer that the partition does not
-	// exist; zero after an answer from which it exists.
-	since, missingSince time.Time
+	// since is the time of the first failure.
+	since time.Time
+	absence
+}
+
+// absence is the time for which brokers have answered that a topic or partition does not exist.
+type absence struct{ missingSince time.Time }
+
+// lasts records a failure and returns whether the absence has lasted for missingLimit. A call without an answer does not end
+// the absence; an answer of a broker that knows the partition does.
+func (a *absence) lasts(failure *Error, now time.Time) bool {
+	switch {
+	case failure.isMissing:
+		if a.missingSince.IsZero() {
+			a.missingSince = now
+		}
+		return now.Sub(a.missingSince) >= missingLimit
+	case failure.Code != pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT &&
+		failure.Code != pacelinev1.ErrorCode_ERROR_CODE_BROKER_NOT_AVAILABLE:
+		a.missingSince = time.Time{}
+	}
+	return false
 }
 
 // hinder records a retriable failure. When the partition could not be read for too long, it returns the error for the poll
@@ -63,24 +83,13 @@ func (p *position) hinder(at TopicPartition, now time.Time, failure *Error) erro
 	if h.cause == nil || failure.Code != pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT {
 		h.cause = failure
 	}
-	switch failure.Code {
-	case pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT, pacelinev1.ErrorCode_ERROR_CODE_BROKER_NOT_AVAILABLE:
-	default:
-		switch {
-		case !failure.isMissing:
-			h.missingSince = time.Time{} // This broker knows the partition.
-		case h.missingSince.IsZero():
-			h.missingSince = now
-		}
-	}
-	isOver := func(since time.Time, limit time.Duration) bool {
-		return h.attempts >= leastAttempts && !since.IsZero() && now.Sub(since) >= limit
-	}
+	isMissing := h.lasts(failure, now)
 	switch {
-	case !p.isFound && failure.isMissing && isOver(h.missingSince, missingLimit):
+	case h.attempts < leastAttempts:
+	case isMissing && !p.isFound:
 		p.hindrance = hindrance{}
 		return failure
-	case isOver(h.since, hindranceLimit):
+	case now.Sub(h.since) >= hindranceLimit:
 		timedOut := newError("reading "+at.String(), pacelinev1.ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT,
 			fmt.Sprintf("the partition could not be read for %v: %v", hindranceLimit, h.cause))
 		timedOut.cause = h.cause

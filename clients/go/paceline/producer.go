@@ -108,18 +108,20 @@ func (c *Client) NewProducer(config ProducerConfig) *Producer {
 
 // Send queues a record and returns its delivery. It blocks while too many records wait, and on the first use of a topic for
 // DeliveryTimeout at most.
+//
+// Errors of Send and Delivery.Wait: UNKNOWN_TOPIC_OR_PARTITION when brokers have not known the topic or partition for 5 s; the
+// last failure when DeliveryTimeout has passed; any failure that is not retriable.
 func (p *Producer) Send(ctx context.Context, record Record) (*Delivery, error) {
 	if problem := textProblem(record); problem != "" {
 		return nil, newError("sending to "+strconv.Quote(record.Topic), pacelinev1.ErrorCode_ERROR_CODE_INVALID_REQUEST, problem)
 	}
 	partition := record.Partition
 	if partition < 0 {
-		// The topic may not exist.
 		bounded, cancel := context.WithTimeout(ctx, p.config.DeliveryTimeout)
 		count, err := p.client.partitionCount(bounded, record.Topic)
 		cancel()
 		if err != nil {
-			return nil, err
+			return nil, notSent(err)
 		}
 		partition = p.choose(record, count)
 	}
@@ -321,13 +323,17 @@ func (q *queue) finish(batch []*item, base int64, err error) {
 func (q *queue) deliverInParts(batch []*item) {
 	base, err := q.deliver(batch)
 	var failure *Error
-	isTooLarge := errors.As(err, &failure) && failure.Code == pacelinev1.ErrorCode_ERROR_CODE_MESSAGE_TOO_LARGE
+	isFailure := errors.As(err, &failure)
+	isTooLarge := isFailure && failure.Code == pacelinev1.ErrorCode_ERROR_CODE_MESSAGE_TOO_LARGE
 	if half := len(batch) / 2; half > 0 && isTooLarge && failure.Definite {
 		q.deliverInParts(batch[:half])
 		q.deliverInParts(batch[half:])
 		return
 	}
 	q.finish(batch, base, err)
+	if isFailure && failure.isMissing {
+		q.finish(q.take(math.MaxInt), 0, err) // Otherwise each further batch would wait for missingLimit again.
+	}
 }
 
 // deliver appends one batch and returns its first offset. It repeats the same records under the same sequence number
@@ -348,8 +354,7 @@ func (q *queue) deliver(batch []*item) (int64, error) {
 	}
 	unknown, otherTopic := false, 0
 	var base int64
-	var last error
-	err := q.producer.client.retry(ctx, func(ctx context.Context) error {
+	err := q.producer.client.retry(ctx, operation, func(ctx context.Context) error {
 		err := q.producer.client.onLeader(ctx, q.topic, q.partition, func(
 			ctx context.Context, log pacelinev1.LogServiceClient, leader leaderState, topicID string,
 		) error {
@@ -372,8 +377,9 @@ func (q *queue) deliver(batch []*item) (int64, error) {
 			}
 			return err
 		})
-		if err != nil {
-			last = err
+		var failure *Error
+		if errors.As(err, &failure) && q.topicID != "" {
+			failure.isMissing = false // A topic that had a leader may be created again: repeat until DeliveryTimeout.
 		}
 		return err
 	})
@@ -384,9 +390,6 @@ func (q *queue) deliver(batch []*item) (int64, error) {
 	if unknown {
 		// It is unknown whether the broker has used these sequence numbers; a new producer id starts from 0.
 		q.producerID = -1
-	}
-	if last != nil {
-		err = last
 	}
 	switch CodeOf(err) {
 	case pacelinev1.ErrorCode_ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER, pacelinev1.ErrorCode_ERROR_CODE_INVALID_PRODUCER_EPOCH:

@@ -3,9 +3,15 @@ package paceline
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net"
+	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	pacelinev1 "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
@@ -48,6 +54,81 @@ func TestARecordThatWasNeverSentIsSurelyNotInTheLog(t *testing.T) {
 			t.Errorf("%s: %v, producer id %d", name, err, queue.producerID)
 		}
 		client.Close()
+	}
+}
+
+// logLines is a log that a test reads line by line.
+type logLines chan string
+
+func (l logLines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
+func TestASendThatFindsNoClusterSaysSoWithinTwoSecondsAndEndsWithTheCause(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { silent.Close() })
+	for address, cause := range map[string]string{"127.0.0.1:1": "refused", silent.Addr().String(): silent.Addr().String()} {
+		for _, partition := range []int32{0, AnyPartition} {
+			t.Run(fmt.Sprintf("%s, partition %d", address, partition), func(t *testing.T) {
+				t.Parallel()
+				logged := make(logLines, 10)
+				client, err := NewClient(Config{Bootstrap: []string{address}, Logger: slog.New(slog.NewTextHandler(logged, nil))})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.Close()
+				producer := client.NewProducer(ProducerConfig{DeliveryTimeout: 2500 * time.Millisecond})
+				outcome := make(chan error, 1)
+				go func() {
+					delivery, err := producer.Send(context.Background(), Record{Topic: "rides", Partition: partition})
+					if err == nil {
+						_, err = delivery.Wait(context.Background())
+					}
+					outcome <- err
+				}()
+				select {
+				case line := <-logged:
+					if !strings.Contains(line, "rides") || !strings.Contains(line, "refused") && !strings.Contains(line, "no answer yet") {
+						t.Error(line)
+					}
+				case err := <-outcome:
+					t.Fatalf("nothing is logged before the error: %v", err)
+				}
+				var failure *Error
+				if err := <-outcome; !errors.As(err, &failure) || !failure.Definite || !strings.Contains(err.Error(), cause) {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+func TestATimeoutDoesNotHideTheCauseOfAnEarlierFailure(t *testing.T) {
+	client, err := NewClient(Config{Bootstrap: []string{"127.0.0.1:1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for _, isDefinite := range []bool{true, false} {
+		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+		attempts := 0
+		err = client.retry(ctx, "calling", func(ctx context.Context) error {
+			if attempts++; attempts == 1 {
+				return newError("calling", pacelinev1.ErrorCode_ERROR_CODE_NOT_ENOUGH_REPLICAS, "the cause")
+			}
+			failure := withoutAnswer("calling", status.New(codes.DeadlineExceeded, "too late"))
+			failure.Definite = isDefinite
+			return failure
+		})
+		cancel()
+		var failure *Error
+		if !errors.As(err, &failure) || !strings.Contains(err.Error(), "the cause") || failure.Definite != isDefinite || attempts < 2 {
+			t.Fatalf("after %d attempts: %v", attempts, err)
+		}
 	}
 }
 
