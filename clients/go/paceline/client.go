@@ -333,22 +333,23 @@ func (c *Client) describeOnce(ctx context.Context) (*pacelinev1.DescribeClusterR
 }
 
 // describeFrom also returns the connection to the process that has answered.
-func (c *Client) describeFrom(ctx context.Context) (*pacelinev1.DescribeClusterResponse, *grpc.ClientConn, error) {
-	var found *pacelinev1.DescribeClusterResponse
-	var from *grpc.ClientConn
-	ask := func(ctx context.Context, connection *grpc.ClientConn) error {
-		operation := "describing the cluster at " + connection.Target()
-		answer, err := pacelinev1.NewMetadataServiceClient(connection).DescribeCluster(ctx, &pacelinev1.DescribeClusterRequest{})
-		if err != nil {
-			return callError(ctx, operation, err)
-		}
-		if len(answer.GetBrokers()) == 0 && answer.GetControllerHost() == "" {
-			return newError(operation, pacelinev1.ErrorCode_ERROR_CODE_NOT_CONTROLLER, "the process knows no cluster yet")
-		}
-		found, from = answer, connection
-		return nil
-	}
-	if err := c.askAny(ctx, ask); err != nil {
+func (c *Client) describeFrom(ctx context.Context) (
+	found *pacelinev1.DescribeClusterResponse, from *grpc.ClientConn, err error,
+) {
+	err = c.askAny(ctx, func(ctx context.Context, connection *grpc.ClientConn) error {
+		var err error
+		found, from, err = c.describeAt(ctx, connection)
+		return err
+	})
+	return found, from, err
+}
+
+// describeAt asks one process. If it is a standby controller, which knows no brokers, the active controller is asked.
+func (c *Client) describeAt(
+	ctx context.Context, connection *grpc.ClientConn,
+) (*pacelinev1.DescribeClusterResponse, *grpc.ClientConn, error) {
+	found, err := clusterAt(ctx, connection)
+	if err != nil {
 		return nil, nil, err
 	}
 	controller := ""
@@ -356,12 +357,10 @@ func (c *Client) describeFrom(ctx context.Context) (*pacelinev1.DescribeClusterR
 		controller = joinAddress(found.GetControllerHost(), found.GetControllerPort())
 	}
 	if len(found.GetBrokers()) == 0 {
-		// A standby controller knows the active controller alone.
-		connection, err := c.dial(controller)
-		if err != nil {
+		if connection, err = c.dial(controller); err != nil {
 			return nil, nil, err
 		}
-		if err := ask(ctx, connection); err != nil {
+		if found, err = clusterAt(ctx, connection); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -369,35 +368,56 @@ func (c *Client) describeFrom(ctx context.Context) (*pacelinev1.DescribeClusterR
 	defer c.mu.Unlock()
 	c.controller = controller
 	if len(found.GetBrokers()) > 0 {
-		c.brokers = map[int32]string{}
-		for _, broker := range found.GetBrokers() {
-			c.brokers[broker.GetId()] = joinAddress(broker.GetHost(), broker.GetPort())
-		}
+		c.brokers = addressesOf(found)
 	}
 	c.leaveAddresses()
-	return found, from, nil
+	return found, connection, nil
 }
 
-// refresh asks for the brokers and for the leaders of a topic. It asks one process for both: two might contradict each other.
-func (c *Client) refresh(ctx context.Context, topic string) (*topicState, error) {
-	_, from, err := c.describeFrom(ctx)
+// clusterAt calls DescribeCluster. A process that knows neither brokers nor a controller is an error.
+func clusterAt(ctx context.Context, connection *grpc.ClientConn) (*pacelinev1.DescribeClusterResponse, error) {
+	operation := "describing the cluster at " + connection.Target()
+	found, err := pacelinev1.NewMetadataServiceClient(connection).DescribeCluster(ctx, &pacelinev1.DescribeClusterRequest{})
 	if err != nil {
-		return nil, err
+		return nil, callError(ctx, operation, err)
 	}
-	description, err := c.describeTopicAt(ctx, from, topic)
-	if err != nil {
+	if len(found.GetBrokers()) == 0 && found.GetControllerHost() == "" {
+		return nil, newError(operation, pacelinev1.ErrorCode_ERROR_CODE_NOT_CONTROLLER, "the process knows no cluster yet")
+	}
+	return found, nil
+}
+
+// addressesOf returns the addresses of the brokers by id.
+func addressesOf(cluster *pacelinev1.DescribeClusterResponse) map[int32]string {
+	addresses := map[int32]string{}
+	for _, broker := range cluster.GetBrokers() {
+		addresses[broker.GetId()] = joinAddress(broker.GetHost(), broker.GetPort())
+	}
+	return addresses
+}
+
+// refresh asks up to wanted processes for the leaders of a topic, and returns what they know together.
+func (c *Client) refresh(ctx context.Context, topic string, wanted int) (*topicState, error) {
+	var answers []*topicState
+	var refusal error
+	err := c.askSome(ctx, wanted, func(ctx context.Context, connection *grpc.ClientConn) error {
+		answer, refused, err := c.topicAt(ctx, connection, topic)
+		if answer != nil {
+			answers = append(answers, answer)
+		} else if refused != nil {
+			refusal = refused
+		}
+		return err
+	})
+	switch {
+	case err != nil:
 		return nil, err
+	case len(answers) == 0:
+		return nil, refusal
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	state := &topicState{
-		id: description.GetTopicId(), count: len(description.GetPartitions()), asked: time.Now(), leaders: map[int32]leaderState{},
-	}
-	for _, partition := range description.GetPartitions() {
-		if address, known := c.brokers[partition.GetLeader()]; partition.Leader != nil && known {
-			state.leaders[partition.GetPartition()] = leaderState{address, partition.GetLeaderEpoch()}
-		}
-	}
+	state := merged(answers)
 	if before := c.topics[topic]; before != nil && before.id == state.id {
 		// An outdated broker knows fewer partitions and earlier leaders. A topic never gets fewer partitions.
 		state.count = max(state.count, before.count)
@@ -409,6 +429,55 @@ func (c *Client) refresh(ctx context.Context, topic string) (*topicState, error)
 	}
 	c.topics[topic] = state
 	return state, nil
+}
+
+// topicAt describes a topic at one process. It asks one process for brokers and topic: two might contradict each other.
+func (c *Client) topicAt(
+	ctx context.Context, connection *grpc.ClientConn, topic string,
+) (state *topicState, refusal, err error) {
+	cluster, from, err := c.describeAt(ctx, connection)
+	if err != nil {
+		return nil, nil, err
+	}
+	description, err := c.describeTopicAt(ctx, from, topic)
+	if description == nil {
+		return nil, nil, err
+	}
+	if err != nil {
+		return nil, err, nil
+	}
+	addresses := addressesOf(cluster)
+	state = &topicState{
+		id: description.GetTopicId(), count: len(description.GetPartitions()), asked: time.Now(), leaders: map[int32]leaderState{},
+	}
+	for _, partition := range description.GetPartitions() {
+		if address, known := addresses[partition.GetLeader()]; partition.Leader != nil && known {
+			state.leaders[partition.GetPartition()] = leaderState{address, partition.GetLeaderEpoch()}
+		}
+	}
+	return state, nil, nil
+}
+
+// merged returns the largest partition count and the leaders of the highest epochs among the answers with the topic id of
+// most answers.
+func merged(answers []*topicState) *topicState {
+	var described []topicShape
+	for _, one := range answers {
+		described = append(described, topicShape{one.id, one.count})
+	}
+	state := &topicState{id: commonest(described), asked: time.Now(), leaders: map[int32]leaderState{}}
+	for _, one := range answers {
+		if one.id != state.id {
+			continue
+		}
+		state.count = max(state.count, one.count)
+		for partition, leader := range one.leaders {
+			if known, ok := state.leaders[partition]; !ok || known.epoch < leader.epoch {
+				state.leaders[partition] = leader
+			}
+		}
+	}
+	return state
 }
 
 func (c *Client) describeTopicAt(ctx context.Context, connection *grpc.ClientConn, topic string) (*pacelinev1.TopicDescription, error) {
@@ -434,7 +503,8 @@ func missing(operation, message string) error {
 	return failure
 }
 
-// refreshWhenOld refreshes the metadata of a topic that is older than metadataMaxAge.
+// refreshWhenOld refreshes the metadata of a topic that is older than metadataMaxAge. It asks several processes: a broker that
+// is cut off from the cluster knows neither added partitions nor new leaders.
 func (c *Client) refreshWhenOld(ctx context.Context, topic string) {
 	c.mu.Lock()
 	state := c.topics[topic]
@@ -444,9 +514,9 @@ func (c *Client) refreshWhenOld(ctx context.Context, topic string) {
 	}
 	c.mu.Unlock()
 	if isOld {
-		call, cancel := context.WithTimeout(ctx, askTimeout)
+		call, cancel := context.WithTimeout(ctx, 2*askTimeout)
 		defer cancel()
-		_, _ = c.refresh(call, topic) // The old metadata is used while no broker answers.
+		_, _ = c.refresh(call, topic, describers) // The old metadata is used while no broker answers.
 	}
 }
 
@@ -460,7 +530,7 @@ func (c *Client) partitionCount(ctx context.Context, topic string) (int, error) 
 		operation := "describing topic " + topic
 		err := c.retry(ctx, operation, func(ctx context.Context) error {
 			var err error
-			if state, err = c.refresh(ctx, topic); err == nil && state.count == 0 {
+			if state, err = c.refresh(ctx, topic, 1); err == nil && state.count == 0 {
 				err = newError(operation, pacelinev1.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
 					"the topic has no partitions")
 			}
@@ -486,7 +556,7 @@ func (c *Client) leaderOf(ctx context.Context, topic string, partition int32) (l
 			return leader, state.id, nil
 		}
 	}
-	state, err := c.refresh(ctx, topic)
+	state, err := c.refresh(ctx, topic, 1)
 	if err != nil {
 		return leaderState{}, "", err
 	}

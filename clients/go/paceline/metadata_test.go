@@ -16,13 +16,33 @@ func TestABrokerThatIsBehindTakesNoPartitionsAway(t *testing.T) {
 	fake, client := startFake(t)
 	for _, partitions := range []int{3, 2} {
 		fake.describe = func(topic string) *pacelinev1.TopicDescription { return described(topic, "id", partitions, 0) }
-		if state, err := client.refresh(context.Background(), "t"); err != nil || state.count != 3 {
+		if state, err := client.refresh(context.Background(), "t", 1); err != nil || state.count != 3 {
 			t.Fatalf("%+v, %v", state, err)
 		}
 	}
 	fake.describe = func(topic string) *pacelinev1.TopicDescription { return described(topic, "another", 1, 0) }
-	if state, err := client.refresh(context.Background(), "t"); err != nil || state.count != 1 {
+	if state, err := client.refresh(context.Background(), "t", 1); err != nil || state.count != 1 {
 		t.Fatalf("the topic that was created again: %+v, %v", state, err)
+	}
+}
+
+func TestABrokerThatIsCutOffHidesNeitherPartitionsNorLeadersFromAProducer(t *testing.T) {
+	outdated, client := startFake(t)
+	present, other := startFake(t)
+	client.bootstrap = append(client.bootstrap, other.bootstrap...)
+	present.describe = func(topic string) *pacelinev1.TopicDescription { return described(topic, "id", 2, 4) }
+	for _, answer := range []func(string) *pacelinev1.TopicDescription{
+		func(topic string) *pacelinev1.TopicDescription { return described(topic, "id", 1, 3) }, unknown,
+	} {
+		outdated.describe = answer
+		for range 20 { // The order of the brokers is random.
+			client.topics["t"] = &topicState{id: "id", count: 1, asked: time.Now().Add(-time.Hour),
+				leaders: map[int32]leaderState{0: {client.bootstrap[0], 3}}}
+			count, err := client.partitionCount(context.Background(), "t")
+			if leader := client.topics["t"].leaders[0]; err != nil || count != 2 || leader.epoch != 4 || leader.address != other.bootstrap[0] {
+				t.Fatalf("%d partitions, leader %v, %v", count, leader, err)
+			}
+		}
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// describers is how many brokers are asked for the partitions of the topics of a group: one that is cut off from the
-	// cluster knows neither new topics nor added partitions.
+	// describers is the number of brokers that are asked for the partitions of topics: one that is cut off from the cluster
+	// knows neither new topics nor added partitions.
 	describers = 3
 	// askAgainTimeout bounds each question after the first answer.
 	askAgainTimeout = time.Second
