@@ -15,8 +15,6 @@ type coordinator struct {
 
 	mu      sync.Mutex
 	address string
-	// stale is true after no known broker has named the coordinator: the next look-up refreshes the list of brokers.
-	stale bool
 }
 
 type groupCall func(ctx context.Context, group pacelinev1.GroupServiceClient) error
@@ -63,18 +61,19 @@ func (e *Error) movesCoordinator() bool {
 // find returns the cached address of the coordinator, or looks it up.
 func (c *coordinator) find(ctx context.Context) (string, error) {
 	c.mu.Lock()
-	address, stale := c.address, c.stale
+	address := c.address
 	c.mu.Unlock()
 	if address != "" {
 		return address, nil
 	}
 	operation := "finding the coordinator of group " + c.groupID
-	brokers, err := c.client.brokerAddresses(ctx, stale)
+	// A coordinator often moves because a broker has stopped: without that broker the look-up is faster.
+	cluster, err := c.client.describeOnce(ctx)
 	if err != nil {
 		return "", err
 	}
 	last := error(newError(operation, pacelinev1.ErrorCode_ERROR_CODE_COORDINATOR_NOT_AVAILABLE, "no broker is known"))
-	for _, broker := range brokers {
+	for _, broker := range addressesOf(cluster) { // the order of a map is random
 		connection, err := c.client.dial(broker)
 		if err != nil {
 			return "", err
@@ -86,7 +85,7 @@ func (c *coordinator) find(ctx context.Context) (string, error) {
 		if err == nil {
 			address := joinAddress(answer.GetHost(), answer.GetPort())
 			c.mu.Lock()
-			c.address, c.stale = address, false
+			c.address = address
 			c.mu.Unlock()
 			return address, nil
 		}
@@ -96,28 +95,5 @@ func (c *coordinator) find(ctx context.Context) (string, error) {
 			return "", last
 		}
 	}
-	c.mu.Lock()
-	c.stale = true
-	c.mu.Unlock()
 	return "", last
-}
-
-// brokerAddresses returns the addresses of the brokers in random order. It refreshes the list when it is empty or when ask
-// is true.
-func (c *Client) brokerAddresses(ctx context.Context, ask bool) ([]string, error) {
-	c.mu.Lock()
-	ask = ask || len(c.brokers) == 0
-	c.mu.Unlock()
-	if ask {
-		if _, err := c.describeOnce(ctx); err != nil {
-			return nil, err
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var addresses []string
-	for _, address := range c.brokers { // the order of a map is random
-		addresses = append(addresses, address)
-	}
-	return addresses, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -70,6 +71,24 @@ func TestAMemberTakesItsIDFromTheRefusalAndBeginsAtTheCommits(t *testing.T) {
 	}
 	if offset, known := member.Position("t", 1); !known || offset != 7 {
 		t.Fatalf("position %d", offset)
+	}
+}
+
+func TestALookUpOfTheCoordinatorSkipsBrokersThatLeftTheCluster(t *testing.T) {
+	_, client := startFake(t)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	client.brokers = map[int32]string{9: silent.Addr().String()}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for range 2 {
+		finder := &coordinator{client: client, groupID: "g"}
+		if address, err := finder.find(ctx); err != nil || address != client.bootstrap[0] {
+			t.Fatalf("%q, %v", address, err)
+		}
 	}
 }
 
