@@ -39,6 +39,7 @@ const (
 	sayAfter       = 1800 * time.Millisecond
 	sayAgainAfter  = 10 * time.Second
 	largestMessage = 64 << 20
+	fetchPrefix    = "fetch "
 	// longestTime stands for longer settings: sums of two of them do not overflow.
 	longestTime = 365 * 24 * time.Hour
 	// connectionMaxAge is the time without a call after which leaveAddresses may close a connection; no call takes longer.
@@ -69,8 +70,9 @@ type Client struct {
 	// quietUntil is the earliest time of the next warning, in milliseconds since 1970.
 	quietUntil atomic.Int64
 
-	mu          sync.Mutex
-	bootstrap   []string
+	mu        sync.Mutex
+	bootstrap []string
+	// connections has fetchPrefix before the address of a connection for fetches.
 	connections map[string]*connection
 	brokers     map[int32]string
 	topics      map[string]*topicState
@@ -176,13 +178,21 @@ func (c *Client) Close() {
 	c.connections = map[string]*connection{}
 }
 
-func (c *Client) dial(address string) (*grpc.ClientConn, error) {
+func (c *Client) dial(address string) (*grpc.ClientConn, error) { return c.dialFor("", address) }
+
+// dialForFetches returns a connection for long polls alone. A connection takes a limited number of calls at a time, so behind
+// the long polls of many partitions heartbeats and look-ups of leaders would be late.
+func (c *Client) dialForFetches(address string) (*grpc.ClientConn, error) {
+	return c.dialFor(fetchPrefix, address)
+}
+
+func (c *Client) dialFor(prefix, address string) (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, errors.New("paceline: the client is closed")
 	}
-	if known, ok := c.connections[address]; ok {
+	if known, ok := c.connections[prefix+address]; ok {
 		known.used = time.Now()
 		return known.ClientConn, nil
 	}
@@ -190,7 +200,7 @@ func (c *Client) dial(address string) (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("paceline: address %q: %w", address, err)
 	}
-	c.connections[address] = &connection{made, time.Now()}
+	c.connections[prefix+address] = &connection{made, time.Now()}
 	return made, nil
 }
 
@@ -198,9 +208,9 @@ func (c *Client) dial(address string) (*grpc.ClientConn, error) {
 // holds mu.
 func (c *Client) leaveAddresses() {
 	known := slices.Concat(c.bootstrap, slices.Collect(maps.Values(c.brokers)), []string{c.controller})
-	for address, old := range c.connections {
-		if !slices.Contains(known, address) && time.Since(old.used) > connectionMaxAge {
-			delete(c.connections, address)
+	for name, old := range c.connections {
+		if !slices.Contains(known, strings.TrimPrefix(name, fetchPrefix)) && time.Since(old.used) > connectionMaxAge {
+			delete(c.connections, name)
 			_ = old.Close()
 		}
 	}

@@ -44,7 +44,7 @@ type fakeCluster struct {
 	producerIDs int64
 }
 
-func startFake(t *testing.T) (*fakeCluster, *Client) {
+func startFake(t *testing.T, options ...grpc.ServerOption) (*fakeCluster, *Client) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -53,7 +53,7 @@ func startFake(t *testing.T) (*fakeCluster, *Client) {
 	host, port, _ := net.SplitHostPort(listener.Addr().String())
 	number, _ := strconv.Atoi(port)
 	fake := &fakeCluster{host: host, port: int32(number)}
-	server := grpc.NewServer()
+	server := grpc.NewServer(options...)
 	pacelinev1.RegisterMetadataServiceServer(server, fake)
 	pacelinev1.RegisterGroupServiceServer(server, fake)
 	pacelinev1.RegisterLogServiceServer(server, fake)

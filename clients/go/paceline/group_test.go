@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -204,6 +205,31 @@ func TestACommitIsRepeatedWhileTheCoordinatorMoves(t *testing.T) {
 	pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
 	if err := member.Commit(context.Background()); err != nil || len(fake.commits) != 4 {
 		t.Fatalf("%d commits, %v", len(fake.commits), err)
+	}
+}
+
+func TestFetchesOfManyPartitionsDoNotDelayHeartbeats(t *testing.T) {
+	fake, client := startFake(t, grpc.MaxConcurrentStreams(2))
+	var generations, heartbeats atomic.Int32
+	fake.join = joinAlone(&generations)
+	fake.describe = func(topic string) *pacelinev1.TopicDescription { return described(topic, "id", 8, 0) }
+	fake.heartbeat = func(*pacelinev1.HeartbeatRequest) error { heartbeats.Add(1); return nil }
+	release := make(chan struct{})
+	defer close(release)
+	fake.fetch = func(asked *pacelinev1.FetchPartition) *pacelinev1.FetchPartitionResult {
+		<-release
+		return &pacelinev1.FetchPartitionResult{Topic: asked.GetTopic(), Partition: asked.GetPartition()}
+	}
+	member := memberOf(t, fake, client, GroupConfig{ManualCommit: true})
+	pollUntil(t, member, func() bool { return len(member.Assignment()) == 8 })
+	short, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	_, _ = member.Poll(short) // begins the fetches
+	before := heartbeats.Load()
+	for deadline := time.Now().Add(2 * time.Second); heartbeats.Load() < before+3; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("heartbeats wait for fetches")
+		}
 	}
 }
 

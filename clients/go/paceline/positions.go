@@ -169,11 +169,15 @@ func (k *Consumer) fetch(ctx context.Context, at cursor) (cursor, []ConsumedReco
 	k.client.refreshWhenOld(ctx, at.Topic)
 	var records []ConsumedRecord
 	err := k.client.onLeader(ctx, at.Topic, at.Partition, func(
-		ctx context.Context, log pacelinev1.LogServiceClient, leader leaderState, topicID string,
+		ctx context.Context, _ pacelinev1.LogServiceClient, leader leaderState, topicID string,
 	) error {
+		connection, err := k.client.dialForFetches(leader.address)
+		if err != nil {
+			return err
+		}
 		call, cancel := context.WithTimeout(ctx, k.config.MaxWait+k.client.requestTimeout)
 		defer cancel()
-		answer, err := log.Fetch(call, &pacelinev1.FetchRequest{
+		answer, err := pacelinev1.NewLogServiceClient(connection).Fetch(call, &pacelinev1.FetchRequest{
 			MaxWaitMs: milliseconds(k.config.MaxWait), MinBytes: 1, MaxBytes: int32(k.config.MaxBytes),
 			Format: pacelinev1.FetchFormat_FETCH_FORMAT_RECORDS,
 			Partitions: []*pacelinev1.FetchPartition{{
