@@ -21,8 +21,10 @@ import java.util.function.BiFunction;
 import java.util.function.Predicate;
 
 /**
- * Creates, deletes and describes topics, finds offsets, watches events. Safe for many threads. Each call takes a time-out
- * that bounds all its attempts; without one it is 30 s.
+ * Creates, deletes and describes topics, looks up offsets, and watches events. Safe for concurrent use.
+ *
+ * <p>The time-out of a call covers all its attempts; the default is 30 s. Watches have none. Each call throws
+ * {@link PacelineException} with the last cause when it fails.
  */
 public final class Admin {
     private static final Duration DEFAULT_TIMEOUT = Duration.ofSeconds(30);
@@ -33,12 +35,12 @@ public final class Admin {
         this.cluster = cluster;
     }
 
-    /** Creates a topic and returns its id when every partition has a leader. */
+    /** Creates a topic, waits until every partition has a leader, and returns the topic's id. */
     public String createTopic(NewTopic topic) {
         return createTopic(topic, DEFAULT_TIMEOUT);
     }
 
-    /** Creates a topic and returns its id when every partition has a leader. */
+    /** Creates a topic, waits until every partition has a leader, and returns the topic's id. */
     public String createTopic(NewTopic topic, Duration timeout) {
         String operation = "creating topic " + topic.name();
         var wanted = io.paceline.v1.NewTopic.newBuilder().setName(topic.name()).putAllConfigs(topic.configs());
@@ -58,12 +60,12 @@ public final class Admin {
         });
     }
 
-    /** Deletes a topic and returns when it does not exist any more. */
+    /** Deletes a topic and waits until it no longer exists. */
     public void deleteTopic(String name) {
         deleteTopic(name, DEFAULT_TIMEOUT);
     }
 
-    /** Deletes a topic and returns when it does not exist any more. */
+    /** Deletes a topic and waits until it no longer exists. */
     public void deleteTopic(String name, Duration timeout) {
         String operation = "deleting topic " + name;
         onController(operation, timeout, (admin, waitMs) -> {
@@ -81,7 +83,11 @@ public final class Admin {
         return describeTopic(name, DEFAULT_TIMEOUT);
     }
 
-    /** Returns partitions, leaders, replicas and in-sync replicas of a topic. */
+    /**
+     * Returns partitions, leaders, replicas and in-sync replicas of a topic.
+     *
+     * @throws PacelineException UNKNOWN_TOPIC_OR_PARTITION when the topic still does not exist after five seconds
+     */
     public TopicDescription describeTopic(String name, Duration timeout) {
         long givenUpNanos = System.nanoTime() + Position.NEW_TOPIC_NANOS;
         return cluster.retry(Retry.after(timeout), deadline -> {
@@ -105,18 +111,18 @@ public final class Admin {
         return cluster.retry(Retry.after(timeout), cluster::describeOnce);
     }
 
-    /** Returns an offset; empty when no record is that young. */
+    /** Returns the offset that {@code at} specifies; empty when every record is older than its time. */
     public OptionalLong listOffset(String topic, int partition, OffsetSpec at) {
         return listOffset(topic, partition, at, DEFAULT_TIMEOUT);
     }
 
-    /** Returns an offset; empty when no record is that young. */
+    /** Returns the offset that {@code at} specifies; empty when every record is older than its time. */
     public OptionalLong listOffset(String topic, int partition, OffsetSpec at, Duration timeout) {
         return cluster.retry(Retry.after(timeout), deadline ->
                 cluster.onLeader(deadline, topic, partition, route -> listOffset(topic, partition, at, route)));
     }
 
-    /** Asks the leader of a partition once for an offset. */
+    /** Sends one ListOffsets request to the leader of a partition. */
     static OptionalLong listOffset(String topic, int partition, OffsetSpec at, Cluster.Route route) {
         String operation = "listing an offset of " + topic + "/" + partition;
         var request = ListOffsetsRequest.newBuilder().addPartitions(ListOffsetsPartition.newBuilder()
@@ -130,34 +136,36 @@ public final class Admin {
     }
 
     /**
-     * Gives every event of the cluster from now on to {@code handle}, as {@link #watchEventBatches} does. It does not say
-     * that events are missing.
+     * Calls {@code handle} with every event of the cluster from now on, like {@link #watchEventBatches}, but does not report
+     * missing events.
      *
-     * @throws PacelineException when the controller refuses for good, or no controller was found for 30 s
+     * @throws PacelineException when the controller refuses the watch with an error that is not retriable, or no active
+     *     controller was found within 30 s
      */
     public void watchEvents(Predicate<ClusterEvent> handle) {
         watchEventBatches(batch -> batch.getEventsList().stream().allMatch(handle));
     }
 
     /**
-     * Gives the events of the cluster from now on to {@code handle}, until it returns false, the thread is interrupted, or
-     * the client is closed. After the death, the resignation or a silence of 25 s of the controller it continues at the
-     * next one, with the events since the last event, which may come twice then. A batch with a gap says that events before
-     * it are missing: this watcher was too slow, or another controller continues with what it has seen.
+     * Calls {@code handle} with the events of the cluster from now on, until {@code handle} returns false, the thread is
+     * interrupted, or the client is closed. When the controller dies, resigns, or sends nothing for 25 s, the watch continues
+     * at the next active controller, which may repeat the last events. A batch with a gap means that earlier events are
+     * missing: this watch was too slow, or the next controller has not seen them.
      *
-     * @throws PacelineException when the controller refuses for good, or no controller was found for 30 s
+     * @throws PacelineException when the controller refuses the watch with an error that is not retriable, or no active
+     *     controller was found within 30 s
      */
     public void watchEventBatches(Predicate<EventBatch> handle) {
         new EventWatch(cluster, EventWatch.SILENCE).run(handle);
     }
 
     /**
-     * Runs an administrative call at the active controller and follows the address in NOT_CONTROLLER. A call whose outcome
-     * is unknown is not repeated: the change may have been made.
+     * Sends a call to the active controller and follows the address in NOT_CONTROLLER. Does not repeat a call with unknown
+     * outcome, because the change may have been made.
      */
     private <T> T onController(String operation, Duration timeout, BiFunction<AdminServiceBlockingStub, Integer, T> call) {
         AtomicReference<String> address = new AtomicReference<>("");
-        // One attempt may last until the end, because a repetition is allowed only for calls that surely did nothing.
+        // One attempt may use the whole time-out: only a call that definitely changed nothing is repeated.
         return Retry.until(Retry.after(timeout), timeout, cluster::closed, deadline -> {
             if (address.get().isEmpty()) {
                 try {

@@ -7,16 +7,16 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * How to reach a cluster. Immutable; each {@code with} method returns a changed copy.
+ * Addresses, time-out and TLS files of a client. Immutable; each {@code with} method returns a changed copy.
  *
  * @param bootstrap addresses (host:port) of any brokers or controllers of the cluster
- * @param requestTimeout bound of one request
+ * @param requestTimeout longest time for one request
  * @param tls PEM files, or null for plaintext connections
  */
 public record ClientConfig(List<String> bootstrap, Duration requestTimeout, TlsFiles tls) {
     private static final Pattern ADDRESS = Pattern.compile("(?:\\[[^\\[\\]\\s]+]|[^:\\[\\]\\s]+):(\\d{1,5})");
 
-    /** Checks that there is an address and that the time-out is positive. */
+    /** Checks the addresses and the time-out. */
     public ClientConfig {
         bootstrap = List.copyOf(bootstrap);
         if (bootstrap.isEmpty()) {
@@ -40,12 +40,12 @@ public record ClientConfig(List<String> bootstrap, Duration requestTimeout, TlsF
         return new ClientConfig(List.of(bootstrap), Duration.ofSeconds(10), TlsFiles.fromEnvironment(System.getenv()));
     }
 
-    /** Bounds one request. */
+    /** Sets the longest time for one request. */
     public ClientConfig withRequestTimeout(Duration timeout) {
         return new ClientConfig(bootstrap, timeout, tls);
     }
 
-    /** Connects with TLS. */
+    /** Sets the PEM files for TLS, or null for plaintext connections. */
     public ClientConfig withTls(TlsFiles files) {
         return new ClientConfig(bootstrap, requestTimeout, files);
     }

@@ -174,7 +174,7 @@ final class Cluster implements AutoCloseable {
         String operation = "describing the cluster";
         DescribeClusterResponse answer = call(operation, () -> stub.describeCluster(DescribeClusterRequest.getDefaultInstance()));
         if (answer.getBrokersCount() == 0 && answer.getControllerHost().isEmpty()) {
-            throw Failures.of(operation, ErrorCode.ERROR_CODE_NOT_CONTROLLER, "the process knows no cluster yet");
+            throw Failures.of(operation, ErrorCode.ERROR_CODE_NOT_CONTROLLER, "the process has no metadata of the cluster yet");
         }
         return answer;
     }
@@ -197,7 +197,8 @@ final class Cluster implements AutoCloseable {
         DescribeTopicsRequest request = DescribeTopicsRequest.newBuilder().addTopics(topic).build();
         DescribeTopicsResponse answer = call(operation, () -> from.describeTopics(request));
         if (answer.getTopicsCount() != 1) {
-            throw Failures.of(operation, ErrorCode.ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer does not hold one topic");
+            throw Failures.of(operation, ErrorCode.ERROR_CODE_UNKNOWN_SERVER_ERROR,
+                    "the response has " + answer.getTopicsCount() + " topics instead of one");
         }
         if (answer.getTopics(0).hasError()) {
             Failures.throwTopic(operation, answer.getTopics(0).getError());
@@ -237,7 +238,7 @@ final class Cluster implements AutoCloseable {
         return count;
     }
 
-    /** Returns the cached topic, or null; if it is too old, one caller refreshes it while other callers use it as it is. */
+    /** Returns the cached topic, or null. If it is too old, one caller refreshes it, and other callers get the old value. */
     private Topic known(Deadline deadline, String name) {
         Topic known;
         synchronized (this) {

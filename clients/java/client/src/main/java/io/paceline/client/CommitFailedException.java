@@ -3,8 +3,8 @@ package io.paceline.client;
 import io.paceline.v1.ErrorCode;
 
 /**
- * Offsets were not committed because this member has lost its place in the group; other members may own its partitions.
- * The code is ILLEGAL_GENERATION. {@code poll} joins the group again.
+ * The commit was refused because this consumer is not a member of the group's current generation; other members may own its
+ * partitions. The code is ILLEGAL_GENERATION. The next {@code poll} joins the group again.
  */
 public final class CommitFailedException extends PacelineException {
     private static final long serialVersionUID = 1;

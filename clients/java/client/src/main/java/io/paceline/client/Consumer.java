@@ -24,16 +24,16 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Supplier;
 
-/** Reads assigned partitions from positions of its own, without a group. Use it from one thread at a time. */
+/** Reads assigned partitions and keeps their positions itself, without a group. Not safe for concurrent use. */
 public final class Consumer {
     private final Cluster cluster;
     private final Executor threads;
     private final Admin admin;
     private final ConsumerConfig config;
     private final Map<TopicPartition, Position> positions = new LinkedHashMap<>();
-    /** Records that were read and not returned yet, in the order of each partition. */
+    /** Fetched records that {@code poll} has not returned yet; those of one partition are in order. */
     private final Deque<ConsumerRecord> buffered = new ArrayDeque<>();
-    /** Counts fetches that have ended since the last look. */
+    /** Gets a permit when a fetch ends, and from {@link #wake}. */
     private final Semaphore arrived = new Semaphore(0);
     private final AtomicBoolean woken = new AtomicBoolean();
 
@@ -45,19 +45,19 @@ public final class Consumer {
     }
 
     /**
-     * Reads a partition from its beginning, its end, or a time. The first poll finds the offset, and reports a partition
-     * that does not exist.
+     * Reads a partition from its beginning, its end, or a time. {@code poll} looks up the offset, and reports a partition that
+     * does not exist.
      */
     public void assign(String topic, int partition, OffsetSpec start) {
         put(new Position(topic, partition, 0, start));
     }
 
-    /** Reads a partition from an offset. */
+    /** Reads a partition from an offset on. */
     public void assign(String topic, int partition, long offset) {
         put(new Position(topic, partition, offset, null));
     }
 
-    /** Reads every partition that a topic has now from its beginning, its end, or a time. */
+    /** Describes a topic and assigns its present partitions, to read them from their beginning, their end, or a time. */
     public void assignAll(String topic, OffsetSpec start) {
         admin.describeTopic(topic).getPartitionsList().forEach(one -> assign(topic, one.getPartition(), start));
     }
@@ -75,17 +75,17 @@ public final class Consumer {
         buffered.removeIf(one -> one.topic().equals(partition.topic()) && one.partition() == partition.partition());
     }
 
-    /** Continues after a committed position, or at a place where there is none. */
+    /** Reads a partition from its committed offset, or from {@code otherwise} if there is none. */
     void assign(TopicPartition partition, OffsetAndMetadata committed, OffsetSpec otherwise) {
         Position position = new Position(partition.topic(), partition.partition(),
                 committed == null ? 0 : committed.offset(), committed == null ? otherwise : null);
-        // The leader of the group has found it.
+        // The leader of the group assigns only partitions that exist.
         position.isFound = true;
         position.epoch = committed == null ? null : committed.leaderEpoch();
         put(position);
     }
 
-    /** Reads a partition no more. */
+    /** Stops reading a partition and drops its buffered records. */
     void unassign(TopicPartition partition) {
         positions.remove(partition);
         dropBuffered(partition);
@@ -96,8 +96,8 @@ public final class Consumer {
     }
 
     /**
-     * Returns the positions after the records that {@code poll} has returned, as far as they are known. One that is out of
-     * range, perhaps in a topic that was created again, is none: a group must not commit it.
+     * Returns the positions after the records that {@code poll} has returned. Omits a position that is not known yet, and one
+     * that is out of range, for example in a re-created topic: a group must not commit it.
      */
     Map<TopicPartition, OffsetAndMetadata> consumed() {
         Map<TopicPartition, OffsetAndMetadata> consumed = new TreeMap<>();
@@ -109,26 +109,25 @@ public final class Consumer {
         return consumed;
     }
 
-    /** Returns the offset of the next record that {@code poll} returns of a partition; empty while it is not known. */
+    /** Returns the offset of the next record that {@code poll} returns for a partition; empty while it is not known. */
     public OptionalLong position(String topic, int partition) {
         Position found = positions.get(new TopicPartition(topic, partition));
         return found == null || found.start != null ? OptionalLong.empty() : OptionalLong.of(found.returned);
     }
 
-    /** Waits until there are records or the time is over; then the list is empty. */
+    /** Calls {@link #poll(Duration, int)} without a limit. */
     public List<ConsumerRecord> poll(Duration timeout) {
         return poll(timeout, Integer.MAX_VALUE);
     }
 
     /**
-     * Waits until there are records or the time is over; then the list is empty. It returns at most {@code limit} records
-     * and keeps the others for the next poll.
+     * Waits for records and returns them, or an empty list after the time-out. Returns at most {@code limit} records and keeps
+     * the others for the next poll.
      *
-     * @throws TruncatedException when records that were read are not in the log any more
-     * @throws PacelineException UNKNOWN_TOPIC_OR_PARTITION when brokers have said for some seconds that an assigned
-     *     partition does not exist, REQUEST_TIMED_OUT when a partition could not be read for {@code apiTimeout},
-     *     OFFSET_OUT_OF_RANGE with {@link ResetPolicy#ERROR}, and any failure that no retry can mend; the next poll tries
-     *     again
+     * @throws TruncatedException when records that were read are no longer in the log
+     * @throws PacelineException for any error that is not retriable; UNKNOWN_TOPIC_OR_PARTITION when brokers have not known an
+     *     assigned partition for five seconds; REQUEST_TIMED_OUT when a partition could not be read for
+     *     {@link ConsumerConfig#apiTimeout}; with {@link ResetPolicy#ERROR} OFFSET_OUT_OF_RANGE. The next poll tries again
      */
     public List<ConsumerRecord> poll(Duration timeout, int limit) {
         if (positions.isEmpty()) {
@@ -150,7 +149,7 @@ public final class Consumer {
         }
     }
 
-    /** Hands out records of the buffer and moves the positions that the caller sees. */
+    /** Removes records from the buffer, and advances the positions that the caller sees. */
     private List<ConsumerRecord> give(int limit) {
         List<ConsumerRecord> given = new ArrayList<>();
         while (given.size() < limit && !buffered.isEmpty()) {
@@ -161,7 +160,7 @@ public final class Consumer {
         return given;
     }
 
-    /** Starts a fetch in every partition without one; it may outlive this poll, and a later one takes its records. */
+    /** Starts a fetch for every partition without one. A fetch may outlast this poll; a later poll takes its records. */
     private void startFetches() {
         long now = System.nanoTime();
         for (Position at : positions.values()) {
@@ -173,7 +172,7 @@ public final class Consumer {
         }
     }
 
-    /** Waits for the next fetch to end, or for the end of a pause; returns false at the deadline or after {@link #wake}. */
+    /** Waits until a fetch or a pause ends; returns false after the deadline, an interrupt, or {@link #wake}. */
     private boolean awaitFetch(Deadline deadline) {
         long now = System.nanoTime();
         long waitNanos = deadline.timeRemaining(TimeUnit.NANOSECONDS);
@@ -196,15 +195,15 @@ public final class Consumer {
         return !woken.getAndSet(false);
     }
 
-    /** Ends the wait of a poll of another thread, or else of the next poll. */
+    /** Ends the wait of the poll in another thread; if there is none, the next poll does not wait. */
     void wake() {
         woken.set(true);
         arrived.release();
     }
 
     /**
-     * Moves the records of finished fetches to the buffer. It returns a failure for the caller, or null. The failure goes
-     * before records, which the next poll returns: behind partitions that always have records it would wait for ever.
+     * Moves the records of finished fetches to the buffer. Returns a failure for the caller, or null. The poll throws it and
+     * leaves the records to the next poll; otherwise partitions that always have records would hide the failure for ever.
      */
     private RuntimeException collect() {
         for (Position at : positions.values()) {
@@ -218,7 +217,7 @@ public final class Consumer {
         return null;
     }
 
-    /** Takes the outcome of a partition's fetch; returns its failure unless a later fetch may mend it. */
+    /** Applies the outcome of a partition's fetch; returns its failure, or null if it succeeded or the next fetch may succeed. */
     private RuntimeException take(Position at) {
         CompletableFuture<Position.Fetched> finished = at.fetch;
         at.fetch = null;
@@ -249,7 +248,7 @@ public final class Consumer {
     private Supplier<Position.Fetched> lookUp(Position at, OffsetSpec start) {
         return () -> {
             Deadline deadline = Retry.after(cluster.requestTimeout());
-            // The end comes first: a record that is written between the calls is not skipped.
+            // Look up the end first: otherwise a record written between the two calls would be skipped.
             boolean isTime = start.spec == io.paceline.v1.OffsetSpec.OFFSET_SPEC_TIMESTAMP;
             long end = isTime ? listOffset(at, OffsetSpec.latest(), deadline).orElseThrow() : 0;
             OptionalLong offset = listOffset(at, start, deadline);
@@ -285,13 +284,13 @@ public final class Consumer {
                 FetchResponse answer = Cluster.call(operation, () -> route.log().fetch(request));
                 if (answer.getPartitionsCount() != 1) {
                     throw Failures.of(operation, ErrorCode.ERROR_CODE_UNKNOWN_SERVER_ERROR,
-                            "the answer does not hold one partition");
+                            "the response has " + answer.getPartitionsCount() + " partitions instead of one");
                 }
                 FetchPartitionResult result = answer.getPartitions(0);
                 if (result.hasError()) {
                     Failures.throwPartition(operation, result.getError());
                 }
-                // Only an answer proves that the topic has this id now: metadata may be those of a deleted topic.
+                // Only a response proves that the topic has this id now: the metadata may describe a deleted topic.
                 if (!topicId.isEmpty() && !topicId.equals(route.topicId())) {
                     throw Failures.of(operation, ErrorCode.ERROR_CODE_OFFSET_OUT_OF_RANGE,
                             "the topic was deleted and created again");

@@ -4,12 +4,12 @@ import java.time.Duration;
 import java.util.Objects;
 
 /**
- * Tuning of a consumer. Immutable; each {@code with} method returns a changed copy.
+ * Settings of a consumer. Immutable; each {@code with} method returns a changed copy.
  *
- * @param reset what happens when a position is out of range, also because its topic was deleted and created again
- * @param maxWait how long a broker may hold a fetch without records
- * @param maxBytes bound of the answer of one fetch
- * @param apiTimeout how long a partition may be unreadable before {@code poll} reports it
+ * @param reset policy for a position that is out of range, for example because its topic was re-created
+ * @param maxWait longest time for which a broker waits for records before it answers a fetch
+ * @param maxBytes largest response to a fetch, in bytes; only a single batch may be larger
+ * @param apiTimeout time after which {@code poll} throws REQUEST_TIMED_OUT for a partition that it cannot read
  */
 public record ConsumerConfig(ResetPolicy reset, Duration maxWait, int maxBytes, Duration apiTimeout) {
     private static final Duration API_TIMEOUT = Duration.ofSeconds(60);
@@ -19,39 +19,39 @@ public record ConsumerConfig(ResetPolicy reset, Duration maxWait, int maxBytes, 
     public ConsumerConfig {
         Objects.requireNonNull(reset, "reset");
         if (maxWait.isNegative() || maxWait.compareTo(LONGEST_WAIT) > 0 || maxBytes < 1) {
-            throw new IllegalArgumentException("maxWait is from 0 to " + Integer.MAX_VALUE + " ms, maxBytes has to be positive");
+            throw new IllegalArgumentException("maxWait has to be from 0 to " + Integer.MAX_VALUE + " ms, and maxBytes positive");
         }
         if (apiTimeout.isNegative() || apiTimeout.isZero()) {
             throw new IllegalArgumentException("apiTimeout has to be positive, not " + apiTimeout);
         }
     }
 
-    /** Makes a configuration with the default time-out. */
+    /** Creates a configuration with the default {@code apiTimeout}. */
     public ConsumerConfig(ResetPolicy reset, Duration maxWait, int maxBytes) {
         this(reset, maxWait, maxBytes, API_TIMEOUT);
     }
 
-    /** Returns the defaults: reset to the earliest offset, 500 ms of waiting, 1 MiB, and 60 s until an error is reported. */
+    /** Returns the defaults: the earliest offset, {@code maxWait} 500 ms, {@code maxBytes} 1 MiB, {@code apiTimeout} 60 s. */
     public static ConsumerConfig defaults() {
         return new ConsumerConfig(ResetPolicy.EARLIEST, Duration.ofMillis(500), 1024 * 1024);
     }
 
-    /** Chooses the policy for positions out of range. */
+    /** Sets the policy for positions that are out of range. */
     public ConsumerConfig withReset(ResetPolicy policy) {
         return new ConsumerConfig(policy, maxWait, maxBytes, apiTimeout);
     }
 
-    /** Lets a broker hold a fetch so long. */
+    /** Sets the longest time for which a broker waits for records before it answers a fetch. */
     public ConsumerConfig withMaxWait(Duration wait) {
         return new ConsumerConfig(reset, wait, maxBytes, apiTimeout);
     }
 
-    /** Bounds the answer of one fetch. */
+    /** Sets the largest response to a fetch, in bytes. */
     public ConsumerConfig withMaxBytes(int bytes) {
         return new ConsumerConfig(reset, maxWait, bytes, apiTimeout);
     }
 
-    /** Reports a partition that could not be read for so long. */
+    /** Sets the time after which {@code poll} throws REQUEST_TIMED_OUT for a partition that it cannot read. */
     public ConsumerConfig withApiTimeout(Duration timeout) {
         return new ConsumerConfig(reset, maxWait, maxBytes, timeout);
     }

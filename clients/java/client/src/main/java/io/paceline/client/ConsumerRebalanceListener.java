@@ -3,17 +3,17 @@ package io.paceline.client;
 import java.util.Set;
 
 /**
- * Receives the rebalances of a {@link GroupConsumer}. The methods are called in {@code poll} and {@code close}, on their
- * thread, and may commit.
+ * Learns which partitions a {@link GroupConsumer} gets and gives up. {@code poll}, {@code unsubscribe} and {@code close} call
+ * the methods in the caller's thread. The methods may commit.
  */
 public interface ConsumerRebalanceListener {
-    /** Partitions are about to be given up; their offsets can still be committed. */
+    /** Called before the member gives up its partitions; their offsets can still be committed. */
     default void onPartitionsRevoked(Set<TopicPartition> partitions) {}
 
-    /** Partitions were assigned. A set without partitions says that the group has more members than partitions. */
+    /** Called after a rebalance with the partitions of the member, perhaps none. */
     default void onPartitionsAssigned(Set<TopicPartition> partitions) {}
 
-    /** The membership was lost, and other members may own the partitions: a commit would fail. */
+    /** Called after the membership was lost: other members may own the partitions, and a commit would fail. */
     default void onPartitionsLost(Set<TopicPartition> partitions) {
         onPartitionsRevoked(partitions);
     }

@@ -14,9 +14,9 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Predicate;
 
-/** Reads the events of the active controller, and continues at the next controller when it dies, resigns or is silent. */
+/** Reads the events of the active controller; continues at the next one when it dies, resigns, or sends nothing. */
 final class EventWatch {
-    /** A server sends a sign of life every ten seconds. */
+    /** Longest time without a message; servers send a keepalive message every ten seconds. */
     static final Duration SILENCE = Duration.ofSeconds(25);
     private static final Duration PATIENCE = Duration.ofSeconds(30);
 
@@ -25,13 +25,13 @@ final class EventWatch {
     private final WatchEventsRequest.Builder request = WatchEventsRequest.newBuilder().setActiveControllerOnly(true);
     private final Warnings warnings = new Warnings();
 
-    /** Leaves a controller that sent nothing for {@code silence}. */
+    /** Creates a watch that leaves a controller which sends nothing for {@code silence}. */
     EventWatch(Cluster cluster, Duration silence) {
         this.cluster = cluster;
         this.silence = silence;
     }
 
-    /** Gives batches to {@code handle} until it returns false, the thread is interrupted, or the client is closed. */
+    /** Calls {@code handle} with each batch until it returns false, the thread is interrupted, or the client is closed. */
     void run(Predicate<EventBatch> handle) {
         while (!cluster.closed() && !Thread.currentThread().isInterrupted()) {
             String address = cluster.retry(
@@ -43,7 +43,7 @@ final class EventWatch {
         }
     }
 
-    /** Reads one stream to its end; {@code request} is where the next stream begins. Returns whether to read on. */
+    /** Reads one stream to its end and sets in {@code request} where the next begins; returns false if {@code handle} did. */
     private boolean follow(String address, Predicate<EventBatch> handle) {
         Context.CancellableContext context = Context.current().withCancellation();
         try {
@@ -52,7 +52,7 @@ final class EventWatch {
                 if ((batch.getEventsCount() > 0 || batch.hasGap()) && !handle.test(batch)) {
                     return false;
                 }
-                // Another controller does not know the cursor, and begins at the time of the last event.
+                // Another controller cannot use the cursor; it begins at the time of the last event.
                 long untilMs = batch.getEventsList().stream().mapToLong(ClusterEvent::getTimeMs).max()
                         .orElseGet(() -> request.hasSinceMs() ? request.getSinceMs() : System.currentTimeMillis());
                 request.setCursor(batch.getCursor()).setSinceMs(Math.max(request.getSinceMs(), untilMs));
@@ -72,7 +72,7 @@ final class EventWatch {
         }
     }
 
-    /** Waits for the next batch; returns null at the end of the stream, which may have broken or been silent. */
+    /** Waits for the next batch; returns null when the stream has ended or broken, or was silent for too long. */
     private EventBatch next(Iterator<WatchEventsResponse> answers, Context.CancellableContext context) {
         var heard = new CompletableFuture<Void>().orTimeout(silence.toMillis(), TimeUnit.MILLISECONDS);
         heard.whenComplete((nothing, late) -> {
@@ -91,7 +91,7 @@ final class EventWatch {
             if (!failure.retriable()) {
                 throw failure;
             }
-            // The stream is opened again at the controller that is active by then.
+            // The caller opens the next stream at the controller that is active then.
             warnings.add(failure);
             return null;
         } finally {

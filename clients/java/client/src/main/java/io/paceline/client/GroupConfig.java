@@ -6,7 +6,7 @@ import java.time.Duration;
 import java.util.List;
 import java.util.function.Consumer;
 
-/** Tuning of a group's member. Immutable; each {@code with} method returns a changed copy. */
+/** Settings of a member of a consumer group. Immutable; each {@code with} method returns a changed copy. */
 public final class GroupConfig implements Cloneable {
     private String groupId;
     private String groupInstanceId = "";
@@ -24,8 +24,8 @@ public final class GroupConfig implements Cloneable {
     private GroupConfig() {}
 
     /**
-     * Returns the defaults: range assignor, session time-out of 45 s, heartbeats every 3 s, 5 minutes between polls,
-     * automatic commits every 5 s, 500 records per poll, and the earliest offset where the group has committed none.
+     * Returns the defaults: range assignor, session time-out of 45 s, heartbeats every 3 s, at most 5 minutes between polls,
+     * automatic commits every 5 s, 500 records per poll, and the earliest offset where the group has not committed an offset.
      */
     public static GroupConfig of(String groupId) {
         if (groupId.isEmpty()) {
@@ -44,27 +44,27 @@ public final class GroupConfig implements Cloneable {
         return changed(copy -> copy.groupInstanceId = name);
     }
 
-    /** Names the program, for people; the name begins the member id. */
+    /** Sets the client id, with which the member id begins; it shows people which program this member is. */
     public GroupConfig withClientId(String name) {
         return changed(copy -> copy.clientId = name);
     }
 
-    /** Lets the group continue without this member when its heartbeats stay away for so long. */
+    /** Sets the time without a heartbeat after which the coordinator removes this member. */
     public GroupConfig withSessionTimeout(Duration timeout) {
         return changed(copy -> copy.sessionTimeout = timeout);
     }
 
-    /** Sends a heartbeat so often; a third of the session time-out at most is a good value. */
+    /** Sets the interval between heartbeats; it should be at most a third of the session time-out. */
     public GroupConfig withHeartbeatInterval(Duration interval) {
         return changed(copy -> copy.heartbeatInterval = interval);
     }
 
-    /** Leaves the group when {@code poll} is not called for so long. */
+    /** Sets the longest time between two calls of {@code poll}; a member that exceeds it gives up its place in the group. */
     public GroupConfig withMaxPollInterval(Duration interval) {
         return changed(copy -> copy.maxPollInterval = interval);
     }
 
-    /** Commits in {@code poll} so often, before every rebalance, and in {@code close}. */
+    /** Commits automatically: in {@code poll} at this interval, before every rebalance, and in {@code close}. */
     public GroupConfig withAutoCommit(Duration interval) {
         return changed(copy -> copy.autoCommitInterval = interval);
     }
@@ -74,32 +74,32 @@ public final class GroupConfig implements Cloneable {
         return changed(copy -> copy.autoCommitInterval = null);
     }
 
-    /** Bounds calls that take no time-out of their own. */
+    /** Sets the time-out of calls without a time-out parameter. */
     public GroupConfig withApiTimeout(Duration timeout) {
         return changed(copy -> copy.apiTimeout = timeout);
     }
 
-    /** Looks for new partitions of the topics so often; a topic that does not exist yet is looked for more often. */
+    /** Sets how often the leader of the group looks for new partitions; it looks for a missing topic about once a second. */
     public GroupConfig withMetadataMaxAge(Duration age) {
         return changed(copy -> copy.metadataMaxAge = age);
     }
 
-    /** Bounds the records of one {@code poll}. */
+    /** Sets the largest number of records that one {@code poll} returns. */
     public GroupConfig withMaxPollRecords(int records) {
         return changed(copy -> copy.maxPollRecords = records);
     }
 
-    /** Names the assignors that this member knows, the best first. All members of the group need one in common. */
+    /** Sets the assignors that this member supports, in order of preference. All members need one in common. */
     public GroupConfig withAssignors(Assignor... known) {
         return changed(copy -> copy.assignors = List.of(known));
     }
 
-    /** Chooses where to begin without a committed offset and when a position is out of range. */
+    /** Sets the policy for partitions without a committed offset and for positions that are out of range. */
     public GroupConfig withReset(ResetPolicy policy) {
         return changed(copy -> copy.reading = reading.withReset(policy));
     }
 
-    /** Tunes how records are read; its reset policy counts too. */
+    /** Sets how records are fetched; also replaces the policy of {@link #withReset}. */
     public GroupConfig withReading(ConsumerConfig config) {
         return changed(copy -> copy.reading = config);
     }
@@ -118,18 +118,19 @@ public final class GroupConfig implements Cloneable {
     private void check() {
         for (Duration time : List.of(sessionTimeout, heartbeatInterval, maxPollInterval)) {
             if (time.toMillis() < 1 || time.toMillis() > Integer.MAX_VALUE) {
-                throw new IllegalArgumentException("times of a group are from 1 to " + Integer.MAX_VALUE + " ms, not " + time);
+                throw new IllegalArgumentException(
+                        "a time of a group has to be from 1 to " + Integer.MAX_VALUE + " ms, not " + time);
             }
         }
         if (maxPollRecords < 1 || assignors.isEmpty()) {
-            throw new IllegalArgumentException("maxPollRecords has to be positive, and a group needs an assignor");
+            throw new IllegalArgumentException("maxPollRecords has to be positive, and at least one assignor given");
         }
         if (assignors.stream().map(Assignor::name).distinct().count() != assignors.size()) {
-            throw new IllegalArgumentException("an assignor is named twice");
+            throw new IllegalArgumentException("two assignors have the same name");
         }
     }
 
-    /** Checks settings that depend on each other; a program may set them in any order. */
+    /** Checks settings that depend on each other; only here, because a program may set them in any order. */
     void checkTogether() {
         if (heartbeatInterval.compareTo(sessionTimeout) >= 0) {
             throw new IllegalArgumentException("heartbeatInterval has to be below sessionTimeout, not "
@@ -165,7 +166,7 @@ public final class GroupConfig implements Cloneable {
         return (int) maxPollInterval.toMillis();
     }
 
-    /** Returns how long a wait of a poll may last before the poll is noted again, so that long polls are no silence. */
+    /** Returns the longest single wait of a poll; after each wait it counts as a new poll for {@code maxPollInterval}. */
     long sliceMs() {
         return Math.max(1, Math.min(1_000, maxPollInterval.toMillis() / 2));
     }

@@ -57,8 +57,8 @@ public final class GroupConsumer implements AutoCloseable {
 
     /**
      * Replaces the subscription by these topics. The next polls join the group and call the listener when partitions are
-     * assigned or revoked. They report a topic that brokers have not known for some seconds. A topic that is deleted later is
-     * read again after it is created again.
+     * assigned or revoked. They report a topic that brokers have not known for five seconds. A topic that is deleted later is
+     * read again after it is re-created.
      */
     public void subscribe(Collection<String> topics, ConsumerRebalanceListener listener) {
         requireOpen();
@@ -173,15 +173,15 @@ public final class GroupConsumer implements AutoCloseable {
 
     // Offsets
 
-    /** Commits the positions after all records that {@code poll} has returned, and waits for the answer. */
+    /** Commits the positions after all records that {@code poll} has returned, and waits for the response. */
     public void commitSync() {
         commitSync(reader.consumed());
     }
 
     /**
-     * Commits offsets and waits for the answer. A committed offset is the next offset to read: the last record's plus 1.
+     * Commits offsets and waits for the response. A committed offset is the next offset to read: the last record's plus 1.
      *
-     * @throws CommitFailedException when the group has removed this member
+     * @throws CommitFailedException when this consumer is not a member of the group's current generation
      * @throws RebalanceInProgressException while the group rebalances and accepts no offsets
      * @throws PacelineException when the coordinator refuses the commit, or with the last cause after the timeout
      */
@@ -189,7 +189,7 @@ public final class GroupConsumer implements AutoCloseable {
         commitSync(positions, config.apiTimeout());
     }
 
-    /** Commits offsets and waits for the answer, at most for {@code timeout}. */
+    /** Commits offsets and waits for the response, at most for {@code timeout}. */
     public void commitSync(Map<TopicPartition, OffsetAndMetadata> positions, Duration timeout) {
         requireOpen();
         if (!positions.isEmpty()) {

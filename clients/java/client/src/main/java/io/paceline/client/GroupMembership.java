@@ -109,7 +109,7 @@ final class GroupMembership {
      * Checks that the topics of a new subscription exist; returns false when the next check must wait for a later poll. If
      * the brokers do not answer, the member joins without the check.
      *
-     * @throws PacelineException UNKNOWN_TOPIC_OR_PARTITION when brokers have not known a topic for some seconds
+     * @throws PacelineException UNKNOWN_TOPIC_OR_PARTITION when brokers have not known a topic for five seconds
      */
     private boolean knowsTopics(Deadline deadline) {
         while (!unseenTopics.isEmpty()) {

@@ -19,7 +19,7 @@ import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
-/** Commits offsets, each commit after the answer to the one before, and reads committed ones. */
+/** Commits offsets, one request at a time, and fetches committed offsets. */
 final class GroupOffsets {
     private static final Duration ASYNC_TIMEOUT = Duration.ofSeconds(5);
 
@@ -36,12 +36,12 @@ final class GroupOffsets {
         this.threads = threads;
     }
 
-    /** Says whether a commit is under way. */
+    /** Returns whether a commit is in flight. */
     synchronized boolean isBusy() {
         return !newest.isDone();
     }
 
-    /** Commits after everything that was committed before, and waits. */
+    /** Waits for earlier commits, then commits and waits for the response. */
     void commit(Map<TopicPartition, OffsetAndMetadata> offsets, Deadline deadline) {
         CommitOffsetsRequest request = request(offsets);
         awaitEarlier(deadline);
@@ -51,7 +51,7 @@ final class GroupOffsets {
     /**
      * Waits until every earlier commit has ended, with success or not.
      *
-     * @throws PacelineException REQUEST_TIMED_OUT when the time is over first
+     * @throws PacelineException REQUEST_TIMED_OUT after the deadline or an interrupt
      */
     void awaitEarlier(Deadline deadline) {
         CompletableFuture<Void> before;
@@ -72,7 +72,7 @@ final class GroupOffsets {
         }
     }
 
-    /** Commits without waiting, for the member and the generation of this moment. */
+    /** Commits without waiting, with the present member id and generation. */
     synchronized CompletableFuture<Void> commitAsync(Map<TopicPartition, OffsetAndMetadata> offsets) {
         CommitOffsetsRequest request;
         try {
@@ -80,10 +80,10 @@ final class GroupOffsets {
         } catch (PacelineException failure) {
             return CompletableFuture.failedFuture(failure);
         }
-        // From now on, so that commits do not pile up while the coordinator does not answer.
+        // The time for earlier commits counts, so that commits do not pile up while the coordinator does not answer.
         Deadline deadline = Retry.after(ASYNC_TIMEOUT);
         newest = newest.handle((nothing, failure) -> null).thenRunAsync(() -> send(request, deadline), threads);
-        // A copy: a caller that ends its future does not end the commit, and the next one has to wait for it.
+        // A copy: a caller that completes its future must not let the next commit overtake this one.
         return newest.copy();
     }
 
@@ -114,7 +114,7 @@ final class GroupOffsets {
     private void send(CommitOffsetsRequest request, Deadline total) {
         if (total.isExpired()) {
             throw Failures.of(operation(), ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT,
-                    "the time was over before earlier commits had ended; this commit was not sent").with(true, true);
+                    "earlier commits took all the time; this commit was not sent").with(true, true);
         }
         try {
             coordinator.call(operation(), total, stub -> {
@@ -129,7 +129,7 @@ final class GroupOffsets {
             boolean isLost = failure.code() == ErrorCode.ERROR_CODE_UNKNOWN_MEMBER_ID
                     || failure.code() == ErrorCode.ERROR_CODE_ILLEGAL_GENERATION;
             if (request.hasGenerationId()) {
-                // The next heartbeat would say the same.
+                // The next heartbeat would get the same refusal; do not wait for it.
                 member.refused(request.getGenerationId(), failure);
             }
             throw isLost
@@ -138,7 +138,7 @@ final class GroupOffsets {
         }
     }
 
-    /** Returns committed offsets, without the partitions that have none. */
+    /** Returns the committed offsets; omits partitions without one. */
     Map<TopicPartition, OffsetAndMetadata> fetch(Collection<TopicPartition> partitions, Deadline total) {
         Map<TopicPartition, OffsetAndMetadata> found = new TreeMap<>();
         if (partitions.isEmpty()) {

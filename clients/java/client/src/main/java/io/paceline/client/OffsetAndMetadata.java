@@ -5,12 +5,12 @@ import java.util.Objects;
 /**
  * A committed position.
  *
- * @param offset the next offset to read: that of the last record read, plus 1
+ * @param offset the next offset to read: the offset of the last record read, plus 1
  * @param leaderEpoch leader epoch under which the last record was read, or null when it is not known
- * @param metadata a note for people
+ * @param metadata any text of the application, stored with the offset; may be empty
  */
 public record OffsetAndMetadata(long offset, Integer leaderEpoch, String metadata) {
-    /** Checks the offset. */
+    /** Checks that the offset is not negative. */
     public OffsetAndMetadata {
         Objects.requireNonNull(metadata, "metadata");
         if (offset < 0) {
@@ -18,7 +18,7 @@ public record OffsetAndMetadata(long offset, Integer leaderEpoch, String metadat
         }
     }
 
-    /** Makes a position without a note. */
+    /** Creates a position without leader epoch and text. */
     public OffsetAndMetadata(long offset) {
         this(offset, null, "");
     }

@@ -1,6 +1,6 @@
 package io.paceline.client;
 
-/** Chooses the partition of a record with a key, the same for the clients of every language. */
+/** Chooses the partition of a record with a key; clients of all languages choose the same one. */
 public final class Partitioner {
     private static final int MULTIPLIER = 0x5bd1e995;
 

@@ -12,9 +12,10 @@ import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Sends records with acks=all, idempotent: in order per partition, each once. Safe for many threads.
+ * Idempotent producer with acks=all: appends each record once, and the records of a partition in the order of the calls. Safe
+ * for concurrent use.
  *
- * <p>Close it before the client: {@link #close()} delivers the records that wait.
+ * <p>Close it before the client: {@link #close()} delivers the waiting records.
  */
 public final class Producer implements AutoCloseable {
     private final Cluster cluster;
@@ -22,7 +23,7 @@ public final class Producer implements AutoCloseable {
     private final ProducerConfig config;
     private final Semaphore pending;
     private final Map<String, Map<Integer, PartitionQueue>> queues = new HashMap<>();
-    /** The partition that gets records without a key, by topic, until a batch of it is taken. */
+    /** Present partition for records without a key, by topic; it changes with each batch. */
     private final Map<String, Integer> sticky = new HashMap<>();
     private boolean closed;
     private volatile boolean aborted;
@@ -35,9 +36,9 @@ public final class Producer implements AutoCloseable {
     }
 
     /**
-     * Queues a record and returns its outcome: where it lies, or a {@link PacelineException}. Records of one partition keep
-     * the order of the calls. It blocks while too many records wait, and on the first use of a topic. Do not block in
-     * stages that run when the future completes: they run in the thread that sends.
+     * Queues a record and returns a future of its place in the log, which fails with a {@link PacelineException}. Blocks until
+     * the topic is known, and while {@link ProducerConfig#maxPending} records wait; an interrupt then fails the future. Do not
+     * block in stages of the future: they run in the thread that sends.
      *
      * @throws IllegalStateException after {@link #close()}
      */
@@ -79,8 +80,8 @@ public final class Producer implements AutoCloseable {
     }
 
     /**
-     * Sends the records that linger, and waits until every record sent before has its outcome; returns false when the time
-     * is over first.
+     * Ends the linger of waiting records, and waits until every earlier record has its outcome; returns false after the
+     * time-out or an interrupt.
      */
     public boolean flush(Duration timeout) {
         List<CompletableFuture<Void>> open = allQueues().stream().map(PartitionQueue::flush).toList();
@@ -97,13 +98,13 @@ public final class Producer implements AutoCloseable {
         }
     }
 
-    /** Delivers the records that wait, within the delivery time-out, and ends the producer. */
+    /** Calls {@link #close(Duration)} with the delivery time-out. */
     @Override
     public void close() {
         close(config.deliveryTimeout());
     }
 
-    /** Delivers the records that wait and ends the producer. Records without an outcome by then fail. */
+    /** Delivers the waiting records and ends the producer. Records that are not sent within {@code timeout} fail. */
     public void close(Duration timeout) {
         synchronized (this) {
             closed = true;
@@ -115,7 +116,7 @@ public final class Producer implements AutoCloseable {
         }
     }
 
-    /** Chooses the partition by key; without a key one partition until a batch of that partition is taken. */
+    /** Chooses the partition by key; without a key, the same random partition until the next batch begins. */
     private int choose(ProducerRecord record, int count) {
         if (record.key() != null) {
             return Partitioner.partitionForKey(record.key(), count);
@@ -126,7 +127,7 @@ public final class Producer implements AutoCloseable {
         }
     }
 
-    /** Lets records without a key go to another partition from now on. */
+    /** Begins a batch of a partition: later records without a key go to another random partition. */
     synchronized void unstick(String topic, int partition) {
         sticky.remove(topic, partition);
     }

@@ -6,20 +6,20 @@ import java.time.Duration;
  * Settings of a producer. Immutable; each {@code with} method returns a changed copy.
  *
  * @param deliveryTimeout longest time from {@code send} to the outcome of a record, retries included
- * @param linger how long a batch waits for further records; zero sends the gathered records at once
- * @param batchBytes size from which a batch is sent
+ * @param linger how long a batch waits for further records; with zero it has the records that are already waiting
+ * @param batchBytes size at which a batch is sent before the end of the linger
  * @param maxPending how many records may wait for their outcome before {@code send} blocks
- * @param maxRequestBytes largest request; a record that does not fit is refused before it is sent. Brokers accept 4 MiB
- *     unless their {@code socket.request.max.bytes} has another value
+ * @param maxRequestBytes largest request; a larger record fails before it is sent. Brokers accept 4 MiB unless their
+ *     {@code socket.request.max.bytes} has another value
  */
 public record ProducerConfig(Duration deliveryTimeout, Duration linger, int batchBytes, int maxPending, int maxRequestBytes) {
-    /** Room in a request for everything but the records. */
+    /** Space in a request for all fields except the records. */
     private static final int OVERHEAD_BYTES = 1024;
 
     /** Checks the ranges. */
     public ProducerConfig {
         if (maxRequestBytes < 2 * OVERHEAD_BYTES) {
-            throw new IllegalArgumentException("maxRequestBytes is at least 2048, not " + maxRequestBytes);
+            throw new IllegalArgumentException("maxRequestBytes has to be at least 2048, not " + maxRequestBytes);
         }
         if (deliveryTimeout.isNegative() || deliveryTimeout.isZero() || linger.isNegative() || batchBytes < 1 || maxPending < 1) {
             throw new IllegalArgumentException("deliveryTimeout, batchBytes and maxPending have to be positive, linger not negative");
@@ -41,7 +41,7 @@ public record ProducerConfig(Duration deliveryTimeout, Duration linger, int batc
         return new ProducerConfig(deliveryTimeout, time, batchBytes, maxPending, maxRequestBytes);
     }
 
-    /** Sets the size from which a batch is sent. */
+    /** Sets the size at which a batch is sent before the end of the linger. */
     public ProducerConfig withBatchBytes(int bytes) {
         return new ProducerConfig(deliveryTimeout, linger, bytes, maxPending, maxRequestBytes);
     }
@@ -60,7 +60,7 @@ public record ProducerConfig(Duration deliveryTimeout, Duration linger, int batc
         return maxRequestBytes - OVERHEAD_BYTES;
     }
 
-    /** Returns the size from which a batch is sent; a request has one batch. */
+    /** Returns the largest size of a batch with several records; a request has one batch. */
     int batchLimitBytes() {
         return Math.min(batchBytes, largestRecordBytes());
     }

@@ -6,14 +6,14 @@ import java.util.List;
 import java.util.Objects;
 
 /**
- * A record to send. The arrays are not copied: leave them alone until the delivery is complete.
+ * A record to send. The arrays are not copied: do not change them until the record has its outcome.
  *
- * @param topic topic
- * @param partition partition, or null: by the key, or one partition per batch without a key
+ * @param topic name of the topic
+ * @param partition partition; null chooses it by the key, or for each batch at random if there is no key
  * @param key key; null differs from empty
  * @param value value; null differs from empty
- * @param headers headers; order and repetition are kept
- * @param timestamp timestamp, or null for the present moment
+ * @param headers headers in order; a name may occur several times
+ * @param timestamp timestamp; null is the time of {@code send}
  */
 public record ProducerRecord(
         String topic, Integer partition, byte[] key, byte[] value, List<RecordHeader> headers, Instant timestamp) {
@@ -26,12 +26,12 @@ public record ProducerRecord(
         headers = List.copyOf(headers);
     }
 
-    /** Makes a record without headers, of the present moment, in the partition of its key. */
+    /** Creates a record without headers, with the time of {@code send}, in the partition of its key. */
     public ProducerRecord(String topic, byte[] key, byte[] value) {
         this(topic, null, key, value, List.of(), null);
     }
 
-    /** Makes a record of texts in UTF-8, in the partition of its key. */
+    /** Creates a record of texts, encoded as UTF-8, in the partition of its key. */
     public ProducerRecord(String topic, String key, String value) {
         this(topic, bytes(key), bytes(value));
     }

@@ -1,8 +1,7 @@
 package io.paceline.client;
 
 /**
- * Records that the consumer had read are not in the log any more (KIP-320). The next poll continues at the divergent
- * offset.
+ * Records that the consumer has read are no longer in the log (KIP-320). The next poll continues at the divergent offset.
  */
 public final class TruncatedException extends RuntimeException {
     private static final long serialVersionUID = 1;

@@ -2,7 +2,7 @@ package io.paceline.client;
 
 import java.lang.System.Logger.Level;
 
-/** Logs a failure that lasts: first after two seconds, then every ten seconds. Safe for concurrent use. */
+/** Logs a persistent failure: first after two seconds, then every ten seconds. Safe for concurrent use. */
 final class Warnings {
     private static final System.Logger LOG = System.getLogger("io.paceline.client");
     private static final long QUIET_NANOS = 2_000_000_000L;
@@ -11,7 +11,7 @@ final class Warnings {
     private boolean failing;
     private long dueNanos;
 
-    /** Records a failure that is retried. */
+    /** Records a failed attempt that will be repeated. */
     synchronized void add(Throwable failure) {
         long now = System.nanoTime();
         if (!failing) {
@@ -23,12 +23,12 @@ final class Warnings {
         }
     }
 
-    /** Records a success, which ends a failure. */
+    /** Records a success. */
     synchronized void clear() {
         failing = false;
     }
 
-    /** Logs a failure that is not retried. */
+    /** Logs a failure at once. */
     void log(Throwable failure) {
         LOG.log(Level.WARNING, failure.getMessage());
     }

@@ -24,16 +24,16 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.atomic.AtomicInteger;
 
-/** The coordinator of one group of one member, at a {@link FakeBroker}. */
+/** The coordinator of a group with one member, at a {@link FakeBroker}. */
 final class FakeGroup {
     final AtomicInteger generation = new AtomicInteger();
     final Map<TopicPartition, Long> committed = new ConcurrentHashMap<>();
-    /** Refusals of the next calls. */
+    /** Error codes with which the next calls are refused. */
     final Queue<ErrorCode> joinRefusals = new ConcurrentLinkedQueue<>();
     final Queue<ErrorCode> heartbeatRefusals = new ConcurrentLinkedQueue<>();
     final Queue<ErrorCode> findRefusals = new ConcurrentLinkedQueue<>();
     final Queue<ErrorCode> callRefusals = new ConcurrentLinkedQueue<>();
-    /** Errors of the next commits, in the answer. */
+    /** Error codes for all partitions of the next commits, in the body of the response. */
     final Queue<ErrorCode> commitErrors = new ConcurrentLinkedQueue<>();
 
     /** Runs before each commit is answered. */

@@ -134,7 +134,7 @@ class GroupConsumerTest {
     }
 
     @Test
-    void aMembershipThatTheCoordinatorForgotIsLostAndNothingIsCommitted() {
+    void aMemberThatTheCoordinatorDoesNotKnowLosesItsPartitionsAndCommitsNothing() {
         open(config().withAutoCommit(Duration.ofHours(1)));
         pollUntil(() -> read.size() >= 10);
         group.heartbeatRefusals.add(ErrorCode.ERROR_CODE_UNKNOWN_MEMBER_ID);
@@ -165,7 +165,7 @@ class GroupConsumerTest {
         group.commitErrors.add(ErrorCode.ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS);
         consumer.commitSync();
         assertEquals(Map.of(FIRST, 10L, SECOND, 10L), group.committed);
-        assertTrue(count(FindCoordinatorRequest.class) > finds, "NOT_COORDINATOR has it found again");
+        assertTrue(count(FindCoordinatorRequest.class) > finds, "after NOT_COORDINATOR the coordinator is looked up again");
     }
 
     @Test
@@ -184,7 +184,7 @@ class GroupConsumerTest {
     }
 
     @Test
-    void aCommitOfWhichAPartWasTakenIsNotDefinitelyRefused() {
+    void aCommitThatSucceededForSomePartitionsIsNotDefinitelyRefused() {
         broker.on(GroupServiceGrpc.getCommitOffsetsMethod(), request -> {
             var answer = CommitOffsetsResponse.newBuilder();
             request.getOffsetsList().forEach(one -> {
@@ -205,7 +205,7 @@ class GroupConsumerTest {
     }
 
     @Test
-    void aRefusedCommitHasTheMemberJoinAgainBeforeTheNextHeartbeat() {
+    void aRefusedCommitMakesTheMemberJoinAgainBeforeTheNextHeartbeat() {
         open(config().withHeartbeatInterval(Duration.ofSeconds(40)));
         pollUntil(() -> read.size() == 20);
         group.callRefusals.add(ErrorCode.ERROR_CODE_UNKNOWN_MEMBER_ID);
@@ -231,18 +231,18 @@ class GroupConsumerTest {
                 commits.add(consumer.commitAsync(Map.of(FIRST, new OffsetAndMetadata(offset))));
             }
             for (CompletableFuture<Void> commit : commits) {
-                // Each commit has five seconds from its call on, not after the one before.
+                // The five seconds of a commit begin with its call, not with the end of the earlier commit.
                 var failure = assertThrows(ExecutionException.class, () -> commit.get(20, TimeUnit.SECONDS));
                 assertEquals("REQUEST_TIMED_OUT", ((PacelineException) failure.getCause()).codeName());
             }
         } finally {
             answering.countDown();
         }
-        assertTrue(count(CommitOffsetsRequest.class) < 50, "most were not sent");
+        assertTrue(count(CommitOffsetsRequest.class) < 50, "most commits were not sent");
     }
 
     @Test
-    void aCommitWaitsForTheOneBeforeWhoseFutureTheCallerHasEnded() throws Exception {
+    void aCommitWaitsForTheEarlierOneAlsoWhenTheCallerHasCancelledItsFuture() throws Exception {
         CountDownLatch answering = new CountDownLatch(1);
         AtomicBoolean isFirst = new AtomicBoolean(true);
         group.beforeCommit = () -> {
@@ -274,7 +274,7 @@ class GroupConsumerTest {
     }
 
     @Test
-    void partitionsAreGivenUpAfterTheCommitsThatWereCalledBefore() {
+    void partitionsAreRevokedAfterEarlierCommitsHaveEnded() {
         CountDownLatch impossible = new CountDownLatch(1);
         group.beforeCommit = () -> awaitQuietly(impossible, 300);
         open(config());
@@ -311,7 +311,7 @@ class GroupConsumerTest {
     }
 
     @Test
-    void aRefusalForGoodIsThrownByPoll() {
+    void pollThrowsARefusalThatIsNotRetriable() {
         group.joinRefusals.add(ErrorCode.ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL);
         open(config());
         PacelineException failure = assertThrows(PacelineException.class, () -> pollUntil(() -> false));
@@ -320,7 +320,7 @@ class GroupConsumerTest {
     }
 
     @Test
-    void pollThrowsWhatTheListenerThrowsAndTheMemberKeepsItsPlace() {
+    void pollThrowsTheExceptionOfAListenerAndTheMemberKeepsItsPlace() {
         consumer = client.groupConsumer(config());
         consumer.subscribe(List.of("t"), new ConsumerRebalanceListener() {
             @Override
@@ -347,7 +347,7 @@ class GroupConsumerTest {
     }
 
     @Test
-    void aPollLongerThanTheMaximalIntervalIsNoSilence() {
+    void aPollThatIsLongerThanTheMaximumIntervalKeepsTheMember() {
         open(config().withMaxPollInterval(Duration.ofSeconds(2)));
         pollUntil(() -> read.size() == 20);
         assertEquals(List.of(), consumer.poll(Duration.ofSeconds(3)));
@@ -356,7 +356,7 @@ class GroupConsumerTest {
     }
 
     @Test
-    void theLeaderJoinsAgainWhenATopicGrowsOrComesIntoBeing() {
+    void theLeaderJoinsAgainWhenATopicGrowsOrIsCreated() {
         open(config());
         pollUntil(() -> events.size() == 1);
         broker.topics.clear();
@@ -394,7 +394,7 @@ class GroupConsumerTest {
     }
 
     @Test
-    void withoutACommitTheResetPolicyDecides() {
+    void theResetPolicyChoosesThePositionWhereNoOffsetIsCommitted() {
         open(config().withReset(ResetPolicy.LATEST));
         pollUntil(() -> consumer.position(FIRST).isPresent());
         assertEquals(10, consumer.position(FIRST).orElseThrow());

@@ -7,7 +7,7 @@ import io.paceline.client.PacelineClient;
 import io.paceline.client.TruncatedException;
 import java.time.Duration;
 
-/** Prints the records of a topic from its beginning, until interrupted or until --count of them. */
+/** Prints the records of a topic from its beginning. Ends after --count records. */
 public final class Consume {
     /** Options: --bootstrap, --topic, --count. */
     public static void main(String[] arguments) {

@@ -19,8 +19,8 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Writes numbered records while you kill brokers, reads them back, and prints a summary as JSON: every acknowledged record
- * must be there once, and in order. Exit code 3 when one is not.
+ * Writes numbered records while you kill brokers, reads them back, and prints a summary as JSON. Exits with code 3 unless every
+ * record was acknowledged and is in the log once and in order.
  */
 public final class Failover {
     private static final int PARTITIONS = 3;
@@ -41,7 +41,7 @@ public final class Failover {
         this.acknowledged = new boolean[count];
     }
 
-    /** Options: --bootstrap, --topic (is created), --count, --rate (records a second; 0: as fast as possible). */
+    /** Options: --bootstrap, --topic (a new one), --count, --rate (records per second; 0: as fast as possible). */
     public static void main(String[] arguments) throws InterruptedException {
         Options options = new Options(arguments);
         long begin = System.nanoTime();
@@ -86,7 +86,7 @@ public final class Failover {
         }
     }
 
-    /** Reads every partition to its end and counts records that are missing, double or out of order. */
+    /** Reads every partition to its end and counts records that are lost, doubled or out of order. */
     private void readBack() {
         int[] seen = new int[acknowledged.length];
         for (int partition = 0; partition < PARTITIONS; partition++) {

@@ -10,7 +10,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 
-/** Writes records to a topic and prints where they lie. */
+/** Writes records to a topic and prints their partitions and offsets. */
 public final class Produce {
     /** Options: --bootstrap, --topic, --count. */
     public static void main(String[] arguments) {

@@ -9,28 +9,28 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 
-/** A rule that divides partitions among the members of a group. The leader of the group applies it. */
+/** Assigns partitions to the members of a group. The leader of the group calls it. */
 public interface Assignor {
-    /** Returns the name on the wire; all members of a group must know the same one. */
+    /** Returns the name that members send to the coordinator; all members of a group need one name in common. */
     String name();
 
     /**
-     * Returns the partitions of every member, by member id.
+     * Returns the partitions of each member, by member id.
      *
      * @param members all members of the group
-     * @param partitionCounts partitions of every topic that exists
+     * @param partitionCounts number of partitions by topic, without topics that do not exist
      */
     Map<String, List<TopicPartition>> assign(Collection<GroupMember> members, Map<String, Integer> partitionCounts);
 
     /**
-     * A member as the leader sees it.
+     * A member of the group.
      *
-     * @param memberId id that the coordinator gave
-     * @param groupInstanceId name of a static member, empty for a dynamic one
+     * @param memberId id from the coordinator
+     * @param groupInstanceId instance id of a static member; empty for a dynamic member
      * @param topics topics that the member subscribes to
      */
     record GroupMember(String memberId, String groupInstanceId, Set<String> topics) implements Comparable<GroupMember> {
-        /** Sorts static members by their instance id, before dynamic ones by their member id, as Kafka does. */
+        /** Sorts static members by instance id before dynamic members by member id, as Kafka does. */
         @Override
         public int compareTo(GroupMember other) {
             boolean isStatic = !groupInstanceId.isEmpty();

@@ -8,9 +8,9 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Divides every topic by itself into runs of partitions; the first members get one partition more when it does not come
- * out even. Members that subscribe to the same topics get the same partition numbers of each, so records with one key in
- * several topics meet in one member. The rules are those of Kafka's RangeAssignor.
+ * Assigns consecutive partitions of each topic separately, as Kafka's RangeAssignor does. If the partitions do not divide
+ * evenly, each of the first members gets one more. Members with the same topics get the same partition numbers of topics of
+ * the same size, so that one member reads the records of a key in all these topics.
  *
  * <p>Example: t0 and t1 with 3 partitions each and members c0, c1 give c0: t0/0 t0/1 t1/0 t1/1, c1: t0/2 t1/2.
  */

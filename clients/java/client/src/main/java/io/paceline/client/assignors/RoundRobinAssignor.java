@@ -8,8 +8,8 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Deals the sorted partitions of all topics to the members in turn and skips members that do not subscribe. The rules are
- * those of Kafka's RoundRobinAssignor.
+ * Assigns the sorted partitions of all topics to the members in turn, as Kafka's RoundRobinAssignor does. Skips a member that
+ * does not subscribe to the topic.
  *
  * <p>Example: t0 and t1 with 3 partitions each and members c0, c1 give c0: t0/0 t0/2 t1/1, c1: t0/1 t1/0 t1/2.
  */

@@ -1,2 +1,2 @@
-/** Rules that divide the partitions of topics among the members of a group. */
+/** Assignors: rules by which the leader of a group assigns partitions to its members. */
 package io.paceline.client.assignors;
