@@ -250,16 +250,18 @@ public final class Consumer {
             Deadline deadline = Retry.after(cluster.requestTimeout());
             // Look up the end first: otherwise a record written between the two calls would be skipped.
             boolean isTime = start.spec == io.paceline.v1.OffsetSpec.OFFSET_SPEC_TIMESTAMP;
-            long end = isTime ? listOffset(at, OffsetSpec.latest(), deadline).orElseThrow() : 0;
-            OptionalLong offset = listOffset(at, start, deadline);
-            return new Position.Fetched(offset.orElse(end), null, 0, "");
+            Position.Fetched none = new Position.Fetched(0, null, 0, "");
+            Position.Fetched end = isTime ? listOffset(at, OffsetSpec.latest(), none, deadline) : none;
+            return listOffset(at, start, end, deadline);
         };
     }
 
-    private OptionalLong listOffset(Position at, OffsetSpec place, Deadline deadline) {
+    /** Looks up an offset once; returns {@code otherwise} if there is no record at that place. */
+    private Position.Fetched listOffset(Position at, OffsetSpec place, Position.Fetched otherwise, Deadline deadline) {
         return cluster.onLeader(deadline, at.topic, at.partition, route -> {
             at.isFound = true;
-            return Admin.listOffset(at.topic, at.partition, place, route);
+            OptionalLong offset = Admin.listOffset(at.topic, at.partition, place, route);
+            return offset.isPresent() ? new Position.Fetched(offset.getAsLong(), null, 0, route.topicId()) : otherwise;
         });
     }
 
@@ -267,6 +269,7 @@ public final class Consumer {
         String topic = at.topic;
         int partition = at.partition;
         String topicId = at.topicId;
+        OffsetSpec lookedUp = at.lookedUp;
         String operation = "reading " + topic + "/" + partition + " from offset " + at.next;
         FetchPartition.Builder from = FetchPartition.newBuilder()
                 .setTopic(topic).setPartition(partition).setFetchOffset(at.next).setMaxBytes(config.maxBytes());
@@ -275,7 +278,7 @@ public final class Consumer {
         }
         return () -> {
             Deadline deadline = Retry.after(config.maxWait().plus(cluster.requestTimeout()));
-            return cluster.onLeader(deadline, topic, partition, route -> {
+            Position.Fetched fetched = cluster.onLeader(deadline, topic, partition, route -> {
                 at.isFound = true;
                 from.setTopicId(route.topicId()).setCurrentLeaderEpoch(route.leader().epoch());
                 FetchRequest request = FetchRequest.newBuilder()
@@ -287,16 +290,23 @@ public final class Consumer {
                             "the response has " + answer.getPartitionsCount() + " partitions instead of one");
                 }
                 FetchPartitionResult result = answer.getPartitions(0);
+                // Only a response proves that the topic has this id now: the metadata may describe a deleted topic.
+                boolean isOtherTopic = !topicId.isEmpty() && !topicId.equals(route.topicId());
+                boolean isOutOfRange = result.getError().getCode() == ErrorCode.ERROR_CODE_OFFSET_OUT_OF_RANGE;
+                if (isOtherTopic && lookedUp != null && (isOutOfRange || !result.hasError())) {
+                    return null;
+                }
                 if (result.hasError()) {
                     Failures.throwPartition(operation, result.getError());
                 }
-                // Only a response proves that the topic has this id now: the metadata may describe a deleted topic.
-                if (!topicId.isEmpty() && !topicId.equals(route.topicId())) {
+                if (isOtherTopic) {
                     throw Failures.of(operation, ErrorCode.ERROR_CODE_OFFSET_OUT_OF_RANGE,
                             "the topic was deleted and created again");
                 }
                 return new Position.Fetched(0, result, route.leader().epoch(), route.topicId());
             });
+            // The topic was re-created between look-up and first fetch: look up the offset in the new topic.
+            return fetched == null ? lookUp(at, lookedUp).get() : fetched;
         };
     }
 }

@@ -24,9 +24,11 @@ final class Position {
     long returned;
     /** Offset to look up before the first fetch; null once the offset is known. */
     OffsetSpec start;
+    /** Place from which {@code next} was looked up; null after the first fetch from there, and for an offset of the caller. */
+    OffsetSpec lookedUp;
     /** Leader epoch under which records were last read; null before the first record. */
     Integer epoch;
-    /** Id of the topic that the offsets belong to; empty until a fetch has confirmed it. */
+    /** Id of the topic that the offsets belong to; empty until a look-up or fetch has found it. */
     String topicId = "";
     /** The fetch in flight, otherwise null. */
     CompletableFuture<Fetched> fetch;
@@ -121,7 +123,7 @@ final class Position {
      * @param offset the offset that a lookup returned
      * @param result the response for the partition, without an error; null after a lookup
      * @param leaderEpoch epoch of the leader that answered
-     * @param topicId id of the topic that was read
+     * @param topicId id of the topic that the metadata had
      */
     record Fetched(long offset, FetchPartitionResult result, int leaderEpoch, String topicId) {}
 
@@ -136,10 +138,13 @@ final class Position {
     List<ConsumerRecord> accept(Fetched fetched) {
         FetchPartitionResult result = fetched.result;
         if (result == null) {
+            lookedUp = start != null ? start : lookedUp;
             moveTo(fetched.offset);
+            topicId = fetched.topicId;
             return List.of();
         }
         topicId = fetched.topicId;
+        lookedUp = null;
         if (result.hasDivergingEpoch()) {
             long before = next;
             long end = result.getDivergingEpoch().getEndOffset();

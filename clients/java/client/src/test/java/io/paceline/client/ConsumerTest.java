@@ -156,6 +156,35 @@ class ConsumerTest {
     }
 
     @Test
+    void aTopicThatIsRecreatedBeforeTheFirstFetchIsLookedUpAgain() throws IOException {
+        try (FakeBroker broker = new FakeBroker(); PacelineClient client = PacelineClient.connect(broker.address())) {
+            broker.topics.put("t", 1);
+            broker.on(LogServiceGrpc.getListOffsetsMethod(), request -> {
+                // The topic is re-created right after the first answer; its successor has three records.
+                long end = broker.ids.put("t", "another") == null ? 7 : 3;
+                boolean isEnd = request.getPartitions(0).getSpec() == io.paceline.v1.OffsetSpec.OFFSET_SPEC_LATEST;
+                return ListOffsetsResponse.newBuilder()
+                        .addPartitions(ListOffsetsPartitionResult.newBuilder().setOffset(isEnd ? end : 0)).build();
+            });
+            broker.on(LogServiceGrpc.getFetchMethod(), request -> {
+                FetchPartition asked = request.getPartitions(0);
+                var result = FetchPartitionResult.newBuilder().setTopic("t");
+                if (!asked.getTopicId().equals("another")) {
+                    result.getErrorBuilder().setCode(ErrorCode.ERROR_CODE_INCONSISTENT_TOPIC_ID).setMessage("on purpose");
+                } else if (asked.getFetchOffset() > 3) {
+                    result.getErrorBuilder().setCode(ErrorCode.ERROR_CODE_OFFSET_OUT_OF_RANGE).setMessage("on purpose");
+                } else {
+                    result.setRecords(RecordList.newBuilder().addRecords(Record.newBuilder().setOffset(asked.getFetchOffset())));
+                }
+                return FetchResponse.newBuilder().addPartitions(result).build();
+            });
+            Consumer consumer = client.consumer();
+            consumer.assign("t", 0, OffsetSpec.latest());
+            assertEquals(3, consumer.poll(Duration.ofSeconds(20)).get(0).offset());
+        }
+    }
+
+    @Test
     void aTopicThatNoBrokerKnowsIsReportedAndReadWhenItIsCreated() throws IOException {
         try (FakeBroker broker = new FakeBroker(); PacelineClient client = PacelineClient.connect(broker.address())) {
             Consumer atOffset = client.consumer();
