@@ -43,6 +43,7 @@ final class PartitionQueue {
     private boolean running;
     private boolean isFlushing;
     private CompletableFuture<Void> newest = CompletableFuture.completedFuture(null);
+    private List<Item> inFlight = List.of();
 
     // Used by the running thread alone.
     private String topicId = "";
@@ -100,11 +101,23 @@ final class PartitionQueue {
         return newest;
     }
 
-    /** Fails every record that was not sent yet. */
+    /** Fails every record without an outcome; the batch in flight may still be appended. */
     void fail() {
-        List<Item> left = take(Long.MAX_VALUE);
-        finish(left, 0, Failures.of("producing to " + topic + "/" + partition, ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT,
-                "the producer was closed before the record was delivered").with(false, true));
+        List<Item> unsent;
+        List<Item> sent;
+        synchronized (this) {
+            unsent = remove(Long.MAX_VALUE);
+            sent = inFlight;
+        }
+        PacelineException failure = Failures.of(operation(), ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT,
+                "the producer was closed before the record was delivered");
+        finish(unsent, 0, failure.with(false, true));
+        // The running thread ends the batch itself; these outcomes stay.
+        sent.forEach(item -> item.outcome.completeExceptionally(failure.with(false, false)));
+    }
+
+    private String operation() {
+        return "producing to " + topic + "/" + partition;
     }
 
     private void run() {
@@ -159,7 +172,13 @@ final class PartitionQueue {
         }
     }
 
+    /** Takes the next batch, which is in flight until the next call. */
     private synchronized List<Item> take(long limit) {
+        inFlight = remove(limit);
+        return inFlight;
+    }
+
+    private List<Item> remove(long limit) {
         List<Item> batch = new ArrayList<>();
         long size = 0;
         while (!items.isEmpty() && (batch.isEmpty() || size + items.peek().size <= limit)) {
@@ -222,7 +241,7 @@ final class PartitionQueue {
     private long attempt(Delivery delivery, Cluster.Route route, Deadline deadline) {
         identify(delivery, route);
         if (deadline.isExpired()) {
-            throw Failures.of("producing to " + topic + "/" + partition, ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT,
+            throw Failures.of(operation(), ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT,
                     "the delivery time-out was over before the record could be sent").with(true, true);
         }
         try {
@@ -258,7 +277,7 @@ final class PartitionQueue {
     }
 
     private long append(Delivery delivery, Cluster.Route route, Deadline deadline) {
-        String operation = "producing to " + topic + "/" + partition;
+        String operation = operation();
         if (!topicId.equals(route.topicId())) {
             // The broker that described the topic may be behind. When others agree, the outcome can never be learned.
             delivery.doubtUntil =

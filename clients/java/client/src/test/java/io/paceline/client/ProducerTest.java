@@ -142,11 +142,7 @@ class ProducerTest {
     void flushWaitsForARecordWhoseFutureTheCallerHasEnded() throws InterruptedException {
         CountDownLatch answering = new CountDownLatch(1);
         broker.on(LogServiceGrpc.getProduceMethod(), request -> {
-            try {
-                answering.await(30, TimeUnit.SECONDS);
-            } catch (InterruptedException ended) {
-                Thread.currentThread().interrupt();
-            }
+            awaitQuietly(answering);
             return ProduceResponse.newBuilder()
                     .addPartitions(ProducePartitionResult.newBuilder().setTopic("t").setBaseOffset(7)).build();
         });
@@ -169,6 +165,45 @@ class ProducerTest {
                     () -> producer.send(new ProducerRecord("absent", "key", "value")).join()).getCause();
             assertEquals("UNKNOWN_TOPIC_OR_PARTITION", failure.codeName());
             assertTrue(failure.definite());
+        }
+    }
+
+    private static void awaitQuietly(CountDownLatch latch) {
+        try {
+            latch.await(30, TimeUnit.SECONDS);
+        } catch (InterruptedException ended) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private static ProducerRecord record(String topic, Integer partition) {
+        return new ProducerRecord(topic, partition, null, new byte[1], List.of(), null);
+    }
+
+    private static PacelineException failureOf(CompletableFuture<RecordMetadata> sent) {
+        return (PacelineException) assertThrows(ExecutionException.class, () -> sent.get(30, TimeUnit.SECONDS)).getCause();
+    }
+
+    @Test
+    void everyRecordHasItsOutcomeWhenCloseReturns() throws Exception {
+        CountDownLatch answering = new CountDownLatch(1);
+        broker.on(LogServiceGrpc.getProduceMethod(), request -> {
+            awaitQuietly(answering);
+            return ProduceResponse.newBuilder().addPartitions(ProducePartitionResult.newBuilder().setTopic("t")).build();
+        });
+        try {
+            Producer producer = client.producer();
+            CompletableFuture<RecordMetadata> inFlight = producer.send(record(1));
+            while (broker.requests(ProduceRequest.class).isEmpty()) {
+                Thread.sleep(5);
+            }
+            CompletableFuture<RecordMetadata> unsent = producer.send(record(1));
+            producer.close(Duration.ofMillis(100));
+            assertTrue(inFlight.isDone() && unsent.isDone());
+            assertFalse(failureOf(inFlight).definite(), "the broker may have appended it");
+            assertTrue(failureOf(unsent).definite());
+        } finally {
+            answering.countDown();
         }
     }
 
@@ -249,11 +284,7 @@ class ProducerTest {
     void stagesOfARecordThatACloseFailsMayUseTheProducer() throws Exception {
         CountDownLatch ended = new CountDownLatch(1);
         broker.on(LogServiceGrpc.getProduceMethod(), request -> {
-            try {
-                ended.await(30, TimeUnit.SECONDS);
-            } catch (InterruptedException stopped) {
-                Thread.currentThread().interrupt();
-            }
+            awaitQuietly(ended);
             return ProduceResponse.newBuilder().addPartitions(ProducePartitionResult.newBuilder().setTopic("t")).build();
         });
         try {
