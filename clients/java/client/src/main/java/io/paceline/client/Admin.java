@@ -8,7 +8,6 @@ import io.paceline.v1.CreateTopicsRequest;
 import io.paceline.v1.DeleteTopicResult;
 import io.paceline.v1.DeleteTopicsRequest;
 import io.paceline.v1.DescribeClusterResponse;
-import io.paceline.v1.ErrorCode;
 import io.paceline.v1.EventBatch;
 import io.paceline.v1.ListOffsetsPartition;
 import io.paceline.v1.ListOffsetsPartitionResult;
@@ -86,19 +85,11 @@ public final class Admin {
     /**
      * Returns partitions, leaders, replicas and in-sync replicas of a topic.
      *
-     * @throws PacelineException UNKNOWN_TOPIC_OR_PARTITION when the topic still does not exist after five seconds
+     * @throws PacelineException UNKNOWN_TOPIC_OR_PARTITION when brokers have not known the topic for five seconds
      */
     public TopicDescription describeTopic(String name, Duration timeout) {
-        long givenUpNanos = System.nanoTime() + Position.NEW_TOPIC_NANOS;
-        return cluster.retry(Retry.after(timeout), deadline -> {
-            try {
-                return cluster.describeTopicOnce(deadline, name);
-            } catch (PacelineException failure) {
-                boolean isAbsent = failure.code() == ErrorCode.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION;
-                boolean isGivenUp = isAbsent && System.nanoTime() - givenUpNanos >= 0;
-                throw isGivenUp ? failure.with(false, failure.definite()) : failure;
-            }
-        });
+        return cluster.retryUnlessMissing("describing topic " + name, Retry.after(timeout), new Absence(), cluster::closed,
+                deadline -> cluster.describeTopicOnce(deadline, name));
     }
 
     /** Returns the brokers and the active controller. */
@@ -108,7 +99,7 @@ public final class Admin {
 
     /** Returns the brokers and the active controller. */
     public DescribeClusterResponse describeCluster(Duration timeout) {
-        return cluster.retry(Retry.after(timeout), cluster::describeOnce);
+        return cluster.retry("describing the cluster", Retry.after(timeout), cluster::describeOnce);
     }
 
     /** Returns the offset that {@code at} specifies; empty when every record is older than its time. */
@@ -118,7 +109,7 @@ public final class Admin {
 
     /** Returns the offset that {@code at} specifies; empty when every record is older than its time. */
     public OptionalLong listOffset(String topic, int partition, OffsetSpec at, Duration timeout) {
-        return cluster.retry(Retry.after(timeout), deadline ->
+        return cluster.retry("listing an offset of " + topic + "/" + partition, Retry.after(timeout), deadline ->
                 cluster.onLeader(deadline, topic, partition, route -> listOffset(topic, partition, at, route)));
     }
 
@@ -166,7 +157,7 @@ public final class Admin {
     private <T> T onController(String operation, Duration timeout, BiFunction<AdminServiceBlockingStub, Integer, T> call) {
         AtomicReference<String> address = new AtomicReference<>("");
         // One attempt may use the whole time-out: only a call that definitely changed nothing is repeated.
-        return Retry.until(Retry.after(timeout), timeout, cluster::closed, deadline -> {
+        return Retry.until(operation, Retry.after(timeout), timeout, cluster::closed, deadline -> {
             if (address.get().isEmpty()) {
                 try {
                     address.set(cluster.controllerOnce(operation, deadline));

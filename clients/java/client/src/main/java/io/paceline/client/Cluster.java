@@ -26,6 +26,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.function.BooleanSupplier;
 import java.util.function.Function;
 import java.util.function.Supplier;
 
@@ -96,8 +97,21 @@ final class Cluster implements AutoCloseable {
         connections.close();
     }
 
-    <T> T retry(Deadline deadline, Function<Deadline, T> attempt) {
-        return Retry.until(deadline, requestTimeout, this::closed, attempt);
+    <T> T retry(String operation, Deadline deadline, Function<Deadline, T> attempt) {
+        return Retry.until(operation, deadline, requestTimeout, this::closed, attempt);
+    }
+
+    /** Retries a call that needs a topic; gives up when the topic or partition counts as missing. */
+    <T> T retryUnlessMissing(
+            String operation, Deadline deadline, Absence absence, BooleanSupplier stopped, Function<Deadline, T> attempt) {
+        return Retry.until(operation, deadline, requestTimeout, () -> stopped.getAsBoolean() || absence.isOver(), one -> {
+            try {
+                return attempt.apply(one);
+            } catch (PacelineException failure) {
+                absence.failed(failure);
+                throw failure;
+            }
+        });
     }
 
     /** Makes a call; converts a gRPC status to an exception with an error code. */
@@ -256,9 +270,10 @@ final class Cluster implements AutoCloseable {
     }
 
     /** Returns the number of partitions from the cache, which is refreshed regularly because a topic can grow. */
-    int partitionCount(Deadline deadline, String name) {
+    int partitionCount(String operation, Deadline deadline, String name) {
         Topic known = known(deadline, name);
-        return (known != null ? known : retry(deadline, one -> refresh(one, name))).partitionCount;
+        return (known != null ? known : retryUnlessMissing(
+                operation, deadline, new Absence(), this::closed, one -> refresh(one, name))).partitionCount;
     }
 
     /** Makes one attempt of a call at the leader of a partition; a failure updates the cached leader. */

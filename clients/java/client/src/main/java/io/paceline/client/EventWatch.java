@@ -34,8 +34,9 @@ final class EventWatch {
     /** Calls {@code handle} with each batch until it returns false, the thread is interrupted, or the client is closed. */
     void run(Predicate<EventBatch> handle) {
         while (!cluster.closed() && !Thread.currentThread().isInterrupted()) {
+            String operation = "finding the controller";
             String address = cluster.retry(
-                    Retry.after(PATIENCE), deadline -> cluster.controllerOnce("finding the controller", deadline));
+                    operation, Retry.after(PATIENCE), deadline -> cluster.controllerOnce(operation, deadline));
             if (!follow(address, handle)) {
                 return;
             }

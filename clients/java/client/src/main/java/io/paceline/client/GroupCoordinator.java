@@ -26,7 +26,7 @@ final class GroupCoordinator {
 
     /** Calls the coordinator with retries, also after it has moved; throws the last cause at the deadline. */
     <T> T call(String operation, Deadline total, Function<GroupServiceBlockingStub, T> call) {
-        return cluster.retry(total, deadline -> callOnce(operation, deadline, call));
+        return cluster.retry(operation, total, deadline -> callOnce(operation, deadline, call));
     }
 
     /** Finds the coordinator if it is not known, calls it once, and forgets it if the failure requires that. */

@@ -125,7 +125,7 @@ final class GroupMembership {
             long now = System.nanoTime();
             nextLookNanos = now + PAUSE_MS * 1_000_000;
             unseenSinceNanos = OptionalLong.of(unseenSinceNanos.orElse(now));
-            if (!unseenTopics.isEmpty() && now - unseenSinceNanos.getAsLong() >= Position.NEW_TOPIC_NANOS) {
+            if (!unseenTopics.isEmpty() && now - unseenSinceNanos.getAsLong() >= Absence.LIMIT_NANOS) {
                 unseenSinceNanos = OptionalLong.empty();
                 throw Failures.of("subscribing group " + config.groupId(), ErrorCode.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
                         "brokers do not know " + String.join(", ", unseenTopics));
@@ -261,7 +261,7 @@ final class GroupMembership {
         List<MemberAssignment> assignments = List.of();
         if (answer.getLeader().equals(answer.getMemberId())) {
             GroupRequests.topicsOf(answer).forEach(topic -> counts.put(topic, 0));
-            counts.putAll(cluster.retry(
+            counts.putAll(cluster.retry("assigning partitions of group " + config.groupId(),
                     Retry.after(LOOKUP_TIMEOUT), deadline -> cluster.partitionCounts(deadline, counts.keySet())));
             if (!answer.getSkipAssignment()) {
                 assignments = GroupRequests.assign(config, answer, counts);

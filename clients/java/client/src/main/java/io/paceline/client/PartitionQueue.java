@@ -50,6 +50,8 @@ final class PartitionQueue {
     private long producerId = -1;
     private int producerEpoch;
     private int nextSequence;
+    /** Shared by the waiting batches, so that they fail together when the topic does not exist. */
+    private final Absence absence = new Absence();
 
     /** A record that waits, with the end of its delivery time and its outcome. */
     static final class Item {
@@ -129,6 +131,7 @@ final class PartitionQueue {
                     if (items.isEmpty()) {
                         running = false;
                         isFlushing = false;
+                        absence.startOver();
                         return;
                     }
                 }
@@ -217,7 +220,7 @@ final class PartitionQueue {
         Delivery delivery = new Delivery();
         batch.forEach(item -> delivery.records.add(item.encoded));
         try {
-            long base = Retry.until(batch.get(0).deadline, cluster.requestTimeout(),
+            long base = cluster.retryUnlessMissing(operation(), batch.get(0).deadline, absence,
                     () -> cluster.closed() || producer.aborted(),
                     deadline -> cluster.onLeader(deadline, topic, partition, route -> attempt(delivery, route, deadline)));
             nextSequence = after(nextSequence, batch.size());
@@ -239,6 +242,7 @@ final class PartitionQueue {
     }
 
     private long attempt(Delivery delivery, Cluster.Route route, Deadline deadline) {
+        absence.found();
         identify(delivery, route);
         if (deadline.isExpired()) {
             throw Failures.of(operation(), ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT,

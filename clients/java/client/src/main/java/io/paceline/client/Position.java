@@ -13,9 +13,6 @@ import java.util.function.Supplier;
 
 /** The read position of a consumer in one partition. */
 final class Position {
-    /** Time for which an unknown partition is retried, because a new topic may not have reached the brokers yet. */
-    static final long NEW_TOPIC_NANOS = 5_000_000_000L;
-
     final String topic;
     final int partition;
     /** Offset to fetch next. */
@@ -106,7 +103,7 @@ final class Position {
             failure = cause;
         }
         PacelineException reported = null;
-        if (isAbsent && absentNanos >= NEW_TOPIC_NANOS) {
+        if (isAbsent && absentNanos >= Absence.LIMIT_NANOS) {
             reported = cause;
         } else if (failingNanos / 1_000_000 >= Retry.millis(limit)) {
             reported = Failures.unread(topic + "/" + partition, limit, failure);

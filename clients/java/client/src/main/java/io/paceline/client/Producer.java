@@ -56,7 +56,7 @@ public final class Producer implements AutoCloseable {
         try {
             int partition = record.partition() != null
                     ? record.partition()
-                    : choose(record, cluster.partitionCount(deadline, record.topic()));
+                    : choose(record, cluster.partitionCount("producing to " + record.topic(), deadline, record.topic()));
             if (!pending.tryAcquire(Retry.leftMs(deadline), TimeUnit.MILLISECONDS)) {
                 throw Failures.of("producing to " + record.topic(), io.paceline.v1.ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT,
                         config.maxPending() + " records waited for their outcome until the delivery time-out")

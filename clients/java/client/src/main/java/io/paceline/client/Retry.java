@@ -1,6 +1,7 @@
 package io.paceline.client;
 
 import io.grpc.Deadline;
+import io.paceline.v1.ErrorCode;
 import java.time.Duration;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
@@ -18,13 +19,23 @@ final class Retry {
     private Retry() {}
 
     /**
-     * Calls attempt until it succeeds, fails for good, or the deadline passes; then it throws the last failure. A local
-     * time-out does not hide the last reason that a server gave, and no later refusal hides that an attempt may have had an
-     * effect. Each attempt gets a deadline of its own.
+     * Calls attempt until it succeeds, fails for good, the deadline passes, or {@code stopped} is true after a failure; then it
+     * throws the last failure. A local time-out does not hide the last reason that a server gave, and no later refusal hides
+     * that an attempt may have had an effect. Each attempt gets a deadline of its own. A long wait is logged.
      */
-    static <T> T until(Deadline deadline, Duration requestTimeout, BooleanSupplier closed, Function<Deadline, T> attempt) {
+    static <T> T until(
+            String operation, Deadline deadline, Duration requestTimeout, BooleanSupplier stopped,
+            Function<Deadline, T> attempt) {
+        try (WaitNotice notice = new WaitNotice(operation)) {
+            return until(notice, deadline, requestTimeout, stopped, attempt);
+        }
+    }
+
+    private static <T> T until(
+            WaitNotice notice, Deadline deadline, Duration requestTimeout, BooleanSupplier stopped,
+            Function<Deadline, T> attempt) {
         long pauseMs = FIRST_PAUSE_MS;
-        PacelineException lastAnswer = null;
+        PacelineException last = null;
         boolean definite = true;
         while (true) {
             PacelineException failure;
@@ -33,7 +44,8 @@ final class Retry {
             } catch (PacelineException error) {
                 failure = error;
             }
-            lastAnswer = failure.details().answered() || lastAnswer == null ? failure : lastAnswer;
+            last = last == null || weight(failure) >= weight(last) ? failure : last;
+            notice.failed(last);
             definite &= failure.definite();
             if (!failure.retriable()) {
                 throw failure.with(false, definite);
@@ -41,12 +53,20 @@ final class Retry {
             long chosenMs = pauseMs / 2 + ThreadLocalRandom.current().nextLong(pauseMs / 2 + 1);
             long askedMs = failure.details().retryAfter().toMillis();
             long allowedMs = leftMs(deadline) - SHORTEST_ATTEMPT_MS;
-            if (closed.getAsBoolean() || allowedMs <= askedMs
+            if (stopped.getAsBoolean() || allowedMs <= askedMs
                     || !sleep(deadline, Math.min(Math.max(chosenMs, askedMs), allowedMs))) {
-                throw lastAnswer.with(lastAnswer.retriable(), definite);
+                throw last.with(last.retriable(), definite);
             }
             pauseMs = Math.min(pauseMs * 3 / 2, LONGEST_PAUSE_MS);
         }
+    }
+
+    /** Returns how much a failure says: a server's reason most, a mere time-out least. */
+    private static int weight(PacelineException failure) {
+        if (failure.details().answered()) {
+            return 2;
+        }
+        return failure.code() == ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT ? 0 : 1;
     }
 
     static Deadline after(Duration time) {

@@ -30,6 +30,10 @@ final class Warnings {
 
     /** Logs a failure at once. */
     void log(Throwable failure) {
-        LOG.log(Level.WARNING, failure.getMessage());
+        log(failure.getMessage());
+    }
+
+    static void log(String message) {
+        LOG.log(Level.WARNING, message);
     }
 }

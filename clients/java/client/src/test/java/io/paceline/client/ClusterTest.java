@@ -140,13 +140,13 @@ class ClusterTest {
         Deadline soon = Retry.after(Duration.ofSeconds(20));
         broker.topics.put("t", 3);
         try (Cluster cluster = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO, Duration.ofHours(1))) {
-            assertEquals(3, cluster.partitionCount(soon, "t"));
+            assertEquals(3, cluster.partitionCount("counting", soon, "t"));
             broker.topics.put("t", 2);
-            assertEquals(3, cluster.partitionCount(soon, "t"));
+            assertEquals(3, cluster.partitionCount("counting", soon, "t"));
             assertEquals(Map.of("t", 3), cluster.partitionCounts(soon, List.of("t")));
             assertEquals(5, (int) cluster.onLeader(soon, "t", 2, route -> route.leader().epoch()));
             broker.ids.put("t", "another");
-            assertEquals(2, cluster.partitionCount(soon, "t"));
+            assertEquals(2, cluster.partitionCount("counting", soon, "t"));
             assertEquals(Map.of("t", 2), cluster.partitionCounts(soon, List.of("t")));
         }
     }
@@ -155,7 +155,7 @@ class ClusterTest {
     void aTopicWhosePartitionsAreNotKnownYetIsWaitedFor() throws Exception {
         broker.topics.put("t", 0);
         try (Cluster cluster = new Cluster(ClientConfig.of(broker.address()))) {
-            var count = CompletableFuture.supplyAsync(() -> cluster.partitionCount(Retry.after(Duration.ofSeconds(50)), "t"));
+            var count = CompletableFuture.supplyAsync(() -> cluster.partitionCount("counting", Retry.after(Duration.ofSeconds(50)), "t"));
             while (broker.requests(DescribeTopicsRequest.class).size() < 2) {
                 assertFalse(count.isDone());
                 Thread.sleep(5);
@@ -207,11 +207,11 @@ class ClusterTest {
         try (Cluster young = new Cluster(ClientConfig.of(broker.address()));
                 Cluster old = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO, Duration.ofHours(1))) {
             for (Cluster cluster : List.of(young, old)) {
-                assertEquals(1, cluster.partitionCount(Retry.after(Duration.ofSeconds(20)), "t"));
+                assertEquals(1, cluster.partitionCount("counting", Retry.after(Duration.ofSeconds(20)), "t"));
             }
             broker.topics.put("t", 2);
-            assertEquals(1, young.partitionCount(Retry.after(Duration.ofSeconds(20)), "t"));
-            assertEquals(2, old.partitionCount(Retry.after(Duration.ofSeconds(20)), "t"));
+            assertEquals(1, young.partitionCount("counting", Retry.after(Duration.ofSeconds(20)), "t"));
+            assertEquals(2, old.partitionCount("counting", Retry.after(Duration.ofSeconds(20)), "t"));
         }
     }
 
@@ -238,9 +238,9 @@ class ClusterTest {
     void theKnownNumberOfPartitionsIsUsedWhileNoBrokerAnswers() {
         try (Cluster cluster = new Cluster(ClientConfig.of(broker.address()), Duration.ZERO, Duration.ofHours(1))) {
             broker.topics.put("t", 3);
-            assertEquals(3, cluster.partitionCount(Retry.after(Duration.ofSeconds(20)), "t"));
+            assertEquals(3, cluster.partitionCount("counting", Retry.after(Duration.ofSeconds(20)), "t"));
             broker.close();
-            assertEquals(3, cluster.partitionCount(Retry.after(Duration.ofSeconds(20)), "t"));
+            assertEquals(3, cluster.partitionCount("counting", Retry.after(Duration.ofSeconds(20)), "t"));
         }
     }
 }

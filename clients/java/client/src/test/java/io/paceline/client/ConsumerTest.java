@@ -22,14 +22,9 @@ import java.time.Duration;
 import java.time.Instant;
 import java.util.Arrays;
 import java.util.List;
-import java.util.Queue;
-import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
-import java.util.logging.Handler;
-import java.util.logging.LogRecord;
-import java.util.logging.Logger;
 import org.junit.jupiter.api.Test;
 
 class ConsumerTest {
@@ -283,42 +278,19 @@ class ConsumerTest {
 
     @Test
     void theReasonWhyNothingIsReadIsLogged() throws IOException {
-        Queue<String> logged = new ConcurrentLinkedQueue<>();
-        Logger logger = Logger.getLogger("io.paceline.client");
-        Handler handler = new Handler() {
-            @Override
-            public void publish(LogRecord record) {
-                logged.add(record.getMessage());
-            }
-
-            @Override
-            public void flush() {}
-
-            @Override
-            public void close() {}
-        };
-        logger.addHandler(handler);
-        try (FakeBroker broker = new FakeBroker(); PacelineClient client = PacelineClient.connect(broker.address())) {
+        try (LoggedWarnings logged = new LoggedWarnings(); FakeBroker broker = new FakeBroker();
+                PacelineClient client = PacelineClient.connect(broker.address())) {
             Consumer consumer = client.consumer();
             consumer.assign("absent-" + broker.port(), 0, 0L);
-            pollUntilLogged(consumer, logged, "describing topic absent-" + broker.port());
+            Runnable poll = () -> assertEquals(List.of(), consumer.poll(Duration.ofMillis(100)));
+            logged.await("describing topic absent-" + broker.port(), poll);
             consumer.unassign(new TopicPartition("absent-" + broker.port(), 0));
             broker.topics.put("t", 1);
             consumer.assign("t", 0, 4_000L);
             broker.on(LogServiceGrpc.getFetchMethod(), request -> FetchResponse.newBuilder()
                     .addPartitions(FetchPartitionResult.newBuilder().setError(PartitionError.newBuilder()
                             .setCode(ErrorCode.ERROR_CODE_OFFSET_OUT_OF_RANGE).setMessage("on purpose"))).build());
-            pollUntilLogged(consumer, logged, "reading t/0 from offset 4000: OFFSET_OUT_OF_RANGE");
-        } finally {
-            logger.removeHandler(handler);
-        }
-    }
-
-    private static void pollUntilLogged(Consumer consumer, Queue<String> logged, String text) {
-        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
-        while (logged.stream().noneMatch(one -> one.contains(text))) {
-            assertTrue(System.nanoTime() < end, text);
-            assertEquals(List.of(), consumer.poll(Duration.ofMillis(100)));
+            logged.await("reading t/0 from offset 4000: OFFSET_OUT_OF_RANGE", poll);
         }
     }
 

@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.grpc.Deadline;
 import io.grpc.Status;
+import io.paceline.v1.DescribeTopicsRequest;
 import io.paceline.v1.ErrorCode;
 import io.paceline.v1.InitProducerIdResponse;
 import io.paceline.v1.LogServiceGrpc;
@@ -25,6 +26,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.Function;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -180,8 +182,81 @@ class ProducerTest {
         return new ProducerRecord(topic, partition, null, new byte[1], List.of(), null);
     }
 
+    /** Sends a record in another thread, because send waits for a topic that no broker knows. */
+    private static CompletableFuture<RecordMetadata> sendBeside(Producer producer, ProducerRecord record) {
+        return CompletableFuture.supplyAsync(() -> producer.send(record), task -> new Thread(task).start())
+                .thenCompose(Function.identity());
+    }
+
     private static PacelineException failureOf(CompletableFuture<RecordMetadata> sent) {
         return (PacelineException) assertThrows(ExecutionException.class, () -> sent.get(30, TimeUnit.SECONDS)).getCause();
+    }
+
+    @Test
+    void aRecordOfATopicThatNoBrokerKnowsFailsAfterSomeSeconds() {
+        Producer producer = client.producer();
+        long began = System.nanoTime();
+        List<CompletableFuture<RecordMetadata>> sent = List.of(
+                sendBeside(producer, record("absent", null)), sendBeside(producer, record("absent", 0)),
+                sendBeside(producer, record("t", 1)));
+        for (CompletableFuture<RecordMetadata> one : sent) {
+            PacelineException failure = failureOf(one);
+            assertEquals("UNKNOWN_TOPIC_OR_PARTITION", failure.codeName());
+            assertTrue(failure.definite());
+            assertTrue(System.nanoTime() - began > TimeUnit.SECONDS.toNanos(3), "a new topic needs a moment");
+        }
+    }
+
+    @Test
+    void allBatchesOfATopicThatNoBrokerKnowsFailAtTheSameTime() {
+        Producer producer = client.producer(ProducerConfig.defaults().withBatchBytes(1));
+        List<CompletableFuture<RecordMetadata>> sent =
+                Stream.generate(() -> producer.send(record("absent", 0))).limit(20).toList();
+        sent.forEach(one -> assertEquals("UNKNOWN_TOPIC_OR_PARTITION", failureOf(one).codeName()));
+        broker.topics.put("absent", 1);
+        assertEquals(0, producer.send(record("absent", 0)).orTimeout(30, TimeUnit.SECONDS).join().offset());
+    }
+
+    @Test
+    void aTopicThatIsCreatedWhileTheProducerWaitsTakesItsRecords() throws Exception {
+        Producer producer = client.producer();
+        List<CompletableFuture<RecordMetadata>> sent = List.of(
+                sendBeside(producer, record("new", null)), sendBeside(producer, record("new", 0)));
+        while (broker.requests(DescribeTopicsRequest.class).size() < 4) {
+            Thread.sleep(5);
+        }
+        broker.topics.put("new", 1);
+        for (CompletableFuture<RecordMetadata> one : sent) {
+            one.get(30, TimeUnit.SECONDS);
+        }
+    }
+
+    @Test
+    void aProducerLogsWhyItWaitsAndItsErrorHasTheCause() {
+        ClientConfig unreachable = ClientConfig.of("127.0.0.1:1");
+        CountDownLatch answering = new CountDownLatch(1);
+        broker.on(LogServiceGrpc.getProduceMethod(), request -> {
+            awaitQuietly(answering);
+            return ProduceResponse.getDefaultInstance();
+        });
+        try (LoggedWarnings logged = new LoggedWarnings(); PacelineClient lonely = new PacelineClient(unreachable)) {
+            ProducerConfig config = ProducerConfig.defaults().withDeliveryTimeout(Duration.ofSeconds(5));
+            List<CompletableFuture<RecordMetadata>> sent = List.of(
+                    sendBeside(lonely.producer(config), record("u", null)), sendBeside(lonely.producer(config), record("u", 3)));
+            client.producer().send(record("t", 0));
+            logged.await("producing to u: waiting for a response: describing the cluster: BROKER_NOT_AVAILABLE");
+            logged.await("producing to u/3: waiting for a response: describing the cluster: BROKER_NOT_AVAILABLE");
+            logged.await("producing to t/0: waiting for a response");
+            for (CompletableFuture<RecordMetadata> one : sent) {
+                assertFalse(one.isDone(), "the reason is logged before the end");
+                PacelineException failure = failureOf(one);
+                assertEquals("BROKER_NOT_AVAILABLE", failure.codeName());
+                assertTrue(failure.getMessage().contains("Connection refused"), failure.getMessage());
+                assertTrue(failure.definite());
+            }
+        } finally {
+            answering.countDown();
+        }
     }
 
     @Test

@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.grpc.Deadline;
+import io.grpc.Status;
 import io.paceline.v1.ErrorCode;
 import java.time.Duration;
 import java.util.List;
@@ -18,7 +19,7 @@ class RetryTest {
     @Test
     void aCallIsNotRepeatedWhenItsAnswerCouldNotComeInTime() {
         Deadline deadline = Retry.after(Duration.ofMillis(600));
-        assertThrows(PacelineException.class, () -> Retry.until(deadline, REQUEST, () -> false, one -> {
+        assertThrows(PacelineException.class, () -> Retry.until("writing", deadline, REQUEST, () -> false, one -> {
             assertTrue(Retry.leftMs(one) > 100, () -> "began with " + Retry.leftMs(one) + " ms left");
             throw Failures.of("writing", ErrorCode.ERROR_CODE_NOT_ENOUGH_REPLICAS, "one of two");
         }));
@@ -28,7 +29,7 @@ class RetryTest {
     void aFailureThatNoRepetitionCanMendIsThrownAtOnce() {
         AtomicInteger attempts = new AtomicInteger();
         PacelineException failure = assertThrows(PacelineException.class, () ->
-                Retry.until(Retry.after(REQUEST), REQUEST, () -> false, one -> {
+                Retry.until("writing", Retry.after(REQUEST), REQUEST, () -> false, one -> {
                     attempts.incrementAndGet();
                     throw Failures.of("writing", ErrorCode.ERROR_CODE_MESSAGE_TOO_LARGE, "too large");
                 }));
@@ -42,13 +43,24 @@ class RetryTest {
         for (ErrorCode last : List.of(ErrorCode.ERROR_CODE_ILLEGAL_GENERATION, ErrorCode.ERROR_CODE_NOT_ENOUGH_REPLICAS)) {
             AtomicInteger attempts = new AtomicInteger();
             PacelineException failure = assertThrows(PacelineException.class, () ->
-                    Retry.until(Retry.after(REQUEST), REQUEST, () -> attempts.get() == 2, one -> {
+                    Retry.until("writing", Retry.after(REQUEST), REQUEST, () -> attempts.get() == 2, one -> {
                         boolean isFirst = attempts.getAndIncrement() == 0;
                         throw Failures.of("writing", isFirst ? ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT : last, "on purpose");
                     }));
             assertEquals(last, failure.code());
             assertFalse(failure.definite(), last.name());
         }
+    }
+
+    @Test
+    void theLastFailureWithACauseIsThrownWhenNoServerAnswered() {
+        AtomicInteger attempts = new AtomicInteger();
+        PacelineException failure = assertThrows(PacelineException.class, () ->
+                Retry.until("writing", Retry.after(REQUEST), REQUEST, () -> attempts.get() == 4, one -> {
+                    Status status = attempts.incrementAndGet() % 3 == 1 ? Status.DEADLINE_EXCEEDED : Status.UNAVAILABLE;
+                    throw Failures.ofCall("writing", status.withDescription("attempt " + attempts).asRuntimeException());
+                }));
+        assertEquals("writing: BROKER_NOT_AVAILABLE: attempt 3", failure.getMessage());
     }
 
     @Test
