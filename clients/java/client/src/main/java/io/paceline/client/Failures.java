@@ -57,6 +57,12 @@ final class Failures {
         return PacelineException.of(code, options.retriable, options.definite, details, cause);
     }
 
+    /** Returns the failure of a request for which there was no time; an earlier failure says more. */
+    static PacelineException unsent(String operation, String sentence) {
+        var details = new PacelineException.Details(operation, sentence, false, false, Duration.ZERO, null, Map.of());
+        return new PacelineException(ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT, true, true, details, null);
+    }
+
     /** Throws the error of one partition. */
     static void throwPartition(String operation, PartitionError error) {
         throw answered(operation, error.getCode(), error.getMessage(), Duration.ofMillis(error.getRetryAfterMs()),

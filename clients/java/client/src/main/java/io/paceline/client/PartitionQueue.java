@@ -29,6 +29,7 @@ import java.util.concurrent.Executor;
 final class PartitionQueue {
     /** Pause between looks whether the client was closed. */
     private static final long LONGEST_WAIT_MS = 1_000;
+    private static final long SHORTEST_ATTEMPT_MS = 100;
 
     private final Producer producer;
     private final Cluster cluster;
@@ -220,9 +221,10 @@ final class PartitionQueue {
         Delivery delivery = new Delivery();
         batch.forEach(item -> delivery.records.add(item.encoded));
         try {
-            long base = cluster.retryUnlessMissing(operation(), batch.get(0).deadline, absence,
-                    () -> cluster.closed() || producer.aborted(),
-                    deadline -> cluster.onLeader(deadline, topic, partition, route -> attempt(delivery, route, deadline)));
+            Deadline total = batch.get(0).deadline;
+            long base = cluster.retryUnlessMissing(operation(), total, absence, () -> cluster.closed() || producer.aborted(),
+                    deadline -> cluster.onLeader(
+                            deadline, topic, partition, route -> attempt(delivery, route, deadline, total)));
             nextSequence = after(nextSequence, batch.size());
             return base;
         } catch (PacelineException failure) {
@@ -241,12 +243,13 @@ final class PartitionQueue {
         }
     }
 
-    private long attempt(Delivery delivery, Cluster.Route route, Deadline deadline) {
+    private long attempt(Delivery delivery, Cluster.Route route, Deadline deadline, Deadline total) {
         absence.found();
         identify(delivery, route);
-        if (deadline.isExpired()) {
-            throw Failures.of(operation(), ErrorCode.ERROR_CODE_REQUEST_TIMED_OUT,
-                    "the delivery time-out was over before the record could be sent").with(true, true);
+        // An attempt without enough time for the response would make a definite outcome unknown.
+        long shortestMs = Math.min(SHORTEST_ATTEMPT_MS, Retry.millis(config.deliveryTimeout()) / 2);
+        if (deadline.isExpired() || Retry.leftMs(total) < shortestMs) {
+            throw Failures.unsent(operation(), "the delivery time-out was over before the record could be sent");
         }
         try {
             return append(delivery, route, deadline);

@@ -260,6 +260,28 @@ class ProducerTest {
     }
 
     @Test
+    void aRecordThatWaitedForAlmostItsWholeDeliveryTimeIsNotSent() throws Exception {
+        AtomicLong endNanos = new AtomicLong();
+        broker.on(LogServiceGrpc.getInitProducerIdMethod(), request -> {
+            try {
+                // The answer leaves 80 ms of the delivery time.
+                TimeUnit.NANOSECONDS.sleep(endNanos.get() - System.nanoTime() - 80_000_000);
+            } catch (InterruptedException ended) {
+                Thread.currentThread().interrupt();
+            }
+            return InitProducerIdResponse.newBuilder().setProducerId(1).build();
+        });
+        // The first record loads classes, which takes longer than the attempt that this test is about.
+        assertEquals(0, client.producer().send(record("t", 0)).get(30, TimeUnit.SECONDS).offset());
+        Producer producer = client.producer(ProducerConfig.defaults().withDeliveryTimeout(Duration.ofSeconds(2)));
+        endNanos.set(System.nanoTime() + TimeUnit.SECONDS.toNanos(2));
+        PacelineException failure = failureOf(producer.send(record("t", 0)));
+        assertEquals("REQUEST_TIMED_OUT", failure.codeName());
+        assertTrue(failure.definite(), failure.getMessage());
+        assertEquals(1, broker.requests(ProduceRequest.class).size());
+    }
+
+    @Test
     void everyRecordHasItsOutcomeWhenCloseReturns() throws Exception {
         CountDownLatch answering = new CountDownLatch(1);
         broker.on(LogServiceGrpc.getProduceMethod(), request -> {
