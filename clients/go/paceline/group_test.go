@@ -31,6 +31,15 @@ func joinAlone(generations *atomic.Int32) func(*pacelinev1.JoinGroupRequest) (*p
 	}
 }
 
+// startGroup starts a fake whose group has one member, and counts the generations.
+func startGroup(t *testing.T) (*fakeCluster, *Client, *atomic.Int32) {
+	t.Helper()
+	fake, client := startFake(t)
+	var generations atomic.Int32
+	fake.join = joinAlone(&generations)
+	return fake, client, &generations
+}
+
 func memberOf(t *testing.T, fake *fakeCluster, client *Client, config GroupConfig) *GroupConsumer {
 	t.Helper()
 	config.GroupID, config.Topics = "g", []string{"t"}
@@ -62,9 +71,7 @@ func pollUntil(t *testing.T, member *GroupConsumer, done func() bool) {
 }
 
 func TestAMemberTakesItsIDFromTheRefusalAndBeginsAtTheCommits(t *testing.T) {
-	fake, client := startFake(t)
-	var generations atomic.Int32
-	fake.join = joinAlone(&generations)
+	fake, client, _ := startGroup(t)
 	member := memberOf(t, fake, client, GroupConfig{})
 	pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
 	if id, generation := member.Member(); id != "m" || generation != 1 {
@@ -167,9 +174,7 @@ func TestALostMembershipIsNotCommitted(t *testing.T) {
 }
 
 func TestACommitWithoutAPlaceInTheGroupIsRefused(t *testing.T) {
-	fake, client := startFake(t)
-	var generations atomic.Int32
-	fake.join = joinAlone(&generations)
+	fake, client, _ := startGroup(t)
 	member := memberOf(t, fake, client, GroupConfig{ManualCommit: true})
 	offsets := map[TopicPartition]CommittedOffset{{"t", 0}: {Offset: 3}}
 	var failed *CommitFailedError
@@ -187,9 +192,7 @@ func TestACommitWithoutAPlaceInTheGroupIsRefused(t *testing.T) {
 }
 
 func TestACommitIsRepeatedWhileTheCoordinatorMoves(t *testing.T) {
-	fake, client := startFake(t)
-	var generations atomic.Int32
-	fake.join = joinAlone(&generations)
+	fake, client, _ := startGroup(t)
 	refusals := []pacelinev1.ErrorCode{
 		pacelinev1.ErrorCode_ERROR_CODE_NOT_COORDINATOR, pacelinev1.ErrorCode_ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS,
 		pacelinev1.ErrorCode_ERROR_CODE_COORDINATOR_NOT_AVAILABLE}
@@ -234,9 +237,7 @@ func TestFetchesOfManyPartitionsDoNotDelayHeartbeats(t *testing.T) {
 }
 
 func TestAFencedMemberIsToldAtEveryPoll(t *testing.T) {
-	fake, client := startFake(t)
-	var generations atomic.Int32
-	fake.join = joinAlone(&generations)
+	fake, client, generations := startGroup(t)
 	fake.heartbeat = func(*pacelinev1.HeartbeatRequest) error {
 		return refused(pacelinev1.ErrorCode_ERROR_CODE_FENCED_INSTANCE_ID, nil)
 	}
@@ -257,9 +258,7 @@ func TestAFencedMemberIsToldAtEveryPoll(t *testing.T) {
 }
 
 func TestAMemberThatIsFencedWhileItSyncsDoesNotJoinAgain(t *testing.T) {
-	fake, client := startFake(t)
-	var generations atomic.Int32
-	fake.join = joinAlone(&generations)
+	fake, client, generations := startGroup(t)
 	fake.heartbeat = func(*pacelinev1.HeartbeatRequest) error {
 		return refused(pacelinev1.ErrorCode_ERROR_CODE_FENCED_INSTANCE_ID, nil)
 	}
@@ -280,9 +279,7 @@ func TestAMemberThatIsFencedWhileItSyncsDoesNotJoinAgain(t *testing.T) {
 
 func TestOnlyADynamicMemberLeavesWhenItIsClosed(t *testing.T) {
 	for instance, expected := range map[string]int{"": 1, "i": 0} {
-		fake, client := startFake(t)
-		var generations atomic.Int32
-		fake.join = joinAlone(&generations)
+		fake, client, _ := startGroup(t)
 		member := memberOf(t, fake, client, GroupConfig{InstanceID: instance})
 		pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
 		if err := member.Close(context.Background()); err != nil || len(fake.left) != expected || len(fake.commits) != 1 {
@@ -292,9 +289,7 @@ func TestOnlyADynamicMemberLeavesWhenItIsClosed(t *testing.T) {
 }
 
 func TestAMemberLeavesAlthoughTheContextOfCloseHasEnded(t *testing.T) {
-	fake, client := startFake(t)
-	var generations atomic.Int32
-	fake.join = joinAlone(&generations)
+	fake, client, _ := startGroup(t)
 	member := memberOf(t, fake, client, GroupConfig{ManualCommit: true})
 	pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
 	ended, cancel := context.WithCancel(context.Background())
@@ -305,9 +300,7 @@ func TestAMemberLeavesAlthoughTheContextOfCloseHasEnded(t *testing.T) {
 }
 
 func TestACommitThatIsNotAnsweredDoesNotOutliveTheContextOfClose(t *testing.T) {
-	fake, client := startFake(t)
-	var generations atomic.Int32
-	fake.join = joinAlone(&generations)
+	fake, client, _ := startGroup(t)
 	release := make(chan struct{})
 	defer close(release)
 	fake.commit = func(*pacelinev1.CommitOffsetsRequest) error { <-release; return nil }
@@ -329,9 +322,7 @@ func TestACommitThatIsNotAnsweredDoesNotOutliveTheContextOfClose(t *testing.T) {
 }
 
 func TestAPartitionWithoutAStartIsAnErrorThatDisturbsNoOtherMember(t *testing.T) {
-	fake, client := startFake(t)
-	var generations atomic.Int32
-	fake.join = joinAlone(&generations)
+	fake, client, generations := startGroup(t)
 	fake.describe = func(topic string) *pacelinev1.TopicDescription { return described(topic, "id", 2, 0) }
 	fake.committed = func(one *pacelinev1.CommittedOffset) {
 		if one.GetPartition() == 1 {
@@ -363,9 +354,7 @@ func TestAPartitionWithoutAStartIsAnErrorThatDisturbsNoOtherMember(t *testing.T)
 }
 
 func TestAMemberWhoseApplicationDoesNotPollLeaves(t *testing.T) {
-	fake, client := startFake(t)
-	var generations atomic.Int32
-	fake.join = joinAlone(&generations)
+	fake, client, generations := startGroup(t)
 	member := memberOf(t, fake, client, GroupConfig{MaxPollInterval: 200 * time.Millisecond})
 	pollUntil(t, member, func() bool { return len(member.Assignment()) == 2 })
 	left := func() int {
@@ -398,9 +387,7 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 }
 
 func TestAPartitionOfADeletedTopicDoesNotKeepTheOthersWaiting(t *testing.T) {
-	fake, client := startFake(t)
-	var generations atomic.Int32
-	fake.join = joinAlone(&generations)
+	fake, client, _ := startGroup(t)
 	fake.describe = func(topic string) *pacelinev1.TopicDescription { return described(topic, "id", 2, 0) }
 	fake.committed = func(one *pacelinev1.CommittedOffset) {
 		if one.GetPartition() == 1 {
@@ -429,9 +416,7 @@ func TestAPartitionOfADeletedTopicDoesNotKeepTheOthersWaiting(t *testing.T) {
 }
 
 func TestACoordinatorThatDoesNotAnswerDoesNotKeepAMemberThatIsClosed(t *testing.T) {
-	fake, client := startFake(t)
-	var generations atomic.Int32
-	fake.join = joinAlone(&generations)
+	fake, client, _ := startGroup(t)
 	release := make(chan struct{})
 	defer close(release)
 	fake.leave = func() { <-release }
@@ -455,9 +440,7 @@ func TestARefusalAfterACommitWithoutAnAnswerIsNotDefinite(t *testing.T) {
 		status.Error(codes.Unavailable, "the connection broke"):                    false,
 		refused(pacelinev1.ErrorCode_ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS, nil): true,
 	} {
-		fake, client := startFake(t)
-		var generations atomic.Int32
-		fake.join = joinAlone(&generations)
+		fake, client, _ := startGroup(t)
 		answers := []error{first, refused(pacelinev1.ErrorCode_ERROR_CODE_ILLEGAL_GENERATION, nil)}
 		fake.commit = func(*pacelinev1.CommitOffsetsRequest) error {
 			answer := answers[0]
