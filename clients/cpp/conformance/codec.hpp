@@ -1,4 +1,4 @@
-// JSON as tests/conformance/README.md has it: 64-bit integers are strings, bytes are base64 or null.
+// The JSON encoding of tests/conformance/README.md: 64-bit integers are strings, bytes are base64 or null.
 #pragma once
 
 #include <cstdint>

@@ -122,7 +122,7 @@ private:
     if (start == "earliest")
       consumer.assign(topic, partition);
     else if (start == "latest")
-      // The end is found now, so that records sent after this command are read.
+      // Look up the end now, not at the first poll, so that records sent after this command are read.
       consumer.assign(topic, partition, client().list_offset(topic, partition, paceline::OffsetSpec::latest(), {timeout_, {}}).value());
     else
       consumer.assign(topic, partition, static_cast<std::int64_t>(std::stoll(start)));

@@ -18,7 +18,7 @@
 
 #include "codec.hpp"
 
-/// A mutex that is handed out in the order of the calls: a command gets it between two polls.
+/// A mutex that threads get in the order of their calls, so that a command waits for one poll at most.
 class FairMutex {
 public:
   void lock() {
@@ -172,7 +172,7 @@ private:
 
 class Members {
 public:
-  /// Performs a command of groups; nothing for another command.
+  /// Performs a group command; returns nullopt for any other command.
   std::optional<json> perform(const paceline::Client& client, const json& command, const paceline::CallOptions& options) {
     const auto operation = command.at("command").get<std::string>();
     if (!operation.starts_with("group_")) return std::nullopt;

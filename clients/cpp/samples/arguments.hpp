@@ -31,7 +31,7 @@ public:
   const std::string& operator[](const std::string& name) const { return values_.at(name); }
   int number(const std::string& name) const { return std::stoi(values_.at(name)); }
 
-  /// The cluster of --bootstrap, of the environment, or of `paceline dev up`.
+  /// Returns the config of the cluster that --bootstrap names, else the environment, else the default of `paceline dev up`.
   paceline::ClientConfig config() const {
     if (!values_.at("bootstrap").empty()) setenv("PACELINE_BOOTSTRAP_SERVERS", values_.at("bootstrap").c_str(), 1);
     setenv("PACELINE_BOOTSTRAP_SERVERS", "127.0.0.1:9102", 0);
@@ -42,7 +42,7 @@ private:
   std::map<std::string, std::string> values_;
 };
 
-/// Requests a stop when the user presses Ctrl-C. Make it before any other thread starts.
+/// Requests a stop when the user presses Ctrl-C. Construct it before any other thread: threads inherit the blocked signals.
 class Interrupt {
 public:
   Interrupt() {

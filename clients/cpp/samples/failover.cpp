@@ -32,7 +32,7 @@ struct Summary {
   }
 };
 
-/// Sends the records at a steady rate and returns which were acknowledged.
+/// Sends the records at a steady rate and returns, for each record, whether it was acknowledged.
 std::vector<bool> write(paceline::Client& client, Summary& summary, int count, int rate) {
   auto producer = client.make_producer({.linger = std::chrono::milliseconds(5)});
   const auto begin = steady_clock::now();
@@ -65,7 +65,7 @@ void read_back(paceline::Client& client, Summary& summary, const std::vector<boo
     int last = -1;
     while (consumer.position(summary.topic, partition) < end) {
       const auto records = consumer.poll(std::chrono::seconds(30));
-      if (records.empty()) throw std::runtime_error("nothing to read below the end of partition " + std::to_string(partition));
+      if (records.empty()) throw std::runtime_error("no records for 30 seconds before the end of partition " + std::to_string(partition));
       for (const auto& record : records) {
         const int number = std::stoi(record.value.value());
         if (number < last) ++summary.reordered;

@@ -45,7 +45,7 @@ void on_controller(detail::Cluster& cluster, const CallOptions& options, const s
 template <class Response>
 const auto& only_result(const Response& response, const std::string& operation) {
   if (response.topics_size() != 1)
-    throw Error(make_failure(operation, v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer has not one topic"));
+    throw Error(make_failure(operation, v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the response does not have exactly one topic"));
   const auto& result = response.topics(0);
   if (result.has_error()) throw Error(detail::topic_failure(operation, result.error()));
   return result;

@@ -39,13 +39,13 @@ grpc::ChannelArguments channel_arguments() {
   arguments.SetMaxReceiveMessageSize(largest_message);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
-  // A broker restarts in seconds; gRPC's own back-off grows to two minutes.
+  // gRPC's default back-off grows to two minutes, but a broker restarts within seconds.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
   // gRPC's own retries would ignore sequence numbers and leader hints.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  // Connections end with the client instead of being shared with other clients of the process.
+  // By default the clients of a process share connections; these connections end with their client.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetUserAgentPrefix("paceline-cpp");
   return arguments;
@@ -110,7 +110,7 @@ v1::DescribeClusterResponse Cluster::describe_at(const Context& context, const s
     found.Clear();
     invoke(attempt, operation, [&](grpc::ClientContext* call) { return stub->DescribeCluster(call, {}, &found); });
     if (found.brokers().empty() && found.controller_host().empty())
-      throw Error(make_failure(operation, v1::ERROR_CODE_NOT_CONTROLLER, "the process knows no cluster yet"));
+      throw Error(make_failure(operation, v1::ERROR_CODE_NOT_CONTROLLER, "the process has no metadata of the cluster yet"));
   };
   ask(context, address);
   const auto controller = join_address(found.controller_host(), found.controller_port());
@@ -144,7 +144,7 @@ v1::TopicDescription Cluster::describe_topic_at(const Context& context, const st
   const auto stub = v1::MetadataService::NewStub(channel(address));
   invoke(context, operation, [&](grpc::ClientContext* call) { return stub->DescribeTopics(call, request, &response); });
   if (response.topics_size() != 1)
-    throw Error(make_failure(operation, v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer has not one topic"));
+    throw Error(make_failure(operation, v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the response does not have exactly one topic"));
   if (response.topics(0).has_error()) throw Error(topic_failure(operation, response.topics(0).error()));
   return response.topics(0);
 }
@@ -281,7 +281,7 @@ Route Cluster::route(const Context& context, const std::string& topic, std::int3
 }
 
 bool Cluster::learn(const Failure& failure, const std::string& topic, std::int32_t partition) {
-  // A leader that knows only earlier epochs than this client may lead another topic with this name.
+  // UNKNOWN_LEADER_EPOCH: the leader's epoch is lower, perhaps because the topic was re-created with the same name.
   if (!failure.refresh && failure.code != v1::ERROR_CODE_UNKNOWN_LEADER_EPOCH) return false;
   const std::lock_guard lock(mutex_);
   const auto found = topics_.find(topic);
@@ -338,7 +338,7 @@ std::optional<std::int64_t> Cluster::list_offset(const Context& context, const s
     try {
       invoke(attempt, operation, [&](grpc::ClientContext* call) { return stub->ListOffsets(call, request, &response); });
       if (response.partitions_size() != 1)
-        throw Error(make_failure(operation, v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer has not one partition"));
+        throw Error(make_failure(operation, v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the response does not have exactly one partition"));
       const auto& result = response.partitions(0);
       if (result.has_error()) throw Error(partition_failure(operation, result.error()));
       return result.has_offset() ? std::optional(result.offset()) : std::nullopt;

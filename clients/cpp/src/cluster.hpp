@@ -53,8 +53,8 @@ public:
   /// Returns the number of partitions of a topic; asks a broker if it is not known or older than `metadata_age`. Throws
   /// Error, with UNKNOWN_TOPIC_OR_PARTITION when brokers have not known the topic for `missing_topic_patience`.
   std::int32_t partition_count(const Context& context, const std::string& topic);
-  /// Returns whether the metadata of a topic is older than `metadata_age`. Returns true once per age, to the caller that
-  /// then asks a broker again.
+  /// Returns whether the metadata of a topic is older than `metadata_age`, and counts it as new: only one of concurrent
+  /// callers gets true and asks a broker again.
   bool take_old(const std::string& topic);
   /// Returns the route if it is known; asks no broker.
   std::optional<Route> known_route(const std::string& topic, std::int32_t partition) const;
@@ -77,7 +77,7 @@ public:
 
 private:
   struct Leader {
-    /// Empty while the partition has no leader, or the leader that was known has failed.
+    /// Empty while the partition has no leader, and after a call to the known leader has failed.
     std::string address;
     std::int32_t epoch = 0;
   };

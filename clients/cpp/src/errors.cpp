@@ -22,7 +22,7 @@ bool contains(std::string text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-/// Returns what to do when a TLS setting probably made a connection fail; empty for another failure.
+/// Returns advice for a connection that probably failed because of a TLS setting; empty for any other failure.
 std::string tls_advice(const std::string& message) {
   const auto says = [&](std::string_view part) { return contains(message, part); };
   if (!says("failed to connect")) return {};
@@ -38,7 +38,7 @@ std::string tls_advice(const std::string& message) {
   return {};
 }
 
-/// The failure of a call that no server of Paceline answered. Its outcome is unknown unless no connection was made.
+/// Returns the failure of a call that no server of Paceline answered. Its outcome is unknown unless the request was not read.
 detail::Failure without_answer(std::string operation, const grpc::Status& status) {
   auto code = v1::ERROR_CODE_UNKNOWN_SERVER_ERROR;
   bool retriable = false;
@@ -48,7 +48,7 @@ detail::Failure without_answer(std::string operation, const grpc::Status& status
       retriable = true;
       break;
     case grpc::RESOURCE_EXHAUSTED:
-      // A message over a size limit does not get smaller.
+      // A retry of a message over the size limit would fail again.
       retriable = !contains(status.error_message(), "larger than max");
       code = retriable ? v1::ERROR_CODE_BROKER_NOT_AVAILABLE : v1::ERROR_CODE_MESSAGE_TOO_LARGE;
       break;
@@ -65,7 +65,7 @@ detail::Failure without_answer(std::string operation, const grpc::Status& status
   }
   auto failure = detail::make_failure(std::move(operation), code, status.error_message() + tls_advice(status.error_message()));
   failure.retriable = failure.refresh = retriable;
-  // A connection that was never made carried no request, and a server does not read a request over its limit.
+  // Without a connection no request was sent, and a server does not read a request over its limit.
   failure.definite =
       (status.error_code() == grpc::UNAVAILABLE && contains(status.error_message(), "failed to connect")) ||
       (code == v1::ERROR_CODE_MESSAGE_TOO_LARGE && contains(status.error_message(), "server: received message larger than max"));
@@ -123,7 +123,7 @@ Failure make_failure(std::string operation, ErrorCode code, std::string message)
   failure.code = code;
   failure.operation = std::move(operation);
   failure.message = std::move(message);
-  // After new metadata the call goes to another broker, or with another epoch: that may succeed, too.
+  // After a refresh of the metadata the call goes to another broker, or has another epoch, and may succeed.
   failure.retriable = options.retriable || options.refresh;
   failure.definite = options.definite;
   failure.refresh = options.refresh;

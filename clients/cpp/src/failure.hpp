@@ -27,7 +27,7 @@ struct Failure {
   std::string member_id{};
 };
 
-/// Options of an error code in errors.proto; all false for a code that this library does not know.
+/// The options that errors.proto gives a code; all false for a code that this library does not know.
 struct CodeOptions {
   bool retriable = false;
   bool definite = false;
@@ -44,7 +44,7 @@ Failure call_failure(std::string operation, const grpc::Status& status);
 /// Returns whether no server of Paceline has answered.
 bool is_unanswered(const Failure& failure);
 
-/// host:port, with brackets around an IPv6 address; empty when either is missing.
+/// Returns host:port, with brackets around an IPv6 address; empty when either is missing.
 std::string join_address(const std::string& host, int port);
 
 }  // namespace paceline::detail

@@ -308,7 +308,7 @@ void Fetcher::on_answer(const Call& call) {
     if (!call.status.ok())
       on_failure(name, at, call_failure(operation, call.status));
     else if (!is_complete)
-      on_failure(name, at, make_failure(operation, v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer lacks partitions"));
+      on_failure(name, at, make_failure(operation, v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the response does not have every partition"));
     else if (call.lists_offsets)
       take(call.offsets_response.partitions(i));
     else
@@ -342,7 +342,7 @@ void Fetcher::accept(const Name& name, Position& at, const v1::FetchPartitionRes
     if (config_.reset != ResetPolicy::error) return reset(at);
     errors_.push_back(std::make_exception_ptr(
         Error(make_failure("reading " + name.first + "/" + std::to_string(name.second), v1::ERROR_CODE_OFFSET_OUT_OF_RANGE,
-                           "the topic was deleted and created again, and the reset policy is an error"))));
+                           "the topic was deleted and created again, and ResetPolicy::error is set"))));
     return;
   }
   at.topic_id = route.topic_id;

@@ -1,4 +1,4 @@
-// Why a partition cannot be read, and since when: a state without I/O, so that it can be tested alone.
+// The failed reads of a partition, and when they become an error of poll. Without I/O, so that it can be tested alone.
 #pragma once
 
 #include <optional>
@@ -12,12 +12,12 @@ namespace paceline::detail {
 
 /// How long the reads of a partition may fail before a poll throws.
 struct Patience {
-  /// For a partition that brokers have not known since it was assigned; nothing: as for other partitions.
+  /// Limit for a partition that brokers have not known since it was assigned; with nullopt `unread` applies.
   std::optional<milliseconds> missing = missing_topic_patience;
   milliseconds unread{60'000};
 };
 
-/// The failures of one partition since its last success. Each of them may pass.
+/// The failures of one partition since its last successful read. All of them are retriable.
 struct Hindrance {
   /// Whether a broker has known the partition since it was assigned.
   bool is_found = false;
@@ -25,7 +25,7 @@ struct Hindrance {
   std::optional<TimePoint> missing_since{};
   std::optional<TimePoint> unread_since{};
   std::optional<Failure> last{};
-  /// The last failure that is no time-out, or a time-out without one.
+  /// The last failure that is not a time-out; the last time-out if there was no other failure.
   std::optional<Failure> cause{};
 
   void note(const Failure& failure, TimePoint now) {
@@ -36,7 +36,7 @@ struct Hindrance {
     is_found = is_found || failure.code == v1::ERROR_CODE_LEADER_NOT_AVAILABLE;
   }
 
-  /// Returns the failure that a poll throws, when the failures have lasted too long.
+  /// Returns the failure for poll to throw if the failures have lasted too long.
   std::optional<Failure> lasting(const Patience& patience, TimePoint now) const {
     if (patience.missing && !is_found && missing_since && now - *missing_since >= *patience.missing &&
         last->code == v1::ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION)
@@ -47,7 +47,7 @@ struct Hindrance {
                             " ms: " + code_name(cause->code) + ": " + cause->message);
   }
 
-  /// Takes note of a success, or of a failure that a poll throws: the time starts again.
+  /// Forgets the failures after a successful read, or after poll has thrown one: both limits start again.
   void end() {
     missing_since.reset();
     unread_since.reset();

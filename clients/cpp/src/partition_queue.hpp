@@ -1,4 +1,4 @@
-// The records of one partition on their way to the broker: a state without I/O, so that it can be tested alone.
+// The queued records and the current batch of one partition. Without I/O, so that it can be tested alone.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct PendingRecord {
   std::promise<RecordPlace> promise;
 };
 
-/// Records that are sent together, always with the same sequence number: the broker recognises a repetition.
+/// Records that are sent together. Every attempt has the same sequence number, by which the broker recognises a repetition.
 struct Batch {
   v1::RecordList list;
   std::vector<std::promise<RecordPlace>> promises;
@@ -34,7 +34,7 @@ struct Batch {
   /// Whether an attempt had an unknown outcome, so that the records may be in the log.
   bool is_unknown = false;
   bool followed_hint = false;
-  /// End of the time for which metadata with another topic id may be outdated; nothing before there was any.
+  /// Until then, metadata with another topic id may be outdated; nullopt until such metadata arrives.
   std::optional<TimePoint> doubt_until;
   std::optional<Failure> last;
   Backoff backoff;
@@ -51,13 +51,13 @@ public:
   enum class State {
     /// No batch is taken.
     idle,
-    /// The batch is sent when `due` has come.
+    /// The next attempt to send the batch begins at `due`.
     waiting,
-    /// Another thread looks for the leader.
+    /// The lookup thread asks for the leader.
     finding_leader,
-    /// A call is under way that asks for a producer id.
+    /// An InitProducerId call is in flight.
     asking_id,
-    /// A Produce call is under way.
+    /// A Produce call is in flight.
     sending
   };
 
@@ -70,7 +70,7 @@ public:
   }
   bool empty() const { return records_.empty(); }
 
-  /// Returns when a batch can be taken; nothing without records.
+  /// Returns when a batch can be taken; nullopt without records.
   std::optional<TimePoint> ready_at(milliseconds linger, std::size_t batch_bytes) const {
     if (records_.empty()) return std::nullopt;
     const bool is_flushing = completed_ < flush_mark_;
@@ -96,8 +96,8 @@ public:
     due = now;
   }
 
-  /// Puts the second half of a batch that is too large back, and takes no larger ones from now on. Returns false, and
-  /// changes nothing, when the batch has one record.
+  /// Moves the second half of a batch that is too large back to the queue, and limits later batches to the size of the first
+  /// half. Returns false, and changes nothing, if the batch has one record.
   bool halve() {
     if (batch->promises.size() < 2) return false;
     auto& list = *batch->list.mutable_records();
@@ -117,7 +117,7 @@ public:
     return true;
   }
 
-  /// Ends the batch. The caller fulfils its promises and then reports their number with `complete`.
+  /// Removes the batch. The caller fulfils its promises and then passes their number to `complete`.
   Batch finish() {
     auto done = std::move(*batch);
     batch.reset();
@@ -126,10 +126,10 @@ public:
   }
   void complete(std::size_t count) { completed_ += count; }
 
-  /// Takes a new producer id for the next batch.
+  /// Makes the next batch ask for a new producer id.
   void forget_id() { producer_id = -1; }
 
-  /// Makes what is queued ready at once. Returns the mark to wait for with `reached`.
+  /// Makes the queued records ready without `linger`. Returns a mark for `reached`, which is true when they have an outcome.
   std::uint64_t mark_flush() { return flush_mark_ = accepted_; }
   bool reached(std::uint64_t mark) const { return completed_ >= mark; }
 
@@ -139,7 +139,7 @@ public:
   TimePoint due{};
   std::optional<Batch> batch;
 
-  /// The topic that producer id and sequence are for.
+  /// Id of the topic to which producer id and sequence belong.
   std::string topic_id;
   std::int64_t producer_id = -1;
   std::int32_t producer_epoch = 0;

@@ -108,7 +108,7 @@ std::future<RecordPlace> Sender::send(Record record, const CallOptions& options)
   return future;
 }
 
-/// Returns the partition by key, or one partition until a batch of that partition is taken.
+/// Returns the partition of the key's hash. Without a key, returns the same random partition until a batch of it is taken.
 std::int32_t Sender::choose_partition(const Record& record, const Context& context) {
   const auto count = cluster_->partition_count(context, record.topic);
   if (record.key) return partition_for_key(*record.key, count);
@@ -221,7 +221,7 @@ void Sender::step(PartitionQueue& queue, TimePoint now, std::map<std::string, st
   if (batch.last && batch.deadline - now < least_attempt) return deliver(queue, 0, *batch.last);
   if (batch.deadline <= now) {
     auto failure = make_failure(operation_of(queue), v1::ERROR_CODE_REQUEST_TIMED_OUT,
-                                "the delivery time ended while the record waited for records before it");
+                                "delivery_timeout ended while the record waited for earlier records of its partition");
     failure.definite = true;
     return deliver(queue, 0, std::move(failure));
   }
@@ -237,7 +237,8 @@ void Sender::step(PartitionQueue& queue, TimePoint now, std::map<std::string, st
     if (batch.is_unknown) {
       auto failure = make_failure(operation_of(queue), v1::ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION,
                                   "the topic was deleted and created again");
-      // The broker that described the topic may be behind. When others agree, the outcome can never be learned.
+      // The broker that described the topic may be behind. If the id is the same after the request timeout, it is not behind,
+      // and the outcome can never be learned.
       if (!batch.doubt_until) batch.doubt_until = now + cluster_->request_timeout();
       if (now < *batch.doubt_until) return on_failure(queue, std::move(failure), false);
       return deliver(queue, 0, std::move(failure));
@@ -275,7 +276,7 @@ void Sender::produce(const std::string& address, const std::vector<PartitionQueu
       const auto added = list.ByteSizeLong();
       if (size > 0 && size + added > largest_request) break;
       const auto route = cluster_->known_route(queue.topic, queue.partition);
-      if (!route || route->address != address || route->topic_id != queue.topic_id) continue;  // Changed meanwhile.
+      if (!route || route->address != address || route->topic_id != queue.topic_id) continue;  // The metadata has changed since step().
       size += added;
       deadline = std::min(deadline, queue.batch->deadline);
       list.set_producer_id(queue.producer_id);
@@ -286,7 +287,7 @@ void Sender::produce(const std::string& address, const std::vector<PartitionQueu
       partition.set_partition(queue.partition);
       partition.set_topic_id(queue.topic_id);
       partition.set_current_leader_epoch(route->leader_epoch);
-      partition.mutable_records()->Swap(&list);  // The answer brings it back.
+      partition.mutable_records()->Swap(&list);  // on_answer swaps it back.
       queue.state = State::sending;
       call->queues.push_back(&queue);
     }
@@ -333,7 +334,7 @@ void Sender::on_answer(ProduceCall& call, const grpc::Status& status) {
     if (!status.ok()) {
       on_failure(queue, call_failure(operation_of(queue), status), true);
     } else if (!is_complete) {
-      on_failure(queue, make_failure(operation_of(queue), v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the answer lacks partitions"), true);
+      on_failure(queue, make_failure(operation_of(queue), v1::ERROR_CODE_UNKNOWN_SERVER_ERROR, "the response does not have every partition"), true);
     } else if (const auto& result = call.response.partitions(i); result.has_error()) {
       on_failure(queue, partition_failure(operation_of(queue), result.error()), true);
     } else {
@@ -359,14 +360,14 @@ void Sender::on_success(PartitionQueue& queue, std::int64_t base_offset) {
   deliver(queue, base_offset, std::nullopt);
 }
 
-/// Plans the next attempt, or ends the batch when the failure is final. `was_sent`: the records were on their way.
+/// Plans the next attempt, or ends the batch if the failure is final. `was_sent`: the failed call carried the records.
 void Sender::on_failure(PartitionQueue& queue, Failure failure, bool was_sent) {
   auto& batch = *queue.batch;
   const bool has_hint = cluster_->learn(failure, queue.topic, queue.partition);
   if (was_sent) {
     batch.is_unknown = batch.is_unknown || !failure.definite;
   } else {
-    failure.definite = true;  // Nothing was appended by asking.
+    failure.definite = true;  // A look-up appends nothing.
   }
   queue.state = State::waiting;
   const auto now = Clock::now();
@@ -378,7 +379,7 @@ void Sender::on_failure(PartitionQueue& queue, Failure failure, bool was_sent) {
   }
   if (!failure.retriable) return deliver(queue, 0, std::move(failure));
   queue.due = now + std::max(failure.retry_after, batch.backoff.next());
-  // A hint is followed at once, but two brokers that name each other are asked with pauses.
+  // Follow a hint at once, but the next one after a pause: two brokers may name each other.
   if (has_hint && !batch.followed_hint) queue.due = now;
   batch.followed_hint = has_hint;
   batch.last = std::move(failure);
@@ -389,7 +390,7 @@ void Sender::deliver(PartitionQueue& queue, std::int64_t base_offset, std::optio
   auto batch = queue.finish();
   if (failure) {
     failure->definite = failure->definite && !batch.is_unknown;
-    // Whether the sequence numbers are used up is not known, or the broker takes nothing more under this id.
+    // Either the broker may have used the sequence numbers, or it accepts no more batches with this id.
     if (batch.is_unknown || failure->code == v1::ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER ||
         failure->code == v1::ERROR_CODE_INVALID_PRODUCER_EPOCH)
       queue.forget_id();

@@ -42,8 +42,8 @@ private:
   void run_sender(const std::stop_token& stop);
   void run_lookups(const std::stop_token& stop);
 
-  // The functions below need the mutex.
-  std::optional<TimePoint> step_all(TimePoint now);  // Returns the latest time of the next call.
+  // The caller of these functions holds the mutex.
+  std::optional<TimePoint> step_all(TimePoint now);  // Returns when a batch is due next; nullopt if none waits.
   void step(PartitionQueue& queue, TimePoint now, std::map<std::string, std::vector<PartitionQueue*>>& ready);
   void ask_for_id(PartitionQueue& queue, const Route& route);
   void produce(const std::string& address, const std::vector<PartitionQueue*>& queues);
@@ -75,7 +75,7 @@ private:
   std::size_t pending_ = 0;
   bool has_work_ = false;
   bool is_closed_ = false;
-  /// Held while the two threads are joined: concurrent calls of close must not join a thread twice.
+  /// Held while the two threads are joined, so that concurrent calls of close do not join a thread twice.
   std::mutex ending_;
 
   std::jthread lookup_thread_;

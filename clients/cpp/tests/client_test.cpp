@@ -95,7 +95,7 @@ TEST_CASE("a lost answer is repeated under the same sequence number") {
   CHECK(broker.produced[3].partitions(0).records().base_sequence() == 1);
 }
 
-TEST_CASE("an outcome that stays unknown is told as such and the next batch has a new producer id") {
+TEST_CASE("an outcome that stays unknown is not definite and the next batch has a new producer id") {
   FakeBroker broker(1);
   broker.lost_answers = 1'000;
   Client client(config_of(broker));
@@ -138,7 +138,7 @@ TEST_CASE("a batch that is too large is sent in smaller parts, in order") {
   }
 }
 
-TEST_CASE("a partition that the topic does not have is an error in the end") {
+TEST_CASE("a partition that the topic does not have is an error after the delivery timeout") {
   FakeBroker broker(2);
   Client client(config_of(broker));
   auto producer = client.make_producer({.delivery_timeout = 3s});
@@ -159,7 +159,7 @@ TEST_CASE("an unreachable cluster ends a delivery definitely and with the cause"
   }
 }
 
-TEST_CASE("closing a producer early fails what is left and later records are refused") {
+TEST_CASE("closing a producer early fails the waiting records and refuses later records") {
   FakeBroker broker(1);
   broker.refusals = std::deque<ErrorCode>(1'000, v1::ERROR_CODE_NOT_ENOUGH_REPLICAS);
   Client client(config_of(broker));
@@ -171,7 +171,7 @@ TEST_CASE("closing a producer early fails what is left and later records are ref
   CHECK(producer.close(0ms));
 }
 
-TEST_CASE("send waits while too many records have no outcome, as long as the caller says") {
+TEST_CASE("send waits while too many records have no outcome, at most for the timeout of the caller") {
   FakeBroker broker(1);
   Client client(config_of(broker));
   auto producer = client.make_producer({.linger = 1h, .max_pending = 1});
@@ -206,7 +206,7 @@ TEST_CASE("a consumer returns records of every partition, at most as many as ask
   CHECK(consumer.poll(50ms).empty());
 }
 
-TEST_CASE("a truncated partition is told even when another one has records") {
+TEST_CASE("a truncation is reported although another partition has records") {
   FakeBroker broker(2);
   broker.logs[1].resize(5);
   broker.on_fetch = [](v1::FetchPartitionResult& result, const v1::FetchPartition& asked) {
@@ -269,7 +269,7 @@ TEST_CASE("a partition without a leader and a slow look-up do not hold up other 
   CHECK(std::chrono::steady_clock::now() - begin < 10s);
 }
 
-TEST_CASE("polls without time read records in the end") {
+TEST_CASE("repeated polls with timeout 0 read records") {
   FakeBroker broker(1);
   broker.logs[0].resize(3);
   Client client(config_of(broker));
@@ -284,7 +284,7 @@ TEST_CASE("polls without time read records in the end") {
   CHECK(read == 3);
 }
 
-TEST_CASE("a topic that was deleted and created again is read from where the reset policy says") {
+TEST_CASE("a topic that was deleted and created again is read from the offset of the reset policy") {
   FakeBroker broker(1);
   broker.logs[0].resize(3);
   Client client(config_of(broker));
@@ -357,7 +357,7 @@ TEST_CASE("a watch follows the active controller and continues after the last ev
   CHECK(broker.watches[1].since_ms() == 4'000'000'000'000);
 }
 
-TEST_CASE("an old number of partitions is used while no broker can be reached") {
+TEST_CASE("an old partition count is used while no broker can be reached") {
   auto broker = std::make_unique<FakeBroker>(3);
   detail::Cluster cluster(config_of(*broker), 1ms);
   const auto count = [&] { return cluster.partition_count(detail::Context(CallOptions{.timeout = 10s}), "rides"); };

@@ -30,7 +30,7 @@ grpc::Status status_with(grpc::StatusCode code, const std::string& reason, const
 
 }  // namespace
 
-TEST_CASE("the options of a code come from the contract") {
+TEST_CASE("the options of a code come from errors.proto") {
   struct Row {
     ErrorCode code;
     bool retriable, definite, refresh;
@@ -48,7 +48,7 @@ TEST_CASE("the options of a code come from the contract") {
   }
 }
 
-TEST_CASE("a code that the contract does not have is neither retriable nor definite") {
+TEST_CASE("a code that errors.proto does not have is neither retriable nor definite") {
   v1::PartitionError detail;
   detail.set_code(static_cast<ErrorCode>(4711));
   const auto failure = partition_failure("testing", detail);
@@ -94,7 +94,7 @@ TEST_CASE("a call without an answer is definite only when no connection was made
   }
 }
 
-TEST_CASE("a connection that fails because of TLS is explained") {
+TEST_CASE("a connection that fails because of TLS has advice in its message") {
   const auto message = [](const std::string& said) { return call_failure("testing", {grpc::UNAVAILABLE, said}).message; };
   const std::string begin = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:9443: ";
   for (const auto& [said, advice] : {std::pair("Ssl handshake failed: SSL_ERROR_SSL: error:0A000086:SSL routines::certificate verify failed",
@@ -112,7 +112,7 @@ TEST_CASE("a connection that fails because of TLS is explained") {
   CHECK(message("Socket closed") == "Socket closed");
 }
 
-TEST_CASE("pauses double up to a second and have a fifth of chance") {
+TEST_CASE("pauses double up to a second, each shortened at random by up to a fifth") {
   Backoff backoff;
   for (const auto longest : {100, 200, 400, 800, 1'000, 1'000}) {
     const auto pause = backoff.next();

@@ -22,10 +22,10 @@ public:
   int leaves = 0;
   bool holds_leaves = false;
   bool refuses_leaves = false;
-  /// Whether the member leads the group; it keeps the assignment when it skips the assignment.
+  /// Whether the member is the leader, and whether JoinGroup sets skip_assignment.
   bool is_leader = false;
   bool skips_assignment = false;
-  /// Apply the next commits without an answer; refuse the commits after them.
+  /// Fail this many commits with UNAVAILABLE without storing them, then refuse the later commits if `refuses_commits`.
   int lost_commits = 0;
   bool refuses_commits = false;
   /// Committed offsets by topic and partition.

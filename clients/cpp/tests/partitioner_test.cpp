@@ -4,7 +4,7 @@
 
 #include "paceline/partitioner.hpp"
 
-TEST_CASE("partition_for_key matches the vectors of the contract") {
+TEST_CASE("partition_for_key matches the vectors of record.proto") {
   struct Vector {
     const char* key;
     std::int32_t hash;

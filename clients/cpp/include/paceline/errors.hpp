@@ -1,4 +1,4 @@
-/// Errors of the client. Every failure of a call is a paceline::Error, except where a comment says otherwise.
+/// Errors of the client. A call that fails throws paceline::Error, unless its comment names another class.
 #pragma once
 
 #include <chrono>
@@ -20,8 +20,8 @@ struct Failure;
 /// Returns the name of a code without its prefix, for example "NOT_CONTROLLER".
 std::string code_name(ErrorCode code);
 
-/// A failure with the code that a server sent, or the nearest code for a call without an answer: REQUEST_TIMED_OUT or
-/// BROKER_NOT_AVAILABLE.
+/// A failed call. The code is that of the server's response. A call without a response has REQUEST_TIMED_OUT,
+/// BROKER_NOT_AVAILABLE, MESSAGE_TOO_LARGE (gRPC refused the size) or UNKNOWN_SERVER_ERROR.
 class Error : public std::runtime_error {
 public:
   explicit Error(detail::Failure failure);
@@ -31,21 +31,21 @@ public:
   const std::string& operation() const noexcept;
   /// Whether the same call may succeed later.
   bool retriable() const noexcept;
-  /// Whether the operation surely did not happen. False: the outcome is unknown.
+  /// Whether the operation was definitely not carried out. False: the outcome is unknown.
   bool definite() const noexcept;
-  /// The least pause before a repetition that the server asked for; 0 when it named none.
+  /// The server's minimum pause before a retry; 0 if it named none.
   std::chrono::milliseconds retry_after() const noexcept;
 
   const detail::Failure& failure() const noexcept { return *failure_; }
 
 private:
-  // Shared, so that copies of the exception do not throw.
+  // A shared pointer, because copying an exception must not throw.
   std::shared_ptr<const detail::Failure> failure_;
 };
 
 /// Offsets were not committed because the group has rebalanced without this member; other members may own the partitions.
-/// Poll to join again. The code is ILLEGAL_GENERATION. It is not definite when an earlier attempt of the commit may have been
-/// carried out.
+/// Poll to join again. The code is ILLEGAL_GENERATION. `definite` returns false if an earlier attempt of the same commit may
+/// have been carried out.
 class CommitFailedError : public Error {
 public:
   CommitFailedError(std::string operation, const std::string& cause, bool definite = true);
@@ -64,7 +64,7 @@ public:
   std::int64_t divergent_offset;
 };
 
-/// The caller requested a stop. The outcome of the cancelled call is unknown.
+/// The caller requested a stop. The outcome of the call is unknown.
 class CancelledError : public std::runtime_error {
 public:
   using std::runtime_error::runtime_error;

@@ -31,11 +31,11 @@ struct TopicPartition {
   auto operator<=>(const TopicPartition&) const = default;
 };
 
-/// A position that a group has committed, or that a program commits.
+/// A position of a group in one partition, to commit or already committed.
 struct CommittedOffset {
   /// The next offset to read: that of the last record read, plus 1.
   std::int64_t offset = 0;
-  /// A free text that is stored with the offset.
+  /// Free text, stored with the offset.
   std::string metadata{};
   /// Leader epoch of the last record read; nullopt when it is not known.
   std::optional<std::int32_t> leader_epoch{};
@@ -48,16 +48,16 @@ using Offsets = std::map<TopicPartition, CommittedOffset>;
 /// The rule by which the leader of a group assigns partitions. The members of a group must have an assignor in common; the
 /// clients of all languages have these two.
 enum class Assignor {
-  /// Gives each member consecutive partitions of each topic. Members with the same topics read the same partition numbers
-  /// of each topic.
+  /// Assigns each member consecutive partitions of each topic. If all members subscribe to the same topics, a member gets
+  /// the same partition numbers of all topics with equally many partitions.
   range,
-  /// Deals the partitions of all topics to the members in turn.
+  /// Assigns the partitions of all topics to the members in turn.
   round_robin
 };
 
 /// Returns the name that members of all languages use: "range" or "roundrobin".
 std::string_view assignor_name(Assignor assignor);
-/// Returns the assignor with a name. Throws std::invalid_argument for another name.
+/// Returns the assignor with this name. Throws std::invalid_argument for a name that no assignor has.
 Assignor assignor_named(std::string_view name);
 
 /// How a member of a consumer group reads and commits.
@@ -75,13 +75,14 @@ struct GroupConfig {
   std::chrono::milliseconds heartbeat_interval{3'000};
   /// The member leaves the group when the program has not polled for this long.
   std::chrono::milliseconds max_poll_interval{300'000};
-  /// Interval of automatic commits, which cover the records of earlier polls. With nullopt only the program commits.
+  /// Interval of automatic commits of the positions after the records that polls have returned; nullopt: the program
+  /// commits.
   std::optional<std::chrono::milliseconds> auto_commit = std::chrono::milliseconds(5'000);
   /// Assignors in order of preference; the members of a group must have one in common.
   std::vector<Assignor> assignors{Assignor::range};
   /// How often the leader of the group looks for new partitions.
   std::chrono::milliseconds metadata_max_age{300'000};
-  /// Settings of fetches. `reset` is also the start of a partition for which the group has no committed offset.
+  /// Settings of fetches. `reset` also decides where the group begins to read a partition without a committed offset.
   ConsumerConfig consumer{};
 };
 
@@ -102,7 +103,7 @@ struct RebalanceListener {
 /// for concurrent use; another thread can end a poll through its stop token.
 ///
 /// Call poll in a loop; a background thread sends the heartbeats. close commits (if commits are automatic) and leaves the
-/// group; the destructor leaves it without a commit.
+/// group; the destructor leaves the group without a commit.
 class GroupConsumer {
 public:
   /// Throws std::invalid_argument for a missing group id or a setting that is out of range.
@@ -117,11 +118,14 @@ public:
   /// Takes part in rebalances, waits for records and returns at most max_records of them; the next poll returns the others.
   /// Returns an empty vector after the timeout.
   ///
-  /// Throws Error with FENCED_INSTANCE_ID when another process has taken over the instance id; every later poll throws it
-  /// too. After any other error the next poll continues: brokers have not known a topic for 5 seconds before the first join
-  /// (UNKNOWN_TOPIC_OR_PARTITION), the coordinator was not reached within 30 seconds, it refuses the settings
-  /// (INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL, ...), OFFSET_OUT_OF_RANGE for ResetPolicy::error, and the errors
-  /// of Consumer::poll. Throws std::logic_error without a subscription.
+  /// Throws CancelledError when a stop was requested, std::logic_error without a subscription, the errors of Consumer::poll,
+  /// and Error with
+  /// - FENCED_INSTANCE_ID when another process has taken over the instance id; every later poll throws it, too,
+  /// - UNKNOWN_TOPIC_OR_PARTITION before the first join, when brokers have not known a topic for 5 seconds,
+  /// - the last error of the coordinator when joining has failed for 30 seconds, or at once when it is not retriable
+  ///   (INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL, ...),
+  /// - OFFSET_OUT_OF_RANGE for a partition without a committed offset and ResetPolicy::error.
+  /// After any error but FENCED_INSTANCE_ID the next poll tries again.
   std::vector<ConsumedRecord> poll(std::chrono::milliseconds timeout, std::stop_token stop = {},
                                    std::size_t max_records = std::numeric_limits<std::size_t>::max());
 

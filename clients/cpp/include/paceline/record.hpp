@@ -22,7 +22,7 @@ struct Header {
 /// A record to send.
 struct Record {
   std::string topic{};
-  /// Without a partition the producer chooses: by the key, or one partition per batch without a key.
+  /// If not set, the producer chooses: by the hash of the key, or one random partition per batch for records without a key.
   std::optional<std::int32_t> partition{};
   Bytes key{};
   Bytes value{};

@@ -1,4 +1,4 @@
-// Which member reads which partitions, with Kafka's names and rules. Pure.
+// The assignors range and roundrobin, with Kafka's rules and without I/O.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace paceline::detail {
 
-/// A member as the leader sees it.
+/// A member of the group with its subscription.
 struct Subscriber {
   std::string member_id{};
   std::string instance_id{};
@@ -20,10 +20,10 @@ struct Subscriber {
 
 /// Number of partitions by topic.
 using PartitionCounts = std::map<std::string, std::int32_t>;
-/// Partitions by member id; every member is in it.
+/// Partitions by member id; a member without partitions has an empty list.
 using Assignments = std::map<std::string, std::vector<TopicPartition>>;
 
-/// Assigns the partitions of the topics that exist.
+/// Assigns the partitions of `counts` to the members that subscribe to their topics.
 Assignments assign(Assignor assignor, std::vector<Subscriber> members, const PartitionCounts& counts);
 
 }  // namespace paceline::detail

@@ -21,8 +21,8 @@ public:
     return waiting_.has_value();
   }
 
-  /// Commits in the background and ignores a failure: the next commit has these offsets or later ones. Must not be called
-  /// while `is_busy`.
+  /// Commits in the background and ignores a failure, because the next commit has these offsets or later ones. Must not be
+  /// called while `is_busy`.
   void send(Offsets offsets) {
     const std::lock_guard lock(mutex_);
     waiting_ = std::move(offsets);
@@ -37,7 +37,7 @@ public:
         if (context.stopped()) throw CancelledError("committing offsets: a stop was requested");
         auto failure = make_failure("committing offsets of group " + group_.config().group_id,
                                     v1::ERROR_CODE_REQUEST_TIMED_OUT, "an earlier commit has not ended");
-        failure.definite = true;  // This one was not sent.
+        failure.definite = true;  // This commit was not sent.
         throw Error(std::move(failure));
       }
     }
@@ -53,7 +53,7 @@ private:
       try {
         group_.commit(Context(CallOptions{.stop = stop}), offsets);
       } catch (const std::runtime_error&) {
-        // The next commit has these offsets, too, or later ones.
+        // See send().
       }
       lock.lock();
       waiting_.reset();

@@ -16,8 +16,8 @@ class Coordinator {
 public:
   Coordinator(std::shared_ptr<Cluster> cluster, std::string group_id);
 
-  /// Makes one call at the coordinator, which is looked up first when it is not known. `call` gets the stub and the context
-  /// for gRPC and returns the status. Throws Error, or CancelledError when a stop was requested.
+  /// Calls the coordinator once, after looking up its address if it is not known. `call` receives the stub and gRPC's context
+  /// and returns the status. Throws Error, or CancelledError when a stop was requested.
   template <class Call>
   void call(const Context& context, const std::string& operation, Call&& call) {
     const auto address = find_definitely(context);

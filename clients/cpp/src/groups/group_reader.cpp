@@ -12,7 +12,7 @@ namespace paceline::detail {
 namespace {
 
 constexpr milliseconds leave_timeout{2'000};
-/// The leader of the group has found the topics of the partitions that it assigns.
+/// Assigned partitions exist, because the leader of the group has counted them: a broker without them is behind.
 constexpr Patience assigned_patience{.missing = std::nullopt};
 
 /// Marks the time that the program spends in a poll.
@@ -71,7 +71,7 @@ std::vector<ConsumedRecord> GroupReader::poll(const Context& context, std::size_
   }
 }
 
-/// Takes part in a rebalance, as far as that is possible without waiting for other members.
+/// Starts or completes a join if that is possible without waiting for other members.
 void GroupReader::take_part() {
   if (!joining_.valid() && group_.with_member([](Member& member) { return member.needs_join(); })) {
     give_up_partitions();
@@ -123,7 +123,7 @@ void GroupReader::begin(Joined joined) {
       fetcher_.fail_next_poll(
           make_failure("reading " + at.topic + "/" + std::to_string(at.partition), v1::ERROR_CODE_OFFSET_OUT_OF_RANGE,
                        "group " + config.group_id +
-                           " has committed no offset, and the reset policy is an error: call seek"));
+                           " has committed no offset, and ResetPolicy::error is set: call seek"));
   }
   assigned_ = {joined.partitions.begin(), joined.partitions.end()};
   next_commit_ = Clock::now() + config.auto_commit.value_or(milliseconds(0));
@@ -138,7 +138,7 @@ void GroupReader::give_up_partitions() {
     try {
       commit_automatically(Context(CallOptions{group_.config().session_timeout / 2, {}}));
     } catch (const Error&) {
-      // The records are read again by the next owner.
+      // The next owner of the partitions reads these records again.
     }
   }
   try {
@@ -164,7 +164,7 @@ void GroupReader::notify(std::function<void(const RebalanceListener::Partitions&
 }
 
 void GroupReader::refuse_in_listener(const std::string& call) const {
-  if (is_notifying_) throw std::logic_error(call + " was called by a rebalance listener: call it when poll has returned");
+  if (is_notifying_) throw std::logic_error(call + " was called inside a rebalance listener: call it after poll has returned");
 }
 
 void GroupReader::drop_partitions() {
@@ -180,7 +180,7 @@ void GroupReader::commit_automatically(const Context& context) {
   if (group_.config().auto_commit && is_member) commit(context, consumed());
 }
 
-/// Commits without waiting when it is time for an automatic commit. Returns when it will be time, or the deadline.
+/// Starts an automatic commit if it is due. Returns when the next commit is due, or the deadline if that is earlier.
 TimePoint GroupReader::commit_when_due(TimePoint deadline) {
   const auto pause = group_.config().auto_commit;
   const bool is_member = group_.with_member([](Member& member) { return member.generation().has_value(); });
@@ -211,7 +211,7 @@ void GroupReader::close(const Context& context) {
     }
   };
   const bool is_lost = group_.with_member([](Member& member) { return member.take_lost(); });
-  // Time is left for leaving: the other members would wait for the session timeout.
+  // Half of the time remains for LeaveGroup: without it the other members wait for the session timeout.
   attempt([&] { commit_automatically(context.within(context.remaining() / 2)); });
   attempt([&] { notify(is_lost ? listener_.on_lost : listener_.on_revoked); });
   drop_partitions();
