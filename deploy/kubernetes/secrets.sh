@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Makes the authority, a certificate per controller and broker, and ZooKeeper's password, and prints them as Secrets:
+# Creates a certificate authority, a certificate per controller and broker, and ZooKeeper's password, and prints Secrets:
 #
 #   deploy/kubernetes/secrets.sh DIRECTORY [BROKERS] [CONTROLLERS] | kubectl apply -f -
 #
-# DIRECTORY keeps the files, the authority's key among them: protect it from other users. The certificates are made
-# again with each run and are valid for a year; processes use new ones without a restart, once their pod has started again.
+# DIRECTORY keeps the files, also the authority's key: protect it from other users. Each run issues new certificates, which
+# are valid for a year. A pod copies its certificate when it starts: restart the pods to use new certificates.
 # The client `admin` is a super user: DIRECTORY/client-admin.crt and .key. Needs `paceline` (make install).
 set -euo pipefail
 directory=${1:?usage: secrets.sh DIRECTORY [BROKERS] [CONTROLLERS]}
