@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Issues a certificate of the cluster in containers for a client: scripts/certificate.sh NAME writes ca.crt,
-# client-NAME.crt, client-NAME.key and env, which exports their paths and the brokers, to build/compose/NAME.
+# scripts/certificate.sh NAME: issues a client certificate of the cluster in containers. Writes ca.crt, client-NAME.crt,
+# client-NAME.key and env, which exports their paths and the brokers' addresses, to build/compose/NAME.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name=${1:-}

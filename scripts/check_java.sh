@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Says clearly when Java 17 or newer is missing: the embedded ZooKeeper and Spark run on it.
+# Fails with a message when Java 17 or newer is missing: the embedded ZooKeeper and Spark need it.
 set -euo pipefail
 hint="On Debian and Ubuntu: apt-get install openjdk-17-jre-headless"
 java=java

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs Docker Compose, version 2 or 1, whichever is there.
+# Runs Docker Compose, version 2 if it is installed, otherwise version 1.
 # INSECURE=1 adds docker-compose.insecure.yml, under the project name paceline-insecure. RACKS=1 adds
-# docker-compose.racks.yml, three more brokers. COMPOSE_PROFILES names profiles;
-# `down`, `ps` and `logs` take the containers of all.
+# docker-compose.racks.yml, three more brokers. COMPOSE_PROFILES names profiles; `down`, `ps` and `logs` apply to the
+# containers of all profiles.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ "${INSECURE:-0}" != 0 ]; then
@@ -14,7 +14,7 @@ fi
 case "${1:-}" in
   down | ps | logs) export COMPOSE_PROFILES=load,obs,grafana,pipeline ;;
 esac
-# Compose 1 answers a missing engine with a traceback. `config` needs no engine.
+# Without an engine Compose 1 prints a traceback. `config` needs no engine.
 if [ "${1:-}" != config ] && command -v docker >/dev/null && ! answer=$(timeout 60 docker version 2>&1 >/dev/null); then
   echo "no container engine answers: $(tail -n 1 <<<"$answer")" >&2
   echo "scripts/docker_engine.sh starts one on Debian" >&2
@@ -25,5 +25,5 @@ if docker compose version >/dev/null 2>&1; then
 elif command -v docker-compose >/dev/null; then
   exec docker-compose "$@"
 fi
-echo "neither 'docker compose' nor 'docker-compose' is here. On Debian: apt-get install docker.io docker-compose" >&2
+echo "neither 'docker compose' nor 'docker-compose' is installed. On Debian: apt-get install docker.io docker-compose" >&2
 exit 1

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds the images of docker-compose.yml: paceline:dev and paceline-zookeeper:dev.
 #
-# Bases: PACELINE_BASE_IMAGE if it is set; else the official images if they are here or can be pulled within
-# PACELINE_PULL_TIMEOUT_S seconds (20); else a base made of Debian packages by debootstrap, which needs root once.
-# Wheels are downloaded here, outside, hash-checked, into build/wheelhouse, since a container may not trust the
-# registry that this machine uses. Existing images are not built again; `--fresh` forgets the local base and wheels.
-# With arguments it builds the images of these profiles, too: `pipeline` (paceline-pipeline:dev, Spark) and `obs`
-# (paceline-prometheus:dev). Grafana's image is pulled, for it has no package.
+# Bases: PACELINE_BASE_IMAGE if it is set; otherwise the official images, if they are local or can be pulled within
+# PACELINE_PULL_TIMEOUT_S seconds (20); otherwise a base that debootstrap builds from Debian packages, which needs root once.
+# Wheels are downloaded on this machine into build/wheelhouse, with hash checks, because a container may not trust the
+# registry that this machine uses. The local base and complete wheels are used again; `--fresh` deletes them first.
+# Arguments name profiles whose images are built, too: `pipeline` (paceline-pipeline:dev, Spark) and `obs`
+# (paceline-prometheus:dev). Grafana has no Debian package, so its image is only pulled.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,10 +22,10 @@ fail() { say "$*"; exit 1; }
 
 have_image() { docker image inspect "$1" >/dev/null 2>&1; }
 
-# can_pull IMAGE: whether the image is here or comes within the time limit.
+# can_pull IMAGE: whether the image is local or can be pulled within the time limit.
 can_pull() { have_image "$1" || timeout "$pull_timeout_s" docker pull -q "$1" >/dev/null 2>&1; }
 
-run_quietly() {  # run_quietly LOG COMMAND...: shows the end of the log when the command fails
+run_quietly() {  # run_quietly LOG COMMAND...: writes the output to LOG, and shows its end when the command fails
   local log=$1
   shift
   if ! "$@" >"$log" 2>&1; then
@@ -36,13 +36,13 @@ run_quietly() {  # run_quietly LOG COMMAND...: shows the end of the log when the
 
 make_local_base() {
   if have_image "$local_base"; then return; fi
-  [ "$(id -u)" -eq 0 ] || fail "no official image can be pulled, and making $local_base with debootstrap needs root"
+  [ "$(id -u)" -eq 0 ] || fail "no official image can be pulled, and building $local_base with debootstrap needs root"
   if ! command -v debootstrap >/dev/null; then
-    command -v apt-get >/dev/null || fail "no official image can be pulled, and debootstrap is not here"
+    command -v apt-get >/dev/null || fail "no official image can be pulled, and debootstrap is not installed"
     run_quietly build/apt-debootstrap.log apt-get update
     run_quietly build/apt-debootstrap.log apt-get install -y --no-install-recommends debootstrap
   fi
-  say "making $local_base from Debian packages (about a minute)"
+  say "building $local_base from Debian packages (about a minute)"
   local root
   root=$(mktemp -d build/debootstrap.XXXXXX)
   run_quietly build/debootstrap.log debootstrap --variant=minbase --include="$local_base_packages" bookworm "$root"
@@ -53,7 +53,7 @@ make_local_base() {
   rm -rf --one-file-system "$root"
 }
 
-find_pip() {  # sets pip and platforms: which pip to call here, and what the images run on
+find_pip() {  # sets pip, the command on this machine, and platforms, the platform tags of the images
   local machine minor
   machine=$(docker version --format '{{.Server.Arch}}')
   case "$machine" in
@@ -86,7 +86,8 @@ fill_wheelhouse() {
   echo "$now" >"$stamp"
 }
 
-# The wheels of the extra `pipeline` that the services' image lacks, from requirements.lock. PySpark comes as source alone.
+# The packages of the extra `pipeline` that the services' image lacks; requirements.lock has their versions. PySpark is
+# published only as source, so its wheel is built here.
 pipeline_packages="numpy pandas py4j pyarrow python-dateutil pytz tzdata zstandard"
 fill_pipeline_wheelhouse() {
   local context=build/image-pipeline stamp=build/image-pipeline.stamp now
@@ -124,12 +125,13 @@ build_obs() {
     run_quietly build/image-prometheus.log docker build --force-rm --build-arg BASE_IMAGE="$local_base" \
       -f services/prometheus.Dockerfile -t paceline-prometheus:dev .
   fi
-  can_pull "$official_grafana" || say "$official_grafana cannot be pulled: Grafana is left out; config/grafana has its dashboard"
+  can_pull "$official_grafana" || say "$official_grafana cannot be pulled: Grafana will not start; config/grafana has its dashboard"
 }
 
 mkdir -p build
 scripts/docker_engine.sh
-# One at a time: two runs would empty each other's wheelhouse. Taken after the engine is up, which would inherit it.
+# One run at a time: two runs would empty each other's wheelhouse. The lock is taken after the start of the engine, because
+# the engine would inherit it and hold it.
 if command -v flock >/dev/null; then
   exec 9>build/images.lock
   flock -w 900 9 || fail "another run has held build/images.lock for 15 minutes"
@@ -172,7 +174,7 @@ else
     docker build --force-rm --build-arg BASE_IMAGE="$local_base" -f services/zookeeper.Dockerfile -t paceline-zookeeper:dev .
 fi
 for profile in "${profiles[@]}"; do "build_$profile"; done
-# What this build replaced: the image at once, the build stage after a day, since it is the cache of the next build.
+# Delete the images that this build has replaced, but their build stages, the cache of the next build, only after a day.
 docker image prune -f --filter label=org.opencontainers.image.title=paceline >/dev/null
 docker image prune -f --filter label=io.paceline.stage=build --filter until=24h >/dev/null
 docker image ls --format '{{.Repository}}:{{.Tag}} {{.Size}}' | grep -E '^paceline(-[a-z]+)?:dev ' | sed 's/^/images: /' >&2

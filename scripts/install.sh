@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Creates the virtual environment of the first argument (default .venv) and installs the packages of requirements.lock,
-# with hash checks, and Paceline itself.
+# scripts/install.sh [VENV]: creates the virtual environment VENV (default .venv), and installs the packages of
+# requirements.lock, with hash checks, and Paceline.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${1:-.venv}

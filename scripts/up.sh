@@ -17,7 +17,7 @@ if [[ ",$profiles," == *,obs,* ]] && docker image inspect grafana/grafana-oss:11
 fi
 export COMPOSE_PROFILES=$profiles
 
-# Prints the last log lines of containers that ended with an error, restart, or are not healthy.
+# Prints the last log lines of containers that exited with an error, are restarting, or are not healthy.
 explain() {
   local id name
   scripts/compose.sh ps -a -q 2>/dev/null | xargs -r docker inspect --format \
@@ -35,7 +35,7 @@ mkdir -p build
 if ! scripts/compose.sh up -d --remove-orphans "${scale[@]}" 2>&1 | tee build/compose-up.log; then
   if grep -qE 'port is already allocated|address already in use' build/compose-up.log; then
     port=$(grep -oE '127\.0\.0\.1:[0-9]+' build/compose-up.log | head -n 1)
-    echo "port ${port:-above} is in use: stop the program that has it, or choose others: PORT_BROKER_1=29091 make up$make_options" >&2
+    echo "port ${port:-above} is in use: stop the program that uses it, or choose other ports: PORT_BROKER_1=29091 make up$make_options" >&2
     echo "(PORT_CONTROLLER_1 and _2, PORT_BROKER_1 to _3, PORT_PROMETHEUS, PORT_GRAFANA, PORT_SPARK)" >&2
   fi
   explain
@@ -68,7 +68,7 @@ done
 brokers="localhost:${PORT_BROKER_1:-19091},localhost:${PORT_BROKER_2:-19092},localhost:${PORT_BROKER_3:-19093}"
 if [ -n "$make_options" ]; then
   connect="export PACELINE_BOOTSTRAP_SERVERS=$brokers"
-  security="without TLS: every user of this machine can do everything"
+  security="without TLS: every user of this machine has all rights"
 else
   scripts/certificate.sh admin >/dev/null
   connect=". build/compose/admin/env"

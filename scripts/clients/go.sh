@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Builds and tests the Go client.
 #
-#   scripts/clients/go.sh            check the form, vet, test
+#   scripts/clients/go.sh            check the formatting, vet, test
 #   scripts/clients/go.sh driver     build the conformance driver
 #
-# Exit code 77: there is no Go that can build it. Go 1.21 or newer fetches the version that go.mod names by itself.
+# Exit code 77: no Go can build the client. Go 1.21 or newer downloads the version that go.mod names.
 set -euo pipefail
 cd "$(dirname "$0")/../../clients/go"
 

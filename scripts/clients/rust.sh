@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds and tests the Rust client.
 #
-#   scripts/clients/rust.sh          compare the stubs, check the form, build samples and driver, test
+#   scripts/clients/rust.sh          compare the stubs, check the formatting, build samples and driver, test
 #   scripts/clients/rust.sh driver   build the conformance driver alone
 #   scripts/clients/rust.sh stubs    write the stubs from protos/
 #
-# Needs the Rust of `rust-version` in clients/rust/Cargo.toml and a C compiler, no protoc. The crates are those of
-# clients/rust/Cargo.lock, with their hashes. Exit code 77: no such Rust.
+# Needs a C compiler and at least the Rust version of `rust-version` in clients/rust/Cargo.toml; exit code 77: no such Rust.
+# It needs no protoc. Cargo.lock pins the crates with their hashes.
 set -euo pipefail
 cd "$(dirname "$0")/../../clients/rust"
 
@@ -21,7 +21,7 @@ if [ "$(printf '%s\n' "$least" "${found:-0}" | sort -V | head -1)" != "$least" ]
   exit 77
 fi
 
-# --workspace everywhere: crates that several packages use are built once, with the features of all.
+# Every build has --workspace, so that a crate of several packages is built once, with the features that all of them need.
 if [ "${1:-}" = driver ]; then
   cargo build --quiet --locked --workspace --bin paceline-conformance
   exit
@@ -38,7 +38,7 @@ cargo fmt --version >/dev/null 2>&1 && cargo fmt --all --check
 fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
 generate "$fresh"
-diff -ru src/gen "$fresh" || { echo "clients/rust/src/gen is not what protos/ gives: run scripts/clients/rust.sh stubs" >&2; exit 1; }
+diff -ru src/gen "$fresh" || { echo "clients/rust/src/gen is out of date: run scripts/clients/rust.sh stubs" >&2; exit 1; }
 if cargo clippy --version >/dev/null 2>&1; then
   cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 fi
