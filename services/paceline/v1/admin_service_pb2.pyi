@@ -155,7 +155,7 @@ class _ConfigSourceEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     CONFIG_SOURCE_TOPIC: _ConfigSource.ValueType  # 1
     """Set for this topic."""
     CONFIG_SOURCE_BROKER_DEFAULT: _ConfigSource.ValueType  # 2
-    """Set for all brokers: in the settings file that controllers and brokers share, or in /config/brokers/<default>."""
+    """Set for all brokers, in the settings file that controllers and brokers share or in /config/brokers/<default>."""
     CONFIG_SOURCE_BUILT_IN_DEFAULT: _ConfigSource.ValueType  # 3
     """Default value; the key is not set at any level."""
     CONFIG_SOURCE_BROKER: _ConfigSource.ValueType  # 4
@@ -169,7 +169,7 @@ CONFIG_SOURCE_UNSPECIFIED: ConfigSource.ValueType  # 0
 CONFIG_SOURCE_TOPIC: ConfigSource.ValueType  # 1
 """Set for this topic."""
 CONFIG_SOURCE_BROKER_DEFAULT: ConfigSource.ValueType  # 2
-"""Set for all brokers: in the settings file that controllers and brokers share, or in /config/brokers/<default>."""
+"""Set for all brokers, in the settings file that controllers and brokers share or in /config/brokers/<default>."""
 CONFIG_SOURCE_BUILT_IN_DEFAULT: ConfigSource.ValueType  # 3
 """Default value; the key is not set at any level."""
 CONFIG_SOURCE_BROKER: ConfigSource.ValueType  # 4
@@ -896,7 +896,7 @@ class ElectLeaderResult(google.protobuf.message.Message):
     partition: builtins.int
     """Partition number."""
     leader: builtins.int
-    """The elected leader, or the leader that would be elected with validate_only; absent when there is none."""
+    """The elected leader; with validate_only, the leader that would be elected; absent when there is none."""
     leader_epoch: builtins.int
     """Its leader epoch; absent with validate_only."""
     unclean: builtins.bool

@@ -40,11 +40,11 @@ class _ClusterEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrappe
     CLUSTER_EVENT_KIND_ISR_PROPOSED: _ClusterEventKind.ValueType  # 6
     """A leader proposes a change of the ISR."""
     CLUSTER_EVENT_KIND_ISR_SHRUNK: _ClusterEventKind.ValueType  # 7
-    """The in-sync set lost members."""
+    """The ISR lost members."""
     CLUSTER_EVENT_KIND_ISR_EXPANDED: _ClusterEventKind.ValueType  # 8
-    """The in-sync set gained members."""
+    """The ISR gained members."""
     CLUSTER_EVENT_KIND_ISR_REFUSED: _ClusterEventKind.ValueType  # 9
-    """ZooKeeper refused a change of the in-sync set."""
+    """ZooKeeper refused a change of the ISR."""
     CLUSTER_EVENT_KIND_ISR_UNKNOWN: _ClusterEventKind.ValueType  # 10
     """The outcome of an ISR change is not known yet."""
     CLUSTER_EVENT_KIND_TRUNCATED: _ClusterEventKind.ValueType  # 11
@@ -58,7 +58,7 @@ class _ClusterEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrappe
     CLUSTER_EVENT_KIND_BROKER_REGISTERED: _ClusterEventKind.ValueType  # 15
     """A broker registered in ZooKeeper."""
     CLUSTER_EVENT_KIND_SESSION_CHANGED: _ClusterEventKind.ValueType  # 16
-    """A ZooKeeper session ended."""
+    """A broker's ZooKeeper session expired."""
     CLUSTER_EVENT_KIND_LOG_DIR_FAILED: _ClusterEventKind.ValueType  # 17
     """A log directory failed."""
     CLUSTER_EVENT_KIND_CONTROLLER_ELECTED: _ClusterEventKind.ValueType  # 18
@@ -66,7 +66,7 @@ class _ClusterEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrappe
     CLUSTER_EVENT_KIND_CONTROLLER_RESIGNED: _ClusterEventKind.ValueType  # 19
     """A controller is no longer active."""
     CLUSTER_EVENT_KIND_BROKER_UP: _ClusterEventKind.ValueType  # 20
-    """The controller noticed a registered broker."""
+    """The controller noticed that a broker has registered."""
     CLUSTER_EVENT_KIND_BROKER_DOWN: _ClusterEventKind.ValueType  # 21
     """The controller noticed that a broker is no longer registered."""
     CLUSTER_EVENT_KIND_TRANSITION: _ClusterEventKind.ValueType  # 22
@@ -78,7 +78,7 @@ class _ClusterEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrappe
     CLUSTER_EVENT_KIND_TOPIC_DELETED: _ClusterEventKind.ValueType  # 25
     """A topic was deleted."""
     CLUSTER_EVENT_KIND_REASSIGNMENT: _ClusterEventKind.ValueType  # 26
-    """A reassignment began or ended."""
+    """A reassignment began, was replaced, was cancelled or finished."""
     CLUSTER_EVENT_KIND_LOG_DAMAGED: _ClusterEventKind.ValueType  # 27
     """A range of a replica's log does not match its checksums."""
     CLUSTER_EVENT_KIND_LOG_SET_ASIDE: _ClusterEventKind.ValueType  # 28
@@ -112,11 +112,11 @@ CLUSTER_EVENT_KIND_REPLICA_DELETED: ClusterEventKind.ValueType  # 5
 CLUSTER_EVENT_KIND_ISR_PROPOSED: ClusterEventKind.ValueType  # 6
 """A leader proposes a change of the ISR."""
 CLUSTER_EVENT_KIND_ISR_SHRUNK: ClusterEventKind.ValueType  # 7
-"""The in-sync set lost members."""
+"""The ISR lost members."""
 CLUSTER_EVENT_KIND_ISR_EXPANDED: ClusterEventKind.ValueType  # 8
-"""The in-sync set gained members."""
+"""The ISR gained members."""
 CLUSTER_EVENT_KIND_ISR_REFUSED: ClusterEventKind.ValueType  # 9
-"""ZooKeeper refused a change of the in-sync set."""
+"""ZooKeeper refused a change of the ISR."""
 CLUSTER_EVENT_KIND_ISR_UNKNOWN: ClusterEventKind.ValueType  # 10
 """The outcome of an ISR change is not known yet."""
 CLUSTER_EVENT_KIND_TRUNCATED: ClusterEventKind.ValueType  # 11
@@ -130,7 +130,7 @@ CLUSTER_EVENT_KIND_CONTROL_REFUSED: ClusterEventKind.ValueType  # 14
 CLUSTER_EVENT_KIND_BROKER_REGISTERED: ClusterEventKind.ValueType  # 15
 """A broker registered in ZooKeeper."""
 CLUSTER_EVENT_KIND_SESSION_CHANGED: ClusterEventKind.ValueType  # 16
-"""A ZooKeeper session ended."""
+"""A broker's ZooKeeper session expired."""
 CLUSTER_EVENT_KIND_LOG_DIR_FAILED: ClusterEventKind.ValueType  # 17
 """A log directory failed."""
 CLUSTER_EVENT_KIND_CONTROLLER_ELECTED: ClusterEventKind.ValueType  # 18
@@ -138,7 +138,7 @@ CLUSTER_EVENT_KIND_CONTROLLER_ELECTED: ClusterEventKind.ValueType  # 18
 CLUSTER_EVENT_KIND_CONTROLLER_RESIGNED: ClusterEventKind.ValueType  # 19
 """A controller is no longer active."""
 CLUSTER_EVENT_KIND_BROKER_UP: ClusterEventKind.ValueType  # 20
-"""The controller noticed a registered broker."""
+"""The controller noticed that a broker has registered."""
 CLUSTER_EVENT_KIND_BROKER_DOWN: ClusterEventKind.ValueType  # 21
 """The controller noticed that a broker is no longer registered."""
 CLUSTER_EVENT_KIND_TRANSITION: ClusterEventKind.ValueType  # 22
@@ -150,7 +150,7 @@ CLUSTER_EVENT_KIND_TOPIC_CREATED: ClusterEventKind.ValueType  # 24
 CLUSTER_EVENT_KIND_TOPIC_DELETED: ClusterEventKind.ValueType  # 25
 """A topic was deleted."""
 CLUSTER_EVENT_KIND_REASSIGNMENT: ClusterEventKind.ValueType  # 26
-"""A reassignment began or ended."""
+"""A reassignment began, was replaced, was cancelled or finished."""
 CLUSTER_EVENT_KIND_LOG_DAMAGED: ClusterEventKind.ValueType  # 27
 """A range of a replica's log does not match its checksums."""
 CLUSTER_EVENT_KIND_LOG_SET_ASIDE: ClusterEventKind.ValueType  # 28
@@ -737,15 +737,15 @@ class ClusterEvent(google.protobuf.message.Message):
 
     @property
     def isr_shrunk(self) -> global___IsrEvent:
-        """The in-sync set lost members."""
+        """The ISR lost members."""
 
     @property
     def isr_expanded(self) -> global___IsrEvent:
-        """The in-sync set gained members."""
+        """The ISR gained members."""
 
     @property
     def isr_refused(self) -> global___IsrEvent:
-        """ZooKeeper refused a change of the in-sync set."""
+        """ZooKeeper refused a change of the ISR."""
 
     @property
     def isr_unknown(self) -> global___IsrEvent:
@@ -773,7 +773,7 @@ class ClusterEvent(google.protobuf.message.Message):
 
     @property
     def session_changed(self) -> global___BrokerEvent:
-        """A ZooKeeper session ended."""
+        """A broker's ZooKeeper session expired."""
 
     @property
     def log_dir_failed(self) -> global___LogDirEvent:
@@ -789,7 +789,7 @@ class ClusterEvent(google.protobuf.message.Message):
 
     @property
     def broker_up(self) -> global___BrokerEvent:
-        """The controller noticed a registered broker."""
+        """The controller noticed that a broker has registered."""
 
     @property
     def broker_down(self) -> global___BrokerEvent:
@@ -813,7 +813,7 @@ class ClusterEvent(google.protobuf.message.Message):
 
     @property
     def reassignment(self) -> global___ReassignmentEvent:
-        """A reassignment began or ended."""
+        """A reassignment began, was replaced, was cancelled or finished."""
 
     @property
     def log_damaged(self) -> global___ReplicaEvent:

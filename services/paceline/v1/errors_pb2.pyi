@@ -54,7 +54,7 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     next leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
     """
     ERROR_CODE_REQUEST_TIMED_OUT: _ErrorCode.ValueType  # 7
-    """The deadline expired before the outcome was known. The write may have been made."""
+    """The wait ended before the outcome was known. The write may have been made."""
     ERROR_CODE_BROKER_NOT_AVAILABLE: _ErrorCode.ValueType  # 8
     """The broker is not registered."""
     ERROR_CODE_REPLICA_NOT_AVAILABLE: _ErrorCode.ValueType  # 9
@@ -82,7 +82,7 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_INVALID_REQUIRED_ACKS: _ErrorCode.ValueType  # 21
     """The acks value is not in the enum."""
     ERROR_CODE_ILLEGAL_GENERATION: _ErrorCode.ValueType  # 22
-    """The generation is not the group's present generation; join again."""
+    """The generation in the request is not the present generation of the group; join again."""
     ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL: _ErrorCode.ValueType  # 23
     """The members have no common assignor, or the group has another protocol type."""
     ERROR_CODE_INVALID_GROUP_ID: _ErrorCode.ValueType  # 24
@@ -90,7 +90,7 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_UNKNOWN_MEMBER_ID: _ErrorCode.ValueType  # 25
     """The group has no such member; join again without a member id."""
     ERROR_CODE_INVALID_SESSION_TIMEOUT: _ErrorCode.ValueType  # 26
-    """The session timeout is outside group.min.session.timeout.ms and group.max.session.timeout.ms."""
+    """The session timeout is below group.min.session.timeout.ms or above group.max.session.timeout.ms."""
     ERROR_CODE_REBALANCE_IN_PROGRESS: _ErrorCode.ValueType  # 27
     """The group rebalances; join again."""
     ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: _ErrorCode.ValueType  # 28
@@ -100,7 +100,7 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_INVALID_TIMESTAMP: _ErrorCode.ValueType  # 32
     """The record timestamp is outside the topic's bounds."""
     ERROR_CODE_TOPIC_ALREADY_EXISTS: _ErrorCode.ValueType  # 36
-    """The topic already exists, or a topic whose name differs only in "." and "_"."""
+    """A topic with this name exists, or with a name that differs only in "." and "_"."""
     ERROR_CODE_INVALID_PARTITIONS: _ErrorCode.ValueType  # 37
     """The number of partitions is not positive, or above the limit."""
     ERROR_CODE_INVALID_REPLICATION_FACTOR: _ErrorCode.ValueType  # 38
@@ -162,7 +162,7 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_INVALID_RECORD: _ErrorCode.ValueType  # 87
     """A record of the batch is not valid. No record was appended."""
     ERROR_CODE_INVALID_UPDATE_VERSION: _ErrorCode.ValueType  # 95
-    """The conditional write lost against a newer version; read again and decide again."""
+    """The node has a newer version than the conditional write expects; read the state again before the next write."""
     ERROR_CODE_INCONSISTENT_TOPIC_ID: _ErrorCode.ValueType  # 103
     """The topic id in the request differs from the id of the topic with that name."""
     ERROR_CODE_UNKNOWN_SERVER_ERROR: _ErrorCode.ValueType  # 1000
@@ -193,7 +193,7 @@ acks=all the batch may have been appended: the broker lost leadership while it w
 next leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
 """
 ERROR_CODE_REQUEST_TIMED_OUT: ErrorCode.ValueType  # 7
-"""The deadline expired before the outcome was known. The write may have been made."""
+"""The wait ended before the outcome was known. The write may have been made."""
 ERROR_CODE_BROKER_NOT_AVAILABLE: ErrorCode.ValueType  # 8
 """The broker is not registered."""
 ERROR_CODE_REPLICA_NOT_AVAILABLE: ErrorCode.ValueType  # 9
@@ -221,7 +221,7 @@ ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.ValueType  # 20
 ERROR_CODE_INVALID_REQUIRED_ACKS: ErrorCode.ValueType  # 21
 """The acks value is not in the enum."""
 ERROR_CODE_ILLEGAL_GENERATION: ErrorCode.ValueType  # 22
-"""The generation is not the group's present generation; join again."""
+"""The generation in the request is not the present generation of the group; join again."""
 ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL: ErrorCode.ValueType  # 23
 """The members have no common assignor, or the group has another protocol type."""
 ERROR_CODE_INVALID_GROUP_ID: ErrorCode.ValueType  # 24
@@ -229,7 +229,7 @@ ERROR_CODE_INVALID_GROUP_ID: ErrorCode.ValueType  # 24
 ERROR_CODE_UNKNOWN_MEMBER_ID: ErrorCode.ValueType  # 25
 """The group has no such member; join again without a member id."""
 ERROR_CODE_INVALID_SESSION_TIMEOUT: ErrorCode.ValueType  # 26
-"""The session timeout is outside group.min.session.timeout.ms and group.max.session.timeout.ms."""
+"""The session timeout is below group.min.session.timeout.ms or above group.max.session.timeout.ms."""
 ERROR_CODE_REBALANCE_IN_PROGRESS: ErrorCode.ValueType  # 27
 """The group rebalances; join again."""
 ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: ErrorCode.ValueType  # 28
@@ -239,7 +239,7 @@ ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED: ErrorCode.ValueType  # 31
 ERROR_CODE_INVALID_TIMESTAMP: ErrorCode.ValueType  # 32
 """The record timestamp is outside the topic's bounds."""
 ERROR_CODE_TOPIC_ALREADY_EXISTS: ErrorCode.ValueType  # 36
-"""The topic already exists, or a topic whose name differs only in "." and "_"."""
+"""A topic with this name exists, or with a name that differs only in "." and "_"."""
 ERROR_CODE_INVALID_PARTITIONS: ErrorCode.ValueType  # 37
 """The number of partitions is not positive, or above the limit."""
 ERROR_CODE_INVALID_REPLICATION_FACTOR: ErrorCode.ValueType  # 38
@@ -301,7 +301,7 @@ ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS: ErrorCode.ValueType  # 85
 ERROR_CODE_INVALID_RECORD: ErrorCode.ValueType  # 87
 """A record of the batch is not valid. No record was appended."""
 ERROR_CODE_INVALID_UPDATE_VERSION: ErrorCode.ValueType  # 95
-"""The conditional write lost against a newer version; read again and decide again."""
+"""The node has a newer version than the conditional write expects; read the state again before the next write."""
 ERROR_CODE_INCONSISTENT_TOPIC_ID: ErrorCode.ValueType  # 103
 """The topic id in the request differs from the id of the topic with that name."""
 ERROR_CODE_UNKNOWN_SERVER_ERROR: ErrorCode.ValueType  # 1000

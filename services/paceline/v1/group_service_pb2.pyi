@@ -112,7 +112,7 @@ class ConsumerSubscription(google.protobuf.message.Message):
     GENERATION_ID_FIELD_NUMBER: builtins.int
     RACK_ID_FIELD_NUMBER: builtins.int
     user_data: builtins.bytes
-    """Userdata for the assignor; may be empty. For a protocol type other than "consumer": the protocol metadata."""
+    """User data for the assignor; may be empty. For a protocol type other than "consumer": the protocol metadata."""
     generation_id: builtins.int
     """Generation in which the member got owned_partitions; absent when it owns none (KIP-792)."""
     rack_id: builtins.str
@@ -149,7 +149,7 @@ class ConsumerAssignment(google.protobuf.message.Message):
     PARTITIONS_FIELD_NUMBER: builtins.int
     USER_DATA_FIELD_NUMBER: builtins.int
     user_data: builtins.bytes
-    """Userdata from the assignor; may be empty. For a protocol type other than "consumer": the assignment."""
+    """User data from the assignor; may be empty. For a protocol type other than "consumer": the assignment."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicPartitions]:
         """The partitions, by topic."""
@@ -232,13 +232,11 @@ class JoinGroupRequest(google.protobuf.message.Message):
     session_timeout_ms: builtins.int
     """Session timeout in milliseconds: the coordinator removes a member without a heartbeat for this long."""
     rebalance_timeout_ms: builtins.int
-    """Longest time that the member needs to join again after a rebalance begins, in milliseconds; 0 means the session
-    timeout.
-    """
+    """Longest wait for this member to join again after a rebalance begins, in milliseconds; 0 means the session timeout."""
     member_id: builtins.str
     """Id assigned by the coordinator; empty for a new member."""
     group_instance_id: builtins.str
-    """Group instance id of a static member (KIP-345), which survives a restart; empty for a dynamic member."""
+    """Group instance id of a static member (KIP-345), whose membership survives a restart; empty for a dynamic member."""
     protocol_type: builtins.str
     """Protocol type of the group; empty means "consumer"."""
     client_id: builtins.str
@@ -287,7 +285,7 @@ class JoinGroupResponse(google.protobuf.message.Message):
     member_id: builtins.str
     """The caller's member id."""
     skip_assignment: builtins.bool
-    """For a leader that rejoins as a static member: keep the present assignments, do not assign again (KIP-814)."""
+    """For a static leader that rejoins: send no assignments, because every member keeps its partitions (KIP-814)."""
     @property
     def members(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___JoinGroupMember]:
         """For the leader: all members. Empty for all other members."""
@@ -415,7 +413,7 @@ class SyncGroupResponse(google.protobuf.message.Message):
     PROTOCOL_NAME_FIELD_NUMBER: builtins.int
     ASSIGNMENT_FIELD_NUMBER: builtins.int
     protocol_type: builtins.str
-    """Kind of group."""
+    """Protocol type of the group."""
     protocol_name: builtins.str
     """Assignor in use."""
     @property
@@ -654,7 +652,7 @@ class OffsetToCommit(google.protobuf.message.Message):
     leader_epoch: builtins.int
     """Leader epoch of the last record that was read; absent when not known."""
     metadata: builtins.str
-    """Free text for people, at most offset.metadata.max.bytes."""
+    """Free text, at most offset.metadata.max.bytes long."""
     def __init__(
         self,
         *,
@@ -753,7 +751,7 @@ class FetchOffsetsResponse(google.protobuf.message.Message):
     PARTITIONS_FIELD_NUMBER: builtins.int
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CommittedOffset]:
-        """One entry per partition: those of the request, or all with a committed offset."""
+        """One entry per requested partition, or, for a request without partitions, per partition with a committed offset."""
 
     def __init__(
         self,
@@ -785,7 +783,7 @@ class CommittedOffset(google.protobuf.message.Message):
     leader_epoch: builtins.int
     """Leader epoch of the last record that was read; absent when not known."""
     metadata: builtins.str
-    """Metadata text that was committed with the offset."""
+    """Free text that was committed with the offset."""
     commit_time_ms: builtins.int
     """Time of the commit in milliseconds since the Unix epoch; 0 without an offset."""
     def __init__(
@@ -890,7 +888,7 @@ class DescribeGroupsRequest(google.protobuf.message.Message):
     GROUP_IDS_FIELD_NUMBER: builtins.int
     @property
     def group_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Names of groups."""
+        """Names of the groups."""
 
     def __init__(
         self,
@@ -1025,7 +1023,7 @@ class DeleteGroupsRequest(google.protobuf.message.Message):
     GROUP_IDS_FIELD_NUMBER: builtins.int
     @property
     def group_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Names of groups."""
+        """Names of the groups."""
 
     def __init__(
         self,

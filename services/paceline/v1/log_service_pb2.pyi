@@ -32,21 +32,21 @@ class _AcksEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeW
     ACKS_NONE: _Acks.ValueType  # 1
     """Answer at once, before the append; failures are not reported."""
     ACKS_LEADER: _Acks.ValueType  # 2
-    """Answer when the leader has appended."""
+    """Answer when the leader has appended the records."""
     ACKS_ALL: _Acks.ValueType  # 3
-    """Answer when every in-sync replica has it; refused when the ISR is smaller than min.insync.replicas."""
+    """Answer when every in-sync replica has the records; refused when the ISR is smaller than min.insync.replicas."""
 
 class Acks(_Acks, metaclass=_AcksEnumTypeWrapper):
-    """Acks is the number of replicas that must have a record before Produce answers."""
+    """Acks selects the replicas that must have a record before Produce answers."""
 
 ACKS_UNSPECIFIED: Acks.ValueType  # 0
 """Not given; means ALL."""
 ACKS_NONE: Acks.ValueType  # 1
 """Answer at once, before the append; failures are not reported."""
 ACKS_LEADER: Acks.ValueType  # 2
-"""Answer when the leader has appended."""
+"""Answer when the leader has appended the records."""
 ACKS_ALL: Acks.ValueType  # 3
-"""Answer when every in-sync replica has it; refused when the ISR is smaller than min.insync.replicas."""
+"""Answer when every in-sync replica has the records; refused when the ISR is smaller than min.insync.replicas."""
 global___Acks = Acks
 
 class _IsolationLevel:
@@ -652,8 +652,8 @@ class DeleteRecordsRequest(google.protobuf.message.Message):
     PARTITIONS_FIELD_NUMBER: builtins.int
     TIMEOUT_MS_FIELD_NUMBER: builtins.int
     timeout_ms: builtins.int
-    """Longest wait for the other replicas to delete too, in milliseconds; 0 means 30 s. After the timeout the records
-    stay deleted.
+    """Longest wait for the other replicas to delete the records, too, in milliseconds; 0 means 30 s. After
+    REQUEST_TIMED_OUT the records stay deleted on the leader.
     """
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DeleteRecordsPartition]:

@@ -79,7 +79,7 @@ class LogServiceServicer(object):
     """
 
     def Produce(self, request, context):
-        """Produce appends records to partitions and answers when the number of replicas set by acks has them.
+        """Produce appends records to partitions and answers when the replicas that acks requires have the records.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

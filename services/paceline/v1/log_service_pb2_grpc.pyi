@@ -32,7 +32,7 @@ class LogServiceStub:
         paceline.v1.log_service_pb2.ProduceRequest,
         paceline.v1.log_service_pb2.ProduceResponse,
     ]
-    """Produce appends records to partitions and answers when the number of replicas set by acks has them.
+    """Produce appends records to partitions and answers when the replicas that acks requires have the records.
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
 
@@ -112,7 +112,7 @@ class LogServiceAsyncStub:
         paceline.v1.log_service_pb2.ProduceRequest,
         paceline.v1.log_service_pb2.ProduceResponse,
     ]
-    """Produce appends records to partitions and answers when the number of replicas set by acks has them.
+    """Produce appends records to partitions and answers when the replicas that acks requires have the records.
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
 
@@ -194,7 +194,7 @@ class LogServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.log_service_pb2.ProduceRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.log_service_pb2.ProduceResponse, collections.abc.Awaitable[paceline.v1.log_service_pb2.ProduceResponse]]:
-        """Produce appends records to partitions and answers when the number of replicas set by acks has them.
+        """Produce appends records to partitions and answers when the replicas that acks requires have the records.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         """
 

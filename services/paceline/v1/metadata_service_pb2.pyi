@@ -76,11 +76,11 @@ class DescribeClusterResponse(google.protobuf.message.Message):
     controller_id: builtins.int
     """Id of the active controller; absent when there is none or it is not known."""
     controller_epoch: builtins.int
-    """Epoch of the active controller, 0 when not known."""
+    """Epoch of the active controller; 0 when not known."""
     controller_host: builtins.str
     """Client address of the active controller; empty when not known."""
     controller_port: builtins.int
-    """Its port; 0 when not known."""
+    """Port of that address; 0 when not known."""
     server_version: builtins.str
     """Software version of the answering process."""
     node_id: builtins.int
@@ -401,7 +401,7 @@ class PartitionReplicas(google.protobuf.message.Message):
 
     @property
     def maximal_isr(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """ISR members, plus replicas that a pending ISR change adds; the high watermark waits for all of them."""
+        """ISR members, plus the replicas that an unanswered ISR change adds; the high watermark waits for all of them."""
 
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReplicaProgress]:
@@ -446,7 +446,7 @@ global___PartitionReplicas = PartitionReplicas
 
 @typing.final
 class ReplicaProgress(google.protobuf.message.Message):
-    """ReplicaProgress is the leader's knowledge of one replica."""
+    """ReplicaProgress is the progress of one replica as the leader knows it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -471,7 +471,7 @@ class ReplicaProgress(google.protobuf.message.Message):
     last_fetch_ago_ms: builtins.int
     """Milliseconds since its last fetch; absent when there was none in this epoch."""
     in_sync: builtins.bool
-    """Whether it is in the committed in-sync set."""
+    """Whether it is in the ISR as stored in ZooKeeper."""
     high_watermark: builtins.int
     """High watermark last sent to the replica, for the leader its own; absent when none was sent in this epoch."""
     lag_records: builtins.int
@@ -665,7 +665,7 @@ class EventFilter(google.protobuf.message.Message):
     KINDS_FIELD_NUMBER: builtins.int
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Names of topics; empty also includes events that are not about a topic."""
+        """Names of topics; empty selects all events, also those that are not about a topic."""
 
     @property
     def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[paceline.v1.cluster_event_pb2.ClusterEventKind.ValueType]:

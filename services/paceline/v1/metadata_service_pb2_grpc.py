@@ -6,7 +6,8 @@ from paceline.v1 import metadata_service_pb2 as paceline_dot_v1_dot_metadata__se
 
 
 class MetadataServiceStub(object):
-    """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+    """MetadataService answers from the cache of the called process. A cache never replaces the state of a partition by a
+    state with a lower leader epoch.
 
     Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
     last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
@@ -58,7 +59,8 @@ class MetadataServiceStub(object):
 
 
 class MetadataServiceServicer(object):
-    """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+    """MetadataService answers from the cache of the called process. A cache never replaces the state of a partition by a
+    state with a lower leader epoch.
 
     Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
     last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
@@ -81,7 +83,7 @@ class MetadataServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeReplicas(self, request, context):
-        """DescribeReplicas returns a leader's knowledge of the replicas of its partitions. Call the leader.
+        """DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -163,7 +165,8 @@ def add_MetadataServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MetadataService(object):
-    """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+    """MetadataService answers from the cache of the called process. A cache never replaces the state of a partition by a
+    state with a lower leader epoch.
 
     Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
     last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its

@@ -18,7 +18,8 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class MetadataServiceStub:
-    """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+    """MetadataService answers from the cache of the called process. A cache never replaces the state of a partition by a
+    state with a lower leader epoch.
 
     Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
     last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
@@ -43,7 +44,7 @@ class MetadataServiceStub:
         paceline.v1.metadata_service_pb2.DescribeReplicasRequest,
         paceline.v1.metadata_service_pb2.DescribeReplicasResponse,
     ]
-    """DescribeReplicas returns a leader's knowledge of the replicas of its partitions. Call the leader."""
+    """DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions."""
 
     WatchMetadata: grpc.UnaryStreamMultiCallable[
         paceline.v1.metadata_service_pb2.WatchMetadataRequest,
@@ -74,7 +75,8 @@ class MetadataServiceStub:
     """PollEvents returns the events after a cursor, and waits for an event when there is none."""
 
 class MetadataServiceAsyncStub:
-    """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+    """MetadataService answers from the cache of the called process. A cache never replaces the state of a partition by a
+    state with a lower leader epoch.
 
     Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
     last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
@@ -98,7 +100,7 @@ class MetadataServiceAsyncStub:
         paceline.v1.metadata_service_pb2.DescribeReplicasRequest,
         paceline.v1.metadata_service_pb2.DescribeReplicasResponse,
     ]
-    """DescribeReplicas returns a leader's knowledge of the replicas of its partitions. Call the leader."""
+    """DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions."""
 
     WatchMetadata: grpc.aio.UnaryStreamMultiCallable[
         paceline.v1.metadata_service_pb2.WatchMetadataRequest,
@@ -129,7 +131,8 @@ class MetadataServiceAsyncStub:
     """PollEvents returns the events after a cursor, and waits for an event when there is none."""
 
 class MetadataServiceServicer(metaclass=abc.ABCMeta):
-    """MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+    """MetadataService answers from the cache of the called process. A cache never replaces the state of a partition by a
+    state with a lower leader epoch.
 
     Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
     last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
@@ -159,7 +162,7 @@ class MetadataServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.metadata_service_pb2.DescribeReplicasRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.metadata_service_pb2.DescribeReplicasResponse, collections.abc.Awaitable[paceline.v1.metadata_service_pb2.DescribeReplicasResponse]]:
-        """DescribeReplicas returns a leader's knowledge of the replicas of its partitions. Call the leader."""
+        """DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions."""
 
     @abc.abstractmethod
     def WatchMetadata(

@@ -70,7 +70,7 @@ pub enum ErrorCode {
     /// acks=all the batch may have been appended: the broker lost leadership while it waited for its followers, and the
     /// next leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
     NotLeaderOrFollower = 6,
-    /// The deadline expired before the outcome was known. The write may have been made.
+    /// The wait ended before the outcome was known. The write may have been made.
     RequestTimedOut = 7,
     /// The broker is not registered.
     BrokerNotAvailable = 8,
@@ -98,7 +98,7 @@ pub enum ErrorCode {
     NotEnoughReplicasAfterAppend = 20,
     /// The acks value is not in the enum.
     InvalidRequiredAcks = 21,
-    /// The generation is not the group's present generation; join again.
+    /// The generation in the request is not the present generation of the group; join again.
     IllegalGeneration = 22,
     /// The members have no common assignor, or the group has another protocol type.
     InconsistentGroupProtocol = 23,
@@ -106,7 +106,7 @@ pub enum ErrorCode {
     InvalidGroupId = 24,
     /// The group has no such member; join again without a member id.
     UnknownMemberId = 25,
-    /// The session timeout is outside group.min.session.timeout.ms and group.max.session.timeout.ms.
+    /// The session timeout is below group.min.session.timeout.ms or above group.max.session.timeout.ms.
     InvalidSessionTimeout = 26,
     /// The group rebalances; join again.
     RebalanceInProgress = 27,
@@ -116,7 +116,7 @@ pub enum ErrorCode {
     ClusterAuthorizationFailed = 31,
     /// The record timestamp is outside the topic's bounds.
     InvalidTimestamp = 32,
-    /// The topic already exists, or a topic whose name differs only in "." and "_".
+    /// A topic with this name exists, or with a name that differs only in "." and "_".
     TopicAlreadyExists = 36,
     /// The number of partitions is not positive, or above the limit.
     InvalidPartitions = 37,
@@ -178,7 +178,7 @@ pub enum ErrorCode {
     NoReassignmentInProgress = 85,
     /// A record of the batch is not valid. No record was appended.
     InvalidRecord = 87,
-    /// The conditional write lost against a newer version; read again and decide again.
+    /// The node has a newer version than the conditional write expects; read the state again before the next write.
     InvalidUpdateVersion = 95,
     /// The topic id in the request differs from the id of the topic with that name.
     InconsistentTopicId = 103,
@@ -670,7 +670,7 @@ pub struct ElectLeaderResult {
     /// Why it failed; absent means success. ELECTION_NOT_NEEDED when the right replica is already leader.
     #[prost(message, optional, tag = "3")]
     pub error: ::core::option::Option<PartitionError>,
-    /// The elected leader, or the leader that would be elected with validate_only; absent when there is none.
+    /// The elected leader; with validate_only, the leader that would be elected; absent when there is none.
     #[prost(int32, optional, tag = "4")]
     pub leader: ::core::option::Option<i32>,
     /// Its leader epoch; absent with validate_only.
@@ -1124,7 +1124,7 @@ pub enum ConfigSource {
     Unspecified = 0,
     /// Set for this topic.
     Topic = 1,
-    /// Set for all brokers: in the settings file that controllers and brokers share, or in /config/brokers/<default>.
+    /// Set for all brokers, in the settings file that controllers and brokers share or in /config/brokers/<default>.
     BrokerDefault = 2,
     /// Default value; the key is not set at any level.
     BuiltInDefault = 3,
@@ -1797,13 +1797,13 @@ pub mod cluster_event {
         /// A leader proposes a change of the ISR.
         #[prost(message, tag = "106")]
         IsrProposed(super::IsrEvent),
-        /// The in-sync set lost members.
+        /// The ISR lost members.
         #[prost(message, tag = "107")]
         IsrShrunk(super::IsrEvent),
-        /// The in-sync set gained members.
+        /// The ISR gained members.
         #[prost(message, tag = "108")]
         IsrExpanded(super::IsrEvent),
-        /// ZooKeeper refused a change of the in-sync set.
+        /// ZooKeeper refused a change of the ISR.
         #[prost(message, tag = "109")]
         IsrRefused(super::IsrEvent),
         /// The outcome of an ISR change is not known yet.
@@ -1824,7 +1824,7 @@ pub mod cluster_event {
         /// A broker registered in ZooKeeper.
         #[prost(message, tag = "115")]
         BrokerRegistered(super::BrokerEvent),
-        /// A ZooKeeper session ended.
+        /// A broker's ZooKeeper session expired.
         #[prost(message, tag = "116")]
         SessionChanged(super::BrokerEvent),
         /// A log directory failed.
@@ -1836,7 +1836,7 @@ pub mod cluster_event {
         /// A controller is no longer active.
         #[prost(message, tag = "119")]
         ControllerResigned(super::ControllerEvent),
-        /// The controller noticed a registered broker.
+        /// The controller noticed that a broker has registered.
         #[prost(message, tag = "120")]
         BrokerUp(super::BrokerEvent),
         /// The controller noticed that a broker is no longer registered.
@@ -1854,7 +1854,7 @@ pub mod cluster_event {
         /// A topic was deleted.
         #[prost(message, tag = "125")]
         TopicDeleted(super::TopicEvent),
-        /// A reassignment began or ended.
+        /// A reassignment began, was replaced, was cancelled or finished.
         #[prost(message, tag = "126")]
         Reassignment(super::ReassignmentEvent),
         /// A range of a replica's log does not match its checksums.
@@ -1896,11 +1896,11 @@ pub enum ClusterEventKind {
     ReplicaDeleted = 5,
     /// A leader proposes a change of the ISR.
     IsrProposed = 6,
-    /// The in-sync set lost members.
+    /// The ISR lost members.
     IsrShrunk = 7,
-    /// The in-sync set gained members.
+    /// The ISR gained members.
     IsrExpanded = 8,
-    /// ZooKeeper refused a change of the in-sync set.
+    /// ZooKeeper refused a change of the ISR.
     IsrRefused = 9,
     /// The outcome of an ISR change is not known yet.
     IsrUnknown = 10,
@@ -1914,7 +1914,7 @@ pub enum ClusterEventKind {
     ControlRefused = 14,
     /// A broker registered in ZooKeeper.
     BrokerRegistered = 15,
-    /// A ZooKeeper session ended.
+    /// A broker's ZooKeeper session expired.
     SessionChanged = 16,
     /// A log directory failed.
     LogDirFailed = 17,
@@ -1922,7 +1922,7 @@ pub enum ClusterEventKind {
     ControllerElected = 18,
     /// A controller is no longer active.
     ControllerResigned = 19,
-    /// The controller noticed a registered broker.
+    /// The controller noticed that a broker has registered.
     BrokerUp = 20,
     /// The controller noticed that a broker is no longer registered.
     BrokerDown = 21,
@@ -1934,7 +1934,7 @@ pub enum ClusterEventKind {
     TopicCreated = 24,
     /// A topic was deleted.
     TopicDeleted = 25,
-    /// A reassignment began or ended.
+    /// A reassignment began, was replaced, was cancelled or finished.
     Reassignment = 26,
     /// A range of a replica's log does not match its checksums.
     LogDamaged = 27,
@@ -2136,7 +2136,7 @@ pub struct ConsumerSubscription {
     /// Topics that the member subscribes to.
     #[prost(string, repeated, tag = "1")]
     pub topics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Userdata for the assignor; may be empty. For a protocol type other than "consumer": the protocol metadata.
+    /// User data for the assignor; may be empty. For a protocol type other than "consumer": the protocol metadata.
     #[prost(bytes = "bytes", tag = "2")]
     pub user_data: ::prost::bytes::Bytes,
     /// Partitions that the member owns before the rebalance (KIP-429).
@@ -2155,7 +2155,7 @@ pub struct ConsumerAssignment {
     /// The partitions, by topic.
     #[prost(message, repeated, tag = "1")]
     pub partitions: ::prost::alloc::vec::Vec<TopicPartitions>,
-    /// Userdata from the assignor; may be empty. For a protocol type other than "consumer": the assignment.
+    /// User data from the assignor; may be empty. For a protocol type other than "consumer": the assignment.
     #[prost(bytes = "bytes", tag = "2")]
     pub user_data: ::prost::bytes::Bytes,
 }
@@ -2188,14 +2188,13 @@ pub struct JoinGroupRequest {
     /// Session timeout in milliseconds: the coordinator removes a member without a heartbeat for this long.
     #[prost(int32, tag = "2")]
     pub session_timeout_ms: i32,
-    /// Longest time that the member needs to join again after a rebalance begins, in milliseconds; 0 means the session
-    /// timeout.
+    /// Longest wait for this member to join again after a rebalance begins, in milliseconds; 0 means the session timeout.
     #[prost(int32, tag = "3")]
     pub rebalance_timeout_ms: i32,
     /// Id assigned by the coordinator; empty for a new member.
     #[prost(string, tag = "4")]
     pub member_id: ::prost::alloc::string::String,
-    /// Group instance id of a static member (KIP-345), which survives a restart; empty for a dynamic member.
+    /// Group instance id of a static member (KIP-345), whose membership survives a restart; empty for a dynamic member.
     #[prost(string, tag = "5")]
     pub group_instance_id: ::prost::alloc::string::String,
     /// Protocol type of the group; empty means "consumer".
@@ -2229,7 +2228,7 @@ pub struct JoinGroupResponse {
     /// For the leader: all members. Empty for all other members.
     #[prost(message, repeated, tag = "6")]
     pub members: ::prost::alloc::vec::Vec<JoinGroupMember>,
-    /// For a leader that rejoins as a static member: keep the present assignments, do not assign again (KIP-814).
+    /// For a static leader that rejoins: send no assignments, because every member keeps its partitions (KIP-814).
     #[prost(bool, tag = "7")]
     pub skip_assignment: bool,
 }
@@ -2284,7 +2283,7 @@ pub struct MemberAssignment {
 /// SyncGroupResponse carries the caller's assignment.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SyncGroupResponse {
-    /// Kind of group.
+    /// Protocol type of the group.
     #[prost(string, tag = "1")]
     pub protocol_type: ::prost::alloc::string::String,
     /// Assignor in use.
@@ -2398,7 +2397,7 @@ pub struct OffsetToCommit {
     /// Leader epoch of the last record that was read; absent when not known.
     #[prost(int32, optional, tag = "4")]
     pub leader_epoch: ::core::option::Option<i32>,
-    /// Free text for people, at most offset.metadata.max.bytes.
+    /// Free text, at most offset.metadata.max.bytes long.
     #[prost(string, tag = "5")]
     pub metadata: ::prost::alloc::string::String,
 }
@@ -2435,7 +2434,7 @@ pub struct FetchOffsetsRequest {
 /// FetchOffsetsResponse lists committed offsets.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FetchOffsetsResponse {
-    /// One entry per partition: those of the request, or all with a committed offset.
+    /// One entry per requested partition, or, for a request without partitions, per partition with a committed offset.
     #[prost(message, repeated, tag = "1")]
     pub partitions: ::prost::alloc::vec::Vec<CommittedOffset>,
 }
@@ -2454,7 +2453,7 @@ pub struct CommittedOffset {
     /// Leader epoch of the last record that was read; absent when not known.
     #[prost(int32, optional, tag = "4")]
     pub leader_epoch: ::core::option::Option<i32>,
-    /// Metadata text that was committed with the offset.
+    /// Free text that was committed with the offset.
     #[prost(string, tag = "5")]
     pub metadata: ::prost::alloc::string::String,
     /// Time of the commit in milliseconds since the Unix epoch; 0 without an offset.
@@ -2497,7 +2496,7 @@ pub struct ListedGroup {
 /// DescribeGroupsRequest selects groups.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DescribeGroupsRequest {
-    /// Names of groups.
+    /// Names of the groups.
     #[prost(string, repeated, tag = "1")]
     pub group_ids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -2561,7 +2560,7 @@ pub struct DescribedMember {
 /// DeleteGroupsRequest names groups to delete.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteGroupsRequest {
-    /// Names of groups.
+    /// Names of the groups.
     #[prost(string, repeated, tag = "1")]
     pub group_ids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -3318,8 +3317,8 @@ pub struct DeleteRecordsRequest {
     /// Partitions with the new log start offsets.
     #[prost(message, repeated, tag = "1")]
     pub partitions: ::prost::alloc::vec::Vec<DeleteRecordsPartition>,
-    /// Longest wait for the other replicas to delete too, in milliseconds; 0 means 30 s. After the timeout the records
-    /// stay deleted.
+    /// Longest wait for the other replicas to delete the records, too, in milliseconds; 0 means 30 s. After
+    /// REQUEST_TIMED_OUT the records stay deleted on the leader.
     #[prost(int32, tag = "2")]
     pub timeout_ms: i32,
 }
@@ -3487,7 +3486,7 @@ pub struct InitProducerIdResponse {
     #[prost(int32, tag = "2")]
     pub producer_epoch: i32,
 }
-/// Acks is the number of replicas that must have a record before Produce answers.
+/// Acks selects the replicas that must have a record before Produce answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Acks {
@@ -3495,9 +3494,9 @@ pub enum Acks {
     Unspecified = 0,
     /// Answer at once, before the append; failures are not reported.
     None = 1,
-    /// Answer when the leader has appended.
+    /// Answer when the leader has appended the records.
     Leader = 2,
-    /// Answer when every in-sync replica has it; refused when the ISR is smaller than min.insync.replicas.
+    /// Answer when every in-sync replica has the records; refused when the ISR is smaller than min.insync.replicas.
     All = 3,
 }
 impl Acks {
@@ -3714,7 +3713,7 @@ pub mod log_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Produce appends records to partitions and answers when the number of replicas set by acks has them.
+        /// Produce appends records to partitions and answers when the replicas that acks requires have the records.
         /// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         pub async fn produce(
             &mut self,
@@ -3966,13 +3965,13 @@ pub struct DescribeClusterResponse {
     /// Id of the active controller; absent when there is none or it is not known.
     #[prost(int32, optional, tag = "3")]
     pub controller_id: ::core::option::Option<i32>,
-    /// Epoch of the active controller, 0 when not known.
+    /// Epoch of the active controller; 0 when not known.
     #[prost(int32, tag = "4")]
     pub controller_epoch: i32,
     /// Client address of the active controller; empty when not known.
     #[prost(string, tag = "5")]
     pub controller_host: ::prost::alloc::string::String,
-    /// Its port; 0 when not known.
+    /// Port of that address; 0 when not known.
     #[prost(int32, tag = "6")]
     pub controller_port: i32,
     /// Software version of the answering process.
@@ -4116,7 +4115,7 @@ pub struct PartitionReplicas {
     /// In-sync replicas as stored in ZooKeeper.
     #[prost(int32, repeated, tag = "9")]
     pub isr: ::prost::alloc::vec::Vec<i32>,
-    /// ISR members, plus replicas that a pending ISR change adds; the high watermark waits for all of them.
+    /// ISR members, plus the replicas that an unanswered ISR change adds; the high watermark waits for all of them.
     #[prost(int32, repeated, tag = "10")]
     pub maximal_isr: ::prost::alloc::vec::Vec<i32>,
     /// Progress of each replica, the leader included.
@@ -4148,7 +4147,7 @@ pub struct PartitionReplicas {
     #[prost(int64, tag = "19")]
     pub bytes_out: i64,
 }
-/// ReplicaProgress is the leader's knowledge of one replica.
+/// ReplicaProgress is the progress of one replica as the leader knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReplicaProgress {
     /// Broker id.
@@ -4166,7 +4165,7 @@ pub struct ReplicaProgress {
     /// Milliseconds since its last fetch; absent when there was none in this epoch.
     #[prost(int64, optional, tag = "5")]
     pub last_fetch_ago_ms: ::core::option::Option<i64>,
-    /// Whether it is in the committed in-sync set.
+    /// Whether it is in the ISR as stored in ZooKeeper.
     #[prost(bool, tag = "6")]
     pub in_sync: bool,
     /// High watermark last sent to the replica, for the leader its own; absent when none was sent in this epoch.
@@ -4245,7 +4244,7 @@ pub struct PollMetadataResponse {
 /// EventFilter selects events.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EventFilter {
-    /// Names of topics; empty also includes events that are not about a topic.
+    /// Names of topics; empty selects all events, also those that are not about a topic.
     #[prost(string, repeated, tag = "1")]
     pub topics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Kinds; empty means all.
@@ -4372,7 +4371,8 @@ pub mod metadata_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+    /// MetadataService answers from the cache of the called process. A cache never replaces the state of a partition by a
+    /// state with a lower leader epoch.
     ///
     /// Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
     /// last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
@@ -4501,7 +4501,7 @@ pub mod metadata_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// DescribeReplicas returns a leader's knowledge of the replicas of its partitions. Call the leader.
+        /// DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions.
         pub async fn describe_replicas(
             &mut self,
             request: impl tonic::IntoRequest<super::DescribeReplicasRequest>,

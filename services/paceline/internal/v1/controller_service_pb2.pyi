@@ -15,7 +15,7 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class ControlledShutdownRequest(google.protobuf.message.Message):
-    """ControlledShutdownRequest asks the controller to move leadership off the calling broker."""
+    """ControlledShutdownRequest asks the controller to move leadership away from the calling broker."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -44,10 +44,10 @@ class ControlledShutdownResponse(google.protobuf.message.Message):
     ERROR_FIELD_NUMBER: builtins.int
     REMAINING_FIELD_NUMBER: builtins.int
     error: paceline.v1.errors_pb2.ErrorCode.ValueType
-    """Why the request was refused; absent when the controller handled it."""
+    """Why the request was refused; absent means that it was handled."""
     @property
     def remaining(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RemainingPartition]:
-        """Partitions the broker still leads; empty means it may stop."""
+        """Partitions that the broker still leads; empty means that it may stop."""
 
     def __init__(
         self,

@@ -135,7 +135,7 @@ global___LeaderAndIsrRequest = LeaderAndIsrRequest
 
 @typing.final
 class LeaderAndIsrPartition(google.protobuf.message.Message):
-    """LeaderAndIsrPartition is the state of one partition, as the controller decided it."""
+    """LeaderAndIsrPartition is the state of one partition that the controller has decided."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -164,7 +164,7 @@ class LeaderAndIsrPartition(google.protobuf.message.Message):
     leader_epoch: builtins.int
     """Leader epoch."""
     zk_version: builtins.int
-    """Version of the partition's state node."""
+    """ZooKeeper version of the partition's state node."""
     is_new: builtins.bool
     """Whether the replica has never existed on this broker."""
     @property
@@ -173,15 +173,15 @@ class LeaderAndIsrPartition(google.protobuf.message.Message):
 
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Assigned replicas."""
+        """Assigned replicas, the preferred leader first."""
 
     @property
     def adding_replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Replicas a reassignment adds."""
+        """Replicas that a running reassignment adds."""
 
     @property
     def removing_replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Replicas a reassignment removes."""
+        """Replicas that a running reassignment removes."""
 
     def __init__(
         self,
@@ -308,7 +308,7 @@ class StopReplicaPartition(google.protobuf.message.Message):
     leader_epoch: builtins.int
     """Leader epoch; -2 while the topic is being deleted, -1 when not known."""
     delete_partition: builtins.bool
-    """Whether to delete the log as well."""
+    """Whether to delete the log, too."""
     def __init__(
         self,
         *,
@@ -365,8 +365,8 @@ class UpdateMetadataRequest(google.protobuf.message.Message):
     other brokers is then a stray: the controller will not send a StopReplica for it.
     """
     sequence: builtins.int
-    """Number of this request within the controller's epoch, rising. A broker ignores a request with a lower number than
-    it has already applied in the same controller epoch: it is a delayed retry. 0 when the requests are not numbered.
+    """Number of this request, which rises within a controller epoch. A broker ignores a request with a lower number than
+    it has already applied in that epoch, because the request is a delayed retry. 0 when requests are not numbered.
     """
     @property
     def stamp(self) -> global___ControllerStamp:
@@ -428,14 +428,14 @@ class UpdateMetadataPartition(google.protobuf.message.Message):
     leader_epoch: builtins.int
     """Leader epoch."""
     zk_version: builtins.int
-    """Version of the partition's state node."""
+    """ZooKeeper version of the partition's state node."""
     @property
     def isr(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """In-sync replicas."""
 
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Assigned replicas."""
+        """Assigned replicas, the preferred leader first."""
 
     @property
     def offline_replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:

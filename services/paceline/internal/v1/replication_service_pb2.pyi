@@ -41,7 +41,7 @@ class FetchRequest(google.protobuf.message.Message):
     max_bytes: builtins.int
     """Limit of the whole answer in bytes."""
     session_id: builtins.int
-    """Incremental fetch session (KIP-227): 0 for none yet."""
+    """Incremental fetch session (KIP-227) that the request continues; 0 for none."""
     session_epoch: builtins.int
     """Number of the request in the session; 0 opens a session, -1 is a full fetch without a session."""
     wants_high_watermark: builtins.bool
@@ -132,7 +132,7 @@ class FetchResponse(google.protobuf.message.Message):
     error: paceline.v1.errors_pb2.ErrorCode.ValueType
     """Why the whole request was refused; absent means it was handled."""
     session_id: builtins.int
-    """Session to name in the next request; 0 for none."""
+    """Session id for the next request; 0 for none."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FetchPartitionResult]:
         """Results; an incremental session lists only partitions with new data, offsets or errors."""

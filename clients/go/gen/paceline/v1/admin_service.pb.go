@@ -268,7 +268,7 @@ const (
 	ConfigSource_CONFIG_SOURCE_UNSPECIFIED ConfigSource = 0
 	// Set for this topic.
 	ConfigSource_CONFIG_SOURCE_TOPIC ConfigSource = 1
-	// Set for all brokers: in the settings file that controllers and brokers share, or in /config/brokers/<default>.
+	// Set for all brokers, in the settings file that controllers and brokers share or in /config/brokers/<default>.
 	ConfigSource_CONFIG_SOURCE_BROKER_DEFAULT ConfigSource = 2
 	// Default value; the key is not set at any level.
 	ConfigSource_CONFIG_SOURCE_BUILT_IN_DEFAULT ConfigSource = 3
@@ -1820,7 +1820,7 @@ type ElectLeaderResult struct {
 	Partition int32 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
 	// Why it failed; absent means success. ELECTION_NOT_NEEDED when the right replica is already leader.
 	Error *PartitionError `protobuf:"bytes,3,opt,name=error,proto3,oneof" json:"error,omitempty"`
-	// The elected leader, or the leader that would be elected with validate_only; absent when there is none.
+	// The elected leader; with validate_only, the leader that would be elected; absent when there is none.
 	Leader *int32 `protobuf:"varint,4,opt,name=leader,proto3,oneof" json:"leader,omitempty"`
 	// Its leader epoch; absent with validate_only.
 	LeaderEpoch *int32 `protobuf:"varint,5,opt,name=leader_epoch,json=leaderEpoch,proto3,oneof" json:"leader_epoch,omitempty"`

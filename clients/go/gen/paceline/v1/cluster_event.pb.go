@@ -42,11 +42,11 @@ const (
 	ClusterEventKind_CLUSTER_EVENT_KIND_REPLICA_DELETED ClusterEventKind = 5
 	// A leader proposes a change of the ISR.
 	ClusterEventKind_CLUSTER_EVENT_KIND_ISR_PROPOSED ClusterEventKind = 6
-	// The in-sync set lost members.
+	// The ISR lost members.
 	ClusterEventKind_CLUSTER_EVENT_KIND_ISR_SHRUNK ClusterEventKind = 7
-	// The in-sync set gained members.
+	// The ISR gained members.
 	ClusterEventKind_CLUSTER_EVENT_KIND_ISR_EXPANDED ClusterEventKind = 8
-	// ZooKeeper refused a change of the in-sync set.
+	// ZooKeeper refused a change of the ISR.
 	ClusterEventKind_CLUSTER_EVENT_KIND_ISR_REFUSED ClusterEventKind = 9
 	// The outcome of an ISR change is not known yet.
 	ClusterEventKind_CLUSTER_EVENT_KIND_ISR_UNKNOWN ClusterEventKind = 10
@@ -60,7 +60,7 @@ const (
 	ClusterEventKind_CLUSTER_EVENT_KIND_CONTROL_REFUSED ClusterEventKind = 14
 	// A broker registered in ZooKeeper.
 	ClusterEventKind_CLUSTER_EVENT_KIND_BROKER_REGISTERED ClusterEventKind = 15
-	// A ZooKeeper session ended.
+	// A broker's ZooKeeper session expired.
 	ClusterEventKind_CLUSTER_EVENT_KIND_SESSION_CHANGED ClusterEventKind = 16
 	// A log directory failed.
 	ClusterEventKind_CLUSTER_EVENT_KIND_LOG_DIR_FAILED ClusterEventKind = 17
@@ -68,7 +68,7 @@ const (
 	ClusterEventKind_CLUSTER_EVENT_KIND_CONTROLLER_ELECTED ClusterEventKind = 18
 	// A controller is no longer active.
 	ClusterEventKind_CLUSTER_EVENT_KIND_CONTROLLER_RESIGNED ClusterEventKind = 19
-	// The controller noticed a registered broker.
+	// The controller noticed that a broker has registered.
 	ClusterEventKind_CLUSTER_EVENT_KIND_BROKER_UP ClusterEventKind = 20
 	// The controller noticed that a broker is no longer registered.
 	ClusterEventKind_CLUSTER_EVENT_KIND_BROKER_DOWN ClusterEventKind = 21
@@ -80,7 +80,7 @@ const (
 	ClusterEventKind_CLUSTER_EVENT_KIND_TOPIC_CREATED ClusterEventKind = 24
 	// A topic was deleted.
 	ClusterEventKind_CLUSTER_EVENT_KIND_TOPIC_DELETED ClusterEventKind = 25
-	// A reassignment began or ended.
+	// A reassignment began, was replaced, was cancelled or finished.
 	ClusterEventKind_CLUSTER_EVENT_KIND_REASSIGNMENT ClusterEventKind = 26
 	// A range of a replica's log does not match its checksums.
 	ClusterEventKind_CLUSTER_EVENT_KIND_LOG_DAMAGED ClusterEventKind = 27
@@ -1594,17 +1594,17 @@ type ClusterEvent_IsrProposed struct {
 }
 
 type ClusterEvent_IsrShrunk struct {
-	// The in-sync set lost members.
+	// The ISR lost members.
 	IsrShrunk *IsrEvent `protobuf:"bytes,107,opt,name=isr_shrunk,json=isrShrunk,proto3,oneof"`
 }
 
 type ClusterEvent_IsrExpanded struct {
-	// The in-sync set gained members.
+	// The ISR gained members.
 	IsrExpanded *IsrEvent `protobuf:"bytes,108,opt,name=isr_expanded,json=isrExpanded,proto3,oneof"`
 }
 
 type ClusterEvent_IsrRefused struct {
-	// ZooKeeper refused a change of the in-sync set.
+	// ZooKeeper refused a change of the ISR.
 	IsrRefused *IsrEvent `protobuf:"bytes,109,opt,name=isr_refused,json=isrRefused,proto3,oneof"`
 }
 
@@ -1639,7 +1639,7 @@ type ClusterEvent_BrokerRegistered struct {
 }
 
 type ClusterEvent_SessionChanged struct {
-	// A ZooKeeper session ended.
+	// A broker's ZooKeeper session expired.
 	SessionChanged *BrokerEvent `protobuf:"bytes,116,opt,name=session_changed,json=sessionChanged,proto3,oneof"`
 }
 
@@ -1659,7 +1659,7 @@ type ClusterEvent_ControllerResigned struct {
 }
 
 type ClusterEvent_BrokerUp struct {
-	// The controller noticed a registered broker.
+	// The controller noticed that a broker has registered.
 	BrokerUp *BrokerEvent `protobuf:"bytes,120,opt,name=broker_up,json=brokerUp,proto3,oneof"`
 }
 
@@ -1689,7 +1689,7 @@ type ClusterEvent_TopicDeleted struct {
 }
 
 type ClusterEvent_Reassignment struct {
-	// A reassignment began or ended.
+	// A reassignment began, was replaced, was cancelled or finished.
 	Reassignment *ReassignmentEvent `protobuf:"bytes,126,opt,name=reassignment,proto3,oneof"`
 }
 

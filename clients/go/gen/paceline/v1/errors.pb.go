@@ -53,7 +53,7 @@ const (
 	// acks=all the batch may have been appended: the broker lost leadership while it waited for its followers, and the
 	// next leader may have the batch. A retry is safe only with the same producer id, epoch and sequence.
 	ErrorCode_ERROR_CODE_NOT_LEADER_OR_FOLLOWER ErrorCode = 6
-	// The deadline expired before the outcome was known. The write may have been made.
+	// The wait ended before the outcome was known. The write may have been made.
 	ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT ErrorCode = 7
 	// The broker is not registered.
 	ErrorCode_ERROR_CODE_BROKER_NOT_AVAILABLE ErrorCode = 8
@@ -81,7 +81,7 @@ const (
 	ErrorCode_ERROR_CODE_NOT_ENOUGH_REPLICAS_AFTER_APPEND ErrorCode = 20
 	// The acks value is not in the enum.
 	ErrorCode_ERROR_CODE_INVALID_REQUIRED_ACKS ErrorCode = 21
-	// The generation is not the group's present generation; join again.
+	// The generation in the request is not the present generation of the group; join again.
 	ErrorCode_ERROR_CODE_ILLEGAL_GENERATION ErrorCode = 22
 	// The members have no common assignor, or the group has another protocol type.
 	ErrorCode_ERROR_CODE_INCONSISTENT_GROUP_PROTOCOL ErrorCode = 23
@@ -89,7 +89,7 @@ const (
 	ErrorCode_ERROR_CODE_INVALID_GROUP_ID ErrorCode = 24
 	// The group has no such member; join again without a member id.
 	ErrorCode_ERROR_CODE_UNKNOWN_MEMBER_ID ErrorCode = 25
-	// The session timeout is outside group.min.session.timeout.ms and group.max.session.timeout.ms.
+	// The session timeout is below group.min.session.timeout.ms or above group.max.session.timeout.ms.
 	ErrorCode_ERROR_CODE_INVALID_SESSION_TIMEOUT ErrorCode = 26
 	// The group rebalances; join again.
 	ErrorCode_ERROR_CODE_REBALANCE_IN_PROGRESS ErrorCode = 27
@@ -99,7 +99,7 @@ const (
 	ErrorCode_ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED ErrorCode = 31
 	// The record timestamp is outside the topic's bounds.
 	ErrorCode_ERROR_CODE_INVALID_TIMESTAMP ErrorCode = 32
-	// The topic already exists, or a topic whose name differs only in "." and "_".
+	// A topic with this name exists, or with a name that differs only in "." and "_".
 	ErrorCode_ERROR_CODE_TOPIC_ALREADY_EXISTS ErrorCode = 36
 	// The number of partitions is not positive, or above the limit.
 	ErrorCode_ERROR_CODE_INVALID_PARTITIONS ErrorCode = 37
@@ -161,7 +161,7 @@ const (
 	ErrorCode_ERROR_CODE_NO_REASSIGNMENT_IN_PROGRESS ErrorCode = 85
 	// A record of the batch is not valid. No record was appended.
 	ErrorCode_ERROR_CODE_INVALID_RECORD ErrorCode = 87
-	// The conditional write lost against a newer version; read again and decide again.
+	// The node has a newer version than the conditional write expects; read the state again before the next write.
 	ErrorCode_ERROR_CODE_INVALID_UPDATE_VERSION ErrorCode = 95
 	// The topic id in the request differs from the id of the topic with that name.
 	ErrorCode_ERROR_CODE_INCONSISTENT_TOPIC_ID ErrorCode = 103

@@ -203,7 +203,7 @@ type ConsumerSubscription struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Topics that the member subscribes to.
 	Topics []string `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
-	// Userdata for the assignor; may be empty. For a protocol type other than "consumer": the protocol metadata.
+	// User data for the assignor; may be empty. For a protocol type other than "consumer": the protocol metadata.
 	UserData []byte `protobuf:"bytes,2,opt,name=user_data,json=userData,proto3" json:"user_data,omitempty"`
 	// Partitions that the member owns before the rebalance (KIP-429).
 	OwnedPartitions []*TopicPartitions `protobuf:"bytes,3,rep,name=owned_partitions,json=ownedPartitions,proto3" json:"owned_partitions,omitempty"`
@@ -285,7 +285,7 @@ type ConsumerAssignment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The partitions, by topic.
 	Partitions []*TopicPartitions `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
-	// Userdata from the assignor; may be empty. For a protocol type other than "consumer": the assignment.
+	// User data from the assignor; may be empty. For a protocol type other than "consumer": the assignment.
 	UserData      []byte `protobuf:"bytes,2,opt,name=user_data,json=userData,proto3" json:"user_data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -452,12 +452,11 @@ type JoinGroupRequest struct {
 	GroupId string `protobuf:"bytes,1,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
 	// Session timeout in milliseconds: the coordinator removes a member without a heartbeat for this long.
 	SessionTimeoutMs int32 `protobuf:"varint,2,opt,name=session_timeout_ms,json=sessionTimeoutMs,proto3" json:"session_timeout_ms,omitempty"`
-	// Longest time that the member needs to join again after a rebalance begins, in milliseconds; 0 means the session
-	// timeout.
+	// Longest wait for this member to join again after a rebalance begins, in milliseconds; 0 means the session timeout.
 	RebalanceTimeoutMs int32 `protobuf:"varint,3,opt,name=rebalance_timeout_ms,json=rebalanceTimeoutMs,proto3" json:"rebalance_timeout_ms,omitempty"`
 	// Id assigned by the coordinator; empty for a new member.
 	MemberId string `protobuf:"bytes,4,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
-	// Group instance id of a static member (KIP-345), which survives a restart; empty for a dynamic member.
+	// Group instance id of a static member (KIP-345), whose membership survives a restart; empty for a dynamic member.
 	GroupInstanceId string `protobuf:"bytes,5,opt,name=group_instance_id,json=groupInstanceId,proto3" json:"group_instance_id,omitempty"`
 	// Protocol type of the group; empty means "consumer".
 	ProtocolType string `protobuf:"bytes,6,opt,name=protocol_type,json=protocolType,proto3" json:"protocol_type,omitempty"`
@@ -570,7 +569,7 @@ type JoinGroupResponse struct {
 	MemberId string `protobuf:"bytes,5,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
 	// For the leader: all members. Empty for all other members.
 	Members []*JoinGroupMember `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
-	// For a leader that rejoins as a static member: keep the present assignments, do not assign again (KIP-814).
+	// For a static leader that rejoins: send no assignments, because every member keeps its partitions (KIP-814).
 	SkipAssignment bool `protobuf:"varint,7,opt,name=skip_assignment,json=skipAssignment,proto3" json:"skip_assignment,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -877,7 +876,7 @@ func (x *MemberAssignment) GetAssignment() *ConsumerAssignment {
 // SyncGroupResponse carries the caller's assignment.
 type SyncGroupResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Kind of group.
+	// Protocol type of the group.
 	ProtocolType string `protobuf:"bytes,1,opt,name=protocol_type,json=protocolType,proto3" json:"protocol_type,omitempty"`
 	// Assignor in use.
 	ProtocolName string `protobuf:"bytes,2,opt,name=protocol_name,json=protocolName,proto3" json:"protocol_name,omitempty"`
@@ -1417,7 +1416,7 @@ type OffsetToCommit struct {
 	Offset int64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	// Leader epoch of the last record that was read; absent when not known.
 	LeaderEpoch *int32 `protobuf:"varint,4,opt,name=leader_epoch,json=leaderEpoch,proto3,oneof" json:"leader_epoch,omitempty"`
-	// Free text for people, at most offset.metadata.max.bytes.
+	// Free text, at most offset.metadata.max.bytes long.
 	Metadata      string `protobuf:"bytes,5,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1656,7 +1655,7 @@ func (x *FetchOffsetsRequest) GetPartitions() []*TopicPartitions {
 // FetchOffsetsResponse lists committed offsets.
 type FetchOffsetsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One entry per partition: those of the request, or all with a committed offset.
+	// One entry per requested partition, or, for a request without partitions, per partition with a committed offset.
 	Partitions    []*CommittedOffset `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1710,7 +1709,7 @@ type CommittedOffset struct {
 	Offset *int64 `protobuf:"varint,3,opt,name=offset,proto3,oneof" json:"offset,omitempty"`
 	// Leader epoch of the last record that was read; absent when not known.
 	LeaderEpoch *int32 `protobuf:"varint,4,opt,name=leader_epoch,json=leaderEpoch,proto3,oneof" json:"leader_epoch,omitempty"`
-	// Metadata text that was committed with the offset.
+	// Free text that was committed with the offset.
 	Metadata string `protobuf:"bytes,5,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// Time of the commit in milliseconds since the Unix epoch; 0 without an offset.
 	CommitTimeMs  int64 `protobuf:"varint,6,opt,name=commit_time_ms,json=commitTimeMs,proto3" json:"commit_time_ms,omitempty"`
@@ -1967,7 +1966,7 @@ func (x *ListedGroup) GetMemberCount() int32 {
 // DescribeGroupsRequest selects groups.
 type DescribeGroupsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names of groups.
+	// Names of the groups.
 	GroupIds      []string `protobuf:"bytes,1,rep,name=group_ids,json=groupIds,proto3" json:"group_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2259,7 +2258,7 @@ func (x *DescribedMember) GetAssignment() *ConsumerAssignment {
 // DeleteGroupsRequest names groups to delete.
 type DeleteGroupsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names of groups.
+	// Names of the groups.
 	GroupIds      []string `protobuf:"bytes,1,rep,name=group_ids,json=groupIds,proto3" json:"group_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

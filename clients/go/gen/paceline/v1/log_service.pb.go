@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Acks is the number of replicas that must have a record before Produce answers.
+// Acks selects the replicas that must have a record before Produce answers.
 type Acks int32
 
 const (
@@ -31,9 +31,9 @@ const (
 	Acks_ACKS_UNSPECIFIED Acks = 0
 	// Answer at once, before the append; failures are not reported.
 	Acks_ACKS_NONE Acks = 1
-	// Answer when the leader has appended.
+	// Answer when the leader has appended the records.
 	Acks_ACKS_LEADER Acks = 2
-	// Answer when every in-sync replica has it; refused when the ISR is smaller than min.insync.replicas.
+	// Answer when every in-sync replica has the records; refused when the ISR is smaller than min.insync.replicas.
 	Acks_ACKS_ALL Acks = 3
 )
 
@@ -1411,8 +1411,8 @@ type DeleteRecordsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Partitions with the new log start offsets.
 	Partitions []*DeleteRecordsPartition `protobuf:"bytes,1,rep,name=partitions,proto3" json:"partitions,omitempty"`
-	// Longest wait for the other replicas to delete too, in milliseconds; 0 means 30 s. After the timeout the records
-	// stay deleted.
+	// Longest wait for the other replicas to delete the records, too, in milliseconds; 0 means 30 s. After
+	// REQUEST_TIMED_OUT the records stay deleted on the leader.
 	TimeoutMs     int32 `protobuf:"varint,2,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -44,7 +44,7 @@ const (
 // the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
 // deadline of a stream applies to the stream, not to its requests.
 type LogServiceClient interface {
-	// Produce appends records to partitions and answers when the number of replicas set by acks has them.
+	// Produce appends records to partitions and answers when the replicas that acks requires have the records.
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	Produce(ctx context.Context, in *ProduceRequest, opts ...grpc.CallOption) (*ProduceResponse, error)
 	// ProduceStream carries many Produce requests on one stream; each request gets one response, in order. The broker
@@ -191,7 +191,7 @@ func (c *logServiceClient) DigestRange(ctx context.Context, in *DigestRangeReque
 // the answer, with an error per partition, arrives in time. Set the deadline some seconds longer than timeout_ms. The
 // deadline of a stream applies to the stream, not to its requests.
 type LogServiceServer interface {
-	// Produce appends records to partitions and answers when the number of replicas set by acks has them.
+	// Produce appends records to partitions and answers when the replicas that acks requires have the records.
 	// buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
 	Produce(context.Context, *ProduceRequest) (*ProduceResponse, error)
 	// ProduceStream carries many Produce requests on one stream; each request gets one response, in order. The broker

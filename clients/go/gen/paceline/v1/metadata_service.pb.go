@@ -122,11 +122,11 @@ type DescribeClusterResponse struct {
 	Brokers []*BrokerInfo `protobuf:"bytes,2,rep,name=brokers,proto3" json:"brokers,omitempty"`
 	// Id of the active controller; absent when there is none or it is not known.
 	ControllerId *int32 `protobuf:"varint,3,opt,name=controller_id,json=controllerId,proto3,oneof" json:"controller_id,omitempty"`
-	// Epoch of the active controller, 0 when not known.
+	// Epoch of the active controller; 0 when not known.
 	ControllerEpoch int32 `protobuf:"varint,4,opt,name=controller_epoch,json=controllerEpoch,proto3" json:"controller_epoch,omitempty"`
 	// Client address of the active controller; empty when not known.
 	ControllerHost string `protobuf:"bytes,5,opt,name=controller_host,json=controllerHost,proto3" json:"controller_host,omitempty"`
-	// Its port; 0 when not known.
+	// Port of that address; 0 when not known.
 	ControllerPort int32 `protobuf:"varint,6,opt,name=controller_port,json=controllerPort,proto3" json:"controller_port,omitempty"`
 	// Software version of the answering process.
 	ServerVersion string `protobuf:"bytes,7,opt,name=server_version,json=serverVersion,proto3" json:"server_version,omitempty"`
@@ -728,7 +728,7 @@ type PartitionReplicas struct {
 	LogStartOffset int64 `protobuf:"varint,8,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
 	// In-sync replicas as stored in ZooKeeper.
 	Isr []int32 `protobuf:"varint,9,rep,packed,name=isr,proto3" json:"isr,omitempty"`
-	// ISR members, plus replicas that a pending ISR change adds; the high watermark waits for all of them.
+	// ISR members, plus the replicas that an unanswered ISR change adds; the high watermark waits for all of them.
 	MaximalIsr []int32 `protobuf:"varint,10,rep,packed,name=maximal_isr,json=maximalIsr,proto3" json:"maximal_isr,omitempty"`
 	// Progress of each replica, the leader included.
 	Replicas []*ReplicaProgress `protobuf:"bytes,11,rep,name=replicas,proto3" json:"replicas,omitempty"`
@@ -916,7 +916,7 @@ func (x *PartitionReplicas) GetBytesOut() int64 {
 	return 0
 }
 
-// ReplicaProgress is the leader's knowledge of one replica.
+// ReplicaProgress is the progress of one replica as the leader knows it.
 type ReplicaProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Broker id.
@@ -929,7 +929,7 @@ type ReplicaProgress struct {
 	LastCaughtUpAgoMs *int64 `protobuf:"varint,4,opt,name=last_caught_up_ago_ms,json=lastCaughtUpAgoMs,proto3,oneof" json:"last_caught_up_ago_ms,omitempty"`
 	// Milliseconds since its last fetch; absent when there was none in this epoch.
 	LastFetchAgoMs *int64 `protobuf:"varint,5,opt,name=last_fetch_ago_ms,json=lastFetchAgoMs,proto3,oneof" json:"last_fetch_ago_ms,omitempty"`
-	// Whether it is in the committed in-sync set.
+	// Whether it is in the ISR as stored in ZooKeeper.
 	InSync bool `protobuf:"varint,6,opt,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
 	// High watermark last sent to the replica, for the leader its own; absent when none was sent in this epoch.
 	HighWatermark *int64 `protobuf:"varint,7,opt,name=high_watermark,json=highWatermark,proto3,oneof" json:"high_watermark,omitempty"`
@@ -1349,7 +1349,7 @@ func (x *PollMetadataResponse) GetChanges() *MetadataChanges {
 // EventFilter selects events.
 type EventFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names of topics; empty also includes events that are not about a topic.
+	// Names of topics; empty selects all events, also those that are not about a topic.
 	Topics []string `protobuf:"bytes,1,rep,name=topics,proto3" json:"topics,omitempty"`
 	// Kinds; empty means all.
 	Kinds         []ClusterEventKind `protobuf:"varint,2,rep,packed,name=kinds,proto3,enum=paceline.v1.ClusterEventKind" json:"kinds,omitempty"`

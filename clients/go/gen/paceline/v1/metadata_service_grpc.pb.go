@@ -34,7 +34,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+// MetadataService answers from the cache of the called process. A cache never replaces the state of a partition by a
+// state with a lower leader epoch.
 //
 // Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
 // last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
@@ -45,7 +46,7 @@ type MetadataServiceClient interface {
 	DescribeCluster(ctx context.Context, in *DescribeClusterRequest, opts ...grpc.CallOption) (*DescribeClusterResponse, error)
 	// DescribeTopics lists partitions with leader, replicas and in-sync replicas.
 	DescribeTopics(ctx context.Context, in *DescribeTopicsRequest, opts ...grpc.CallOption) (*DescribeTopicsResponse, error)
-	// DescribeReplicas returns a leader's knowledge of the replicas of its partitions. Call the leader.
+	// DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions.
 	DescribeReplicas(ctx context.Context, in *DescribeReplicasRequest, opts ...grpc.CallOption) (*DescribeReplicasResponse, error)
 	// WatchMetadata sends the state of brokers and topics, then every change, until cancelled. On a controller it ends
 	// with NOT_CONTROLLER when that controller is not, or no longer, active.
@@ -159,7 +160,8 @@ func (c *metadataServiceClient) PollEvents(ctx context.Context, in *PollEventsRe
 // All implementations must embed UnimplementedMetadataServiceServer
 // for forward compatibility.
 //
-// MetadataService answers from the called process's cache; a cache never moves back to an older leader epoch.
+// MetadataService answers from the cache of the called process. A cache never replaces the state of a partition by a
+// state with a lower leader epoch.
 //
 // Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
 // last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
@@ -170,7 +172,7 @@ type MetadataServiceServer interface {
 	DescribeCluster(context.Context, *DescribeClusterRequest) (*DescribeClusterResponse, error)
 	// DescribeTopics lists partitions with leader, replicas and in-sync replicas.
 	DescribeTopics(context.Context, *DescribeTopicsRequest) (*DescribeTopicsResponse, error)
-	// DescribeReplicas returns a leader's knowledge of the replicas of its partitions. Call the leader.
+	// DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions.
 	DescribeReplicas(context.Context, *DescribeReplicasRequest) (*DescribeReplicasResponse, error)
 	// WatchMetadata sends the state of brokers and topics, then every change, until cancelled. On a controller it ends
 	// with NOT_CONTROLLER when that controller is not, or no longer, active.
