@@ -36,7 +36,8 @@ struct Batch {
   bool followed_hint = false;
   /// Until then, metadata with another topic id may be outdated; nullopt until such metadata arrives.
   std::optional<TimePoint> doubt_until;
-  std::optional<Failure> last;
+  /// Whether an attempt has failed; PartitionQueue::last has the failure.
+  bool has_failed = false;
   Backoff backoff;
 };
 
@@ -138,6 +139,10 @@ public:
   State state = State::idle;
   TimePoint due{};
   std::optional<Batch> batch;
+  /// The last failed attempt since the last success.
+  std::optional<Failure> last;
+  /// Time of the first answer that the partition does not exist, since the last answer that it exists.
+  std::optional<TimePoint> missing_since;
 
   /// Id of the topic to which producer id and sequence belong.
   std::string topic_id;

@@ -40,6 +40,14 @@ std::string operation_of(const PartitionQueue& queue) {
   return "producing to " + queue.topic + "/" + std::to_string(queue.partition);
 }
 
+/// Returns the failure of a batch that gets no further attempt, with the last failure of the partition in its message.
+Failure given_up(const PartitionQueue& queue, std::string message) {
+  if (queue.last) message += "; the last failure: " + code_name(queue.last->code) + ": " + queue.last->message;
+  auto failure = make_failure(operation_of(queue), v1::ERROR_CODE_REQUEST_TIMED_OUT, std::move(message));
+  failure.definite = true;
+  return failure;
+}
+
 ProducerConfig checked(ProducerConfig config) {
   if (config.max_pending < 1 || config.batch_bytes < 1 || config.delivery_timeout <= milliseconds(0) ||
       config.linger < milliseconds(0))
@@ -110,7 +118,14 @@ std::future<RecordPlace> Sender::send(Record record, const CallOptions& options)
 
 /// Returns the partition of the key's hash. Without a key, returns the same random partition until a batch of it is taken.
 std::int32_t Sender::choose_partition(const Record& record, const Context& context) {
-  const auto count = cluster_->partition_count(context, record.topic);
+  std::int32_t count = 0;
+  try {
+    count = cluster_->partition_count(context, record.topic);
+  } catch (const Error& error) {
+    auto failure = error.failure();
+    failure.definite = true;  // A look-up appends nothing.
+    throw Error(std::move(failure));
+  }
   if (record.key) return partition_for_key(*record.key, count);
   const std::lock_guard lock(mutex_);
   const auto [found, is_new] = sticky_.try_emplace(record.topic, 0);
@@ -218,13 +233,9 @@ void Sender::step(PartitionQueue& queue, TimePoint now, std::map<std::string, st
   }
   if (queue.state != State::waiting || queue.due > now) return;
   auto& batch = *queue.batch;
-  if (batch.last && batch.deadline - now < least_attempt) return deliver(queue, 0, *batch.last);
-  if (batch.deadline <= now) {
-    auto failure = make_failure(operation_of(queue), v1::ERROR_CODE_REQUEST_TIMED_OUT,
-                                "delivery_timeout ended while the record waited for earlier records of its partition");
-    failure.definite = true;
-    return deliver(queue, 0, std::move(failure));
-  }
+  if (batch.has_failed && batch.deadline - now < least_attempt) return deliver(queue, 0, *queue.last);
+  if (batch.deadline <= now)
+    return deliver(queue, 0, given_up(queue, "delivery_timeout ended while the record waited for earlier records of its partition"));
   const auto route = cluster_->known_route(queue.topic, queue.partition);
   if (!route) {
     queue.state = State::finding_leader;
@@ -356,6 +367,7 @@ void Sender::on_lookup(const std::string& topic, const std::optional<Failure>& f
 }
 
 void Sender::on_success(PartitionQueue& queue, std::int64_t base_offset) {
+  queue.last.reset();
   queue.next_sequence = sequence_after(queue.next_sequence, queue.batch->promises.size());
   deliver(queue, base_offset, std::nullopt);
 }
@@ -377,13 +389,24 @@ void Sender::on_failure(PartitionQueue& queue, Failure failure, bool was_sent) {
     queue.due = now;
     return;
   }
-  if (!failure.retriable) return deliver(queue, 0, std::move(failure));
+  if (!failure.retriable || is_missing(queue, failure, now)) return deliver(queue, 0, std::move(failure));
   queue.due = now + std::max(failure.retry_after, batch.backoff.next());
   // Follow a hint at once, but the next one after a pause: two brokers may name each other.
   if (has_hint && !batch.followed_hint) queue.due = now;
   batch.followed_hint = has_hint;
-  batch.last = std::move(failure);
-  if (batch.deadline - queue.due < least_attempt) deliver(queue, 0, *batch.last);
+  batch.has_failed = true;
+  queue.last = std::move(failure);
+  if (batch.deadline - queue.due < least_attempt) deliver(queue, 0, *queue.last);
+}
+
+/// Returns whether brokers have not known the partition for `missing_topic_patience`, and none has known it before.
+bool Sender::is_missing(PartitionQueue& queue, const Failure& failure, TimePoint now) const {
+  if (failure.code == v1::ERROR_CODE_LEADER_NOT_AVAILABLE) queue.missing_since.reset();
+  if (failure.code != v1::ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION || !queue.topic_id.empty()) return false;
+  if (!queue.missing_since) queue.missing_since = now;
+  // A record that was sent later than the first such answer has the whole time, too.
+  const auto queued = queue.batch->deadline - config_.delivery_timeout;
+  return now - std::max(*queue.missing_since, queued) >= missing_topic_patience;
 }
 
 void Sender::deliver(PartitionQueue& queue, std::int64_t base_offset, std::optional<Failure> failure) {
@@ -402,10 +425,7 @@ void Sender::fail_everything() {
   for (const auto& [name, queue] : queues_) {
     while (queue->batch || !queue->empty()) {
       if (!queue->batch) queue->take(config_.batch_bytes, Clock::now());
-      auto failure = make_failure(operation_of(*queue), v1::ERROR_CODE_REQUEST_TIMED_OUT,
-                                  "the producer was closed before the record was delivered");
-      failure.definite = true;
-      deliver(*queue, 0, std::move(failure));
+      deliver(*queue, 0, given_up(*queue, "the producer was closed before the record was delivered"));
     }
   }
 }

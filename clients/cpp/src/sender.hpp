@@ -52,6 +52,7 @@ private:
   void on_lookup(const std::string& topic, const std::optional<Failure>& failure);
   void on_success(PartitionQueue& queue, std::int64_t base_offset);
   void on_failure(PartitionQueue& queue, Failure failure, bool was_sent);
+  bool is_missing(PartitionQueue& queue, const Failure& failure, TimePoint now) const;
   void deliver(PartitionQueue& queue, std::int64_t base_offset, std::optional<Failure> failure);
   void fail_everything();
   /// Releases the mutex and fulfils the promises of finished batches.

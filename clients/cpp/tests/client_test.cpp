@@ -171,6 +171,17 @@ TEST_CASE("closing a producer early fails the waiting records and refuses later 
   CHECK(producer.close(0ms));
 }
 
+TEST_CASE("closing a producer fails records with the last cause of their delay") {
+  Client client({.bootstrap = {dead_address()}, .request_timeout = 1s});
+  auto producer = client.make_producer({.linger = 0ms, .batch_bytes = 1});
+  auto first = producer.send({.topic = "rides", .partition = 0, .value = "a"});
+  auto second = producer.send({.topic = "rides", .partition = 0, .value = "b"});
+  CHECK_FALSE(producer.close(1s));
+  for (auto* place : {&first, &second})
+    CHECK_THROWS_WITH_AS(place->get(), doctest::Contains("was delivered; the last failure: BROKER_NOT_AVAILABLE: failed to connect"),
+                         Error);
+}
+
 TEST_CASE("send waits while too many records have no outcome, at most for the timeout of the caller") {
   FakeBroker broker(1);
   Client client(config_of(broker));

@@ -167,6 +167,47 @@ TEST_CASE("a broker that is behind takes no partitions away") {
   CHECK(cluster->partition_counts(within(30s), {"rides"}).at("rides") == 2);
 }
 
+TEST_CASE("records for a topic or partition that brokers never knew fail after five seconds, all at once") {
+  FakeBroker broker(1);
+  broker.missing_topics = {"none"};
+  Client client({.bootstrap = {broker.address()}, .request_timeout = 2s});
+  auto producer = client.make_producer({.delivery_timeout = 60s, .batch_bytes = 1});
+  const auto begin = Clock::now();
+  std::vector<std::future<RecordPlace>> places;
+  for (int i = 0; i < 3; ++i) places.push_back(producer.send({.topic = "none", .partition = 0, .value = "a"}));
+  places.push_back(producer.send({.topic = "rides", .partition = 7, .value = "a"}));
+  for (auto& place : places) {
+    try {
+      place.get();
+      FAIL("no error");
+    } catch (const Error& error) {
+      CHECK(error.code() == v1::ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION);
+      CHECK(error.definite());
+    }
+  }
+  CHECK(Clock::now() - begin >= detail::missing_topic_patience);
+  CHECK(Clock::now() - begin < 30s);
+  // A later record has five seconds of its own, in which the topic may appear.
+  auto later = producer.send({.topic = "none", .partition = 0, .value = "b"});
+  CHECK(later.wait_for(500ms) == std::future_status::timeout);
+  set_missing(broker, {});
+  CHECK(later.get().offset == 0);
+}
+
+TEST_CASE("a record without a partition for a topic that brokers do not know is definitely not written") {
+  FakeBroker broker(1);
+  broker.missing_topics = {"none"};
+  Client client({.bootstrap = {broker.address()}, .request_timeout = 2s});
+  auto producer = client.make_producer();
+  try {
+    producer.send({.topic = "none", .value = "a"});
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.code() == v1::ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION);
+    CHECK(error.definite());
+  }
+}
+
 TEST_CASE("metadata of a deleted topic does not end a record of unknown outcome") {
   FakeBroker broker(1);
   Client client({.bootstrap = {broker.address()}, .request_timeout = 10s});

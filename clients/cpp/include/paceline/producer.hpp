@@ -44,11 +44,13 @@ public:
   Producer(Producer&&) noexcept;
   Producer& operator=(Producer&&) noexcept;
 
-  /// Queues a record. The future returns the record's place, or throws Error when the record was not delivered.
+  /// Queues a record. The future returns the record's place, or throws Error when the record was not delivered: at once when
+  /// the failure is not retriable; with UNKNOWN_TOPIC_OR_PARTITION when brokers have not known its topic or partition for 5
+  /// seconds and this producer has not written there before; otherwise with the last failure when `delivery_timeout` ends.
   ///
   /// Blocks while `max_pending` records have no outcome, and, for a record without a partition, while the partition count of
-  /// its topic is looked up. Throws Error when the time of `options` ends first, and for a record without a partition with
-  /// UNKNOWN_TOPIC_OR_PARTITION when brokers have not known the topic for 5 seconds. Throws CancelledError when a stop was
+  /// its topic is looked up. Throws Error when the time of `options` ends first, and with UNKNOWN_TOPIC_OR_PARTITION when brokers
+  /// have not known that topic for 5 seconds. Throws CancelledError when a stop was
   /// requested, std::invalid_argument for text that is not UTF-8, and std::logic_error after close.
   std::future<RecordPlace> send(Record record, const CallOptions& options = {});
 
