@@ -15,6 +15,9 @@ namespace paceline::detail {
 namespace {
 
 constexpr milliseconds ask_timeout{2'000};
+/// How many processes count the partitions of topics, and the limit of each question after the first answer.
+constexpr int counting_processes = 3;
+constexpr milliseconds ask_again_timeout{1'000};
 constexpr int largest_message = 64 * 1024 * 1024;
 
 ClientConfig checked(ClientConfig config) {
@@ -71,10 +74,10 @@ std::shared_ptr<grpc::Channel> Cluster::channel(const std::string& address) {
   return found;
 }
 
-/// Calls the known addresses in random order until one returns a result. Otherwise throws the last failure that a server
-/// has answered, or the first failure if no server has answered.
+/// Calls the known addresses in random order until `wanted` of them have returned a result. If none does, throws the last
+/// failure that a server has answered, or the first failure if no server has answered.
 template <class Ask>
-void Cluster::ask_any(const Context& context, Ask&& ask) {
+void Cluster::ask_some(const Context& context, int wanted, Ask&& ask) {
   auto addresses = config_.bootstrap;
   {
     const std::lock_guard lock(mutex_);
@@ -84,15 +87,22 @@ void Cluster::ask_any(const Context& context, Ask&& ask) {
   addresses.erase(std::unique(addresses.begin(), addresses.end()), addresses.end());
   shuffle(addresses);
   std::optional<Error> last;
+  int results = 0;
   for (const auto& address : addresses) {
-    if (last && context.expired()) break;
+    if (results == wanted || ((last || results > 0) && context.expired())) break;
     try {
-      return ask(context.within(ask_timeout), address);
+      ask(context.within(results > 0 ? ask_again_timeout : ask_timeout), address);
+      ++results;
     } catch (const Error& error) {
       if (!last || !is_unanswered(error.failure())) last = error;
     }
   }
-  throw *last;
+  if (results == 0) throw *last;
+}
+
+template <class Ask>
+void Cluster::ask_any(const Context& context, Ask&& ask) {
+  ask_some(context, 1, ask);
 }
 
 v1::DescribeClusterResponse Cluster::describe(const Context& context) {
@@ -162,36 +172,55 @@ std::vector<std::string> Cluster::brokers(const Context& context) {
 
 std::map<std::string, std::int32_t> Cluster::partition_counts(const Context& context,
                                                               const std::set<std::string>& topics) {
+  struct Described {
+    int times = 0;
+    std::int32_t count = 0;
+  };
+  std::map<std::string, std::map<std::string, Described>> described;  // by topic and topic id
   std::map<std::string, std::int32_t> counts;
   if (topics.empty()) return counts;
-  ask_any(context, [&](const Context& attempt, const std::string& address) {
-    const auto stub = v1::MetadataService::NewStub(channel(address));
-    v1::DescribeTopicsRequest request;
-    for (const auto& topic : topics) request.add_topics(topic);
-    v1::DescribeTopicsResponse page;
-    std::map<std::string, std::string> ids;
-    counts.clear();
-    do {
-      request.set_page_token(page.next_page_token());
-      page.Clear();
-      invoke(attempt, "describing topics",
-             [&](grpc::ClientContext* call) { return stub->DescribeTopics(call, request, &page); });
-      for (const auto& topic : page.topics()) {
-        if (topic.has_error()) continue;
-        counts[topic.name()] += topic.partitions_size();
-        ids[topic.name()] = topic.topic_id();
-      }
-    } while (!page.next_page_token().empty());
-    const std::lock_guard lock(mutex_);
-    for (auto& [topic, count] : counts) {
+  ask_some(context, counting_processes, [&](const Context& attempt, const std::string& address) {
+    for (const auto& [topic, found] : count_partitions_at(attempt, address, topics)) {
+      auto& [times, count] = described[topic][found.first];
+      ++times;
       // A topic never loses partitions: a broker that returns fewer has outdated metadata.
-      auto& [id, most] = counted_[topic];
-      if (id == ids[topic]) count = std::max(count, most);
-      id = ids[topic];
-      most = count;
+      count = std::max(count, found.second);
     }
   });
+  const std::lock_guard lock(mutex_);
+  for (const auto& [topic, ids] : described) {
+    const auto& [id, found] = *std::ranges::max_element(ids, {}, [](const auto& one) { return one.second.times; });
+    auto& [counted_id, count] = counted_[topic];
+    count = counted_id == id ? std::max(count, found.count) : found.count;
+    counted_id = id;
+    counts[topic] = count;
+  }
   return counts;
+}
+
+/// Returns topic id and partition count of the topics that one process knows.
+std::map<std::string, std::pair<std::string, std::int32_t>> Cluster::count_partitions_at(
+    const Context& context, const std::string& address, const std::set<std::string>& topics) {
+  // Throws for a process without metadata, to which every topic is unknown.
+  describe_at(context, address);
+  const auto stub = v1::MetadataService::NewStub(channel(address));
+  v1::DescribeTopicsRequest request;
+  for (const auto& topic : topics) request.add_topics(topic);
+  v1::DescribeTopicsResponse page;
+  std::map<std::string, std::pair<std::string, std::int32_t>> found;
+  do {
+    request.set_page_token(page.next_page_token());
+    page.Clear();
+    invoke(context, "describing topics",
+           [&](grpc::ClientContext* call) { return stub->DescribeTopics(call, request, &page); });
+    for (const auto& topic : page.topics()) {
+      if (topic.has_error()) continue;
+      auto& [id, count] = found[topic.name()];
+      id = topic.topic_id();
+      count += topic.partitions_size();
+    }
+  } while (!page.next_page_token().empty());
+  return found;
 }
 
 void Cluster::refresh(const Context& context, const std::string& topic) {

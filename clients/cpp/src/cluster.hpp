@@ -45,7 +45,8 @@ public:
   v1::TopicDescription describe_topic(const Context& context, const std::string& topic);
   /// Returns the addresses of all brokers, in random order. Throws Error.
   std::vector<std::string> brokers(const Context& context);
-  /// Returns the partition counts of those topics that exist. Throws Error.
+  /// Returns the partition counts of those topics that exist. Asks up to three processes, because a broker that is cut off
+  /// from the cluster knows neither new topics nor added partitions. Throws Error when none of them answers.
   std::map<std::string, std::int32_t> partition_counts(const Context& context, const std::set<std::string>& topics);
   /// Reads the leaders of a topic. Throws Error.
   void refresh(const Context& context, const std::string& topic);
@@ -89,8 +90,12 @@ private:
   };
 
   template <class Ask>
+  void ask_some(const Context& context, int wanted, Ask&& ask);
+  template <class Ask>
   void ask_any(const Context& context, Ask&& ask);
   v1::DescribeClusterResponse describe_at(const Context& context, const std::string& address);
+  std::map<std::string, std::pair<std::string, std::int32_t>> count_partitions_at(
+      const Context& context, const std::string& address, const std::set<std::string>& topics);
   v1::TopicDescription describe_topic_at(const Context& context, const std::string& address, const std::string& topic);
 
   const ClientConfig config_;

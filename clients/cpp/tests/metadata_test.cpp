@@ -167,6 +167,43 @@ TEST_CASE("a broker that is behind takes no partitions away") {
   CHECK(cluster->partition_counts(within(30s), {"rides"}).at("rides") == 2);
 }
 
+TEST_CASE("a broker that is behind hides no partitions from a client that never counted them") {
+  FakeBroker current(3);
+  FakeBroker behind(1);
+  FakeBroker without_topic(1);
+  without_topic.missing_topics = {"rides"};
+  // The addresses are asked in random order.
+  for (int i = 0; i < 12; ++i) {
+    const auto cluster = cluster_of({current.address(), behind.address(), without_topic.address()});
+    CHECK(cluster->partition_counts(within(30s), {"rides"}).at("rides") == 3);
+  }
+}
+
+TEST_CASE("the count of a topic that was created again is that of the id of most brokers") {
+  FakeBroker first(2);
+  FakeBroker second(2);
+  FakeBroker behind(5);
+  behind.topic_id = "deleted";
+  for (int i = 0; i < 12; ++i) {
+    const auto cluster = cluster_of({first.address(), second.address(), behind.address()});
+    CHECK(cluster->partition_counts(within(30s), {"rides"}).at("rides") == 2);
+  }
+}
+
+TEST_CASE("partitions are counted although an address does not answer") {
+  FakeBroker broker(3);
+  std::string dead;
+  {
+    const FakeBroker ended(1);
+    dead = ended.address();
+  }
+  for (int i = 0; i < 4; ++i) {
+    const auto cluster = cluster_of({broker.address(), dead});
+    CHECK(cluster->partition_counts(within(30s), {"rides"}).at("rides") == 3);
+  }
+  CHECK(code_of([&] { cluster_of({dead})->partition_counts(within(2s), {"rides"}); }) == v1::ERROR_CODE_BROKER_NOT_AVAILABLE);
+}
+
 TEST_CASE("records for a topic or partition that brokers never knew fail after five seconds, all at once") {
   FakeBroker broker(1);
   broker.missing_topics = {"none"};
