@@ -283,6 +283,12 @@ bool Cluster::take_old(const std::string& topic) {
   return true;
 }
 
+std::string Cluster::known_topic_id(const std::string& topic) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = topics_.find(topic);
+  return found == topics_.end() ? std::string() : found->second.id;
+}
+
 std::optional<Route> Cluster::known_route(const std::string& topic, std::int32_t partition) const {
   const std::lock_guard lock(mutex_);
   const auto found = topics_.find(topic);

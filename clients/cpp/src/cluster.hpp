@@ -57,6 +57,8 @@ public:
   /// Returns whether the metadata of a topic is older than `metadata_age`, and counts it as new: only one of concurrent
   /// callers gets true and asks a broker again.
   bool take_old(const std::string& topic);
+  /// Returns the id of a topic if it is known, otherwise an empty text; asks no broker.
+  std::string known_topic_id(const std::string& topic) const;
   /// Returns the route if it is known; asks no broker.
   std::optional<Route> known_route(const std::string& topic, std::int32_t partition) const;
   /// Returns the failure of a partition that has no route although its topic was just refreshed.

@@ -112,8 +112,11 @@ void Fetcher::resume(const std::string& topic, std::int32_t partition, std::int6
 
 Offsets Fetcher::consumed() const {
   Offsets offsets;
-  for (const auto& [name, at] : positions_)
-    if (!at.start) offsets[{name.first, name.second}] = {at.returned, {}, at.epoch};
+  for (const auto& [name, at] : positions_) {
+    const auto id = cluster_->known_topic_id(name.first);
+    const bool is_of_deleted_topic = !at.topic_id.empty() && !id.empty() && at.topic_id != id;
+    if (!at.start && !is_of_deleted_topic) offsets[{name.first, name.second}] = {at.returned, {}, at.epoch};
+  }
   return offsets;
 }
 

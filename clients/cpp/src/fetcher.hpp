@@ -31,7 +31,8 @@ public:
   /// Reads a partition from a committed offset, which may name the leader epoch of the record before it.
   void resume(const std::string& topic, std::int32_t partition, std::int64_t offset, std::optional<std::int32_t> epoch);
   bool has_partitions() const { return !positions_.empty(); }
-  /// Returns the positions after the records that polls have returned, where they are known.
+  /// Returns the positions after the records that polls have returned, where they are known. Leaves out positions in a
+  /// deleted topic: a commit would store them for the topic that was created again with its name.
   Offsets consumed() const;
   /// Has the next poll throw an error.
   void fail_next_poll(Failure failure);

@@ -58,6 +58,53 @@ void poll_until(GroupConsumer& consumer, const std::function<bool()>& holds) {
 
 }  // namespace
 
+TEST_CASE("the position in a deleted topic is not committed for the topic that was created again") {
+  Cluster cluster;
+  GroupConfig config{.group_id = "g"};
+  config.heartbeat_interval = 50ms;
+  config.auto_commit = 50ms;
+  config.consumer.reset = ResetPolicy::error;
+  auto consumer = cluster.client.make_group_consumer(config);
+  consumer.subscribe({"rides"});
+  wait_until([&] {
+    try {
+      consumer.poll(20ms);
+    } catch (const Error& error) {
+      CHECK(error.code() == v1::ERROR_CODE_OFFSET_OUT_OF_RANGE);
+    }
+    return !consumer.assignment().empty();
+  });
+  consumer.seek("rides", 0, 0);
+  const auto committed = [&] {
+    const std::lock_guard lock(cluster.coordinator.mutex);
+    return cluster.coordinator.committed.contains("rides/0") ? cluster.coordinator.committed["rides/0"] : -1;
+  };
+  wait_until([&] {
+    try {
+      consumer.poll(20ms);
+    } catch (const Error&) {
+      // The partition had no committed offset before seek.
+    }
+    return committed() == 3;
+  });
+  cluster.broker.create_again({std::vector<v1::Record>(5)});
+  std::string problem;
+  wait_until([&] {
+    try {
+      consumer.poll(20ms);
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+    return problem.find("created again") != std::string::npos;
+  });
+  {
+    const std::lock_guard lock(cluster.coordinator.mutex);
+    cluster.coordinator.committed.clear();
+  }
+  consumer.close();
+  CHECK(committed() == -1);
+}
+
 TEST_CASE("a membership that begins while a late departure is under way stays") {
   Cluster cluster;
   auto& coordinator = cluster.coordinator;
