@@ -56,8 +56,11 @@ grpc::ChannelArguments channel_arguments() {
 
 }  // namespace
 
-Cluster::Cluster(ClientConfig config, milliseconds metadata_age)
-    : config_(checked(std::move(config))), metadata_age_(metadata_age), credentials_(make_credentials(config_.tls)) {
+Cluster::Cluster(ClientConfig config, milliseconds metadata_age, milliseconds idle_channel_age)
+    : config_(checked(std::move(config))),
+      metadata_age_(metadata_age),
+      idle_channel_age_(idle_channel_age),
+      credentials_(make_credentials(config_.tls)) {
   waiter_ = std::jthread([this] {
     void* tag = nullptr;
     bool is_ok = false;
@@ -69,9 +72,15 @@ Cluster::~Cluster() { no_events_.Shutdown(); }
 
 std::shared_ptr<grpc::Channel> Cluster::channel(const std::string& address) {
   const std::lock_guard lock(mutex_);
-  auto& found = channels_[address];
-  if (!found) found = grpc::CreateCustomChannel(address, credentials_, channel_arguments());
-  return found;
+  const auto now = Clock::now();
+  // Close connections to addresses that no broker has any more. A call in flight holds its channel.
+  std::erase_if(connections_, [&](const auto& entry) {
+    return entry.second.channel.use_count() == 1 && now - entry.second.used > idle_channel_age_;
+  });
+  auto& [channel, used] = connections_[address];
+  if (!channel) channel = grpc::CreateCustomChannel(address, credentials_, channel_arguments());
+  used = now;
+  return channel;
 }
 
 /// Calls the known addresses in random order until `wanted` of them have returned a result. If none does, throws the last

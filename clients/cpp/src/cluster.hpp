@@ -34,7 +34,8 @@ struct Route {
 /// Safe for concurrent use. No remote call is made while the mutex is held.
 class Cluster {
 public:
-  explicit Cluster(ClientConfig config, milliseconds metadata_age = std::chrono::minutes(5));
+  explicit Cluster(ClientConfig config, milliseconds metadata_age = std::chrono::minutes(5),
+                   milliseconds idle_channel_age = std::chrono::hours(1));
   ~Cluster();
 
   milliseconds request_timeout() const { return config_.request_timeout; }
@@ -79,6 +80,10 @@ public:
                                                std::int32_t leader_epoch);
 
 private:
+  struct Connection {
+    std::shared_ptr<grpc::Channel> channel;
+    TimePoint used;
+  };
   struct Leader {
     /// Empty while the partition has no leader, and after a call to the known leader has failed.
     std::string address;
@@ -102,10 +107,11 @@ private:
 
   const ClientConfig config_;
   const milliseconds metadata_age_;
+  const milliseconds idle_channel_age_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
 
   mutable std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<grpc::Channel>> channels_;
+  std::map<std::string, Connection> connections_;
   std::map<std::int32_t, std::string> brokers_;
   std::map<std::string, Topic> topics_;
   /// Topic id and largest partition count that `partition_counts` has returned, by topic.

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -165,6 +166,19 @@ TEST_CASE("a broker that is behind takes no partitions away") {
   cluster->refresh(within(30s), "rides");
   CHECK(cluster->partition_count(within(30s), "rides") == 2);
   CHECK(cluster->partition_counts(within(30s), {"rides"}).at("rides") == 2);
+}
+
+TEST_CASE("a connection that no call has used for its time is closed") {
+  const ClientConfig config{.bootstrap = {"127.0.0.1:1"}};
+  detail::Cluster cluster(config, 5min, 50ms);
+  const std::weak_ptr<grpc::Channel> idle = cluster.channel("127.0.0.1:1");
+  const auto held = cluster.channel("127.0.0.1:2");
+  std::this_thread::sleep_for(60ms);
+  CHECK_FALSE(idle.expired());
+  const auto used = cluster.channel("127.0.0.1:3");
+  CHECK(idle.expired());
+  CHECK(cluster.channel("127.0.0.1:2") == held);
+  CHECK(cluster.channel("127.0.0.1:3") == used);
 }
 
 TEST_CASE("a broker that is behind hides no partitions from a client that never counted them") {
