@@ -1,7 +1,7 @@
-//! Writes numbered records while you kill brokers, reads them back, and prints a summary as JSON: every acknowledged record
-//! must be there once, and in order. The exit code is 3 when one is not.
+//! Writes numbered records while you kill brokers, reads them back, and prints a summary as JSON. The exit code is 3 if a
+//! record was not acknowledged, or if an acknowledged record is missing, doubled or out of order.
 //!
-//!     cargo run --example failover -- [COUNT] [RECORDS_PER_SECOND]     100,000 and 10,000 without them; rate 0: no limit
+//!     cargo run --example failover -- [COUNT] [RECORDS_PER_SECOND]     defaults: 100,000 and 10,000; rate 0: no limit
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -45,7 +45,7 @@ async fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Sends records with the numbers from 0 on and returns which of them were acknowledged.
+/// Sends records numbered from 0 and returns for each number whether the record was acknowledged.
 async fn produce(
     client: &Client,
     topic: &str,

@@ -1,5 +1,5 @@
 //! Reads a topic as a member of a consumer group until Ctrl-C: `cargo run --example group -- rides billing`. Start it twice
-//! and see how the partitions are shared.
+//! to see the group divide the partitions.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ async fn main() -> Result<(), Error> {
     let topic = arguments.next().unwrap_or_else(|| "rides".to_owned());
     let group_id = arguments.next().unwrap_or_else(|| "billing".to_owned());
     let client = Client::new(ClientConfig::from_env()?)?;
-    // Without automatic commits: an offset is committed when its record was handled.
+    // No automatic commits: the program commits after it has printed the records.
     let config = GroupConfig { auto_commit: None, ..GroupConfig::new(group_id) };
     let mut consumer = client.group_consumer(config)?;
     consumer.subscribe([topic]);
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Error> {
                     println!("{}/{} {}", record.partition, record.offset, value.as_deref().unwrap_or("null"));
                 }
                 match consumer.commit().await {
-                    // Another member has the partitions by now and reads these records again.
+                    // Another member owns the partitions and will read these records again.
                     Err(error @ Error::CommitFailed { .. }) => eprintln!("{error}"),
                     committed => committed?,
                 }

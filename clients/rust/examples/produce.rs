@@ -1,4 +1,4 @@
-//! Writes records to a topic and prints where they are: `cargo run --example produce -- rides 10`.
+//! Writes records to a topic and prints their partitions and offsets: `cargo run --example produce -- rides 10`.
 
 use std::time::Duration;
 

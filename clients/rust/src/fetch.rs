@@ -8,7 +8,7 @@ use crate::metadata::Leader;
 use crate::position::Position;
 use crate::v1::{self, FetchFormat, FetchPartitionResult};
 
-/// A partition of a fetch.
+/// A partition of a fetch request, with its position at the time of the request.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) at: TopicPartition,
@@ -55,7 +55,7 @@ impl Asked {
     }
 }
 
-/// Fetches records from a leader, and updates the known leaders from failures.
+/// Fetches records from a leader. A failure updates the cached leader of its partition.
 pub(crate) async fn fetch(client: &Client, config: &ConsumerConfig, address: &str, asked: Vec<Asked>) -> Vec<Fetched> {
     let outcomes = call(client, config, address, &asked).await;
     let fetched = match outcomes {
@@ -103,7 +103,7 @@ async fn call(
     let in_order =
         |result: &FetchPartitionResult, asked: &Asked| result.topic == asked.at.0 && result.partition == asked.at.1;
     if results.len() != asked.len() || !results.iter().zip(asked).all(|(result, asked)| in_order(result, asked)) {
-        return Err(Error::bad_answer(&operation, "the answer has other partitions than the request"));
+        return Err(Error::bad_answer(&operation, "the partitions of the answer differ from those of the request"));
     }
     Ok(results)
 }

@@ -1,5 +1,5 @@
 //! Delivers the records of one partition, one batch at a time. Each writer has a producer id of its own, so that an unknown
-//! outcome in one partition disturbs no other.
+//! outcome in one partition does not affect the sequence numbers of the others.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,18 +17,18 @@ use crate::retry::Retry;
 use crate::v1::produce_partition::Data;
 use crate::v1::{self, Acks, ErrorCode, RecordList};
 
-/// How often brokers have to name another topic id before a batch of unknown outcome is given up.
+/// A batch of unknown outcome fails after this many attempts for which the metadata had another topic id.
 const OTHER_TOPIC_LIMIT: u32 = 5;
 
-/// What a producer asks of a writer.
+/// A command of a producer to a writer.
 #[derive(Debug)]
 pub(crate) enum Command {
     Write(Item),
-    /// Answer when every record before has its outcome.
+    /// Reply when every earlier record has its outcome.
     Flush(oneshot::Sender<()>),
 }
 
-/// One record on its way.
+/// A record without an outcome.
 #[derive(Debug)]
 pub(crate) struct Item {
     record: v1::Record,
@@ -61,13 +61,13 @@ impl Item {
     }
 }
 
-/// A queue of commands that gives whole batches.
+/// Collects the queued records into batches.
 #[derive(Debug)]
 pub(crate) struct Batches {
     commands: mpsc::UnboundedReceiver<Command>,
     linger: Duration,
     limit_bytes: usize,
-    /// Did not fit into the batch before.
+    /// The record that did not fit into the previous batch and begins the next one.
     next: Option<Item>,
     flushes: Vec<oneshot::Sender<()>>,
 }
@@ -77,8 +77,11 @@ impl Batches {
         Batches { commands, linger, limit_bytes, next: None, flushes: Vec::new() }
     }
 
-    /// Returns the next batch: of at most `limit_bytes` unless it is a single record, `linger` after its first record was sent
-    /// or as soon as it is full or a flush waits. None at the end of the commands. The batch before has its outcome now.
+    /// Returns the next batch, or None when the producer has no more commands. Call it when the previous batch has its outcome:
+    /// it answers the flushes that waited for that batch.
+    ///
+    /// A batch has at most `limit_bytes`, unless it is a single record. It is returned `linger` after its first record was
+    /// queued, or at once if it is full or a flush waits.
     async fn take(&mut self) -> Option<Vec<Item>> {
         for flushed in self.flushes.drain(..) {
             let _ = flushed.send(());
@@ -129,16 +132,16 @@ pub(crate) struct PartitionWriter {
     producer: Option<ProducerId>,
 }
 
-/// What one batch has gone through.
+/// The results of a batch's earlier attempts.
 #[derive(Debug, Default)]
 struct Progress {
     /// Whether the broker may have appended the batch.
     unknown: bool,
-    /// How often the leader was said to have another topic of the same name since then.
+    /// Number of attempts since then for which the metadata had another topic of the same name.
     other_topic: u32,
 }
 
-/// The identity of the next batch.
+/// The producer id, epoch and first sequence number of the next batch.
 #[derive(Clone, Debug)]
 struct ProducerId {
     id: i64,
@@ -175,7 +178,7 @@ impl PartitionWriter {
             while let Some(mut batch) = parts.pop() {
                 let outcome = self.deliver(&batch).await;
                 if batch.len() > 1 && outcome.as_ref().is_err_and(is_too_large) {
-                    // The topic takes only smaller batches than this producer makes.
+                    // The limit of the topic is below the batch size of this producer: send the batch in halves.
                     let second = batch.split_off(batch.len() / 2);
                     parts.extend([second, batch]);
                     continue;
@@ -187,15 +190,15 @@ impl PartitionWriter {
         }
     }
 
-    /// Appends a batch and returns its first offset. Repeats the same records under the same sequence until the delivery
-    /// timeout of the oldest record; the broker recognizes a repeat of a batch that it has appended.
+    /// Appends a batch and returns its first offset. Repeats the same records with the same sequence numbers until the delivery
+    /// timeout of the oldest record, so that the broker recognizes a batch that it has already appended.
     async fn deliver(&mut self, batch: &[Item]) -> Result<i64> {
         let mut retry = Retry::until(batch[0].deadline, self.client.request_timeout());
         let mut list =
             RecordList { records: batch.iter().map(|item| item.record.clone()).collect(), ..Default::default() };
         let mut progress = Progress::default();
         let mut failure = if retry.remaining().is_zero() {
-            let message = "the delivery timeout passed while the record waited for batches before it";
+            let message = "the delivery timeout ended while the record waited for earlier batches";
             Error::new(&self.operation(), ErrorCode::RequestTimedOut, message)
         } else {
             loop {
@@ -215,7 +218,7 @@ impl PartitionWriter {
         };
         let refused = [ErrorCode::OutOfOrderSequenceNumber, ErrorCode::InvalidProducerEpoch];
         if progress.unknown || failure.code().is_some_and(|code| refused.contains(&code)) {
-            // Whether the sequence numbers are used up is unknown, or the broker takes no more: start over with a new id.
+            // The broker may or may not have used the sequence numbers, or it refuses this producer id: get a new id.
             self.producer = None;
         }
         if let Some(call) = failure.call_mut() {
@@ -243,20 +246,20 @@ impl PartitionWriter {
         })
     }
 
-    /// Returns the failure of a batch that may be in the log of a deleted topic. A broker that is cut off names that topic,
-    /// too, so others are asked before the batch is given up.
+    /// Returns the failure of a batch of unknown outcome when the metadata has another topic than the attempts before. It is
+    /// final only after `OTHER_TOPIC_LIMIT` attempts, because a cut-off broker may still describe a deleted topic.
     fn other_topic(&self, progress: &mut Progress) -> Error {
         progress.other_topic += 1;
         let code = ErrorCode::UnknownTopicOrPartition;
-        let mut failure = Error::new(&self.operation(), code, "the topic was created again");
+        let mut failure = Error::new(&self.operation(), code, "the topic was deleted and created again");
         if let Some(call) = failure.call_mut() {
             call.retriable = progress.other_topic < OTHER_TOPIC_LIMIT;
         }
         failure
     }
 
-    /// Returns the producer id, epoch and sequence of the batch; takes a new id where there is none, and for a topic that
-    /// was created again under the same name.
+    /// Returns the producer id, epoch and first sequence number of the batch. Requests a new id if there is none, or if the
+    /// topic was deleted and created again.
     async fn identify(&mut self, leader: &Leader, limit: Duration) -> Result<ProducerId> {
         if let Some(producer) = self.producer.as_ref().filter(|producer| producer.topic_id == leader.topic_id) {
             return Ok(producer.clone());
@@ -302,7 +305,7 @@ impl PartitionWriter {
     }
 }
 
-/// Returns whether a batch was surely not appended because it is too large.
+/// Returns whether a batch was certainly not appended because it is too large.
 fn is_too_large(failure: &Error) -> bool {
     failure.code() == Some(ErrorCode::MessageTooLarge) && failure.is_definite()
 }

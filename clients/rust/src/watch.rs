@@ -1,4 +1,4 @@
-//! Events of the cluster as they happen.
+//! A stream of cluster events that continues after broken connections.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,19 +22,19 @@ const SILENCE: Duration = Duration::from_secs(25);
 pub enum Watched {
     /// An event: an election, a change of an ISR, a broker that comes or goes, ...
     Event(Box<ClusterEvent>),
-    /// Events before the next event are missing.
+    /// Events between the last item and the next event are missing.
     Gap(EventGap),
 }
 
-/// The events of a cluster from [`Client::watch_events`] on.
+/// A stream of cluster events, made by [`Client::watch_events`].
 #[derive(Debug)]
 pub struct EventWatch {
     client: Client,
     cursor: String,
     /// Time at which the watch was created.
     begin_ms: i64,
-    /// Time of the last event, or of the creation of the watch; another controller continues from it. None before the first
-    /// message.
+    /// Time from which another controller continues: that of the last event, or of the creation of the watch. None before the
+    /// first message.
     since_ms: Option<i64>,
     stream: Option<Streaming<v1::WatchEventsResponse>>,
     /// Whether the stream has received a message.
@@ -43,7 +43,8 @@ pub struct EventWatch {
 }
 
 impl Client {
-    /// Watches the events of the active controller, from the first call of [`EventWatch::next`] on.
+    /// Returns a watch of the active controller's events. The events begin with the first call of [`EventWatch::next`], which
+    /// opens the stream.
     pub fn watch_events(&self) -> EventWatch {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         EventWatch {
@@ -66,7 +67,7 @@ impl EventWatch {
     ///
     /// # Errors
     ///
-    /// Fails when no controller could be reached within the timeout of the client; the next call tries again.
+    /// The last failure, when no controller was reached within the timeout of the client. The next call tries again.
     pub async fn next(&mut self) -> Result<Watched> {
         let mut retry = self.client.retry();
         loop {

@@ -1,4 +1,4 @@
-//! JSON as `tests/conformance/README.md` has it: 64-bit integers are strings, bytes are base64 or null.
+//! The JSON encoding that `tests/conformance/README.md` defines: 64-bit integers are strings, bytes are base64 or null.
 
 use std::time::Duration;
 

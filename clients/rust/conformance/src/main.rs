@@ -39,7 +39,7 @@ struct Driver {
     session: Option<Session>,
 }
 
-/// What `open` makes.
+/// The clients that the command `open` creates.
 struct Session {
     client: Client,
     producer: Producer,
@@ -183,7 +183,7 @@ impl Session {
         let start: Start = match &command["start"] {
             Value::Null => At::Earliest.into(),
             start if start == "earliest" => At::Earliest.into(),
-            // The end is found now, so that records sent after this command are read.
+            // Look up the end now, so that the consumer reads the records that are sent after this command.
             start if start == "latest" => {
                 self.client.list_offset(topic, partition, At::Latest).await?.unwrap_or(0).into()
             }

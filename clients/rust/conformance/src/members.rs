@@ -1,4 +1,4 @@
-//! Members of consumer groups: each is polled in the background, so that commands never wait for a rebalance.
+//! Members of consumer groups. A task polls each member in the background, so that commands never wait for a rebalance.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -27,7 +27,7 @@ struct Poller {
     task: JoinHandle<()>,
 }
 
-/// What the polls of a member have returned.
+/// The results of all polls of a member.
 #[derive(Default)]
 struct Seen {
     read: BTreeMap<String, Vec<String>>,

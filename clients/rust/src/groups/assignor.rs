@@ -1,4 +1,4 @@
-//! Assignors, with Kafka's names and rules: they distribute the partitions among the members. Pure.
+//! Assignors: rules that divide partitions among the members of a group, with Kafka's names. Pure: no calls, no clock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use crate::consumer::TopicPartition;
 use crate::error::{Error, Result};
 
 /// The rule by which the leader of a group assigns partitions. The members of a group must have an assignor in common; the
-/// clients of all languages have these two.
+/// clients of all languages support these two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Assignor {
     /// Gives each member consecutive partitions of each topic. Members with the same topics read the same partition numbers
@@ -31,11 +31,11 @@ pub(crate) struct Subscriber {
 /// Number of partitions of each existing topic.
 pub(crate) type PartitionCounts = BTreeMap<String, i32>;
 
-/// Partitions by member id; contains every member, also without partitions.
+/// Partitions by member id. A member without partitions has an empty list.
 pub(crate) type Assignments = HashMap<String, Vec<TopicPartition>>;
 
 impl Assignor {
-    /// Returns the name that members of all languages use: `range` or `roundrobin`.
+    /// Returns the name in the group protocol: `range` or `roundrobin`.
     pub fn name(self) -> &'static str {
         match self {
             Assignor::Range => "range",
@@ -45,7 +45,7 @@ impl Assignor {
 
     pub(crate) fn assign(self, members: &[Subscriber], counts: &PartitionCounts) -> Assignments {
         let mut ordered: Vec<&Subscriber> = members.iter().collect();
-        // Static members by their instance id, then dynamic ones by their member id.
+        // Static members first, by instance id; then dynamic members, by member id.
         ordered.sort_by_key(|member| match member.instance_id.as_str() {
             "" => (true, member.member_id.as_str()),
             instance_id => (false, instance_id),
@@ -96,7 +96,7 @@ impl FromStr for Assignor {
     fn from_str(name: &str) -> Result<Self> {
         ALL.into_iter().find(|assignor| assignor.name() == name).ok_or_else(|| {
             let known = ALL.map(Assignor::name).join(", ");
-            Error::InvalidArgument(format!("the assignor {name:?} is not known; there are {known}"))
+            Error::InvalidArgument(format!("unknown assignor {name:?}; known are {known}"))
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Background tasks of a group member: heartbeats, and the leader's check for changed partitions of topics.
+//! Background tasks of a group member: heartbeats, and the leader's check for changed partition counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::groups::topics::{have_changed, shapes_of};
 use crate::v1;
 
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// Interval at which the leader checks for topics that do not exist yet.
+/// Interval of the leader's checks while a subscribed topic does not exist.
 const MISSING_TOPIC_PAUSE: Duration = Duration::from_secs(1);
 
 /// Sends heartbeats while the member is in a generation, and leaves the group when the program stops polling.
@@ -68,7 +68,7 @@ async fn heartbeat(group: &Group, generation: i32) -> Result<()> {
     group.coordinator.call(limit, call).await.map(|_| ())
 }
 
-/// Starts a rebalance when partitions of topics have changed since this member assigned them as the leader.
+/// Starts a rebalance when the partitions of topics differ from those of this member's last assignment as the leader.
 pub(crate) async fn watch_topics(group: Arc<Group>) {
     loop {
         let assigned_by = group.assigned_by();
@@ -83,7 +83,7 @@ pub(crate) async fn watch_topics(group: Arc<Group>) {
         let client = group.coordinator.client();
         let Ok(now) = shapes_of(client, &topics, client.request_timeout()).await else { continue };
         if have_changed(&assigned_by, &now) && group.assigned_by() == assigned_by {
-            tracing::info!(group = group.config.group_id, "joining again because topics have other partitions");
+            tracing::info!(group = group.config.group_id, "joining again because partition counts have changed");
             group.rejoin();
         }
     }

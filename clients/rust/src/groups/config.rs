@@ -6,7 +6,7 @@ use crate::consumer::ConsumerConfig;
 use crate::error::{Error, Result};
 use crate::groups::assignor::Assignor;
 
-/// How a member of a consumer group reads and commits.
+/// Settings of a member of a consumer group.
 ///
 /// ```
 /// # use paceline::GroupConfig;
@@ -16,8 +16,8 @@ use crate::groups::assignor::Assignor;
 pub struct GroupConfig {
     /// Name of the group.
     pub group_id: String,
-    /// Makes this a static member (KIP-345): it keeps its partitions when its process restarts within the session timeout.
-    /// Unique in the group; empty for a dynamic member.
+    /// Id of a static member (KIP-345), unique in the group; empty for a dynamic member. A static member keeps its partitions
+    /// when its process restarts within the session timeout.
     pub instance_id: String,
     /// Name of the program; the coordinator uses it as the prefix of the member id.
     pub client_id: String,
@@ -27,8 +27,8 @@ pub struct GroupConfig {
     pub heartbeat_interval: Duration,
     /// The member leaves the group when the program has not polled for this long; 5 minutes by default.
     pub max_poll_interval: Duration,
-    /// Interval of automatic commits, which cover the records of earlier polls; 5 s by default. With None only the program
-    /// commits.
+    /// Interval of automatic commits, which cover the records of earlier polls; 5 s by default. None turns automatic commits
+    /// off.
     pub auto_commit: Option<Duration>,
     /// Assignors in order of preference; the members of a group must have one in common. Range by default.
     pub assignors: Vec<Assignor>,
@@ -55,7 +55,7 @@ impl GroupConfig {
         }
     }
 
-    /// Fails for a missing group id or a setting that is out of range.
+    /// Returns [`Error::InvalidArgument`] for a missing group id or a setting that is out of range.
     pub(crate) fn check(&self) -> Result<()> {
         let invalid = |message: String| Err(Error::InvalidArgument(message));
         if self.group_id.is_empty() {
@@ -68,9 +68,9 @@ impl GroupConfig {
             ));
         }
         if self.max_poll_interval.is_zero() {
-            return invalid("the longest pause between polls must be positive".to_owned());
+            return invalid("the max_poll_interval must be positive".to_owned());
         }
-        for (name, time) in [("session timeout", session), ("longest pause between polls", self.max_poll_interval)] {
+        for (name, time) in [("session timeout", session), ("max_poll_interval", self.max_poll_interval)] {
             if i32::try_from(time.as_millis()).is_err() {
                 return invalid(format!("the {name} of {time:?} is too long"));
             }
@@ -111,7 +111,7 @@ mod tests {
         assert!(problem(|config| config.group_id.clear()).contains("group id is empty"));
         assert!(problem(|config| config.heartbeat_interval = config.session_timeout).contains("45s and 45s"));
         assert!(problem(|config| config.heartbeat_interval = Duration::ZERO).contains("positive"));
-        assert!(problem(|config| config.max_poll_interval = Duration::ZERO).contains("between polls"));
+        assert!(problem(|config| config.max_poll_interval = Duration::ZERO).contains("max_poll_interval"));
         assert!(problem(|config| config.max_poll_interval = Duration::from_secs(1 << 32)).contains("too long"));
         assert!(problem(|config| config.assignors.clear()).contains("needs an assignor"));
         assert!(problem(|config| config.assignors.push(Assignor::Range)).contains("range is named twice"));

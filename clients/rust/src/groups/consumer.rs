@@ -1,4 +1,4 @@
-//! The consumer of a group.
+//! The consumer that is a member of a group.
 
 use std::collections::{BTreeSet, HashMap};
 use std::panic::resume_unwind;
@@ -27,7 +27,7 @@ use crate::v1::ErrorCode;
 pub enum GroupEvent {
     /// Records; never empty.
     Records(Vec<ConsumedRecord>),
-    /// A rebalance has assigned these partitions, perhaps none, to this member, which reads them from now on.
+    /// A rebalance has ended: this member reads exactly these partitions, perhaps none.
     Assigned(Vec<TopicPartition>),
     /// A rebalance takes these partitions from this member. Their offsets can be committed until the next poll.
     Revoked(Vec<TopicPartition>),
@@ -35,11 +35,11 @@ pub enum GroupEvent {
     Lost(Vec<TopicPartition>),
 }
 
-/// A member of a consumer group: reads the partitions that the group gives it, from the offsets that the group has committed.
+/// A member of a consumer group: reads the partitions that the group assigns to it, from the group's committed offsets.
 ///
 /// Poll the consumer continuously; a background task sends heartbeats. When the consumer is dropped, the task ends, and the
 /// group removes the member after the session timeout; [`GroupConsumer::close`] leaves the group at once. Dropping the future
-/// of a poll loses no records: a rebalance continues, and the next poll takes part in it.
+/// of a poll loses no records: a running rebalance continues, and the next poll handles its result.
 #[derive(Debug)]
 pub struct GroupConsumer {
     group: Arc<Group>,
@@ -127,7 +127,8 @@ impl GroupConsumer {
         }
     }
 
-    /// Waits for the next record. Automatic commits run only during polls, so they include a record after the next call.
+    /// Waits for the next record. Automatic commits run only during polls, so a record is committed by the next call at the
+    /// earliest.
     ///
     /// # Errors
     ///
@@ -144,10 +145,13 @@ impl GroupConsumer {
     ///
     /// # Errors
     ///
-    /// `FENCED_INSTANCE_ID` when another process has taken over the instance id; every later poll fails, too. After other
-    /// errors the consumer can be polled again: a coordinator that was not reached within the timeout of the client, settings
-    /// that the coordinator refuses (`INVALID_SESSION_TIMEOUT`, `INCONSISTENT_GROUP_PROTOCOL`, ...),
-    /// `OFFSET_OUT_OF_RANGE` with [`Reset::Error`], and the errors of [`Consumer::poll`].
+    /// `FENCED_INSTANCE_ID` when another process has taken over the instance id; every later poll fails, too. After the other
+    /// errors the consumer can be polled again:
+    ///
+    /// * the error of the last attempt, when no coordinator answered within the timeout of the client;
+    /// * a setting that the coordinator refuses: `INVALID_SESSION_TIMEOUT`, `INCONSISTENT_GROUP_PROTOCOL`, ...;
+    /// * `OFFSET_OUT_OF_RANGE` with [`Reset::Error`], also for a partition without a committed offset;
+    /// * the errors of [`Consumer::poll`].
     pub async fn next_event(&mut self, max_records: usize, limit: Duration) -> Result<Option<GroupEvent>> {
         if self.topics.is_empty() {
             return Err(Error::InvalidArgument("the consumer has no topics: call subscribe".to_owned()));
@@ -205,7 +209,7 @@ impl GroupConsumer {
         self.commit_all(offsets).await
     }
 
-    /// Commits offsets, and waits. The offset of a partition is that of the next record to read: of the last record, plus 1.
+    /// Commits offsets, and waits. Give the next offset to read: the offset of the last processed record, plus 1.
     ///
     /// # Errors
     ///
@@ -237,7 +241,7 @@ impl GroupConsumer {
         self.records.position(topic, partition)
     }
 
-    /// Continues a partition of the assignment at an offset, or at [`At`].
+    /// Moves the position of an assigned partition to an offset, or to [`At`].
     ///
     /// # Errors
     ///
@@ -255,17 +259,18 @@ impl GroupConsumer {
         self.group.member(|member| member.id().to_owned())
     }
 
-    /// Returns the generation of the group that this member is in.
+    /// Returns the group's generation of which this member is a part; `None` before the first join and after a loss of the
+    /// membership.
     pub fn generation(&self) -> Option<i32> {
         self.group.member(|member| member.generation())
     }
 
-    /// Commits, if commits are automatic, waits for commits whose futures were dropped, and leaves the group. A static member
-    /// does not leave: its process can return within the session timeout.
+    /// Commits if commits are automatic, waits for commits whose futures were dropped, and leaves the group. A static member
+    /// does not leave, because its process may return within the session timeout.
     ///
     /// # Errors
     ///
-    /// The failure of the commit, or of leaving. The consumer is closed nevertheless.
+    /// The failure of the commit or of LeaveGroup. The consumer is closed also after a failure.
     pub async fn close(mut self) -> Result<()> {
         self.joining.shutdown().await;
         let committed = self.commit_automatically().await;
@@ -286,7 +291,7 @@ impl GroupConsumer {
             self.drop_partitions();
             return (is_lost && !is_known && !owned.is_empty()).then_some(GroupEvent::Lost(owned));
         }
-        // A commit that takes longer continues, and the rebalance does not wait for it.
+        // A slower commit continues in its task, and the rebalance does not wait for it.
         let limit = self.group.config.session_timeout / 2;
         if let Ok(Err(failure)) = tokio::time::timeout(limit, self.commit_automatically()).await {
             tracing::warn!(group = self.group.config.group_id, error = %failure, "automatic commit failed");

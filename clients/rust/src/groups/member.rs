@@ -1,7 +1,8 @@
-//! The membership as the poll, the task that joins and the heartbeats share it. Pure: no calls, and the time is handed in.
+//! The state of a membership, which polls, the join task and the heartbeat task share. Pure: makes no calls, and receives
+//! the time as an argument.
 //!
-//! A member without a generation joins; `JoinGroup` gives it one. It joins again when the group rebalances. When the membership
-//! is lost, other members may own the partitions already.
+//! `JoinGroup` gives a member its generation. The member joins again when the group rebalances. After the membership was
+//! lost, other members may own the partitions.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::v1::ErrorCode;
 pub(crate) struct Member {
     id: String,
     generation: Option<i32>,
-    /// Whether a JoinGroup is under way: the coordinator expects no heartbeats meanwhile.
+    /// Whether a JoinGroup is in flight; the coordinator expects no heartbeats until its answer.
     is_joining: bool,
     needs_join: bool,
     is_lost: bool,
@@ -23,7 +24,7 @@ pub(crate) struct Member {
     last_poll: Instant,
 }
 
-/// What follows a refused JoinGroup or SyncGroup.
+/// The reaction to a refused JoinGroup or SyncGroup.
 #[derive(Debug)]
 pub(crate) enum Refused {
     /// Join again at once.
@@ -60,12 +61,12 @@ impl Member {
         self.needs_join
     }
 
-    /// Returns why this member can never join again, for example because another process has taken over its instance id.
+    /// Returns the error after which this member cannot join again: another process has taken over its instance id.
     pub(crate) fn fatal(&self) -> Option<Error> {
         self.fatal.clone()
     }
 
-    /// Returns the generation while the coordinator expects heartbeats.
+    /// Returns the generation while the coordinator expects heartbeats, else None.
     pub(crate) fn beating(&self) -> Option<i32> {
         self.generation.filter(|_| !self.is_joining)
     }
@@ -74,7 +75,7 @@ impl Member {
         (self.is_polling, self.last_poll) = (is_polling, now);
     }
 
-    /// Returns how long the program has not polled.
+    /// Returns the time since the last poll ended; zero during a poll.
     pub(crate) fn idle(&self, now: Instant) -> Duration {
         if self.is_polling { Duration::ZERO } else { now.saturating_duration_since(self.last_poll) }
     }
@@ -83,7 +84,7 @@ impl Member {
         self.needs_join = true;
     }
 
-    /// Loses the membership.
+    /// Records that the membership was lost. The next poll reports the lost partitions and joins again.
     pub(crate) fn lose(&mut self) {
         self.generation = None;
         (self.is_lost, self.needs_join) = (true, true);
@@ -94,15 +95,15 @@ impl Member {
         std::mem::take(&mut self.is_lost)
     }
 
-    /// Gives up the membership and returns the member id.
+    /// Ends the membership and returns its member id, for LeaveGroup.
     pub(crate) fn leave(&mut self) -> String {
         self.generation = None;
         self.needs_join = true;
         std::mem::take(&mut self.id)
     }
 
-    /// Loses the membership when the program has not polled for longer than `limit`, and returns the member id that leaves.
-    /// The next poll joins with another id, also while the coordinator has not answered yet.
+    /// Ends the membership as lost if the program has not polled for longer than `limit`, and returns its member id, for
+    /// LeaveGroup. The next poll joins with a new member id, also before LeaveGroup is answered.
     pub(crate) fn leave_when_idle(&mut self, now: Instant, limit: Duration) -> Option<String> {
         if self.idle(now) <= limit {
             return None;
@@ -125,12 +126,12 @@ impl Member {
         self.generation = Some(generation);
     }
 
-    /// Takes note that SyncGroup was answered: the rebalance that made this member join has ended.
+    /// Records the answer of SyncGroup, which ends the rebalance. A membership that was lost meanwhile must join again.
     pub(crate) fn synced(&mut self) {
         self.needs_join = self.is_lost;
     }
 
-    /// Takes note of a refused JoinGroup or SyncGroup.
+    /// Records a refused JoinGroup or SyncGroup and returns the reaction.
     pub(crate) fn join_refused(&mut self, failure: Error) -> Refused {
         self.is_joining = false;
         let Some(call) = failure.call() else { return Refused::Fail(failure) };
@@ -161,11 +162,11 @@ impl Member {
         }
     }
 
-    /// Takes note of a refused heartbeat. Returns whether the refusal settles the matter until the next heartbeat; otherwise
-    /// the heartbeat is sent again soon.
+    /// Records a failed heartbeat. Returns false if the failure says nothing about the membership, so that the heartbeat must
+    /// be repeated soon.
     pub(crate) fn heartbeat_refused(&mut self, generation: i32, failure: &Error) -> bool {
         if self.generation != Some(generation) {
-            // The refusal is about an earlier generation.
+            // The failed heartbeat belongs to an earlier generation.
             return true;
         }
         match failure.code() {
@@ -188,10 +189,10 @@ impl Member {
     ///
     /// # Errors
     ///
-    /// [`Error::CommitFailed`] without a generation: as a caller that is no member, an earlier owner could overwrite what the
-    /// present owner of a partition has committed.
+    /// [`Error::CommitFailed`] without a generation. The coordinator would take such a commit for that of a caller outside of
+    /// the group, and an earlier owner of a partition could overwrite the offset that the present owner has committed.
     pub(crate) fn for_commit(&self, group_id: &str) -> Result<(i32, String)> {
-        let cause = if self.id.is_empty() { "it is no member of the group" } else { "it is in no generation" };
+        let cause = if self.id.is_empty() { "it has no member id" } else { "it is in no generation" };
         let none = || Error::CommitFailed { group_id: group_id.to_owned(), cause: cause.to_owned(), definite: true };
         Ok((self.generation.ok_or_else(none)?, self.id.clone()))
     }
@@ -349,7 +350,7 @@ mod tests {
         assert!(member.for_commit("g").unwrap_err().to_string().contains("no generation"));
         assert_eq!(member.leave(), "m");
         let failure = member.for_commit("g").unwrap_err();
-        assert!(failure.to_string().contains("no member"), "{failure}");
+        assert!(failure.to_string().contains("no member id"), "{failure}");
         assert_eq!(failure.code(), Some(ErrorCode::IllegalGeneration));
         assert!(failure.is_definite() && !failure.is_retriable());
     }

@@ -1,7 +1,7 @@
 //! Consumer groups: members share the partitions of topics, and the cluster keeps their offsets.
 //!
-//! Read [`consumer`] first: it polls, and joins the group again when that is necessary. [`join`] is the task that joins,
-//! [`background`] keeps the member alive between polls, and [`member`] is what they share.
+//! Read [`consumer`] first: it polls and starts the joins. [`join`] is the task that joins, [`background`] sends heartbeats
+//! between polls, and [`member`] is the state that these three share.
 
 mod assignor;
 mod background;

@@ -14,7 +14,7 @@ use crate::groups::coordinator::{Coordinator, Stub};
 use crate::groups::join::Group;
 use crate::v1::{self, ErrorCode};
 
-/// A position that a group has committed, or that a program commits. An offset converts into this type.
+/// A committed position, or a position to commit. An offset converts into this type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommittedOffset {
     /// The next offset to read: the offset of the last record read, plus 1.
@@ -56,8 +56,8 @@ impl Commits {
     /// Commits after all earlier commits. Dropping the receiver does not cancel the commit.
     pub(crate) fn send(&mut self, group: &Arc<Group>, offsets: Offsets) -> oneshot::Receiver<Result<()>> {
         let (tell, outcome) = oneshot::channel();
-        // Build the request now, with the current generation: when an earlier commit takes long, the partitions may have
-        // other owners by the time the call is made, and the coordinator must then refuse it.
+        // Build the request now, with the current generation. If the partitions get other owners while an earlier commit is in
+        // flight, the coordinator must refuse this commit.
         let message = commit_request(group, &offsets);
         let (previous, group) = (self.last.take(), Arc::clone(group));
         self.last = Some(tokio::spawn(async move {
@@ -126,7 +126,7 @@ fn check(operation: &str, found: v1::CommitOffsetsResponse) -> Result<()> {
     Ok(())
 }
 
-/// Returns the committed offsets; a partition without a committed offset is left out.
+/// Returns the committed offsets; omits partitions without a committed offset.
 pub(crate) async fn fetch_committed(
     coordinator: &Coordinator,
     group_id: &str,
