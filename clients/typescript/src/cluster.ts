@@ -7,10 +7,10 @@ import { Limit } from "./limit.js";
 
 const ASK_TIMEOUT_MS = 2_000;
 const OLD_AFTER_MS = 300_000;
-/** Longer than any call takes. */
+/** Longer than any call takes, so that a connection that is closed has no call in flight. */
 const CONNECTION_MAX_AGE_MS = 3_600_000;
 
-/** A partition's leader. The address is missing while it has to be asked for. */
+/** The leader of a partition. Without an address, the next call asks a broker for the leader. */
 export interface Leader {
   address?: string | undefined;
   epoch: number;
@@ -23,12 +23,15 @@ export interface TopicState {
   learnedAt: number;
 }
 
-/** What a client knows of a cluster: connections, brokers, leaders and the active controller. */
+/** The connections of a client and its metadata: brokers, leaders and the active controller. */
 export class Cluster {
   private readonly connections = new Map<string, Connection>();
-  /** When a connection was last asked for, by address. */
+  /** Time of the last use of a connection, by address. */
   private readonly usedAt = new Map<string, number>();
-  /** Largest number of partitions by topic: a topic never loses one, and keys would move to other partitions. */
+  /**
+   * Largest known number of partitions by topic. A topic never loses partitions; with the smaller number of an outdated
+   * answer, keys would move to other partitions.
+   */
   private readonly counts = new Map<string, { topicId: string; count: number }>();
   private readonly topics = new Map<string, TopicState>();
   private readonly refreshes = new Map<string, Promise<TopicState>>();
@@ -60,7 +63,7 @@ export class Cluster {
     return found;
   }
 
-  /** End connections to addresses that belong to no process any more and were not used for long. */
+  /** Close connections, unused for `connectionMaxAgeMs`, to addresses that no broker or controller has any more. */
   private leaveAddresses(): void {
     const known = new Set([...this.bootstrap, ...this.brokers.values(), this.controller]);
     for (const [address, connection] of this.connections) {
@@ -71,7 +74,7 @@ export class Cluster {
     }
   }
 
-  /** Return the largest number of partitions that a broker has answered: one that answers fewer is behind. */
+  /** Return the largest number of partitions in any answer about this topic: an answer with fewer is outdated. */
   private largestCount({ name, topicId, partitions }: TopicDescription): number {
     const before = this.counts.get(name);
     const count = Math.max(partitions.length, before?.topicId === topicId ? before.count : 0);
@@ -80,8 +83,8 @@ export class Cluster {
   }
 
   /**
-   * Ask one known address after another until one answers; throw the last failure when none does. The bootstrap addresses
-   * always count: a broker that is cut off keeps answering with what it knew, and may know no broker but itself.
+   * Ask the known addresses in random order until a process answers; throw the last failure if none does. The bootstrap
+   * addresses are always among them: a broker that is cut off answers with outdated metadata, perhaps without other brokers.
    */
   private async askAny<T>(limit: Limit, ask: (connection: Connection, limit: Limit) => Promise<T>): Promise<T> {
     let last: unknown;
@@ -90,7 +93,7 @@ export class Cluster {
         return await ask(this.connection(address), limit.within(ASK_TIMEOUT_MS));
       } catch (error) {
         if (!(error instanceof PacelineError)) throw error;
-        // An answer says more than a process that is away.
+        // Prefer the error of a server to that of a call without an answer.
         if (error.hasAnswer || !(last instanceof PacelineError && last.hasAnswer)) last = error;
         if (limit.leftMs === 0) break;
       }
@@ -115,7 +118,7 @@ export class Cluster {
     let { found, from } = await this.askAny(limit, ask);
     const controller = found.controllerHost === "" ? undefined : joined(found.controllerHost, found.controllerPort);
     if (found.brokers.length === 0 && controller !== undefined) {
-      ({ found, from } = await ask(this.connection(controller), limit)); // A standby controller names the active one only.
+      ({ found, from } = await ask(this.connection(controller), limit)); // A standby returns only the active controller's address.
     }
     this.controller = controller;
     if (found.brokers.length > 0) {
@@ -125,13 +128,13 @@ export class Cluster {
     return { found, from };
   }
 
-  /** Ask for the brokers and return their addresses in a random order. */
+  /** Ask for the brokers and return their addresses in random order. */
   async brokerAddresses(limit: Limit): Promise<string[]> {
     await this.describe(limit);
     return shuffled(this.brokers.values());
   }
 
-  /** Ask for topics and return their numbers of partitions, without the topics that do not exist. */
+  /** Ask a broker for topics and return their partition counts; omit topics that the broker does not know. */
   async partitionCounts(topics: Iterable<string>, limit: Limit): Promise<Map<string, number>> {
     const names = [...topics];
     if (names.length === 0) return new Map();
@@ -150,7 +153,7 @@ export class Cluster {
     });
   }
 
-  /** Ask one process for the brokers and the partitions of a topic, once: two might contradict each other. */
+  /** Ask one process, once, for the brokers and the partitions of a topic: the answers of two processes may contradict. */
   async describeTopic(topic: string, limit: Limit): Promise<TopicDescription> {
     const operation = `describing topic ${topic}`;
     const { from } = await this.describeFrom(limit);
@@ -158,24 +161,24 @@ export class Cluster {
     const answer = await from.unary(operation, MetadataService.method.describeTopics, { topics: [topic] }, within);
     const description = answer.topics[0];
     if (description === undefined || answer.topics.length !== 1) {
-      throw new PacelineError(operation, "UNKNOWN_SERVER_ERROR", `one topic was asked for, ${answer.topics.length} were answered`);
+      throw new PacelineError(operation, "UNKNOWN_SERVER_ERROR", `the answer has ${answer.topics.length} topics instead of one`);
     }
     throwTopicError(operation, description.error);
     return description;
   }
 
-  /** Return what is known of a topic, asked for where nothing is. */
+  /** Return the cached state of a topic; ask for it if there is none. */
   async topic(name: string, limit: Limit): Promise<TopicState> {
     const known = this.known(name);
     return known ?? this.refresh(name, limit);
   }
 
-  /** Return what is known of a topic without waiting. Knowledge that is old is asked for again beside. */
+  /** Return the cached state of a topic at once, undefined if there is none. Refresh an old state in the background. */
   known(name: string): TopicState | undefined {
     const state = this.topics.get(name);
     if (state !== undefined && performance.now() - state.learnedAt > OLD_AFTER_MS) {
       state.learnedAt = performance.now();
-      this.refreshOnce(name).catch(() => undefined); // Calls that need an answer ask by themselves.
+      this.refreshOnce(name).catch(() => undefined); // The old state remains in use until a call fails with it.
     }
     return state;
   }
@@ -201,13 +204,13 @@ export class Cluster {
   /** Follow the hint of a failure, or forget the address of the leader that failed, so that the next attempt asks again. */
   learnFrom(error: PacelineError, topic: string, partition: number, used: Leader): void {
     const state = this.topics.get(topic);
-    // Epochs begin again when a topic is created again: an epoch that is too new may be that of the deleted topic.
+    // The epochs of a re-created topic begin at 0, so an epoch that the leader does not know may be of the deleted topic.
     const isOld = error.refresh || error.code === "UNKNOWN_LEADER_EPOCH";
     if (!isOld || state === undefined || state.leaders.get(partition) !== used) return;
     const hint = error.leader;
     const address = hintAddress(hint);
     const isForTopic = hint !== undefined && (hint.topicId === "" || hint.topicId === state.id);
-    // A hint with an older epoch comes from a broker that is behind.
+    // A hint with a lower epoch comes from a broker with outdated metadata.
     if (isForTopic && address !== undefined && hint.leaderEpoch >= used.epoch) {
       state.leaders.set(partition, { address, epoch: hint.leaderEpoch });
     } else {
@@ -250,7 +253,7 @@ export class Cluster {
     for (const { partition, leader, leaderEpoch } of description.partitions) {
       const known = before?.leaders.get(partition);
       if (known !== undefined && known.epoch > leaderEpoch) {
-        state.leaders.set(partition, known); // The broker that answered is behind.
+        state.leaders.set(partition, known); // The answer is outdated.
       } else {
         state.leaders.set(partition, { address: leader === undefined ? undefined : this.brokers.get(leader), epoch: leaderEpoch });
       }

@@ -17,18 +17,18 @@ const LARGEST_MESSAGE_BYTES = 64 * 1024 * 1024;
 
 /** PEM files of a connection with TLS. */
 export interface TlsFiles {
-  /** Certificates that the servers' certificates are checked against. */
+  /** Certificates of the authorities that the client trusts. */
   caFile: string;
   /** Certificate that identifies this client; together with keyFile. */
   certFile?: string | undefined;
   keyFile?: string | undefined;
 }
 
-/** Read the files. Every connection made from then on uses what was read. */
+/** Read the files and return credentials for all connections of a client. Later changes of the files have no effect. */
 export function channelCredentials(tls: TlsFiles | undefined): ChannelCredentials {
   if (tls === undefined) return credentials.createInsecure();
   if ((tls.certFile === undefined) !== (tls.keyFile === undefined)) {
-    throw new TypeError("tls.certFile and tls.keyFile are given together, or neither");
+    throw new TypeError("tls.certFile and tls.keyFile must be given together");
   }
   const read = (file: string | undefined) => (file === undefined ? null : readFileSync(file));
   return credentials.createSsl(read(tls.caFile), read(tls.keyFile), read(tls.certFile));
@@ -48,7 +48,7 @@ export class Connection {
       "grpc.keepalive_timeout_ms": 10_000,
       "grpc.initial_reconnect_backoff_ms": 100,
       "grpc.max_reconnect_backoff_ms": 1_000,
-      "grpc.enable_retries": 0, // gRPC does not know sequence numbers.
+      "grpc.enable_retries": 0, // The client retries, because gRPC does not know which calls may be repeated.
       "grpc.service_config_disable_resolution": 1,
     });
   }
@@ -121,7 +121,7 @@ export class Connection {
     };
     try {
       for (;;) {
-        // Only while the caller waits: one that is slow is no silence of the server.
+        // The timer runs only during this wait: while the caller handles an answer, the server is not silent.
         const timer = setTimeout(onSilence, silenceMs);
         const next = await answers.next().finally(() => clearTimeout(timer));
         if (next.done === true) break;
@@ -131,7 +131,7 @@ export class Connection {
       signal?.throwIfAborted();
       if (isSilent) {
         const facts = { hasAnswer: false, definite: false, retriable: true, refresh: true };
-        throw new PacelineError(operation, "REQUEST_TIMED_OUT", `no sign of life for ${silenceMs} ms`, facts);
+        throw new PacelineError(operation, "REQUEST_TIMED_OUT", `no message for ${silenceMs} ms`, facts);
       }
       throw callError(operation, failure as ServiceError);
     } finally {
@@ -143,7 +143,7 @@ export class Connection {
   }
 }
 
-/** Encode a request. Throw INVALID_REQUEST when a value does not fit: gRPC would report it as a call that failed. */
+/** Encode a request. Throw INVALID_REQUEST for an invalid value, which gRPC would report as a failure of the connection. */
 function encoded<I extends DescMessage>(operation: string, schema: I, request: MessageInitShape<I>): Buffer {
   try {
     return Buffer.from(toBinary(schema, create(schema, request)));

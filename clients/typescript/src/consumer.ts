@@ -44,7 +44,7 @@ interface Outcome {
   error?: unknown;
 }
 
-/** A new topic needs a moment to reach the brokers: after this time one that they do not know does not exist. */
+/** Time for which brokers may not know a topic before it counts as missing: a new topic reaches them with a delay. */
 export const NEW_TOPIC_MS = 5_000;
 
 /** The position of a partition and the state of its fetch. */
@@ -58,7 +58,7 @@ interface Position {
   epoch: number | undefined;
   /** Id of the topic that the position belongs to, confirmed by an answer; undefined before the first. */
   topicId: string | undefined;
-  /** Brokers have known the partition since it was assigned. */
+  /** Whether a broker has known the partition since it was assigned. */
   isFound: boolean;
   fetching: Promise<void> | undefined;
   outcome: Outcome | undefined;
@@ -82,21 +82,21 @@ export class Consumer {
   constructor(
     private readonly client: Client,
     config: ConsumerConfig,
-    /** A group assigns partitions that its leader has found. */
+    /** Whether a group assigns the partitions; they exist, because the leader of the group has seen them. */
     private readonly isGrouped = false,
   ) {
     const { reset = "earliest", maxWaitMs = 500, maxBytes = 1 << 20, apiTimeoutMs = 60_000 } = config;
     if (!(apiTimeoutMs > 0)) throw new RangeError(`apiTimeoutMs is above 0, not ${apiTimeoutMs}`);
     if (reset !== "error") requirePlace(reset);
-    // Each partition adds a listener; without this Node would warn of a memory leak at more than ten.
+    // Each partition adds a listener, and Node would warn of a memory leak at more than ten.
     setMaxListeners(0, this.closing.signal);
     this.config = { reset, maxWaitMs, maxBytes, apiTimeoutMs };
   }
 
   /**
-   * Read a partition from an offset or a start position; an assigned partition moves to it. Give the leader epoch of the
-   * last record that was read, so that the consumer detects a truncated log (see TruncatedError). The polls report a
-   * partition that does not exist.
+   * Read a partition from an offset or a start position; an assigned partition moves there. With the leader epoch of the last
+   * record that was read, the consumer detects a truncated log (see TruncatedError). If the partition does not exist, `poll`
+   * throws.
    */
   assign(topic: string, partition: number, from: bigint | Place = "earliest", leaderEpoch?: number): void {
     const isOffset = typeof from === "bigint";
@@ -276,7 +276,7 @@ export class Consumer {
     }
   }
 
-  /** Fetch once, with retries, and keep the outcome until a poll collects it. */
+  /** Fetch with retries until one answer or a final error, and keep this outcome until a poll collects it. */
   private async fetch(position: Position): Promise<void> {
     const { topic, partition } = position;
     const limit = Limit.in(this.config.apiTimeoutMs, this.closing.signal);
@@ -316,7 +316,8 @@ export class Consumer {
     const { topic, partition } = position;
     if (position.start !== undefined) {
       const { admin } = this.client;
-      // Look up the end first, for a time after the last record: a record written between the two calls is not skipped.
+      // If no record is as late as the time, reading begins at the end. Look up the end first: with the opposite order, a
+      // record written between the two calls would be skipped.
       const onFound = () => void (position.isFound = true);
       const end = typeof position.start === "object" ? await admin.listOffsetOnce(topic, partition, "latest", limit, onFound) : undefined;
       position.next = (await admin.listOffsetOnce(topic, partition, position.start, limit, onFound) ?? end)!;
@@ -350,10 +351,11 @@ export class Consumer {
       const [result] = answer.partitions;
       if (result === undefined) throw new PacelineError(operation, "UNKNOWN_SERVER_ERROR", "the answer has no partition");
       throwPartitionError(operation, result.error);
-      // Set the id only after an answer, which proves it: the metadata may still describe a deleted topic.
+      // Set the id only after an answer, which confirms it: the metadata may still describe a deleted topic.
       position.topicId ??= topicId;
       if (position.topicId !== topicId) {
-        throw new PacelineError(operation, "OFFSET_OUT_OF_RANGE", "the topic was created again: the position is of the old one");
+        const detail = "the topic was deleted and created again: the position belongs to the deleted topic";
+        throw new PacelineError(operation, "OFFSET_OUT_OF_RANGE", detail);
       }
       return { result, leaderEpoch: leader.epoch };
     });

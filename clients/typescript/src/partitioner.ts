@@ -9,7 +9,7 @@ export function partitionForKey(key: Uint8Array | string, partitionCount: number
 
 const MULTIPLIER = 0x5bd1e995;
 
-/** Hash bytes to a signed number of 32 bits. */
+/** Return Kafka's murmur2 hash of bytes as a signed 32-bit integer. */
 export function murmur2(data: Uint8Array): number {
   let hash = 0x9747b28c ^ data.length;
   const wholeWords = data.length & ~3;

@@ -418,7 +418,7 @@ test("a watch leaves a controller that is silent", async () => {
       assert.equal(source, "seen");
       break;
     }
-    assert.deepEqual([retries[0]?.code, retries[0]?.detail], ["REQUEST_TIMED_OUT", "no sign of life for 1000 ms"]);
+    assert.deepEqual([retries[0]?.code, retries[0]?.detail], ["REQUEST_TIMED_OUT", "no message for 1000 ms"]);
     assert.ok(calls >= 2);
   } finally {
     other.stop();
@@ -446,7 +446,7 @@ test("a program that is slow to take events is no silence of the controller", as
   }
 });
 
-test("a watch of batches says that events are missing, and yields no sign of life", async () => {
+test("a watch of batches says that events are missing, and yields no keepalive message", async () => {
   const other = new FakeBroker("t", 1);
   other.serveEvents(() => [
     { cursor: "c1", events: [{ source: "1" }] },

@@ -16,15 +16,15 @@ import { LogService, type OffsetSpec, type FetchRequest, type ProducePartition }
 import { MetadataService, type EventBatchSchema, type WatchEventsRequest } from "../src/gen/paceline/v1/metadata_service_pb.js";
 import type { RecordList as Records } from "../src/gen/paceline/v1/record_pb.js";
 
-/** What happens to one Produce call: it is refused, or its records are appended and the answer is lost. */
+/** The fate of one Produce call: it is refused, or its records are appended and its answer is lost. */
 export type Obstacle = { code: ErrorCode } | Refusal | "lose answer";
 
-/** A call as a whole is refused with a code. */
+/** Refuses a whole call with a code. */
 export class Refusal extends Error {
   constructor(
     private readonly code: keyof typeof ErrorCode,
     private readonly facts: Record<string, string> = {},
-    /** The encoded details instead of those with the code. */
+    /** Encoded status details that replace the details with the code. */
     private readonly garbled?: Buffer,
   ) {
     super(code);
@@ -39,7 +39,7 @@ export class Refusal extends Error {
   }
 }
 
-/** One broker of a cluster with one topic, on real gRPC. It keeps idempotent batches apart as a broker does. */
+/** The broker of a cluster with one broker and one topic, on real gRPC. It appends a repeated idempotent batch only once. */
 export class FakeBroker {
   readonly calls: ProducePartition[] = [];
   readonly values: string[][];
@@ -50,10 +50,10 @@ export class FakeBroker {
   divergingOnce: { epoch: number; endOffset: bigint } | undefined;
   /** Id of the topic; a fetch with another id is refused. */
   topicId = "topic-id";
-  /** Ids that the next descriptions of the topic have instead: metadata that are behind. */
+  /** Topic ids of the next descriptions of the topic, instead of `topicId`: outdated metadata. */
   readonly oldTopicIds: string[] = [];
   leaderEpoch = 5;
-  /** How many partitions the descriptions of the topic have at most. */
+  /** Maximum number of partitions in a description of the topic. */
   describedPartitions = Infinity;
   /** Answers ListOffsets. */
   offsetOf: (spec: OffsetSpec) => bigint | undefined = () => 0n;
@@ -146,7 +146,8 @@ export class FakeBroker {
   }
 
   /**
-   * Answer each call of WatchEvents with its batches, and then with NOT_CONTROLLER, or with nothing at all; before the start.
+   * Register WatchEvents; call this before `start`. A call receives the batches that `answer` returns, and then
+   * NOT_CONTROLLER; after "silence" it receives nothing.
    */
   serveEvents(answer: (request: WatchEventsRequest) => MessageInitShape<typeof EventBatchSchema>[] | "silence"): void {
     const { watchEvents: method } = MetadataService.method;
@@ -172,7 +173,7 @@ export class FakeBroker {
     this.server.addService(definition, implementation);
   }
 
-  /** Answer a method; before the start. The function may throw a refusal. */
+  /** Register a method; call this before `start`. `answer` may throw a Refusal. */
   serve<M extends DescMethodUnary>(
     method: M,
     answer: (request: MessageShape<M["input"]>) => MessageInitShape<M["output"]>,

@@ -5,7 +5,7 @@ import { FakeBroker, Refusal } from "./fake_broker.js";
 
 type Code = keyof typeof ErrorCode;
 
-/** The coordinator of one group of one member, at a FakeBroker. */
+/** The coordinator of a group with one member, served by a FakeBroker. */
 export class FakeGroup {
   generation = 0;
   readonly committed = new Map<string, bigint>();
@@ -16,7 +16,7 @@ export class FakeGroup {
   commits = 0;
   /** Refusals of the next calls. */
   readonly refusals: Record<"find" | "join" | "heartbeat" | "commit", Code[]> = { find: [], join: [], heartbeat: [], commit: [] };
-  /** Errors of the next commits, in the answer. */
+  /** Partition errors in the answers to the next commits. */
   readonly commitErrors: Code[] = [];
   private memberIds = 0;
 

@@ -4,27 +4,27 @@ export interface TopicPartition {
   partition: number;
 }
 
-/** A member as the leader of its group sees it. */
+/** A member of a group, as the coordinator describes it to the leader of the group. */
 export interface GroupMember {
   memberId: string;
   /** Name of a static member; empty for a dynamic one. */
   groupInstanceId: string;
-  /** Topics that it subscribes to. */
+  /** Topics of its subscription. */
   topics: ReadonlySet<string>;
 }
 
 /** A rule that divides partitions among the members of a group. The leader of the group applies it. */
 export interface Assignor {
-  /** Name on the wire; all members of a group must know the same one. */
+  /** Name in the group protocol. All members of a group must have an assignor in common. */
   readonly name: string;
-  /** Return the partitions of every member by member id. `partitionCounts` has the topics that exist. */
+  /** Return the partitions of every member by member id. `partitionCounts` contains only topics that exist. */
   assign(members: readonly GroupMember[], partitionCounts: ReadonlyMap<string, number>): Map<string, TopicPartition[]>;
 }
 
 /**
- * Divides every topic by itself into runs of partitions; the first members get one partition more when it does not come
- * out even. The rules are those of Kafka's RangeAssignor: t0 and t1 with 3 partitions each and members c0, c1 give
- * c0: t0/0 t0/1 t1/0 t1/1, c1: t0/2 t1/2.
+ * Divides each topic separately into runs of consecutive partitions. If the partitions cannot be divided evenly, the first
+ * members get one more. The rules are those of Kafka's RangeAssignor: t0 and t1 with 3 partitions each and members c0, c1
+ * give c0: t0/0 t0/1 t1/0 t1/1, c1: t0/2 t1/2.
  */
 export const rangeAssignor: Assignor = {
   name: "range",
@@ -63,7 +63,7 @@ export const roundRobinAssignor: Assignor = {
   },
 };
 
-/** Return the members in Kafka's order, a list for each, and the topics that exist and have a subscriber, sorted. */
+/** Return the members in Kafka's order, an empty assignment for each, and the subscribed topics that exist, sorted. */
 function prepared(members: readonly GroupMember[], partitionCounts: ReadonlyMap<string, number>) {
   const ordered = [...members].sort(inOrder);
   const assigned = new Map(ordered.map(({ memberId }): [string, TopicPartition[]] => [memberId, []]));
@@ -72,7 +72,7 @@ function prepared(members: readonly GroupMember[], partitionCounts: ReadonlyMap<
   return { ordered, assigned, topics };
 }
 
-/** Sort static members by their instance id, before dynamic ones by their member id. */
+/** Compare members: static members first, by instance id; then dynamic members, by member id. */
 function inOrder(one: GroupMember, other: GroupMember): number {
   const isStatic = one.groupInstanceId !== "";
   if (isStatic !== (other.groupInstanceId !== "")) return isStatic ? -1 : 1;

@@ -21,7 +21,7 @@ const PAUSE_MS = 100;
 /** The part of the consumer that its membership uses. */
 export interface GroupHost {
   assignment(): TopicPartition[];
-  /** Read exactly these partitions. */
+  /** Assign exactly these partitions to the consumer. */
   take(partitions: TopicPartition[]): void;
   /** Commit before partitions are given up, if commits are automatic. It does not throw. */
   commitBeforeRevocation(timeoutMs: number): Promise<void>;
@@ -29,7 +29,7 @@ export interface GroupHost {
   wake(): void;
 }
 
-/** A call whose answer a later poll may process. */
+/** A call that outlasts a poll; a later poll processes its outcome. */
 class Pending<T> {
   outcome: { answer: T } | { error: unknown } | undefined;
   readonly done: Promise<true>;
@@ -62,6 +62,7 @@ export class GroupMembership {
   private sync: Pending<SyncGroupResponse> | undefined;
   private isPrepared = false;
   private joinedTopics: ReadonlySet<string> = new Set();
+  /** End of the pause before the next attempt to join. */
   private quietUntil = 0;
   /** Topics of a new subscription that no broker has returned yet. */
   private unseen = new Set<string>();
@@ -127,7 +128,7 @@ export class GroupMembership {
   private lose(seenGeneration: number, error: PacelineError, forgetsMember: boolean): void {
     if (this.generation !== seenGeneration) return;
     if (error.code === "FENCED_INSTANCE_ID") this.fenced = error;
-    // While a JoinGroup is in flight all partitions are revoked already, and its answer decides.
+    // While a JoinGroup is in flight, the partitions are revoked already, and its answer decides about the membership.
     else if (!this.isBeating) return;
     this.generation = -1;
     if (forgetsMember) this.memberId = "";
@@ -167,8 +168,8 @@ export class GroupMembership {
 
   /**
    * Check that the topics of a new subscription exist; return false when the next check must wait for a later poll. Throw
-   * UNKNOWN_TOPIC_OR_PARTITION when brokers have not known a topic for some seconds. If the brokers do not answer, the member
-   * joins without the check.
+   * UNKNOWN_TOPIC_OR_PARTITION when brokers have not known a topic for five seconds. If no broker answers, the member joins
+   * without the check.
    */
   private async knowsTopics(limit: Limit): Promise<boolean> {
     while (this.unseen.size > 0) {
@@ -208,7 +209,7 @@ export class GroupMembership {
     const pending = this.join ?? this.sync!;
     const stopped = new Promise<void>((resolve) => (this.endWait = resolve));
     while (pending.outcome === undefined) {
-      // Waiting inside a poll does not count as time without a poll.
+      // The wait is part of a poll, so it does not count as time without a poll.
       this.polledAt = performance.now();
       if (limit.leftMs === 0 || this.isStopped) return false;
       await limit.race(Promise.race([pending.done, stopped]), Math.min(limit.leftMs, 1_000, this.settings.maxPollIntervalMs / 2));

@@ -6,11 +6,11 @@ import type { GroupCoordinator } from "./coordinator.js";
 
 /** A position to commit. */
 export interface OffsetToCommit extends TopicPartition {
-  /** The next offset to read: that of the last record read, plus 1. */
+  /** The next offset to read: the offset of the last record read, plus 1. */
   offset: bigint;
   /** Leader epoch under which the last record was read; missing when it is not known. */
   leaderEpoch?: number | undefined;
-  /** A free text that is stored with the offset. */
+  /** Free text that is stored with the offset. */
   metadata?: string | undefined;
 }
 
@@ -45,8 +45,10 @@ export class GroupOffsets {
     return this.running > 0;
   }
 
-  /** Commit after all earlier commits; without an identity the caller is not a member. Throw a CommitFailedError when the
-   * group has removed the member. */
+  /**
+   * Commit after all earlier commits; without an identity the caller is not a member. Throw a CommitFailedError when the
+   * group has removed the member.
+   */
   async commit(offsets: readonly OffsetToCommit[], identity: Identity | undefined, limit: Limit): Promise<void> {
     if (identity !== undefined && identity.generation < 0) {
       throw this.commitFailed("this member is in no generation");
@@ -69,7 +71,7 @@ export class GroupOffsets {
     await mine;
   }
 
-  /** Wait until every earlier commit has ended, with success or not, or the limit ends. */
+  /** Wait until every earlier commit has succeeded or failed, or the limit ends. */
   async awaitEarlier(limit: Limit): Promise<void> {
     await limit.race(this.newest);
   }
