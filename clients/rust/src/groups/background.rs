@@ -68,7 +68,7 @@ async fn heartbeat(group: &Group, generation: i32) -> Result<()> {
     group.coordinator.call(limit, call).await.map(|_| ())
 }
 
-/// Starts a rebalance when the partitions of topics differ from those of this member's last assignment as the leader.
+/// Starts a rebalance when the partitions of topics have changed since this member joined as the leader.
 pub(crate) async fn watch_topics(group: Arc<Group>) {
     loop {
         let assigned_by = group.assigned_by();

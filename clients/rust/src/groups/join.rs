@@ -33,7 +33,7 @@ pub(crate) struct Group {
     /// Wakes the poll.
     pub(crate) news: Notify,
     member: Mutex<Member>,
-    /// The topics as of the last assignment that this member made as the leader; empty when another member leads.
+    /// The topics of all members when this member joined as the leader; empty when another member leads.
     assigned_by: Mutex<Shapes>,
     /// The subscription whose topics existed before the first join.
     found: Mutex<BTreeSet<String>>,
@@ -70,7 +70,7 @@ impl Group {
         self.news.notify_one();
     }
 
-    /// Returns the topics as of the last assignment that this member made; empty when another member leads.
+    /// Returns the topics of all members when this member joined as the leader; empty when another member leads.
     pub(crate) fn assigned_by(&self) -> Shapes {
         self.assigned_by.lock().unwrap().clone()
     }
@@ -183,8 +183,15 @@ async fn join_group(group: &Group, topics: &BTreeSet<String>) -> Result<v1::Join
 
 async fn sync_group(group: &Group, joined: v1::JoinGroupResponse) -> Result<Vec<TopicPartition>> {
     let operation = format!("getting the partitions of group {}", group.config.group_id);
-    let leads = joined.leader == joined.member_id && !joined.skip_assignment;
-    let (assignments, shapes) = if leads { assign(group, &operation, &joined).await? } else { Default::default() };
+    let mut assignments = Vec::new();
+    let mut shapes = Shapes::new();
+    if joined.leader == joined.member_id {
+        // A static leader that rejoins assigns nothing, but no other member looks for new partitions (KIP-814).
+        shapes = shapes_of_members(group, &joined).await?;
+        if !joined.skip_assignment {
+            assignments = assign(group, &operation, &joined, &shapes)?;
+        }
+    }
     *group.assigned_by.lock().unwrap() = shapes;
     let message = v1::SyncGroupRequest {
         group_id: group.config.group_id.clone(),
@@ -205,29 +212,35 @@ async fn sync_group(group: &Group, joined: v1::JoinGroupResponse) -> Result<Vec<
     Ok(from_v1(found.assignment.unwrap_or_default().partitions))
 }
 
-/// Assigns the partitions of the subscribed topics to the members, and returns the partition counts it used.
-async fn assign(
+/// Returns the topics of all members, with the partition count 0 for topics that do not exist.
+async fn shapes_of_members(group: &Group, joined: &v1::JoinGroupResponse) -> Result<Shapes> {
+    let subscriptions = joined.members.iter().filter_map(|member| member.subscription.as_ref());
+    let topics: BTreeSet<String> = subscriptions.flat_map(|subscription| subscription.topics.iter().cloned()).collect();
+    let client = group.coordinator.client();
+    let mut shapes = shapes_of(client, &topics, client.request_timeout()).await?;
+    for topic in topics {
+        shapes.entry(topic).or_default();
+    }
+    Ok(shapes)
+}
+
+/// Assigns the partitions of the topics to the members that subscribe to them.
+fn assign(
     group: &Group,
     operation: &str,
     joined: &v1::JoinGroupResponse,
-) -> Result<(Vec<v1::MemberAssignment>, Shapes)> {
+    shapes: &Shapes,
+) -> Result<Vec<v1::MemberAssignment>> {
     let named = group.config.assignors.iter().find(|assignor| assignor.name() == joined.protocol_name);
     let unknown = || Error::bad_answer(operation, &format!("the assignor {:?} is not ours", joined.protocol_name));
     let assignor = named.ok_or_else(unknown)?;
     let members: Vec<Subscriber> = joined.members.iter().map(subscriber).collect();
-    let topics: BTreeSet<String> = members.iter().flat_map(|member| member.topics.iter().cloned()).collect();
-    let client = group.coordinator.client();
-    let mut shapes = shapes_of(client, &topics, client.request_timeout()).await?;
     let counts: PartitionCounts = shapes.iter().map(|(topic, shape)| (topic.clone(), shape.count)).collect();
     let assignments = assignor.assign(&members, &counts).into_iter().map(|(member_id, partitions)| {
         let assignment = v1::ConsumerAssignment { partitions: to_v1(&partitions), ..Default::default() };
         v1::MemberAssignment { member_id, assignment: Some(assignment) }
     });
-    let assignments = assignments.collect();
-    for topic in topics {
-        shapes.entry(topic).or_default();
-    }
-    Ok((assignments, shapes))
+    Ok(assignments.collect())
 }
 
 fn subscriber(member: &v1::JoinGroupMember) -> Subscriber {
@@ -259,6 +272,18 @@ fn milliseconds(time: Duration) -> i32 {
 mod tests {
     use super::*;
     use crate::{ClientConfig, ErrorCode};
+
+    #[tokio::test]
+    async fn a_leader_that_keeps_the_assignment_looks_at_the_topics_too() {
+        let config = ClientConfig::new(["127.0.0.1:1"]).timeout(Duration::from_millis(300));
+        let group = Group::new(Client::new(config).unwrap(), GroupConfig::new("g"));
+        let subscription = Some(ConsumerSubscription { topics: vec!["t".to_owned()], ..Default::default() });
+        let members = vec![v1::JoinGroupMember { member_id: "m".to_owned(), subscription, ..Default::default() }];
+        let (leader, member_id) = ("m".to_owned(), "m".to_owned());
+        let joined = v1::JoinGroupResponse { leader, member_id, members, skip_assignment: true, ..Default::default() };
+        let failure = sync_group(&group, joined).await.unwrap_err();
+        assert!(failure.to_string().starts_with("describing topics"), "no broker was asked for the topics: {failure}");
+    }
 
     #[tokio::test]
     async fn a_member_that_was_fenced_while_it_joined_does_not_join_again() {

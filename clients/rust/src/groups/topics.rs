@@ -14,7 +14,7 @@ use crate::retry::Backoff;
 use crate::v1::metadata_service_client::MetadataServiceClient;
 use crate::v1::{self, ErrorCode};
 
-const OPERATION: &str = "describing the topics of a group";
+const OPERATION: &str = "describing topics";
 /// How many brokers are asked: one that is cut off from the cluster knows neither new topics nor added partitions.
 const DESCRIBERS: usize = 3;
 
