@@ -11,7 +11,7 @@ use crate::config::{ClientConfig, LONGEST};
 use crate::connections::{Connections, LARGEST_MESSAGE, answer, request};
 use crate::error::{Error, Result};
 use crate::metadata::{Leader, Lookup, Metadata, controller_address};
-use crate::retry::Retry;
+use crate::retry::{MISSING_LIMIT, Retry, missing_since};
 use crate::v1::log_service_client::LogServiceClient;
 use crate::v1::metadata_service_client::MetadataServiceClient;
 use crate::v1::{self, ErrorCode};
@@ -76,13 +76,31 @@ impl Client {
     }
 
     /// Returns partitions, leaders, replicas and in-sync replicas of a topic.
+    ///
+    /// # Errors
+    ///
+    /// `UNKNOWN_TOPIC_OR_PARTITION` when brokers have not known the topic for 5 s.
     pub async fn describe_topic(&self, topic: &str) -> Result<v1::TopicDescription> {
+        self.find_topic(topic, 0).await
+    }
+
+    /// Returns the description of a topic that has at least `least` partitions, with retries.
+    async fn find_topic(&self, topic: &str, least: usize) -> Result<v1::TopicDescription> {
+        let operation = format!("describing topic {topic}");
         let mut retry = self.retry();
+        let mut unknown_since = None;
         loop {
-            match self.refresh(topic, retry.attempt_limit()).await {
-                Ok(description) => return Ok(description),
-                Err(failure) => retry.after(failure).await?,
+            let limit = retry.attempt_limit();
+            let failure = match retry.attempt(&operation, self.refresh(topic, limit)).await {
+                Ok(description) if description.partitions.len() >= least => return Ok(description),
+                Ok(_) => Error::new(&operation, ErrorCode::LeaderNotAvailable, "the topic has no partitions yet"),
+                Err(failure) => failure,
+            };
+            unknown_since = failure.call().and_then(|call| missing_since(unknown_since, call, Instant::now()));
+            if failure.is_missing() && unknown_since.is_some_and(|since| since.elapsed() >= MISSING_LIMIT) {
+                return Err(failure);
             }
+            retry.after(failure).await?;
         }
     }
 
@@ -211,7 +229,8 @@ impl Client {
         Ok(description)
     }
 
-    /// Returns the number of partitions of a topic from the cache, which is refreshed regularly because a topic can grow.
+    /// Returns the number of partitions of a topic from the cache, which is refreshed in the background because a topic can
+    /// grow.
     pub(crate) async fn partition_count(&self, topic: &str) -> Result<i32> {
         if self.metadata(|metadata| metadata.is_due(topic, Instant::now())) {
             // If the refresh fails, the cached number is used.
@@ -221,18 +240,8 @@ impl Client {
         if let Some(count) = known() {
             return Ok(count);
         }
-        let mut retry = self.retry();
-        loop {
-            let failure = match (self.refresh(topic, retry.attempt_limit()).await, known()) {
-                (Ok(_), Some(count)) => return Ok(count),
-                (Ok(_), None) => {
-                    let operation = format!("describing topic {topic}");
-                    Error::new(&operation, ErrorCode::UnknownTopicOrPartition, "the topic has no partitions")
-                }
-                (Err(failure), _) => failure,
-            };
-            retry.after(failure).await?;
-        }
+        let found = self.find_topic(topic, 1).await?.partitions.len();
+        Ok(known().unwrap_or_else(|| i32::try_from(found).unwrap_or(i32::MAX)))
     }
 
     /// Refreshes the leaders of a topic in the background if they are some minutes old: a replaced leader that does not know

@@ -122,6 +122,11 @@ impl Error {
         }
     }
 
+    /// Returns whether the brokers' metadata lacks the topic or the partition.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.call().is_some_and(|call| call.missing)
+    }
+
     pub(crate) fn call(&self) -> Option<&CallError> {
         match self {
             Error::Call(call) => Some(call),

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::metadata::Leader;
 use crate::producer::{ProducerConfig, Sticky};
 use crate::record::{Placed, Record};
-use crate::retry::Retry;
+use crate::retry::{MISSING_LIMIT, Retry, missing_since};
 use crate::v1::produce_partition::Data;
 use crate::v1::{self, Acks, ErrorCode, RecordList};
 
@@ -130,6 +130,8 @@ pub(crate) struct PartitionWriter {
     partition: i32,
     batches: Batches,
     producer: Option<ProducerId>,
+    /// Since when brokers have not known the partition.
+    unknown_since: Option<Instant>,
 }
 
 /// The results of a batch's earlier attempts.
@@ -167,6 +169,7 @@ impl PartitionWriter {
             partition,
             batches: Batches::new(commands, config.linger, config.batch_bytes),
             producer: None,
+            unknown_since: None,
         }
     }
 
@@ -191,7 +194,8 @@ impl PartitionWriter {
     }
 
     /// Appends a batch and returns its first offset. Repeats the same records with the same sequence numbers until the delivery
-    /// timeout of the oldest record, so that the broker recognizes a batch that it has already appended.
+    /// timeout of the oldest record, so that the broker recognizes a batch that it has already appended. Fails earlier when
+    /// brokers have not known the partition for `MISSING_LIMIT` since the oldest record was sent.
     async fn deliver(&mut self, batch: &[Item]) -> Result<i64> {
         let mut retry = Retry::until(batch[0].deadline, self.client.request_timeout());
         let mut list =
@@ -202,8 +206,10 @@ impl PartitionWriter {
             Error::new(&self.operation(), ErrorCode::RequestTimedOut, message)
         } else {
             loop {
-                let failure = match self.attempt(&mut list, &mut progress, retry.attempt_limit()).await {
+                let (limit, operation) = (retry.attempt_limit(), self.operation());
+                let failure = match retry.attempt(&operation, self.attempt(&mut list, &mut progress, limit)).await {
                     Ok(base) => {
+                        self.unknown_since = None;
                         if let Some(producer) = &mut self.producer {
                             producer.next_sequence = sequence_after(producer.next_sequence, batch.len());
                         }
@@ -211,6 +217,9 @@ impl PartitionWriter {
                     }
                     Err(failure) => failure,
                 };
+                if self.is_missing(&failure, batch[0].sent) {
+                    break failure;
+                }
                 if let Err(last) = retry.after(failure).await {
                     break last;
                 }
@@ -225,6 +234,13 @@ impl PartitionWriter {
             call.definite = !progress.unknown;
         }
         Err(failure)
+    }
+
+    /// Returns whether the partition counts as missing for a record that was sent at `sent`, after another failure.
+    fn is_missing(&mut self, failure: &Error, sent: Instant) -> bool {
+        let now = Instant::now();
+        self.unknown_since = failure.call().and_then(|call| missing_since(self.unknown_since, call, now));
+        failure.is_missing() && self.unknown_since.is_some_and(|since| now - since.max(sent) >= MISSING_LIMIT)
     }
 
     async fn attempt(&mut self, list: &mut RecordList, progress: &mut Progress, limit: Duration) -> Result<i64> {
@@ -443,6 +459,22 @@ mod tests {
             assert_eq!(failure.is_retriable(), left > 0);
             assert_eq!(client.known_leader("t", 0), None, "the next attempt asks again");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_partition_is_missing_when_brokers_have_not_known_it_since_the_record_was_sent() {
+        let client = Client::new(ClientConfig::new(["127.0.0.1:1"])).unwrap();
+        let (_commands, receiver) = mpsc::unbounded_channel();
+        let mut writer = PartitionWriter::new(&client, &ProducerConfig::default(), Arc::default(), "t", 0, receiver);
+        let missing = Error::missing("x", "no".to_owned());
+        let first = Instant::now();
+        assert!(!writer.is_missing(&missing, first));
+        tokio::time::advance(MISSING_LIMIT).await;
+        assert!(writer.is_missing(&missing, first));
+        assert!(!writer.is_missing(&missing, Instant::now()), "the topic may be new by now");
+        assert!(!writer.is_missing(&Error::timed_out("x", MISSING_LIMIT), first), "no broker says so");
+        assert!(!writer.is_missing(&Error::new("x", ErrorCode::LeaderNotAvailable, "no"), first));
+        assert!(!writer.is_missing(&missing, first), "a broker knew it meanwhile");
     }
 
     #[test]

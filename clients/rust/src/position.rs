@@ -8,12 +8,10 @@ use crate::admin::At;
 use crate::consumer::{Start, TopicPartition};
 use crate::error::{CallError, Error, Truncated};
 use crate::record::ConsumedRecord;
-use crate::retry::{Backoff, PATIENCE, report};
+use crate::retry::{Backoff, MISSING_LIMIT, PATIENCE, missing_since, report};
 use crate::v1::fetch_partition_result::Data;
 use crate::v1::{self, ErrorCode};
 
-/// How long brokers may not know a partition before a poll fails: they learn of a new topic with a delay.
-pub(crate) const MISSING_LIMIT: Duration = Duration::from_secs(5);
 /// How long a partition may be unreadable before a poll fails.
 const HINDRANCE_LIMIT: Duration = Duration::from_secs(60);
 /// Attempts that must fail before a poll fails: a program that polls rarely makes few attempts within the limits.
@@ -145,12 +143,7 @@ impl Position {
         if failure.code != ErrorCode::RequestTimedOut {
             failing.cause = failure.clone();
         }
-        failing.missing_since = match failure.code {
-            _ if failure.missing => failing.missing_since.or(Some(now)),
-            ErrorCode::RequestTimedOut | ErrorCode::BrokerNotAvailable => failing.missing_since,
-            // A broker knows the partition.
-            _ => None,
-        };
+        failing.missing_since = missing_since(failing.missing_since, failure, now);
         let attempts = failing.attempts;
         let is_over = |since: Instant, limit| attempts >= LEAST_ATTEMPTS && now - since >= limit;
         let is_missing = failing.missing_since.is_some_and(|since| is_over(since, MISSING_LIMIT));

@@ -126,12 +126,16 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// Fails when the producer is closed, or when the partitions of the topic are not found within the timeout of the
-    /// client. In both cases the record was not sent.
+    /// The record was not sent after an error: [`Error::Closed`]; for a record without a partition,
+    /// `UNKNOWN_TOPIC_OR_PARTITION` when brokers have not known its topic for 5 s, and the last failure when its partitions
+    /// were not found within the timeout of the client. The delivery of a record with a partition fails alike.
     pub async fn send(&self, record: Record) -> Result<Delivery> {
         let partition = match record.partition {
             Some(partition) => partition,
-            None => self.choose(&record, self.client.partition_count(&record.topic).await?)?,
+            None => {
+                let count = self.client.partition_count(&record.topic).await.map_err(unsent)?;
+                self.choose(&record, count)?
+            }
         };
         let permit = Arc::clone(&self.pending).acquire_owned().await.map_err(|_| Error::Closed)?;
         let (outcome, delivery) = oneshot::channel();
@@ -202,6 +206,14 @@ impl Producer {
         };
         commands.send(command).map_err(|_| Error::Closed)
     }
+}
+
+/// Returns the failure of a look-up as that of a record that was not sent.
+fn unsent(mut failure: Error) -> Error {
+    if let Some(call) = failure.call_mut() {
+        call.definite = true;
+    }
+    failure
 }
 
 #[cfg(test)]

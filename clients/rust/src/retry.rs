@@ -1,24 +1,39 @@
 //! Repeats of a call: growing pauses, an end, and the last cause.
 
+use std::future::Future;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::error::{CallError, Error, Result};
+use crate::v1::ErrorCode;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// An attempt with less time than this would turn a known failure into an unknown outcome.
 const LEAST_ATTEMPT: Duration = Duration::from_millis(200);
-/// A failure that lasts longer is reported.
+/// The cause of a wait is reported before the wait is longer than this.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+/// Time for which brokers may not know a topic or partition before it counts as missing: a new topic reaches them with a
+/// delay.
+pub(crate) const MISSING_LIMIT: Duration = Duration::from_secs(5);
 
-/// Tells what a call waits for: as an event of tracing, and on stderr in a program that collects no events.
+/// Returns since when brokers have not known a topic or partition, after a failure at `now`.
+pub(crate) fn missing_since(before: Option<Instant>, failure: &CallError, now: Instant) -> Option<Instant> {
+    match failure.code {
+        _ if failure.missing => before.or(Some(now)),
+        ErrorCode::RequestTimedOut | ErrorCode::BrokerNotAvailable => before,
+        // A broker knows the partition.
+        _ => None,
+    }
+}
+
+/// Reports a failure as the cause of a wait.
 pub(crate) fn report(failure: &CallError) {
     report_wait(&failure.to_string());
 }
 
-/// Tells what a call waits for that has not failed.
+/// Reports the cause of a wait: as an event of tracing, and on stderr in a program that collects no events.
 pub(crate) fn report_wait(cause: &str) {
     tracing::warn!(cause, "waiting");
     if !tracing::dispatcher::has_been_set() {
@@ -67,6 +82,21 @@ impl Retry {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
+    /// Awaits an attempt. Reports the wait at `PATIENCE` after the begin, unless a failure was reported before.
+    pub(crate) async fn attempt<T>(&mut self, operation: &str, attempt: impl Future<Output = T>) -> T {
+        tokio::pin!(attempt);
+        if !self.reported {
+            match timeout_at(self.begin + PATIENCE, &mut attempt).await {
+                Ok(done) => return done,
+                Err(_) => {
+                    self.reported = true;
+                    report_wait(&format!("{operation}: no answer yet"));
+                }
+            }
+        }
+        attempt.await
+    }
+
     /// Waits before the next attempt, or returns the failure when there is none.
     pub(crate) async fn after(&mut self, failure: Error) -> Result<()> {
         if !failure.is_retriable() {
@@ -82,12 +112,12 @@ impl Retry {
         if spare.is_zero() {
             return Err(failure);
         }
-        if !self.reported && self.begin.elapsed() >= PATIENCE {
+        let pause = self.backoff.next(fastrand::f64()).max(call.retry_after).min(spare);
+        if !self.reported && self.begin.elapsed() + pause >= PATIENCE {
             self.reported = true;
             report(call);
         }
-        let pause = self.backoff.next(fastrand::f64()).max(call.retry_after);
-        sleep(pause.min(spare)).await;
+        sleep(pause).await;
         Ok(())
     }
 }
@@ -95,7 +125,6 @@ impl Retry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::v1::ErrorCode;
 
     fn failure(code: ErrorCode) -> Error {
         Error::new("testing", code, "no")
@@ -123,6 +152,45 @@ mod tests {
         assert_eq!(last.code(), Some(ErrorCode::NotEnoughReplicas));
         assert!((6..=10).contains(&attempts), "{attempts} attempts");
         assert!(retry.remaining() <= LEAST_ATTEMPT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_that_lasts_is_reported_within_two_seconds() {
+        for _ in 0..20 {
+            let mut retry = Retry::until(Instant::now() + Duration::from_secs(60), Duration::from_secs(1));
+            let mut failed = Duration::ZERO;
+            while !retry.reported {
+                failed = retry.begin.elapsed();
+                retry.after(failure(ErrorCode::BrokerNotAvailable)).await.unwrap();
+            }
+            assert!(failed < PATIENCE, "reported after {failed:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_attempt_without_an_answer_is_reported() {
+        let mut retry = Retry::until(Instant::now() + Duration::from_secs(60), Duration::from_secs(30));
+        retry.attempt("asking", sleep(Duration::from_secs(1))).await;
+        assert!(!retry.reported);
+        assert!(
+            tokio::time::timeout(Duration::from_secs(1), retry.attempt("asking", sleep(Duration::from_secs(3))))
+                .await
+                .is_err()
+        );
+        assert!(retry.reported);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_partition_counts_as_unknown_until_a_broker_knows_it() {
+        let begin = Instant::now();
+        let missing = Error::missing("x", "no".to_owned());
+        let note = |before, failure: &Error| missing_since(before, failure.call().unwrap(), Instant::now());
+        let since = note(None, &missing);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(note(since, &missing), Some(begin));
+        assert_eq!(note(since, &failure(ErrorCode::RequestTimedOut)), Some(begin));
+        assert_eq!(note(since, &failure(ErrorCode::LeaderNotAvailable)), None);
+        assert_eq!(note(None, &failure(ErrorCode::UnknownTopicOrPartition)), None, "a leader, not metadata");
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,8 +9,7 @@ use tonic::transport::Channel;
 use crate::client::Client;
 use crate::connections::{LARGEST_MESSAGE, answer, request};
 use crate::error::{Error, Result};
-use crate::position::MISSING_LIMIT;
-use crate::retry::Backoff;
+use crate::retry::{Backoff, MISSING_LIMIT};
 use crate::v1::metadata_service_client::MetadataServiceClient;
 use crate::v1::{self, ErrorCode};
 
