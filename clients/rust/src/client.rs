@@ -10,6 +10,7 @@ use tonic::transport::Channel;
 use crate::config::{ClientConfig, LONGEST};
 use crate::connections::{Connections, LARGEST_MESSAGE, answer, request};
 use crate::error::{Error, Result};
+use crate::groups::shape_of;
 use crate::metadata::{Leader, Lookup, Metadata, controller_address};
 use crate::retry::{MISSING_LIMIT, Retry, missing_since};
 use crate::v1::log_service_client::LogServiceClient;
@@ -232,10 +233,7 @@ impl Client {
     /// Returns the number of partitions of a topic from the cache, which is refreshed in the background because a topic can
     /// grow.
     pub(crate) async fn partition_count(&self, topic: &str) -> Result<i32> {
-        if self.metadata(|metadata| metadata.is_due(topic, Instant::now())) {
-            // If the refresh fails, the cached number is used.
-            let _ = self.refresh(topic, ASK_TIMEOUT.min(self.timeout)).await;
-        }
+        self.refresh_when_old(topic);
         let known = || self.metadata(|metadata| metadata.partition_count(topic));
         if let Some(count) = known() {
             return Ok(count);
@@ -244,12 +242,19 @@ impl Client {
         Ok(known().unwrap_or_else(|| i32::try_from(found).unwrap_or(i32::MAX)))
     }
 
-    /// Refreshes the leaders of a topic in the background if they are some minutes old: a replaced leader that does not know
-    /// its successor may refuse no request.
+    /// Refreshes a topic in the background if its metadata are some minutes old. A replaced leader that does not know its
+    /// successor may answer without an error. For the number of partitions several brokers are asked: one that is cut off
+    /// from the cluster does not know added partitions.
     pub(crate) fn refresh_when_old(&self, topic: &str) {
         if self.metadata(|metadata| metadata.is_due(topic, Instant::now())) {
             let (client, topic) = (self.clone(), topic.to_owned());
-            tokio::spawn(async move { client.refresh(&topic, ASK_TIMEOUT).await });
+            tokio::spawn(async move {
+                // If no broker answers, the cached metadata remain in use.
+                let _ = client.refresh(&topic, ASK_TIMEOUT).await;
+                if let Ok(Some(shape)) = shape_of(&client, &topic, client.request_timeout()).await {
+                    client.metadata(|metadata| metadata.add_partitions(&topic, &shape.id, shape.count));
+                }
+            });
         }
     }
 

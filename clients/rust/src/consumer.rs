@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::config::LONGEST;
 use crate::error::{Error, Result};
 use crate::fetch::{Asked, Fetched, fetch};
-use crate::groups::CommittedOffset;
+use crate::groups::{CommittedOffset, shape_of};
 use crate::position::{Accepted, Position};
 use crate::record::ConsumedRecord;
 use crate::v1::ErrorCode;
@@ -126,11 +126,17 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// Fails when the partitions cannot be learned within the timeout of the client.
+    /// `UNKNOWN_TOPIC_OR_PARTITION` when brokers have not known the topic for 5 s; the last failure when no broker has answered
+    /// within the timeout of the client.
     pub async fn assign_topic(&mut self, topic: &str, start: impl Into<Start>) -> Result<()> {
         let start = start.into();
-        for partition in self.client.describe_topic(topic).await?.partitions {
-            self.assign(topic, partition.partition, start);
+        let mut count = self.client.partition_count(topic).await?;
+        // That broker may be cut off from the cluster and not know added partitions: ask several.
+        if let Ok(Some(shape)) = shape_of(&self.client, topic, self.client.request_timeout()).await {
+            count = shape.count;
+        }
+        for partition in 0..count {
+            self.assign(topic, partition, start);
         }
         Ok(())
     }

@@ -105,6 +105,13 @@ impl Metadata {
         self.topics.get(topic).map(|topic| topic.partition_count).filter(|count| *count > 0)
     }
 
+    /// Raises the number of partitions of the topic with this id to `count`: a topic never loses partitions.
+    pub(crate) fn add_partitions(&mut self, topic: &str, id: &str, count: i32) {
+        if let Some(topic) = self.topics.get_mut(topic).filter(|topic| topic.id == id) {
+            topic.partition_count = topic.partition_count.max(count);
+        }
+    }
+
     /// Returns the number of partitions of the topic with this id, nothing while it is not known.
     pub(crate) fn count_of(&self, topic: &str, id: &str) -> Option<i32> {
         self.topics.get(topic).filter(|topic| topic.id == id).map(|topic| topic.partition_count)
@@ -214,6 +221,17 @@ mod tests {
         assert_eq!(metadata.partition_count("t"), Some(2));
         metadata.set_topic(&described("another", Some(1), 0), Instant::now());
         assert_eq!(metadata.partition_count("t"), Some(1));
+    }
+
+    #[test]
+    fn partitions_are_added_to_the_topic_with_their_id() {
+        let mut metadata = metadata();
+        metadata.set_topic(&described("id", Some(1), 5), Instant::now());
+        metadata.add_partitions("t", "id", 3);
+        metadata.add_partitions("t", "id", 2);
+        metadata.add_partitions("t", "other", 9);
+        metadata.add_partitions("unknown", "id", 9);
+        assert_eq!((metadata.partition_count("t"), metadata.partition_count("unknown")), (Some(3), None));
     }
 
     #[test]

@@ -190,7 +190,10 @@ impl Session {
             start => integer(start)?.into(),
         };
         let mut consumer = self.client.consumer(ConsumerConfig { reset: reset(command), ..ConsumerConfig::default() });
-        consumer.assign(topic, partition, start);
+        match command.get("partition") {
+            Some(Value::Null) => consumer.assign_topic(topic, start).await?,
+            _ => consumer.assign(topic, partition, start),
+        }
         self.consumers.insert(text(command, "consumer").to_owned(), consumer);
         Ok(json!({}))
     }

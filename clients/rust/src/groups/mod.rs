@@ -17,3 +17,4 @@ pub use assignor::Assignor;
 pub use config::GroupConfig;
 pub use consumer::{GroupConsumer, GroupEvent};
 pub use offsets::CommittedOffset;
+pub(crate) use topics::shape_of;

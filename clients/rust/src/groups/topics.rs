@@ -36,6 +36,11 @@ struct Described {
     refusal: Option<Error>,
 }
 
+/// Asks several brokers for a topic. Returns None if the topic does not exist.
+pub(crate) async fn shape_of(client: &Client, topic: &str, limit: Duration) -> Result<Option<Shape>> {
+    Ok(shapes_of(client, &BTreeSet::from([topic.to_owned()]), limit).await?.remove(topic))
+}
+
 /// Returns the topics that exist. Several brokers are asked.
 pub(crate) async fn shapes_of(client: &Client, topics: &BTreeSet<String>, limit: Duration) -> Result<Shapes> {
     Ok(describe(client, topics, limit).await?.shapes)
