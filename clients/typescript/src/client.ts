@@ -10,10 +10,13 @@ import { Producer, type ProducerConfig } from "./producer.js";
 
 const FIRST_PAUSE_MS = 100;
 const LONGEST_PAUSE_MS = 1_000;
-const QUIET_MS = 2_000;
+/** Attempts and pauses end within the second after this time, so that a failure that lasts is written within two seconds. */
+const QUIET_MS = 1_000;
+/** A producer reports an attempt without an answer after this time. */
+const SLOW_MS = 1_500;
 const REMIND_MS = 10_000;
 /** An attempt with less time than this would hardly be answered, and would make a known outcome unknown. */
-const SHORTEST_ATTEMPT_MS = 200;
+export const SHORTEST_ATTEMPT_MS = 200;
 
 /** How to reach a cluster. */
 export interface ClientConfig {
@@ -24,8 +27,9 @@ export interface ClientConfig {
   /** With these files connections use TLS. They are read once, by the constructor. */
   tls?: TlsFiles | undefined;
   /**
-   * Called for every failure that is about to be retried, with the time since the first attempt. By default a failure that
-   * lasts is written to the console after two seconds and every ten seconds from then on.
+   * Called for every failure that is about to be retried, and when a producer has waited 1.5 seconds for an answer, with the
+   * time since the first attempt. By default a failure that lasts is written to the console within two seconds and every ten
+   * seconds from then on.
    */
   onRetry?: ((error: PacelineError, elapsedMs: number) => void) | undefined;
 }
@@ -120,6 +124,27 @@ export class Client {
     }
   }
 
+  /** @internal Retry as `retry` does, and report a wait of SLOW_MS, which may be that for the first answer. */
+  async retryOfProducer<T>(
+    operation: string,
+    limit: Limit,
+    attempt: (limit: Limit) => Promise<T>,
+    isRepeated: (error: PacelineError) => boolean,
+  ): Promise<T> {
+    const start = performance.now();
+    let last = new PacelineError(operation, "REQUEST_TIMED_OUT", "no answer yet", { hasAnswer: false });
+    const timer = setTimeout(() => this.onRetry(last, performance.now() - start), SLOW_MS);
+    const noted = (error: PacelineError) => {
+      last = error;
+      return isRepeated(error);
+    };
+    try {
+      return await this.retry(limit, attempt, noted);
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
   /** @internal Attempt a call once at the leader of a partition, and learn from its failure. */
   async onLeader<T>(
     topic: string,
@@ -147,6 +172,6 @@ function warnOfLastingFailures(): (error: PacelineError, elapsedMs: number) => v
   return (error, elapsedMs) => {
     if (elapsedMs < QUIET_MS || performance.now() < nextMs) return;
     nextMs = performance.now() + REMIND_MS;
-    console.warn(`paceline: retrying since ${(elapsedMs / 1000).toFixed(1)} s: ${error.message}`);
+    console.warn(`paceline: waiting for ${(elapsedMs / 1000).toFixed(1)} s: ${error.message}`);
   };
 }

@@ -10,6 +10,30 @@ const OLD_AFTER_MS = 300_000;
 /** Longer than any call takes, so that a connection that is closed has no call in flight. */
 const CONNECTION_MAX_AGE_MS = 3_600_000;
 
+/** Time for which brokers may not know a topic before it counts as missing: a new topic reaches them with a delay. */
+export const NEW_TOPIC_MS = 5_000;
+
+/** The time for which brokers have not known a topic or partition. */
+export class Absence {
+  private since: number | undefined;
+
+  /** Begin again, because a broker knows the topic and the partition. */
+  end(): void {
+    this.since = undefined;
+  }
+
+  /**
+   * Note a failed attempt. Return whether the topic or partition counts as missing: brokers have not known it for NEW_TOPIC_MS,
+   * all of them after `startedAt`, a time of performance.now().
+   */
+  isMissing(error: PacelineError, startedAt = 0): boolean {
+    if (error.code === "LEADER_NOT_AVAILABLE") this.end();
+    if (error.code !== "UNKNOWN_TOPIC_OR_PARTITION") return false;
+    this.since ??= performance.now();
+    return performance.now() - Math.max(this.since, startedAt) >= NEW_TOPIC_MS;
+  }
+}
+
 /** The leader of a partition. Without an address, the next call asks a broker for the leader. */
 export interface Leader {
   address?: string | undefined;

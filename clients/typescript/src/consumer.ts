@@ -1,6 +1,7 @@
 import { setMaxListeners } from "node:events";
 import { requirePlace, type Place } from "./admin.js";
 import { isRepeatable, type Client } from "./client.js";
+import { Absence } from "./cluster.js";
 import { PacelineError, throwPartitionError, TruncatedError } from "./errors.js";
 import { FetchFormat, LogService, type FetchPartitionResult } from "./gen/paceline/v1/log_service_pb.js";
 import { Limit, turn, type CallOptions } from "./limit.js";
@@ -43,9 +44,6 @@ interface Outcome {
   leaderEpoch?: number;
   error?: unknown;
 }
-
-/** Time for which brokers may not know a topic before it counts as missing: a new topic reaches them with a delay. */
-export const NEW_TOPIC_MS = 5_000;
 
 /** The position of a partition and the state of its fetch. */
 interface Position {
@@ -280,15 +278,13 @@ export class Consumer {
   private async fetch(position: Position): Promise<void> {
     const { topic, partition } = position;
     const limit = Limit.in(this.config.apiTimeoutMs, this.closing.signal);
-    let absentSince: number | undefined;
+    const absence = new Absence();
     let isUnread = false;
     let last: PacelineError | undefined;
     const isRepeated = (error: PacelineError): boolean => {
-      const isAbsent = error.code === "UNKNOWN_TOPIC_OR_PARTITION" && !position.isFound;
-      if (isAbsent) absentSince ??= performance.now();
       if (last === undefined || error.code !== "REQUEST_TIMED_OUT") last = error;
       const isDropped = this.positions.get(`${topic}/${partition}`) !== position;
-      const isGivenUp = isAbsent && performance.now() - absentSince! >= NEW_TOPIC_MS;
+      const isGivenUp = !position.isFound && absence.isMissing(error);
       isUnread = isRepeatable(error) && !isDropped && !isGivenUp;
       return isUnread;
     };

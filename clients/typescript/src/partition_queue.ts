@@ -1,5 +1,5 @@
-import type { Client } from "./client.js";
-import type { Leader } from "./cluster.js";
+import { isRepeatable, SHORTEST_ATTEMPT_MS, type Client } from "./client.js";
+import { Absence, type Leader } from "./cluster.js";
 import type { Connection } from "./connection.js";
 import { PacelineError, throwPartitionError } from "./errors.js";
 import { Acks, LogService } from "./gen/paceline/v1/log_service_pb.js";
@@ -22,10 +22,17 @@ export function unsent(operation: string, reason: unknown): PacelineError {
   return new PacelineError(operation, "REQUEST_TIMED_OUT", detail, facts);
 }
 
+/** Whether a record has waited so long that an attempt would hardly be answered in its delivery time. */
+function isExpired({ sentAt, deadline }: Item): boolean {
+  return deadline - performance.now() <= Math.min(SHORTEST_ATTEMPT_MS, (deadline - sentAt) / 2);
+}
+
 /** A record that waits for its outcome. */
 export interface Item {
   record: MessageInitShape<typeof RecordSchema>;
   sizeBytes: number;
+  /** Time of the call of `send`, by performance.now(). */
+  sentAt: number;
   /** End of its delivery time, by performance.now(). */
   deadline: number;
   deliver(partition: number, offset: bigint): void;
@@ -52,6 +59,7 @@ export class PartitionQueue {
   /** End of the time for which metadata with another topic id may be outdated, for a batch of unknown outcome. */
   private doubtUntil: number | undefined;
   private lastFailure: PacelineError | undefined;
+  private readonly absence = new Absence();
 
   constructor(
     private readonly client: Client,
@@ -118,11 +126,11 @@ export class PartitionQueue {
   }
 
   /**
-   * Take the next batch. Records whose delivery time is over fail with the reason that kept the queue waiting; all of them
-   * fail when the producer ends.
+   * Take the next batch. Records whose delivery time leaves no time for an attempt fail with the reason that kept the queue
+   * waiting; all of them fail when the producer ends.
    */
   private take(): Item[] {
-    while (this.items[0] !== undefined && (this.closing.aborted || this.items[0].deadline <= performance.now())) {
+    while (this.items[0] !== undefined && (this.closing.aborted || isExpired(this.items[0]))) {
       const item = this.items.shift()!;
       this.sizeBytes -= item.sizeBytes;
       item.fail(this.closing.aborted ? unsent(this.operation, this.closing.reason) : (this.lastFailure ?? this.expired()));
@@ -156,26 +164,29 @@ export class PartitionQueue {
   }
 
   /**
-   * Append one batch and return its first offset. The same records are repeated under the same sequence number until the
-   * oldest record's delivery time ends; the broker recognises a repeat of what it has appended.
+   * Append one batch and return its first offset. The same records are repeated with the same sequence numbers until the
+   * delivery time of the oldest record ends, or until the topic or partition counts as missing; the broker recognises a
+   * batch that it has already appended.
    */
   private async deliver(batch: Item[]): Promise<bigint> {
     const records = batch.map((item) => item.record);
     const limit = Limit.in(batch[0]!.deadline - performance.now(), this.closing);
     let isUnknown = false;
     this.doubtUntil = undefined;
+    const attempt = (within: Limit) =>
+      this.client.onLeader(this.topic, this.partition, within, async (connection, leader, topicId) => {
+        this.absence.end();
+        await this.identify(connection, within, topicId, isUnknown);
+        try {
+          return await this.append(connection, within, leader, topicId, records);
+        } catch (error) {
+          if (!(error instanceof PacelineError && error.definite)) isUnknown = true;
+          throw error;
+        }
+      });
+    const isRepeated = (error: PacelineError) => isRepeatable(error) && !this.absence.isMissing(error, batch[0]!.sentAt);
     try {
-      const base = await this.client.retry(limit, (within) =>
-        this.client.onLeader(this.topic, this.partition, within, async (connection, leader, topicId) => {
-          await this.identify(connection, within, topicId, isUnknown);
-          try {
-            return await this.append(connection, within, leader, topicId, records);
-          } catch (error) {
-            if (!(error instanceof PacelineError && error.definite)) isUnknown = true;
-            throw error;
-          }
-        }),
-      );
+      const base = await this.client.retryOfProducer(this.operation, limit, attempt, isRepeated);
       this.producer!.nextSequence = (this.producer!.nextSequence + batch.length) % SEQUENCE_NUMBERS;
       return base;
     } catch (error) {

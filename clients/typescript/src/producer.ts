@@ -1,5 +1,6 @@
 import { setMaxListeners } from "node:events";
-import type { Client } from "./client.js";
+import { isRepeatable, type Client } from "./client.js";
+import { Absence } from "./cluster.js";
 import { PartitionQueue, unsent, type Item } from "./partition_queue.js";
 import { Limit, type CallOptions } from "./limit.js";
 import { partitionForKey } from "./partitioner.js";
@@ -89,8 +90,10 @@ export class Producer {
   }
 
   /**
-   * Queue a record. The promise resolves to its partition and offset when every in-sync replica has it, and rejects if it
-   * was not delivered. Records are sent in the order of the calls. Call often before you await: records travel in batches.
+   * Queue a record. The promise resolves to its partition and offset when every in-sync replica has it. It rejects if the
+   * record was not delivered: with UNKNOWN_TOPIC_OR_PARTITION when brokers have not known the topic or partition for five
+   * seconds, and with the last cause when the delivery time ends. Records are sent in the order of the calls. Call often
+   * before you await: records travel in batches.
    */
   send(record: ProducerRecord): Promise<RecordPlace> {
     return new Promise((resolve, reject) => {
@@ -107,9 +110,11 @@ export class Producer {
       }
       const number = this.sent++;
       this.unsettled.add(number);
+      const sentAt = performance.now();
       const item: Item = {
         ...encoded,
-        deadline: performance.now() + this.config.deliveryTimeoutMs,
+        sentAt,
+        deadline: sentAt + this.config.deliveryTimeoutMs,
         deliver: (partition, offset) => {
           resolve({ topic: record.topic, partition, offset });
           this.settle(number);
@@ -175,13 +180,17 @@ export class Producer {
 
   private async learnPartitions(topic: string, waiting: Unrouted): Promise<void> {
     const limit = Limit.in(this.config.deliveryTimeoutMs, this.closing.signal);
+    const operation = `producing to ${topic}`;
+    const absence = new Absence();
+    const isRepeated = (error: PacelineError) => isRepeatable(error) && !absence.isMissing(error);
     try {
-      const { partitionCount } = await this.client.retry(limit, (within) => this.client.cluster.topic(topic, within));
+      const attempt = (within: Limit) => this.client.cluster.topic(topic, within);
+      const { partitionCount } = await this.client.retryOfProducer(operation, limit, attempt, isRepeated);
       this.unrouted.delete(topic);
       for (const { record, item } of waiting.sends) this.put(record, item, partitionCount);
     } catch (error) {
       this.unrouted.delete(topic);
-      const failure = error instanceof PacelineError ? error.with({ definite: true }) : unsent(`producing to ${topic}`, error);
+      const failure = error instanceof PacelineError ? error.with({ definite: true }) : unsent(operation, error);
       for (const { item } of waiting.sends) item.fail(failure);
     }
   }

@@ -1,4 +1,6 @@
 import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer, type AddressInfo, type Socket } from "node:net";
 import { afterEach, beforeEach, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { credentials, Metadata, status } from "@grpc/grpc-js";
@@ -105,6 +107,66 @@ test("a topic that does not exist fails every record that waits for it", async (
   for (const outcome of outcomes) {
     assert.equal(outcome.status === "rejected" && outcome.reason.code, "UNKNOWN_TOPIC_OR_PARTITION");
   }
+});
+
+test("records of a topic or partition that no broker knows fail after some seconds, definitely", async () => {
+  const young = new FakeBroker("new", 0);
+  using waiting = new Client({ bootstrap: await young.start(), onRetry: () => undefined });
+  try {
+    const producer = waiting.producer();
+    const began = performance.now();
+    const beyond = client.producer().send({ topic: "t", partition: 3, value: "a" });
+    const sends = [producer.send({ topic: "new", value: "a" }), producer.send({ topic: "new", partition: 0, value: "a" }), beyond];
+    for (const outcome of await Promise.allSettled(sends)) {
+      const { code, definite } = (outcome as PromiseRejectedResult).reason as PacelineError;
+      assert.deepEqual([code, definite], ["UNKNOWN_TOPIC_OR_PARTITION", true]);
+    }
+    const tookMs = performance.now() - began;
+    assert.ok(tookMs >= 5_000 && tookMs < 30_000, `${tookMs} ms`);
+    young.values.push([]);
+    await Promise.all([producer.send({ topic: "new", value: "b" }), producer.send({ topic: "new", partition: 0, value: "c" })]);
+    assert.deepEqual(young.values[0]!.toSorted(), ["b", "c"]);
+  } finally {
+    young.stop();
+  }
+});
+
+test("a wait of a producer is reported before any address has failed", async () => {
+  const sockets: Socket[] = [];
+  const silent = createServer((socket) => void sockets.push(socket));
+  await once(silent.listen(0, "127.0.0.1"), "listening");
+  const { port } = silent.address() as AddressInfo;
+  const reports: [PacelineError, number][] = [];
+  const bootstrap = [`127.0.0.1:${port}`, `localhost:${port}`, `127.0.0.2:${port}`, `127.0.0.3:${port}`];
+  using waiting = new Client({ bootstrap, onRetry: (...report) => void reports.push(report) });
+  const producer = waiting.producer();
+  const failed = assert.rejects(producer.send({ topic: "t", value: "a" }), { code: "REQUEST_TIMED_OUT", definite: true });
+  while (reports.length === 0) await pause(5);
+  await producer.close({ timeoutMs: 1 }).catch(() => undefined);
+  await failed;
+  for (const socket of sockets) socket.destroy();
+  silent.close();
+  const [error, elapsedMs] = reports[0]!;
+  assert.equal(error.operation, "producing to t");
+  assert.ok(elapsedMs < 3_000, `${elapsedMs} ms`);
+});
+
+test("a failure that lasts is written to the console within two seconds", (t) => {
+  const warn = t.mock.method(console, "warn", () => undefined);
+  using writing = new Client({ bootstrap: "127.0.0.1:1" });
+  const failure = new PacelineError("producing to t", "BROKER_NOT_AVAILABLE", "refused");
+  writing.onRetry(failure, 900);
+  assert.equal(warn.mock.callCount(), 0, "a short failure is no news");
+  // The next attempt may end more than a second later.
+  writing.onRetry(failure, 1_000);
+  assert.match(String(warn.mock.calls[0]?.arguments[0]), /producing to t: BROKER_NOT_AVAILABLE: refused/);
+});
+
+test("a record that has lingered for nearly its delivery time is not attempted", async () => {
+  const producer = client.producer({ deliveryTimeoutMs: 1_000, lingerMs: 900 });
+  await client.admin.describeTopic("t"); // There is a connection when the time begins.
+  await assert.rejects(producer.send({ topic: "t", partition: 0, value: "a" }), { code: "REQUEST_TIMED_OUT", definite: true });
+  assert.equal(broker.calls.length, 0);
 });
 
 test("describing a topic that does not exist fails before the time of the call is over", async () => {

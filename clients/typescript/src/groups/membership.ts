@@ -2,7 +2,7 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Client } from "../client.js";
 import { FencedInstanceIdError, PacelineError } from "../errors.js";
 import { GroupService, type JoinGroupResponse, type SyncGroupResponse } from "../gen/paceline/v1/group_service_pb.js";
-import { NEW_TOPIC_MS } from "../consumer.js";
+import { NEW_TOPIC_MS } from "../cluster.js";
 import { Limit } from "../limit.js";
 import type { TopicPartition } from "./assignors.js";
 import { bytewise } from "./assignors.js";
