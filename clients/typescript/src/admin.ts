@@ -99,15 +99,21 @@ export class Admin {
     return this.client.retry(Limit.of(options, TIMEOUT_MS), (limit) => this.listOffsetOnce(topic, partition, place, limit));
   }
 
-  /** @internal Make one attempt of `listOffset`; call `onFound` when the leader of the partition is known. */
-  async listOffsetOnce(topic: string, partition: number, place: Place, limit: Limit, onFound = () => {}): Promise<bigint | undefined> {
+  /** @internal Make one attempt of `listOffset`; call `onFound` with the topic id when the leader of the partition is known. */
+  async listOffsetOnce(
+    topic: string,
+    partition: number,
+    place: Place,
+    limit: Limit,
+    onFound = (_topicId: string) => {},
+  ): Promise<bigint | undefined> {
     const operation = `listing an offset of ${topic}/${partition}`;
     const wanted =
       typeof place === "object"
         ? { spec: OffsetSpec.TIMESTAMP, timestampMs: BigInt(place.timestampMs) }
         : { spec: place === "earliest" ? OffsetSpec.EARLIEST : OffsetSpec.LATEST };
-    return this.client.onLeader(topic, partition, limit, async (connection, leader) => {
-      onFound();
+    return this.client.onLeader(topic, partition, limit, async (connection, leader, topicId) => {
+      onFound(topicId);
       const request = { partitions: [{ topic, partition, currentLeaderEpoch: leader.epoch, ...wanted }] };
       const answer = await connection.unary(operation, LogService.method.listOffsets, request, limit);
       const result = only(operation, answer.partitions);

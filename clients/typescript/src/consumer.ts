@@ -52,9 +52,11 @@ interface Position {
   next: bigint;
   /** Start position to look up before the first fetch; undefined once the offset is known. */
   start: Place | undefined;
+  /** Start position whose look-up returned `next`; undefined after the first answer. */
+  lookedUp: Place | undefined;
   /** Leader epoch under which records were last read; undefined before the first. */
   epoch: number | undefined;
-  /** Id of the topic that the position belongs to, confirmed by an answer; undefined before the first. */
+  /** Id of the topic that the position belongs to, from the look-up of the start or the first answer. */
   topicId: string | undefined;
   /** Whether a broker has known the partition since it was assigned. */
   isFound: boolean;
@@ -106,6 +108,7 @@ export class Consumer {
       partition,
       next: isOffset ? from : 0n,
       start: isOffset ? undefined : from,
+      lookedUp: undefined,
       epoch: isOffset ? leaderEpoch : undefined,
       topicId: undefined,
       isFound: this.isGrouped,
@@ -291,12 +294,15 @@ export class Consumer {
     try {
       position.outcome = await this.client.retry(limit, (within) => this.fetchOnce(position, within), isRepeated);
     } catch (error) {
+      // A start that has just been looked up is looked up again: the topic was re-created, or records were deleted, meanwhile.
+      const restart = position.lookedUp ?? this.config.reset;
       if (isUnread && error instanceof PacelineError) {
         const detail = `it could not be read for ${this.config.apiTimeoutMs} ms: ${last!.message}`;
         position.outcome = { error: new PacelineError(`reading ${topic}/${partition}`, "REQUEST_TIMED_OUT", detail, { cause: last }) };
-      } else if (error instanceof PacelineError && error.code === "OFFSET_OUT_OF_RANGE" && this.config.reset !== "error") {
+      } else if (error instanceof PacelineError && error.code === "OFFSET_OUT_OF_RANGE" && restart !== "error") {
         // Reset now, not at the next poll: until then a group could commit the old offset for a re-created topic.
-        position.start = this.config.reset;
+        position.start = restart;
+        position.lookedUp = undefined;
         position.epoch = undefined;
         position.topicId = undefined;
         position.outcome = {};
@@ -308,16 +314,26 @@ export class Consumer {
     }
   }
 
+  /** Look up the offset of a place, and the id of the topic in the metadata. */
+  private async lookUp(position: Position, place: Place, limit: Limit): Promise<{ offset: bigint | undefined; topicId: string }> {
+    let topicId = "";
+    const onFound = (id: string) => {
+      position.isFound = true;
+      topicId = id;
+    };
+    const offset = await this.client.admin.listOffsetOnce(position.topic, position.partition, place, limit, onFound);
+    return { offset, topicId };
+  }
+
   private async fetchOnce(position: Position, limit: Limit): Promise<Outcome> {
-    const { topic, partition } = position;
-    if (position.start !== undefined) {
-      const { admin } = this.client;
+    const { topic, partition, start } = position;
+    if (start !== undefined) {
       // If no record is as late as the time, reading begins at the end. Look up the end first: with the opposite order, a
       // record written between the two calls would be skipped.
-      const onFound = () => void (position.isFound = true);
-      const end = typeof position.start === "object" ? await admin.listOffsetOnce(topic, partition, "latest", limit, onFound) : undefined;
-      position.next = (await admin.listOffsetOnce(topic, partition, position.start, limit, onFound) ?? end)!;
-      position.start = undefined;
+      const end = typeof start === "object" ? await this.lookUp(position, "latest", limit) : undefined;
+      const found = await this.lookUp(position, start, limit);
+      const { offset, topicId } = found.offset === undefined && end !== undefined ? end : found;
+      Object.assign(position, { next: offset!, topicId, start: undefined, lookedUp: start });
     }
     const operation = `reading ${topic}/${partition} from offset ${position.next}`;
     return this.client.onLeader(topic, partition, limit, async (connection, leader, topicId) => {
@@ -347,12 +363,13 @@ export class Consumer {
       const [result] = answer.partitions;
       if (result === undefined) throw new PacelineError(operation, "UNKNOWN_SERVER_ERROR", "the answer has no partition");
       throwPartitionError(operation, result.error);
-      // Set the id only after an answer, which confirms it: the metadata may still describe a deleted topic.
+      // Compare the ids only after an answer, which confirms `topicId`: the metadata may still describe a deleted topic.
       position.topicId ??= topicId;
       if (position.topicId !== topicId) {
         const detail = "the topic was deleted and created again: the position belongs to the deleted topic";
         throw new PacelineError(operation, "OFFSET_OUT_OF_RANGE", detail);
       }
+      position.lookedUp = undefined;
       return { result, leaderEpoch: leader.epoch };
     });
   }

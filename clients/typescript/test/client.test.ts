@@ -334,6 +334,20 @@ test("a topic that was created again is read from its beginning", async () => {
   assert.deepEqual(values, [..."vwxyz"]);
 });
 
+test("a start is looked up again in a topic that was created again before the first fetch", async () => {
+  broker.values[0]!.push("a", "b", "c");
+  broker.offsetOf = () => BigInt(broker.values[0]!.length);
+  using consumer = client.consumer({ reset: "error" });
+  consumer.assign("t", 0, "latest");
+  broker.onFetch = () => {
+    broker.onFetch = undefined;
+    broker.values[0] = ["d"];
+    broker.topicId = "new";
+    broker.offsetOf = () => 0n;
+  };
+  assert.deepEqual((await consumer.poll({ timeoutMs: 20_000 })).map(({ offset }) => offset), [0n]);
+});
+
 test("a partition that failed is reported and read on beside partitions that always have records", async () => {
   broker.values[1]!.push("a");
   broker.fetchErrors.set(1, ErrorCode.CORRUPT_MESSAGE);

@@ -55,6 +55,8 @@ export class FakeBroker {
   leaderEpoch = 5;
   /** Maximum number of partitions in a description of the topic. */
   describedPartitions = Infinity;
+  /** Called at the begin of a Fetch call. */
+  onFetch: (() => void) | undefined;
   /** Answers ListOffsets. */
   offsetOf: (spec: OffsetSpec) => bigint | undefined = () => 0n;
   private readonly server = new Server();
@@ -125,6 +127,7 @@ export class FakeBroker {
 
   private fetch(request: FetchRequest): MessageInitShape<(typeof LogService.method.fetch)["output"]> {
     this.fetches.push(request);
+    this.onFetch?.();
     const asked = request.partitions[0]!;
     const place = { topic: asked.topic, partition: asked.partition };
     if (asked.topicId !== this.topicId) {
