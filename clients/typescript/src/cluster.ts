@@ -6,6 +6,10 @@ import { MetadataService, type DescribeClusterResponse, type TopicDescription } 
 import { Limit } from "./limit.js";
 
 const ASK_TIMEOUT_MS = 2_000;
+/** Timeout of further requests after the first answer. */
+const ASK_AGAIN_TIMEOUT_MS = 1_000;
+/** Number of brokers that are asked for partition counts. */
+const DESCRIBERS = 3;
 const OLD_AFTER_MS = 300_000;
 /** Longer than any call takes, so that a connection that is closed has no call in flight. */
 const CONNECTION_MAX_AGE_MS = 3_600_000;
@@ -111,18 +115,25 @@ export class Cluster {
    * addresses are always among them: a broker that is cut off answers with outdated metadata, perhaps without other brokers.
    */
   private async askAny<T>(limit: Limit, ask: (connection: Connection, limit: Limit) => Promise<T>): Promise<T> {
+    return (await this.askSome(1, limit, ask))[0]!;
+  }
+
+  /** Ask as `askAny` does until `wanted` processes have answered. Return fewer answers if the others do not answer in time. */
+  private async askSome<T>(wanted: number, limit: Limit, ask: (connection: Connection, limit: Limit) => Promise<T>): Promise<T[]> {
+    const found: T[] = [];
     let last: unknown;
     for (const address of shuffled(new Set([...this.bootstrap, ...this.brokers.values()]))) {
       try {
-        return await ask(this.connection(address), limit.within(ASK_TIMEOUT_MS));
+        found.push(await ask(this.connection(address), limit.within(found.length === 0 ? ASK_TIMEOUT_MS : ASK_AGAIN_TIMEOUT_MS)));
       } catch (error) {
         if (!(error instanceof PacelineError)) throw error;
         // Prefer the error of a server to that of a call without an answer.
         if (error.hasAnswer || !(last instanceof PacelineError && last.hasAnswer)) last = error;
-        if (limit.leftMs === 0) break;
       }
+      if (found.length === wanted || limit.leftMs === 0) break;
     }
-    throw last;
+    if (found.length === 0) throw last;
+    return found;
   }
 
   /** Ask for the brokers and the active controller, once. */
@@ -158,23 +169,36 @@ export class Cluster {
     return shuffled(this.brokers.values());
   }
 
-  /** Ask a broker for topics and return their partition counts; omit topics that the broker does not know. */
+  /**
+   * Ask several brokers for topics and return their partition counts; omit topics that none of them knows. A broker that is
+   * cut off from the cluster knows neither new topics nor added partitions.
+   */
   async partitionCounts(topics: Iterable<string>, limit: Limit): Promise<Map<string, number>> {
     const names = [...topics];
     if (names.length === 0) return new Map();
-    return this.askAny(limit, async (connection, within) => {
-      const counts = new Map<string, number>();
+    const answers = await this.askSome(DESCRIBERS, limit, async (connection, within) => {
+      const found: TopicDescription[] = [];
       let pageToken = "";
       do {
         const request = { topics: names, pageToken };
         const answer = await connection.unary("describing topics", MetadataService.method.describeTopics, request, within);
-        for (const topic of answer.topics) {
-          if (topic.error === undefined) counts.set(topic.name, this.largestCount(topic));
-        }
+        found.push(...answer.topics.filter(({ error }) => error === undefined));
         pageToken = answer.nextPageToken;
       } while (pageToken !== "");
-      return counts;
+      return found;
     });
+    const byName = new Map<string, TopicDescription[]>();
+    for (const found of answers.flat()) byName.set(found.name, [...(byName.get(found.name) ?? []), found]);
+    const counts = new Map<string, number>();
+    for (const [name, descriptions] of byName) {
+      // A topic that was deleted and created again has the id that most brokers return.
+      const votes = ({ topicId }: TopicDescription) => descriptions.filter((other) => other.topicId === topicId).length;
+      const { topicId } = descriptions.reduce((best, other) => (votes(other) > votes(best) ? other : best));
+      for (const description of descriptions) {
+        if (description.topicId === topicId) counts.set(name, this.largestCount(description));
+      }
+    }
+    return counts;
   }
 
   /** Ask one process, once, for the brokers and the partitions of a topic: the answers of two processes may contradict. */

@@ -661,6 +661,19 @@ test("a broker that is behind takes no partition of a topic away", async () => {
   assert.deepEqual([...(await client.cluster.partitionCounts(["t"], Limit.in(20_000)))], [["t", 3]]);
 });
 
+test("a cut-off broker hides no partitions from the leader of a group", async () => {
+  const cutOff = new FakeBroker("t", 1);
+  const bootstrap = [await cutOff.start(), `127.0.0.1:${broker.port}`];
+  try {
+    for (let time = 0; time < 10; time++) {
+      using fresh = new Client({ bootstrap }); // It begins at a random address.
+      assert.deepEqual([...(await fresh.cluster.partitionCounts(["t"], Limit.in(20_000)))], [["t", 3]]);
+    }
+  } finally {
+    cutOff.stop();
+  }
+});
+
 test("a topic whose partitions are not known yet is waited for", async () => {
   broker.describedPartitions = 0;
   const sent = client.producer().send({ topic: "t", key: "a", value: "a" });
