@@ -33,14 +33,14 @@ impl ClientConfig {
     }
 
     /// Returns the configuration that the environment names: `PACELINE_BOOTSTRAP_SERVERS` (addresses separated by commas;
-    /// 127.0.0.1:9092 without it) and, for TLS, `PACELINE_SSL_CA_FILE`, `PACELINE_SSL_CERTIFICATE_FILE` and
+    /// 127.0.0.1:9102 without it) and, for TLS, `PACELINE_SSL_CA_FILE`, `PACELINE_SSL_CERTIFICATE_FILE` and
     /// `PACELINE_SSL_KEY_FILE`.
     pub fn from_env() -> Result<Self> {
         Self::from_variables(|name| env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
     fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        let servers = variable("PACELINE_BOOTSTRAP_SERVERS").unwrap_or_else(|| "127.0.0.1:9092".to_owned());
+        let servers = variable("PACELINE_BOOTSTRAP_SERVERS").unwrap_or_else(|| "127.0.0.1:9102".to_owned());
         let mut config = ClientConfig::new(servers.split(',').map(str::trim));
         let ca = variable("PACELINE_SSL_CA_FILE");
         let identity = (variable("PACELINE_SSL_CERTIFICATE_FILE"), variable("PACELINE_SSL_KEY_FILE"));
@@ -171,6 +171,7 @@ mod tests {
             ClientConfig::from_variables(move |name| names.contains(&name).then(|| "file".to_owned()))
         };
         assert!(with(&[]).unwrap().tls.is_none());
+        assert_eq!(with(&[]).unwrap().bootstrap, ["127.0.0.1:9102"], "the first broker of `paceline dev up`");
         assert!(with(&["PACELINE_SSL_CA_FILE"]).unwrap().tls.is_some());
         assert!(with(&["PACELINE_SSL_CA_FILE", "PACELINE_SSL_KEY_FILE"]).is_err());
         assert!(with(&["PACELINE_SSL_CERTIFICATE_FILE", "PACELINE_SSL_KEY_FILE"]).is_err());

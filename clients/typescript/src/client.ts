@@ -34,14 +34,17 @@ export interface ClientConfig {
   onRetry?: ((error: PacelineError, elapsedMs: number) => void) | undefined;
 }
 
-/** Return the configuration in PACELINE_BOOTSTRAP_SERVERS and PACELINE_SSL_*_FILE, which `paceline dev up` prints. */
+/**
+ * Return the configuration in PACELINE_BOOTSTRAP_SERVERS (127.0.0.1:9102 without it) and PACELINE_SSL_*_FILE, which
+ * `paceline dev up` prints.
+ */
 export function configFromEnvironment(environment: NodeJS.ProcessEnv = process.env): ClientConfig {
   const caFile = environment["PACELINE_SSL_CA_FILE"];
   if (!caFile && (environment["PACELINE_SSL_CERTIFICATE_FILE"] || environment["PACELINE_SSL_KEY_FILE"])) {
     throw new TypeError("TLS needs PACELINE_SSL_CA_FILE, too"); // Without it the client would connect in plain text.
   }
   return {
-    bootstrap: environment["PACELINE_BOOTSTRAP_SERVERS"] ?? "127.0.0.1:9092",
+    bootstrap: environment["PACELINE_BOOTSTRAP_SERVERS"] ?? "127.0.0.1:9102",
     tls:
       caFile === undefined || caFile === ""
         ? undefined

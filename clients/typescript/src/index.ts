@@ -1,4 +1,4 @@
-/** The Paceline client for Node. Start with `new Client({ bootstrap: "127.0.0.1:9092" })`. */
+/** The Paceline client for Node. Start with `new Client({ bootstrap: "127.0.0.1:9102" })`. */
 export { Admin, type NewTopic, type Place } from "./admin.js";
 export { Client, configFromEnvironment, type ClientConfig } from "./client.js";
 export type { TlsFiles } from "./connection.js";

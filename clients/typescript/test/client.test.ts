@@ -758,7 +758,7 @@ test("a place that is no place is refused, and does not mean the end of the log"
 });
 
 test("the environment names the cluster and the files of TLS", () => {
-  assert.deepEqual(configFromEnvironment({}), { bootstrap: "127.0.0.1:9092", tls: undefined });
+  assert.deepEqual(configFromEnvironment({}), { bootstrap: "127.0.0.1:9102", tls: undefined });
   const { bootstrap, tls } = configFromEnvironment({ PACELINE_BOOTSTRAP_SERVERS: "a:1,b:2", PACELINE_SSL_CA_FILE: "ca" });
   assert.deepEqual([bootstrap, tls?.caFile], ["a:1,b:2", "ca"]);
   for (const alone of ["PACELINE_SSL_CERTIFICATE_FILE", "PACELINE_SSL_KEY_FILE"]) {
