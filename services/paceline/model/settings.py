@@ -66,7 +66,6 @@ class BrokerConfig:
     replication_quota_window_size_seconds: int = 1
     min_insync_replicas: int = 1
     """Broker default of the topic key ``min.insync.replicas``."""
-    message_max_bytes: int = 1_048_588
     request_timeout_ms: int = 30_000
     controlled_shutdown_enable: bool = True
     controlled_shutdown_max_retries: int = 3

@@ -1,6 +1,7 @@
 """One request in flight per broker, in order; a failed request is retried until it is answered."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -48,11 +49,13 @@ def numbers(transport: Transport) -> list[int]:
     return [sent.stamp.controller_id for _, sent, _, _ in transport.calls]
 
 
-def channels() -> tuple[ChannelManager, Transport, VirtualTime, list[tuple[int, int]]]:
+def channels(
+    config: ControllerConfig = CONFIG,
+) -> tuple[ChannelManager, Transport, VirtualTime, list[tuple[int, int]]]:
     time, transport = VirtualTime(), Transport()
     answers: list[tuple[int, int]] = []
     manager = ChannelManager(
-        CONFIG, time, transport, lambda b, sent, response: answers.append((b, sent.stamp.controller_id))
+        config, time, transport, lambda b, sent, response: answers.append((b, sent.stamp.controller_id))
     )
     return manager, transport, time, answers
 
@@ -153,7 +156,16 @@ def test_the_broker_epoch_is_stamped_when_a_request_is_sent() -> None:
     manager.add_broker(broker(1, epoch=9))
     manager.send(1, StopReplicaRequest(ControllerStamp(2, 1, None), ()))
     assert [sent.stamp.broker_epoch for _, sent, _, _ in transport.calls] == [5, 9]
-    assert transport.calls[0][2] == CONFIG.request_timeout_ms
+
+
+@pytest.mark.parametrize(("socket_timeout_ms", "request_timeout_ms"), [(700, 30_000), (30_000, 700)])
+def test_a_broker_has_the_shorter_of_both_timeouts_to_answer(socket_timeout_ms: int, request_timeout_ms: int) -> None:
+    manager, transport, _, _ = channels(
+        replace(CONFIG, controller_socket_timeout_ms=socket_timeout_ms, request_timeout_ms=request_timeout_ms)
+    )
+    manager.add_broker(broker(1))
+    manager.send(1, request(1))
+    assert transport.calls[0][2] == 700
 
 
 def test_adding_a_broker_twice_keeps_its_queue() -> None:

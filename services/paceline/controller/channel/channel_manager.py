@@ -42,6 +42,7 @@ class BrokerChannel:
         self._has_answered = False
         self._broker = broker
         self._config = config
+        self._timeout_ms = min(config.controller_socket_timeout_ms, config.request_timeout_ms)
         self._scheduler = scheduler
         self._transport = transport
         self._on_response = on_response
@@ -94,7 +95,7 @@ class BrokerChannel:
             return
         self._retry = None
         stamped = replace(request, stamp=replace(request.stamp, broker_epoch=self._broker.broker_epoch))
-        self._transport.send(self._broker, stamped, self._config.request_timeout_ms, self._answer_to(stamped))
+        self._transport.send(self._broker, stamped, self._timeout_ms, self._answer_to(stamped))
 
     def _answer_to(self, request: ControlRequest) -> Callable[[ControlResponse | Exception], None]:
         answered = False

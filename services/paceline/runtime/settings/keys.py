@@ -64,7 +64,9 @@ class ControllerKeys(CommonKeys):
     broker_suspect_ms: int = key(
         100, "ms", "pause between two connects that test for a dead process; 0: only lease and session", ge=0
     )
-    controller_socket_timeout_ms: int = key(30_000, "ms", "wait for a connection to a broker", ge=1)
+    controller_socket_timeout_ms: int = key(
+        30_000, "ms", "longest wait for a broker's answer to a control request; request.timeout.ms limits it, too", ge=1
+    )
     auto_leader_rebalance_enable: bool = key(True, "", "elect preferred leaders periodically")
     leader_imbalance_check_interval_seconds: int = key(300, "s", "period of the rebalance check", ge=1)
     leader_imbalance_per_broker_percentage: int = key(10, "%", "imbalance above which leaders move", ge=0, le=100)
