@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
+from paceline.broker.control.request_fence import ControlRequestDeferredError
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.interface import Request

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.broker import metadata_cache
 from paceline.broker.control.admission import LeaderAndIsrAdmission
-from paceline.broker.control.controller_epoch_fence import ControllerEpochFence
+from paceline.broker.control.request_fence import RequestFence
 from paceline.broker.control.stop_replica import StopReplicaHandler
 from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
 from paceline.broker.partition import isr_updates
@@ -262,45 +262,45 @@ def reborn_leaders_trusted(patches: "Patches") -> None:
 
 def any_controller_epoch(patches: "Patches") -> None:
     """Requests of earlier controller epochs are accepted."""
-    real = ControllerEpochFence.check
+    real = RequestFence.check
 
-    def check(self: ControllerEpochFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
+    def check(self: RequestFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
         error = real(self, stamp, own_broker_epoch)
         return ErrorCode.NONE if error is ErrorCode.STALE_CONTROLLER_EPOCH else error
 
-    patches.set(ControllerEpochFence, "check", check)
+    patches.set(RequestFence, "check", check)
 
 
 def any_broker_epoch(patches: "Patches") -> None:
     """Requests for an earlier registration are accepted."""
-    real = ControllerEpochFence.check
+    real = RequestFence.check
 
-    def check(self: ControllerEpochFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
+    def check(self: RequestFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
         return real(self, replace(stamp, broker_epoch=None), own_broker_epoch)
 
-    patches.set(ControllerEpochFence, "check", check)
+    patches.set(RequestFence, "check", check)
 
 
 def no_newer_broker_epoch(patches: "Patches") -> None:
     """Requests with a newer broker epoch are refused permanently, even while the registration's reply is in flight."""
-    real = ControllerEpochFence.check
+    real = RequestFence.check
 
-    def check(self: ControllerEpochFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
+    def check(self: RequestFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
         if stamp.broker_epoch is not None and stamp.broker_epoch > own_broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH
         return real(self, stamp, own_broker_epoch)
 
-    patches.set(ControllerEpochFence, "check", check)
+    patches.set(RequestFence, "check", check)
 
 
 def unregistered_takes_requests(patches: "Patches") -> None:
     """A process accepts requests for its predecessor until it has registered."""
-    real = ControllerEpochFence.check
+    real = RequestFence.check
 
-    def check(self: ControllerEpochFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
+    def check(self: RequestFence, stamp: Any, own_broker_epoch: int) -> ErrorCode:
         return real(self, stamp, max(own_broker_epoch, 0))
 
-    patches.set(ControllerEpochFence, "check", check)
+    patches.set(RequestFence, "check", check)
 
 
 def any_leader_epoch(patches: "Patches") -> None:

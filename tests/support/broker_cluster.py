@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
+from paceline.broker.control.request_fence import ControlRequestDeferredError
 from paceline.broker.membership.topic_configs import parsed_settings
 from paceline.broker.node import BrokerNode
 from paceline.coordination import znodes

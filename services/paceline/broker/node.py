@@ -185,7 +185,7 @@ class BrokerNode:
             self._zookeeper,
             rng,
             known_cluster_id(log_manager),
-            lambda: self._control.controller_epochs.confirmed_epoch,
+            lambda: self._control.request_fence.confirmed_epoch,
             self._registered,
             self._fatal,
             log_manager.sessions_of_dead_processes,
@@ -198,7 +198,7 @@ class BrokerNode:
             transport,
             lambda: self.broker_epoch,
             lambda: self.metadata.snapshot.controller_endpoints,
-            lambda: self._control.controller_epochs.confirmed_epoch,
+            lambda: self._control.request_fence.confirmed_epoch,
             lambda asked_ms: self._proof.controller_answered(asked_ms, scheduler.now_ms()),
             lambda: self.replica_manager.fetchers.broken_leaders(),
         )
@@ -321,7 +321,7 @@ class BrokerNode:
             return
         self.cluster_id = registered.cluster_id
         self.replica_manager.broker_epoch = registered.broker_epoch
-        self._control.controller_epochs.confirm(registered.controller_epoch)
+        self._control.request_fence.confirm(registered.controller_epoch)
         self._emit(
             StateChangeKind.BROKER_REGISTERED,
             f"broker epoch {registered.broker_epoch}",

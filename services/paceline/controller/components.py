@@ -9,7 +9,7 @@ from paceline.controller.channel.channel_manager import ChannelManager, OnRespon
 from paceline.controller.channel.leader_ack_waiters import LeaderAckWaiters
 from paceline.controller.channel.request_batch import RequestBatch
 from paceline.controller.context import ControllerContext
-from paceline.controller.election.unclean_config import UncleanElectionConfig
+from paceline.controller.election.election_settings import ElectionSettings
 from paceline.controller.events import BrokerLeaseChange, Event, PartitionReassignmentFromNode
 from paceline.controller.interfaces import ControlTransport
 from paceline.controller.standby.journal import ControllerJournal
@@ -58,7 +58,7 @@ class ControllerComponents:
         self.journal = ControllerJournal()
         self.publisher = StatePublisher(self.context, self.journal, scheduler)
         self.committer = StateWriter(config, self.context, self.storage, self.journal, self.publisher.flush_soon)
-        self.unclean_config = UncleanElectionConfig(
+        self.election_settings = ElectionSettings(
             self.storage, config.unclean_leader_election_enable, config.min_insync_replicas
         )
         self.metadata_revisions = MetadataRevisions(on_change=on_metadata_change)
@@ -66,7 +66,7 @@ class ControllerComponents:
         self._batches = [self._new_batch() for _ in range(3)]
         self.batch, partition_batch, replica_batch = self._batches
         self.partitions = PartitionStateMachine(
-            self.context, self.storage, self.committer, partition_batch, self.unclean_config, self.log
+            self.context, self.storage, self.committer, partition_batch, self.election_settings, self.log
         )
         self.replicas = ReplicaStateMachine(self.context, self.storage, self.committer, replica_batch, self.log)
         self.leader_waits = LeaderAckWaiters(scheduler)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
+from paceline.broker.control.request_fence import ControlRequestDeferredError
 from paceline.broker.partition.partition import Partition
 from paceline.log.files import join
 from paceline.log.partition_log import PartitionLog

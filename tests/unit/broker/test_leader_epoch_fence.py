@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
 from paceline.broker.control.leader_epoch_fence import MAX_UNCONFIRMED_RISE, LeaderEpochFence
+from paceline.broker.control.request_fence import ControlRequestDeferredError
 from paceline.coordination.znodes.states import MAX_LEADER_EPOCH
 from paceline.model.control import LeaderAndIsrRequest
 from paceline.model.errors import ErrorCode

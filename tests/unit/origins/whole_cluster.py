@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterable
 
-from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
+from paceline.broker.control.request_fence import ControlRequestDeferredError
 from paceline.controller.events import CreateTopics
 from paceline.controller.node import ControllerNode, PartitionDescription
 from paceline.controller.topics.topic_validation import NewTopic

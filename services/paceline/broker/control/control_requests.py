@@ -6,10 +6,10 @@ Source: docs/protocol/replication.md#leaderandisr-answers and the rules after it
 from collections.abc import Callable, Collection, Sequence
 
 from paceline.broker.control.admission import LeaderAndIsrAdmission
-from paceline.broker.control.controller_epoch_fence import ControllerEpochFence
 from paceline.broker.control.deleted_replicas import DeletedReplicas
 from paceline.broker.control.leader_and_isr import LeaderAndIsrHandler, LeadershipListener
 from paceline.broker.control.leader_epoch_fence import EpochsRead, LeaderEpochFence
+from paceline.broker.control.request_fence import RequestFence
 from paceline.broker.control.stop_replica import StopReplicaHandler
 from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.broker.recipes import read_controller_epoch, read_leader_epochs
@@ -56,7 +56,7 @@ class ControlRequests:
         self._on_accepted = on_accepted
         self._on_refused = on_refused
         self._on_partitions_deleted = on_partitions_deleted
-        self.controller_epochs = ControllerEpochFence(
+        self.request_fence = RequestFence(
             self._read_controller_epoch, lambda epoch: on_refused(f"controller epoch {epoch} is not in ZooKeeper")
         )
         self._leader_epochs = LeaderEpochFence(self._read_leader_epochs)
@@ -71,7 +71,7 @@ class ControlRequests:
         Raises:
             ControlRequestDeferredError: ZooKeeper must confirm an epoch first; the controller retries.
         """
-        refusal = self.controller_epochs.check(request.stamp, self._manager.broker_epoch)
+        refusal = self.request_fence.check(request.stamp, self._manager.broker_epoch)
         if refusal is not ErrorCode.NONE:
             self._on_refused(f"{type(request).__name__} of {request.stamp}: {refusal.name}")
             return _refused(request, refusal)
@@ -84,7 +84,7 @@ class ControlRequests:
 
     def when_epochs_read(self, on_read: Callable[[], None]) -> None:
         """Call ``on_read`` when ZooKeeper has answered the pending look-up, at once without a look-up."""
-        self.controller_epochs.when_read(lambda: self._leader_epochs.when_read(on_read))
+        self.request_fence.when_read(lambda: self._leader_epochs.when_read(on_read))
 
     def _update_metadata(self, request: UpdateMetadataRequest) -> ControlResponse:
         """Replace the metadata cache, unless newer metadata of this controller was already applied."""

@@ -6,7 +6,7 @@ Source: docs/protocol/replication.md#request-fences.
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
+from paceline.broker.control.request_fence import ControlRequestDeferredError
 from paceline.model.identifiers import TopicPartition
 
 MAX_UNCONFIRMED_RISE: Final = 1_000

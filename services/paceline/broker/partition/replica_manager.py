@@ -18,7 +18,7 @@ from paceline.broker.partition.hosted_partitions import HostedPartitions
 from paceline.broker.partition.isr_check import IsrCheck
 from paceline.broker.partition.isr_updates import IsrProposal
 from paceline.broker.partition.partition import Partition
-from paceline.broker.replication_quotas import ReplicationQuotas
+from paceline.broker.replication_throttle import ReplicationQuotas
 from paceline.broker.requests.append_coalescing import AppendCoalescer
 from paceline.broker.requests.delete_records import DeleteRecordsHandler
 from paceline.broker.requests.fetch import FetchHandler

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from paceline.broker.control.controller_epoch_fence import ControlRequestDeferredError
+from paceline.broker.control.request_fence import ControlRequestDeferredError
 from paceline.broker.service.log_servicer import answer_of
 from paceline.broker.service.node_handle import NodeHandle
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb

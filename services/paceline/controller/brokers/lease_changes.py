@@ -77,7 +77,7 @@ def _leave_isrs(components: ControllerComponents, broker_id: int) -> Flow[None]:
         and len(context.assignment(topic_partition).replicas) > MIN_REMAINING_ISR
     ]
     topics = {topic_partition.topic for topic_partition in followed}
-    minimum = yield from components.unclean_config.current_min_insync_replicas(topics)
+    minimum = yield from components.election_settings.current_min_insync_replicas(topics)
     yield from components.replicas.remove_from_isr(
         broker_id,
         {

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from paceline.controller.channel.request_batch import RequestBatch
 from paceline.controller.context import ControllerContext, PartitionState
+from paceline.controller.election.election_settings import ElectionSettings
 from paceline.controller.election.leader_election import (
     NOBODY,
     Election,
@@ -22,7 +23,6 @@ from paceline.controller.election.leader_election import (
     elect_preferred,
     elect_reassigned,
 )
-from paceline.controller.election.unclean_config import UncleanElectionConfig
 from paceline.controller.errors import ControllerMovedError, IllegalStateError
 from paceline.controller.state.state_writer import StateWrite, StateWriter
 from paceline.controller.state_change_log import Cause, StateChangeLog
@@ -70,14 +70,14 @@ class PartitionStateMachine:
         storage: Storage,
         committer: StateWriter,
         batch: RequestBatch,
-        unclean_config: UncleanElectionConfig,
+        election_settings: ElectionSettings,
         log: StateChangeLog,
     ) -> None:
         self._context = context
         self._storage = storage
         self._committer = committer
         self._batch = batch
-        self._unclean_config = unclean_config
+        self._election_settings = election_settings
         self._log = log
         kinds = dict.fromkeys([*_KINDS.values(), UNCLEAN])
         self.elections = {(kind, cause.value): 0 for kind in kinds for cause in Cause}
@@ -316,7 +316,7 @@ class PartitionStateMachine:
             else:
                 hopeless.append(topic_partition)
         if strategy is ElectionStrategy.OFFLINE and hopeless:
-            allowed = yield from self._unclean_config.allowed_topics({tp.topic for tp in hopeless})
+            allowed = yield from self._election_settings.allowed_topics({tp.topic for tp in hopeless})
             for topic_partition in hopeless:
                 if topic_partition.topic in allowed:
                     elections[topic_partition] = self._strategy(topic_partition, strategy, unclean_allowed=True)
@@ -355,7 +355,7 @@ class PartitionStateMachine:
                 asked.append(topic_partition)
         if not asked:
             return set()
-        minimum = yield from self._unclean_config.min_insync_replicas({tp.topic for tp in asked})
+        minimum = yield from self._election_settings.min_insync_replicas({tp.topic for tp in asked})
         return {tp for tp in asked if minimum.get(tp.topic, 1) > 1}
 
     def _refresh(self, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:

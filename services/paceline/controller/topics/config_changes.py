@@ -57,7 +57,7 @@ def _elect(components: ControllerComponents, entities: Sequence[str]) -> Flow[No
         yield from components.partitions.trigger_online()
         return
     changed = [entity.removeprefix("topics/") for entity in entities if entity.startswith("topics/")]
-    allowed = yield from components.unclean_config.allowed_topics(
+    allowed = yield from components.election_settings.allowed_topics(
         topic for topic in changed if topic in components.context.topics
     )
     for topic in sorted(allowed):

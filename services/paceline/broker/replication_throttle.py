@@ -1,4 +1,7 @@
-"""`ReplicationQuotas`: rate limits for copying throttled replicas, at their leader and at their follower (KIP-73)."""
+"""`ReplicationQuotas`: rate limits for copying throttled replicas, at their leader and at their follower (KIP-73).
+
+Source: docs/protocol/replication.md#replication-throttling.
+"""
 
 from paceline.log.log_config import LogConfig
 from paceline.model.broker_dynamic_config import BrokerDynamicConfig

@@ -1,4 +1,4 @@
-"""Fence control requests: accept only controller epochs that ZooKeeper has confirmed.
+"""Fence control requests: refuse old broker epochs, and accept only controller epochs that ZooKeeper has confirmed.
 
 Source: docs/protocol/replication.md#request-fences.
 """
@@ -19,8 +19,8 @@ class ControlRequestDeferredError(PacelineError):
     retriable = True
 
 
-class ControllerEpochFence:
-    """Keeps the highest controller epoch that ZooKeeper has confirmed, and checks requests against it.
+class RequestFence:
+    """Checks requests against this broker's epoch and the highest controller epoch that ZooKeeper has confirmed.
 
     A controller writes its epoch to ZooKeeper before it sends any request, so the broker can look the epoch up. A
     request with a higher epoch is applied only after ZooKeeper has confirmed the epoch: a forged epoch could clear this

@@ -17,7 +17,7 @@ UNCLEAN_KEY = "unclean.leader.election.enable"
 MINIMUM_KEY = "min.insync.replicas"
 
 
-class UncleanElectionConfig:
+class ElectionSettings:
     """Reads topic settings when an election needs them; a topic without a setting has the cluster's default.
 
     Source: docs/protocol/controller.md#unclean-election; docs/protocol/controller.md#unclean-restart.

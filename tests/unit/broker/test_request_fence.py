@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from paceline.broker.control.controller_epoch_fence import ControllerEpochFence, ControlRequestDeferredError
+from paceline.broker.control.request_fence import ControlRequestDeferredError, RequestFence
 from paceline.model.control import (
     ControllerStamp,
     LeaderAndIsrRequest,
@@ -21,7 +21,7 @@ from tests.support.broker_cluster import TP, BrokerCluster
 
 
 def test_control_requests_are_refused_before_the_first_registration() -> None:
-    fence = ControllerEpochFence(lambda _on_read: None)
+    fence = RequestFence(lambda _on_read: None)
     with pytest.raises(ControlRequestDeferredError):
         fence.check(ControllerStamp(1_000_000, 1, 29), -1)
     fence.confirm(1)
@@ -104,7 +104,7 @@ def test_stop_replica_of_an_older_controller_neither_stops_nor_deletes(delete: b
 def test_an_epoch_that_could_not_be_read_is_read_again() -> None:
     answers: list[Callable[[int | None], None]] = []
     refuted: list[int] = []
-    fence = ControllerEpochFence(answers.append, refuted.append)
+    fence = RequestFence(answers.append, refuted.append)
     fence.confirm(5)
     for answer in (None, 5, 6):
         with pytest.raises(ControlRequestDeferredError):
