@@ -18,7 +18,7 @@ say() { echo "docker engine: $*" >&2; }
 fail() { say "$*"; exit 1; }
 
 engine_answers() { timeout 10 docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
-compose_there() { docker compose version >/dev/null 2>&1 || docker-compose version >/dev/null 2>&1; }
+compose_version() { docker compose version --short 2>/dev/null || docker-compose version --short 2>/dev/null; }
 
 need_root() {
   [ "$(id -u)" -eq 0 ] || fail "$1, and that needs root: run as root, or start an engine yourself"
@@ -78,7 +78,7 @@ start_engine() {
 if [ "${1:-}" = "--check" ]; then
   command -v docker >/dev/null || fail "no docker command"
   engine_answers || fail "no engine answers; scripts/docker_engine.sh starts one"
-  compose_there || fail "neither 'docker compose' nor docker-compose is there"
+  compose_version >/dev/null || fail "neither 'docker compose' nor docker-compose is there"
   exit 0
 elif [ $# -gt 0 ]; then
   fail "unknown argument $1 (only --check is known)"
@@ -89,7 +89,8 @@ if ! engine_answers; then
   command -v dockerd >/dev/null || apt_install docker.io
   engine_answers || start_engine
 fi
-compose_there || apt_install docker-compose
-compose_there || fail "compose was installed and still does not run"
-say "engine $(docker version --format '{{.Server.Version}}'), client $(docker version --format '{{.Client.Version}}'), $(
-  docker compose version --short 2>/dev/null || docker-compose version --short) compose"
+if ! compose=$(compose_version); then
+  apt_install docker-compose
+  compose=$(compose_version) || fail "compose was installed and still does not run"
+fi
+say "$(docker version --format 'engine {{.Server.Version}}, client {{.Client.Version}}'), $compose compose"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Starts the cluster of docker-compose.yml, waits until every container is healthy, and prints how to use it.
-# SMALL=1 starts one ZooKeeper server instead of three; INSECURE=1 turns TLS off; PROFILES=load,obs,pipeline adds services.
+# SMALL=1 starts one ZooKeeper server instead of three; INSECURE=1 turns TLS off; RACKS=1 starts six brokers;
+# PROFILES=load,obs,pipeline adds services.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,6 +13,7 @@ fi
 if [ "${INSECURE:-0}" != 0 ]; then make_options=" INSECURE=1"; else make_options=""; fi
 
 profiles=${PROFILES:-}
+profiles=${profiles// /,}
 if [[ ",$profiles," == *,obs,* ]] && docker image inspect grafana/grafana-oss:11.5.2 >/dev/null 2>&1; then
   profiles+=,grafana
 fi
@@ -19,11 +21,11 @@ export COMPOSE_PROFILES=$profiles
 
 # Prints the last log lines of containers that exited with an error, are restarting, or are not healthy.
 explain() {
-  local id name
+  local id name status code health
   scripts/compose.sh ps -a -q 2>/dev/null | xargs -r docker inspect --format \
-    '{{.Id}} {{index .Config.Labels "com.docker.compose.service"}} {{.State.Status}} {{.State.ExitCode}} {{if .State.Health}}{{.State.Health.Status}}{{end}}' |
+    '{{.ID}} {{index .Config.Labels "com.docker.compose.service"}} {{.State.Status}} {{.State.ExitCode}} {{if .State.Health}}{{.State.Health.Status}}{{end}}' |
     while read -r id name status code health; do
-      if [ "$code" -ne 0 ] || [ "$status" = restarting ] || [ "$health" = unhealthy ]; then
+      if [ "$code" -ne 0 ] || [ "$status" = restarting ] || [ "$status $health" = "running unhealthy" ]; then
         echo "$name is $status${health:+ ($health)}, exit code $code. The end of its log:" >&2
         docker logs --tail 3 "$id" 2>&1 | sed 's/^/  /' >&2
       fi
@@ -32,11 +34,19 @@ explain() {
 }
 
 mkdir -p build
+echo "starting the containers: ZooKeeper, then the controllers, then the brokers; each waits until the former are healthy"
 if ! scripts/compose.sh up -d --remove-orphans "${scale[@]}" 2>&1 | tee build/compose-up.log; then
   if grep -qE 'port is already allocated|address already in use' build/compose-up.log; then
-    port=$(grep -oE '127\.0\.0\.1:[0-9]+' build/compose-up.log | head -n 1)
-    echo "port ${port:-above} is in use: stop the program that uses it, or choose other ports: PORT_BROKER_1=29091 make up$make_options" >&2
-    echo "(PORT_CONTROLLER_1 and _2, PORT_BROKER_1 to _3, PORT_PROMETHEUS, PORT_GRAFANA, PORT_SPARK)" >&2
+    address=$(grep -oE '127\.0\.0\.1:[0-9]+' build/compose-up.log | head -n 1) || address=""
+    port=${address##*:}
+    holder=$(docker ps --filter "publish=${port:-0}" --format '{{.Names}}' | head -n 1)
+    variable=$(grep -ohE "PORT_[A-Z0-9_]+:-$port\}" docker-compose*.yml | head -n 1 | cut -d: -f1) || variable=""
+    example=PORT_BROKER_1=29091
+    [ -z "$variable" ] || example=$variable=$((port + 10000))
+    echo "port ${address:-above} is in use${holder:+ by the container $holder}: stop it, or choose other ports:" \
+      "$example make up$make_options" >&2
+    echo "(the ports are PORT_CONTROLLER_1 and _2, PORT_BROKER_1 to _3, with RACKS=1 to _6, PORT_PROMETHEUS, PORT_GRAFANA" \
+      "and PORT_SPARK)" >&2
   fi
   explain
   exit 1
@@ -50,19 +60,23 @@ waiting_for() {
     awk '$2 != "healthy" && $2 != "running" && !($2 == "exited" && $3 == 0) {printf "%s%s (%s)", separator, $1, $2; separator = ", "}'
 }
 
-limit_s=120
-waited_s=0
+echo "waiting until every container is healthy"
+limit_s=240
+begin_s=$SECONDS
+told_s=$SECONDS
 while :; do
   waiting=$(waiting_for)
   [ -n "$waiting" ] || break
-  if [ "$waited_s" -ge "$limit_s" ]; then
+  if [ $((SECONDS - begin_s)) -ge "$limit_s" ]; then
     echo "not healthy after $limit_s s: $waiting" >&2
     explain
     exit 1
   fi
-  [ $((waited_s % 4)) -ne 2 ] || echo "waiting for: $waiting"
+  if [ $((SECONDS - told_s)) -ge 2 ]; then
+    echo "waiting for: $waiting"
+    told_s=$SECONDS
+  fi
   sleep 1
-  waited_s=$((waited_s + 1))
 done
 
 brokers="localhost:${PORT_BROKER_1:-19091},localhost:${PORT_BROKER_2:-19092},localhost:${PORT_BROKER_3:-19093}"

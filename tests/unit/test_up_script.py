@@ -1,0 +1,68 @@
+"""`scripts/up.sh`, `compose.sh` and `certificate.sh` with a stand-in for the container engine."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ENGINE = """#!/bin/sh
+# Records each call. `compose up` fails because a port is in use; one container of another project has that port.
+echo "$COMPOSE_FILE $COMPOSE_PROFILES|$*" >>"$CALLS"
+case "$*" in
+  "compose up "*) echo "Bind for 127.0.0.1:$BUSY_PORT failed: port is already allocated"; exit 1 ;;
+  "compose ps -a -q") echo 0001; echo 0002 ;;
+  "compose run "*) echo "no authority" >&2; exit 1 ;;
+  "inspect "*".Id"*)
+    # `Id` is not a field of the engine's type, so docker reads the answer as a map, where a missing key is an error.
+    echo 'template parsing error: map has no entry for key "Health"' >&2; exit 1 ;;
+  "inspect "*) echo "0001 certificates exited 0 unhealthy"; echo "0002 broker-1 exited 3 " ;;
+  "logs "*) echo "cannot read the log directory" ;;
+  "ps "*"publish=$BUSY_PORT"*) echo another_controller-2_1 ;;
+  "volume inspect "*) [ "$3" = paceline_broker-4-data ] && [ -n "${RACK_VOLUMES:-}" ] ;;
+esac
+"""
+
+
+def run(tmp_path: Path, *command: str, **variables: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Run a script of scripts/ and return the result with the calls of docker."""
+    engine = tmp_path / "docker"
+    engine.write_text(ENGINE, encoding="utf-8")
+    engine.chmod(0o755)
+    calls = tmp_path / "calls"
+    calls.touch()
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "CALLS": str(calls),
+        "BUSY_PORT": "19182",
+        "PACELINE_CERTIFICATE_FOLDER": str(tmp_path / "issued"),
+        **variables,
+    }
+    done = subprocess.run(
+        [str(ROOT / "scripts" / command[0]), *command[1:]],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done, calls.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize(("port", "example"), [("19182", "PORT_CONTROLLER_2=29182"), ("29095", "PORT_BROKER_1=29091")])
+def test_a_failed_start_names_the_holder_of_the_port_and_each_failed_container(
+    tmp_path: Path, port: str, example: str
+) -> None:
+    done, _ = run(tmp_path, "up.sh", BUSY_PORT=port)
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        f"port 127.0.0.1:{port} is in use by the container another_controller-2_1: stop it, or choose other ports:"
+        f" {example} make up",
+        "(the ports are PORT_CONTROLLER_1 and _2, PORT_BROKER_1 to _3, with RACKS=1 to _6, PORT_PROMETHEUS,"
+        " PORT_GRAFANA and PORT_SPARK)",
+        "broker-1 is exited, exit code 3. The end of its log:",
+        "  cannot read the log directory",
+        "'make logs' shows more; 'make down' stops everything, and with VOLUMES=1 deletes the data, too",
+    ]
