@@ -122,7 +122,7 @@ images: ## build the container images, from official bases or, without a registr
 	@scripts/images.sh $(subst $(comma), ,$(PROFILES))
 
 up: images ## start the secured cluster of docker-compose.yml and wait until it is healthy; SMALL=1: one ZooKeeper server; INSECURE=1: no TLS; RACKS=1: six brokers; PROFILES=load,obs,pipeline: more services
-	@SMALL=$(SMALL) INSECURE=$(INSECURE) RACKS=$(RACKS) PROFILES=$(PROFILES) scripts/up.sh
+	@SMALL=$(SMALL) INSECURE=$(INSECURE) RACKS=$(RACKS) PROFILES='$(PROFILES)' scripts/up.sh
 
 certificate: ## issue a certificate of that cluster for the client NAME
 	@scripts/certificate.sh "$(NAME)"

@@ -22,8 +22,12 @@ fail() { say "$*"; exit 1; }
 
 have_image() { docker image inspect "$1" >/dev/null 2>&1; }
 
-# can_pull IMAGE: whether the image is local or can be pulled within the time limit.
-can_pull() { have_image "$1" || timeout "$pull_timeout_s" docker pull -q "$1" >/dev/null 2>&1; }
+# can_pull IMAGE: whether the image is here or comes within the time limit.
+can_pull() {
+  if have_image "$1"; then return; fi
+  say "trying to pull $1 (at most $pull_timeout_s s)"
+  timeout "$pull_timeout_s" docker pull -q "$1" >/dev/null 2>&1
+}
 
 run_quietly() {  # run_quietly LOG COMMAND...: writes the output to LOG, and shows its end when the command fails
   local log=$1
@@ -128,6 +132,17 @@ build_obs() {
   can_pull "$official_grafana" || say "$official_grafana cannot be pulled: Grafana will not start; config/grafana has its dashboard"
 }
 
+fresh=""
+profiles=()
+for argument in "$@"; do
+  case "$argument" in
+    --fresh) fresh=1 ;;
+    pipeline | obs) profiles+=("$argument") ;;
+    load) ;;
+    *) fail "unknown profile $argument: the profiles are load, obs and pipeline" ;;
+  esac
+done
+
 mkdir -p build
 scripts/docker_engine.sh
 # One run at a time: two runs would empty each other's wheelhouse. The lock is taken after the start of the engine, because
@@ -137,18 +152,10 @@ if command -v flock >/dev/null; then
   flock -w 900 9 || fail "another run has held build/images.lock for 15 minutes"
 fi
 
-profiles=()
-for argument in "$@"; do
-  case "$argument" in
-    --fresh)
-      rm -rf "$wheelhouse" build/wheelhouse.stamp build/image-pipeline build/image-pipeline.stamp
-      docker image rm "$local_base" >/dev/null 2>&1 || true
-      ;;
-    pipeline | obs) profiles+=("$argument") ;;
-    load) ;;
-    *) fail "unknown argument $argument (known: --fresh and the profiles load, obs and pipeline)" ;;
-  esac
-done
+if [ -n "$fresh" ]; then
+  rm -rf "$wheelhouse" build/wheelhouse.stamp build/image-pipeline build/image-pipeline.stamp
+  docker image rm "$local_base" >/dev/null 2>&1 || true
+fi
 
 python_base=${PACELINE_BASE_IMAGE:-}
 if [ -z "$python_base" ]; then

@@ -1,6 +1,7 @@
 """`scripts/up.sh`, `compose.sh` and `certificate.sh` with a stand-in for the container engine."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -66,3 +67,25 @@ def test_a_failed_start_names_the_holder_of_the_port_and_each_failed_container(
         "  cannot read the log directory",
         "'make logs' shows more; 'make down' stops everything, and with VOLUMES=1 deletes the data, too",
     ]
+
+
+def test_profiles_may_be_separated_by_spaces(tmp_path: Path) -> None:
+    _, calls = run(tmp_path, "up.sh", PROFILES="load pipeline")
+
+    assert next(call for call in calls if "compose up" in call).startswith(" load,pipeline|")
+    dry_run = subprocess.run(
+        ["make", "-n", "-o", "images", "up", "PROFILES=load pipeline"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.search(r"PROFILES=(['\"])load pipeline\1 scripts/up\.sh", dry_run.stdout)
+
+
+@pytest.mark.parametrize("profile", ["bogus", "Load"])
+def test_an_unknown_profile_is_refused_before_an_engine_is_started(tmp_path: Path, profile: str) -> None:
+    done, calls = run(tmp_path, "images.sh", "load", profile)
+
+    assert (done.returncode, calls) == (1, [])
+    assert done.stderr == f"images: unknown profile {profile}: the profiles are load, obs and pipeline\n"
