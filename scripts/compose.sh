@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Runs Docker Compose, version 2 if it is installed, otherwise version 1.
 # INSECURE=1 adds docker-compose.insecure.yml, under the project name paceline-insecure. RACKS=1 adds
-# docker-compose.racks.yml, three more brokers. COMPOSE_PROFILES names profiles; `down`, `ps` and `logs` apply to the
-# containers of all profiles.
+# docker-compose.racks.yml, three more brokers. COMPOSE_PROFILES names profiles;
+# `down`, `ps` and `logs` take the containers of all profiles, and the brokers of RACKS=1 as long as their volumes exist.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ "${INSECURE:-0}" != 0 ]; then
   export COMPOSE_FILE=docker-compose.yml:docker-compose.insecure.yml
   export COMPOSE_PROJECT_NAME=${COMPOSE_PROJECT_NAME:-paceline-insecure}
-elif [ "${RACKS:-0}" != 0 ]; then
+elif [ "${RACKS:-0}" != 0 ] || { [[ "${1:-}" =~ ^(down|ps|logs)$ ]] &&
+  docker volume inspect "${COMPOSE_PROJECT_NAME:-paceline}_broker-4-data" >/dev/null 2>&1; }; then
   export COMPOSE_FILE=docker-compose.yml:docker-compose.racks.yml
 fi
 case "${1:-}" in

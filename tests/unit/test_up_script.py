@@ -89,3 +89,12 @@ def test_an_unknown_profile_is_refused_before_an_engine_is_started(tmp_path: Pat
 
     assert (done.returncode, calls) == (1, [])
     assert done.stderr == f"images: unknown profile {profile}: the profiles are load, obs and pipeline\n"
+
+
+@pytest.mark.parametrize("command", [["down", "-v"], ["ps"], ["logs"]])
+def test_brokers_of_racks_are_known_to_down_ps_and_logs_without_racks(tmp_path: Path, command: list[str]) -> None:
+    _, calls = run(tmp_path, "compose.sh", *command, RACK_VOLUMES="1")
+    assert calls[-1].startswith("docker-compose.yml:docker-compose.racks.yml ")
+
+    _, calls = run(tmp_path, "compose.sh", *command)
+    assert calls[-1].startswith(" ")
