@@ -8,17 +8,26 @@ if ! [[ "$name" =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]]; then
   echo "give the client a name of letters, digits, '.', '_' and '-': make certificate NAME=alice" >&2
   exit 2
 fi
-folder=${PACELINE_CERTIFICATE_FOLDER:-build/compose}/$name
+if [ "${INSECURE:-0}" != 0 ]; then
+  echo "a cluster without TLS (INSECURE=1) has no certificates" >&2
+  exit 2
+fi
+parent=${PACELINE_CERTIFICATE_FOLDER:-build/compose}
 umask 077
-rm -rf "$folder"
-mkdir -p "$folder"
-if ! scripts/compose.sh run --rm -T --no-deps certificates sh /certificates.sh client "$name" >"$folder/tar" 2>"$folder/log"; then
-  cat "$folder/log" >&2
-  rm -rf "$folder"
+mkdir -p "$parent"
+# A failure leaves the certificate that was issued earlier.
+new=$(mktemp -d "$parent/.new.XXXXXX")
+trap 'rm -rf "$new"' EXIT
+echo "issuing a certificate for User:$name" >&2
+if ! scripts/compose.sh run --rm -T --no-deps certificates sh /certificates.sh client "$name" >"$new/tar" 2>"$new/log"; then
+  cat "$new/log" >&2
   exit 1
 fi
-tar -x -C "$folder" -f "$folder/tar"
-rm "$folder/log" "$folder/tar"
+tar -x -C "$new" -f "$new/tar"
+rm "$new/log" "$new/tar"
+folder=$parent/$name
+rm -rf "$folder"
+mv "$new" "$folder"
 here=$(cd "$folder" && pwd)
 brokers="localhost:${PORT_BROKER_1:-19091},localhost:${PORT_BROKER_2:-19092},localhost:${PORT_BROKER_3:-19093}"
 cat >"$folder/env" <<END

@@ -98,3 +98,23 @@ def test_brokers_of_racks_are_known_to_down_ps_and_logs_without_racks(tmp_path: 
 
     _, calls = run(tmp_path, "compose.sh", *command)
     assert calls[-1].startswith(" ")
+
+
+def test_a_certificate_that_cannot_be_issued_leaves_the_previous_one(tmp_path: Path) -> None:
+    previous = tmp_path / "issued" / "alice" / "client-alice.crt"
+    previous.parent.mkdir(parents=True)
+    previous.touch()
+
+    done, _ = run(tmp_path, "certificate.sh", "alice")
+
+    assert done.returncode == 1
+    assert done.stderr == "issuing a certificate for User:alice\nno authority\n"
+    assert [path.name for path in (tmp_path / "issued").iterdir()] == ["alice"]
+    assert previous.exists()
+
+
+def test_a_cluster_without_tls_has_no_certificates(tmp_path: Path) -> None:
+    done, calls = run(tmp_path, "certificate.sh", "alice", INSECURE="1")
+
+    assert (done.returncode, calls) == (2, [])
+    assert done.stderr == "a cluster without TLS (INSECURE=1) has no certificates\n"
