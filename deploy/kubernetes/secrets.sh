@@ -3,15 +3,22 @@
 #
 #   deploy/kubernetes/secrets.sh DIRECTORY [BROKERS] [CONTROLLERS] | kubectl apply -f -
 #
-# DIRECTORY keeps the files, also the authority's key: protect it from other users. Each run issues new certificates, which
-# are valid for a year. A pod copies its certificate when it starts: restart the pods to use new certificates.
-# The client `admin` is a super user: DIRECTORY/client-admin.crt and .key. Needs `paceline` (make install).
+# DIRECTORY keeps the files, the authority's key among them: protect it from other users. Each run issues the certificates
+# again; they are valid for a year. A pod copies its certificate when it starts, so restart the pods after a renewal
+# (kubectl -n paceline rollout restart statefulset/broker statefulset/controller).
+# The client `admin` is a super user: DIRECTORY/client-admin.crt and .key. Needs `paceline`, which `make install` installs.
 set -euo pipefail
 directory=${1:?usage: secrets.sh DIRECTORY [BROKERS] [CONTROLLERS]}
 brokers=${2:-3}
 controllers=${3:-2}
 namespace=${NAMESPACE:-paceline}
 domain=$namespace.svc.cluster.local
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+PATH=$here/../../.venv/bin:$PATH
+if ! command -v paceline >/dev/null; then
+  echo "there is no command paceline: run make install first" >&2
+  exit 1
+fi
 umask 077
 mkdir -p "$directory"
 
@@ -27,7 +34,6 @@ for ((id = 0; id < controllers; id++)); do
 done
 paceline certs client "$directory" admin --out "$directory" >&2
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 sh "$here/../../config/compose/zookeeper_login.sh" <"$directory/zookeeper.password" >"$directory/jaas.conf"
 
 secret() { # secret NAME FILE...: print a Secret with these files

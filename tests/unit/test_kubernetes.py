@@ -4,7 +4,6 @@ import base64
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,9 @@ def stateful_set(name: str) -> Manifest:
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
     """Return the files of each Secret that secrets.sh prints."""
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    tools = os.environ["PATH"].split(":")
+    without_paceline = ":".join(folder for folder in tools if not (Path(folder) / "paceline").exists())
+    environment = {**os.environ, "PATH": without_paceline}
     command = [FOLDER / "secrets.sh", tmp_path_factory.mktemp("secrets") / "paceline"]
     made = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300, env=environment)
     printed = list(yaml.safe_load_all(made.stdout))
@@ -135,6 +136,25 @@ def test_ports_of_listeners_probes_and_services_are_the_same(
     assert {container[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")} == {
         "metrics"
     }
+
+
+def test_zookeeper_starts_as_its_image_does_with_the_id_of_its_pod() -> None:
+    # scripts/images.sh takes the official image where it can be pulled; its jars lie elsewhere than those of Debian's.
+    (container,) = stateful_set("zookeeper")["spec"]["template"]["spec"]["containers"]
+    assert "command" not in container and "args" not in container
+    (server_id,) = (each["value"] for each in container["env"] if each["name"] == "ZOO_MY_ID")
+    (settings,) = (
+        each["data"]["zoo.cfg"] for each in manifests("ConfigMap") if each["metadata"]["name"] == "zookeeper"
+    )
+    assert re.findall(r"^server\.(\d+)=zookeeper-(\d)\.", settings, re.MULTILINE) == [
+        (server_id.replace("$(POD_INDEX)", index), index) for index in "012"
+    ]
+    # Both images write the id to /data/myid.
+    assert "\ndataDir=/data\n" in settings
+    # The other files of /conf, such as the settings of the log, are the image's.
+    assert {"name": "config", "mountPath": "/conf/zoo.cfg", "subPath": "zoo.cfg", "readOnly": True} in container[
+        "volumeMounts"
+    ]
 
 
 def test_no_pod_may_write_to_its_image_or_gain_rights() -> None:
