@@ -66,6 +66,23 @@ def test_the_sample_with_racks_secures_its_brokers_like_the_others() -> None:
     assert set(re.findall(r"host-[a-z]", sample.split("services:")[1])) == {"host-a", "host-b", "host-c"}
 
 
+def test_prometheus_asks_every_broker_of_the_sample_with_racks() -> None:
+    sample = yaml.safe_load((ROOT / "docker-compose.racks.yml").read_text(encoding="utf-8"))
+    (job,) = yaml.safe_load((ROOT / "config" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))[
+        "scrape_configs"
+    ]
+    targets = {target for each in job["static_configs"] for target in each["targets"]}
+    ((file,),) = (each["files"] for each in job["file_sd_configs"])
+    (mount,) = sample["services"]["prometheus"]["volumes"]
+    source, target, _ = mount.split(":")
+    assert target == file
+    (more,) = yaml.safe_load((ROOT / source).read_text(encoding="utf-8"))
+
+    brokers = {name for name in sample["services"] if name.startswith("broker-")}
+    assert brokers == {each.split("-back:9101")[0] for each in targets | set(more["targets"]) if "broker" in each}
+    assert more["labels"] == {"role": "broker"}
+
+
 def test_every_service_has_an_id_and_ports_of_its_own() -> None:
     ids = re.findall(r'PACELINE_(?:BROKER|CONTROLLER)_ID: "(\d+)"', COMPOSE)
     published = re.findall(r'- "127\.0\.0\.1:\$\{\w+:-(\d+)\}:19082"|- "127\.0\.0\.1:\$\{\w+:-(\d+)\}:19092"', COMPOSE)
