@@ -45,7 +45,7 @@ def ask(driver: Driver, command: str, **arguments: Any) -> Any:
     return answer["ok"]
 
 
-@pytest.mark.parametrize("language", ["rust", "typescript"])
+@pytest.mark.parametrize("language", ["python", "rust", "typescript"])
 @pytest.mark.parametrize("partition", [None, 0])
 def test_a_record_of_a_missing_topic_fails_after_some_seconds(
     drivers: dict[str, Driver], cluster: ScriptedCluster, language: str, partition: int | None

@@ -5,6 +5,7 @@ Every class is a `PacelineError`, so that ``except PacelineError`` catches all e
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 
 from paceline.model.errors import ErrorCode, InvalidRequestError, PacelineError, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
@@ -120,3 +121,10 @@ def sendable(what: str = "request") -> Iterator[None]:
         yield
     except (ValueError, OverflowError) as error:
         raise InvalidRequestError(f"the {what} cannot be sent: {error}") from error
+
+
+def nothing_sent(error: PacelineError) -> PacelineError:
+    """Return a copy of ``error`` that is definite, for a record that was refused before it was sent."""
+    certain = copy(error)  # Other calls may have the same error.
+    certain.definite = True
+    return certain

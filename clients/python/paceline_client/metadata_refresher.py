@@ -23,7 +23,7 @@ from paceline.rpc.retry import RetryPolicy
 from paceline.v1.errors_pb2 import LeaderHint
 from paceline.v1.metadata_service_pb2 import DescribeClusterRequest, DescribeTopicsRequest
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
-from paceline_client.errors import BootstrapError, ClientClosedError
+from paceline_client.errors import BootstrapError, ClientClosedError, nothing_sent
 from paceline_client.metadata import Broker, ClusterMetadata, PartitionDescription
 
 LOG = logging.getLogger("paceline.client")
@@ -162,10 +162,10 @@ class MetadataRefresher:
                 waited = time.monotonic() - began
                 try:
                     self._raise_unless_worth_waiting(topic, waited, timeout_s)
-                except PacelineError:
+                except PacelineError as error:
                     self._topics.discard(topic)
                     self._cluster.forget_topics([topic])
-                    raise
+                    raise nothing_sent(error) from error.__cause__
                 if topic not in self._topics:
                     # A name that cannot be encoded would make the requests for all other topics fail.
                     validate_topic_name(topic)

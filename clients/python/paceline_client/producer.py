@@ -23,7 +23,7 @@ from paceline_client.addresses import parse_bootstrap
 from paceline_client.batch import BulkFuture, DeliveryCallback, ProducerBatch, RecordFuture, wait_for_all
 from paceline_client.clock import monotonic_ms
 from paceline_client.codec import Headers, codec_named
-from paceline_client.errors import BufferExhaustedError, ProducerClosedError
+from paceline_client.errors import BufferExhaustedError, ProducerClosedError, nothing_sent
 from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.partition_queue import PartitionQueue
 from paceline_client.partitioner import StickyPartitioner, key_hash
@@ -328,8 +328,10 @@ class Producer:
     def _choose(self, topic: str, route: _Route, key: bytes | None, partition: int | None) -> PartitionQueue:
         if partition is not None:
             if not 0 <= partition < route.count:
-                raise UnknownTopicOrPartitionError(
-                    f"topic {topic} has {route.count} partitions, no partition {partition}"
+                raise nothing_sent(
+                    UnknownTopicOrPartitionError(
+                        f"topic {topic} has {route.count} partitions, no partition {partition}"
+                    )
                 )
             return route.queues[partition]
         if key is not None:
