@@ -11,6 +11,7 @@ import pytest
 from paceline.dev import local_cluster
 from paceline.dev.detached_cluster import alive, read_state, stop_detached
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, LocalClusterError
+from tests.support.waiting import eventually
 
 
 def test_a_directory_with_a_comma_is_refused_and_not_created(tmp_path: Path) -> None:
@@ -42,8 +43,12 @@ def test_processes_of_a_start_that_was_killed_are_found_and_stopped(
     started: list[subprocess.Popen[bytes]] = []
 
     def launch(argv: list[str], _log: Path) -> "subprocess.Popen[bytes]":
-        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", *argv]))
-        return started[-1]
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", *argv])
+        started.append(process)
+        # Popen returns while the kernel still executes execve: /proc has no command line for a moment.
+        command_line = Path(f"/proc/{process.pid}/cmdline")
+        eventually(command_line.read_bytes, 10.0, f"the command line of process {process.pid}", 0.001)
+        return process
 
     class FakeZooKeeper:
         def __init__(self, directory: Path, on_launch: Callable[[], None] = lambda: None, **_: Any) -> None:
