@@ -49,7 +49,7 @@ namespace {
 ConsumerConfig checked(ConsumerConfig config) {
   if (config.max_bytes < 0 || config.max_wait < milliseconds(0))
     throw std::invalid_argument("ConsumerConfig: max_bytes and max_wait must not be negative");
-  // The server does not wait longer either.
+  // The broker also limits max_wait_ms to one minute.
   config.max_wait = std::min<milliseconds>(config.max_wait, std::chrono::minutes(1));
   return config;
 }
@@ -146,7 +146,7 @@ std::vector<ConsumedRecord> Fetcher::poll(const Context& context, std::size_t ma
     const bool is_woken = take_answers();
     if (!buffered_.empty() || !errors_.empty()) continue;
     if (context.stopped()) throw CancelledError("polling: a stop was requested");
-    // A poll without time begins calls, too: a later poll returns what they find.
+    // Even a poll with timeout 0 starts calls; a later poll returns their records.
     start_calls();
     if (is_woken || context.expired()) return {};
 
@@ -174,7 +174,7 @@ std::vector<ConsumedRecord> Fetcher::give(std::size_t max_records) {
   return given;
 }
 
-/// Handles what has arrived since the last time. Returns whether the poll was woken.
+/// Handles calls and look-ups that have ended. Returns whether the poll was woken.
 bool Fetcher::take_answers() {
   std::vector<std::unique_ptr<Call>> done;
   std::vector<std::pair<std::string, std::optional<Failure>>> looked_up;
@@ -190,7 +190,7 @@ bool Fetcher::take_answers() {
   return is_woken;
 }
 
-/// Begins what each partition without a call needs: a look-up of its leader, a look-up of its position, or a long poll.
+/// Starts the next call of each partition that has none: a look-up of its leader, a look-up of its position, or a long poll.
 void Fetcher::start_calls() {
   std::map<std::string, std::unique_ptr<Call>> lists;
   std::map<std::string, std::unique_ptr<Call>> fetches;
@@ -199,7 +199,8 @@ void Fetcher::start_calls() {
     if (at.is_asking || at.awaits_leader || at.due > Clock::now()) continue;
     const auto route = cluster_->known_route(topic, partition);
     at.awaits_leader = !route;
-    // A leader that is cut off from the cluster does not know that it was replaced, and refuses nothing.
+    // A cut-off leader may answer until its proof of leadership is too old, and always if it is the only ISR member; so
+    // old metadata is refreshed even without an error.
     if (!route || cluster_->take_old(topic)) {
       const std::lock_guard lock(answers_->mutex);
       answers_->lookups.insert(topic);
@@ -327,7 +328,7 @@ void Fetcher::accept(const Name&, Position& at, const v1::ListOffsetsPartitionRe
     at.end = at.end ? std::nullopt : std::optional(result.offset());
     return;
   }
-  // Without an offset no record was that young.
+  // No offset: no record has this timestamp or a later one.
   at.next = at.returned = result.has_offset() ? result.offset() : at.end.value_or(0);
   at.looked_up = std::exchange(at.start, std::nullopt);
 }
@@ -352,7 +353,7 @@ void Fetcher::accept(const Name& name, Position& at, const v1::FetchPartitionRes
   if (result.has_diverging_epoch()) {
     const auto& diverging = result.diverging_epoch();
     at.epoch = diverging.epoch();
-    // Without a removed record that was read, the next fetch only names the epoch that the leader knows.
+    // If no record that was read was removed, nothing is reported; the next fetch sends the diverging epoch.
     if (diverging.end_offset() >= at.next) return;
     const TruncatedError error(name.first, name.second, at.next, diverging.end_offset());
     at.next = at.returned = diverging.end_offset();
@@ -383,7 +384,7 @@ void Fetcher::on_failure(const Name& name, Position& at, const Failure& failure)
   }
 }
 
-/// Looks the position up again, at the end that the reset policy names.
+/// Looks the position up again: the earliest or the latest offset, by the reset policy.
 void Fetcher::reset(Position& at) {
   look_up(at, config_.reset == ResetPolicy::latest ? OffsetSpec::latest() : OffsetSpec::earliest());
 }

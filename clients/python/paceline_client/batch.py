@@ -1,7 +1,7 @@
 """A batch of records for one partition, and the futures of its records.
 
-A record has no future object until the application requests it: `RecordFuture` is a pair (batch, index), and the batch
-is delivered or fails as a whole.
+A batch is delivered or fails as a whole, so no state is kept per record: the `RecordFuture` that `send` returns is a
+pair (batch, index).
 """
 
 import threading
@@ -167,7 +167,7 @@ class RecordFuture:
         Raises:
             RequestTimedOutError: ``timeout_s`` expired; the record may still be delivered.
             DeliveryFailedError: not delivered within the delivery timeout; ``cause`` has the reason.
-            PacelineError: the broker refused the record.
+            PacelineError: any other failure, for example the broker refused the record or the producer was closed.
         """
         error = self.exception(timeout_s)
         if error is not None:

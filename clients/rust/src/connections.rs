@@ -13,12 +13,13 @@ use crate::config::{ClientConfig, TlsFiles};
 use crate::error::{Error, Result};
 use crate::v1::ErrorCode;
 
-/// Limit of a received message: a single batch may be larger than the limit of a fetch.
+/// Limit of a message in either direction, in bytes; the first batch of a fetch is returned even if it is larger than the
+/// limit of the fetch.
 pub(crate) const LARGEST_MESSAGE: usize = 64 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a channel to an address that no process has any more is kept after its last use.
+/// How long a channel is kept after its last use if its address is neither a bootstrap address nor in the metadata.
 const MAX_AGE: Duration = Duration::from_secs(3_600);
 
 #[derive(Debug)]

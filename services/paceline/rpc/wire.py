@@ -113,7 +113,7 @@ def _whole_produce_part(message: pb.ProducePartition) -> ProducePart:
 
 
 def fetch_response(session_id: int, results: Iterable[FetchResult], address_of: AddressOf = no_address) -> bytes:
-    """Return the bytes of a client's ``FetchResponse`` with record batches."""
+    """Return the bytes of the ``FetchResponse`` to a client, with record batches."""
     pieces = [pb.FetchResponse(session_id=session_id).SerializeToString()]
     for result in results:
         head = fetch_result_to_proto(replace(result, batches=b""), address_of).SerializeToString()
@@ -122,7 +122,7 @@ def fetch_response(session_id: int, results: Iterable[FetchResult], address_of: 
 
 
 def replica_fetch_response(response: ReplicaFetchResponse) -> bytes:
-    """Return the bytes of a follower's ``FetchResponse``."""
+    """Return the bytes of the ``FetchResponse`` to a follower."""
     head = replica_pb.FetchResponse(error=code_to_proto(response.error), session_id=response.session_id)
     pieces = [head.SerializeToString()]
     for result in response.results:

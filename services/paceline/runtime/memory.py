@@ -1,8 +1,9 @@
 """Configure the C allocator for a process with many large buffers.
 
-By default glibc maps every buffer of at least 128 KiB separately and unmaps it when it is freed, so that every request
-and response causes hundreds of page faults: a tenth of a broker's time, and more on some hypervisors. With these
-settings large buffers are allocated in the heap, which reuses freed memory.
+glibc starts with a threshold of 128 KiB, above which each buffer is a separate mapping, and raises it only when such a
+buffer is freed; it also returns free memory at the top of the heap to the system. Requests and responses then cause
+hundreds of page faults each: a tenth of a broker's time, and more on some hypervisors. With fixed, large thresholds
+the heap keeps and reuses the memory.
 """
 
 import ctypes

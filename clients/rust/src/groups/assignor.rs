@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Assignor {
     /// Gives each member consecutive partitions of each topic. Members with the same topics read the same partition numbers
-    /// of each topic.
+    /// of topics with equal partition counts.
     #[default]
     Range,
     /// Deals the partitions of all topics to the members in turn.

@@ -123,7 +123,7 @@ class Partition:
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether this leader's ISR is smaller than the assignment without replicas being added."""
+        """Whether this leader's ISR has fewer members than the replicas without ``adding_replicas``."""
         return self.is_leader and len(self.isr) < len(self.replicas) - len(self.adding_replicas)
 
     # Role changes
@@ -170,7 +170,7 @@ class Partition:
         return changed
 
     def hold_log(self, topic_id: str | None, log: PartitionLog) -> None:
-        """Keep the log, and its high watermark in the checkpoint, without a role."""
+        """Attach the log without changing the role, so that the checkpoint includes its high watermark."""
         self.topic_id = log.topic_id or topic_id
         self.log = log
 
@@ -229,7 +229,7 @@ class Partition:
         Raises:
             FencedLeaderEpochError: the caller's epoch is older.
             UnknownLeaderEpochError: the caller's epoch is newer.
-            NotLeaderOrFollowerError: another broker leads.
+            NotLeaderOrFollowerError: this broker does not lead, or has no log.
 
         Source: docs/protocol/replication.md#leader-epoch-check.
         """
@@ -244,7 +244,7 @@ class Partition:
         Raises:
             FencedLeaderEpochError: the caller's epoch is older.
             UnknownLeaderEpochError: the caller's epoch is newer.
-            NotLeaderOrFollowerError: another broker leads, or may have been elected without this broker's knowledge.
+            NotLeaderOrFollowerError: this broker does not lead, has no log, or cannot prove that it still leads.
         """
         log = self.leader_log(current_leader_epoch)
         if not self.is_leadership_proved:
@@ -270,8 +270,8 @@ class Partition:
     def confirm_leadership(self) -> None:
         """Record that the controller names this broker as leader in this epoch.
 
-        Without contact to the controller the request is no proof: it may have waited in a buffer while a successor was
-        elected.
+        Ignored while the ZooKeeper session or the controller's lease may be over: the request may have waited in a
+        buffer while a successor was elected.
         """
         if self._host.in_contact():
             self.confirmed_ms = self._host.now_ms()
@@ -284,7 +284,9 @@ class Partition:
             raise UnknownLeaderEpochError(text)
 
     def readable_log(self, current_leader_epoch: int | None = None) -> PartitionLog:
-        """Return the log for a client that may read from a follower, with the same checks of the leader epoch.
+        """Return the log for a client that may read from a follower; leadership is not proved.
+
+        A leader is checked as by `leader_log`, a follower by its leader epoch.
 
         Raises:
             FencedLeaderEpochError: the caller's epoch is older.
@@ -298,9 +300,10 @@ class Partition:
         return self.log
 
     def check_high_watermark_is_current(self) -> None:
-        """Refuse client reads while this leader's high watermark may be below an earlier leader's (KIP-207).
+        """Refuse an offset lookup (KIP-207) while this leader's high watermark may be below an earlier leader's.
 
-        It is current once it has reached the start of the leader epoch.
+        Paceline also refuses fetches of clients. The high watermark is current once it has reached the start of the
+        leader epoch.
 
         Raises:
             OffsetNotAvailableError: it is below the start of the leader epoch.
@@ -409,9 +412,10 @@ class Partition:
         """Record a follower's valid fetch; return False when the follower is not assigned.
 
         Raises:
-            StaleBrokerEpochError: the fetch is from a process before the present registration.
-            BrokerNotAvailableError: the fetch has a broker epoch that this broker does not know. Usually metadata with
-                the epoch arrives soon; if the epoch were recorded now, a forged epoch would block the real follower.
+            StaleBrokerEpochError: a later process of this follower has already fetched.
+            BrokerNotAvailableError: the broker epoch is above the follower's epoch in the metadata cache; not checked
+                while the cache has no epoch for it. Usually metadata with the epoch arrives soon; if the epoch were
+                recorded now, a forged epoch would block the real follower.
         """
         follower = self.followers.get(replica_id)
         if follower is None or self.log is None:
@@ -438,7 +442,7 @@ class Partition:
         return True
 
     def fetch_answered(self, replica_id: int, now_ms: int) -> None:
-        """Record the response to a fetch without session; the follower's next fetch was sent after it."""
+        """Record the response to a fetch without session; the follower sends its next fetch after it."""
         follower = self.followers.get(replica_id)
         if follower is not None:
             follower.answered_ms = now_ms

@@ -59,7 +59,7 @@ class ByteBudget:
 
     @contextlib.contextmanager
     def reserve(self, size_bytes: int) -> Iterator[None]:
-        """Reserve ``size_bytes`` while the request is handled; a single request always fits.
+        """Reserve ``size_bytes`` while the request is handled; a request always fits while no other is in flight.
 
         Raises:
             ThrottledError: the limit of bytes in flight is reached; no batch was appended.
@@ -193,11 +193,15 @@ class LogServicer:
         return answer.SerializeToString()
 
     async def produce_on_stream(self, request: bytes, context: StreamRequest) -> bytes:
-        """Append records; an error of the whole request is returned per partition, so that the stream continues."""
+        """Append records; an error of the whole request is returned per partition, so that the stream continues.
+
+        Raises:
+            InvalidRequestError: the request cannot be parsed, or has too many elements.
+        """
         try:
             return await self.produce(request, context)
         except PacelineError as error:
-            refuse_too_many_elements(request, pb.ProduceRequest)  # again: such a request must not be parsed
+            refuse_too_many_elements(request, pb.ProduceRequest)  # raises again: such a request must not be parsed
             context.reason = error.code.name
             results = [
                 ProduceResult(convert.partition_of(part.head), PartitionFailure(error.code, str(error)))

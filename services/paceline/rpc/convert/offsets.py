@@ -39,7 +39,8 @@ def list_offsets_from_proto(message: pb.ListOffsetsRequest) -> tuple[list[Offset
     """Decode the request; return (queries, isolation level).
 
     Raises:
-        InvalidRequestError: a partition is listed twice, a kind of offset is unknown, or a time is negative.
+        InvalidRequestError: too many partitions, a partition is listed twice or is negative, an offset spec or
+            isolation level is unknown, or a timestamp is negative.
         InvalidTopicError: a topic name is invalid.
     """
     queries = []
@@ -79,7 +80,8 @@ def epoch_queries_from_proto(
     """Decode the queries of a client's or follower's leader epoch lookup.
 
     Raises:
-        InvalidRequestError: a partition is listed twice, or there are too many partitions.
+        InvalidRequestError: too many partitions, a partition is listed twice or is negative, or a leader epoch is
+            below -1.
         InvalidTopicError: a topic name is invalid.
     """
     queries = [
@@ -108,7 +110,8 @@ def delete_records_from_proto(message: pb.DeleteRecordsRequest) -> list[DeleteRe
     """Decode the request.
 
     Raises:
-        InvalidRequestError: a partition is listed twice, or an offset is out of range.
+        InvalidRequestError: too many partitions, a partition is listed twice or is negative, an offset is negative,
+            or a topic id is invalid.
         InvalidTopicError: a topic name is invalid.
     """
     queries = [

@@ -208,7 +208,10 @@ final class GroupMembership {
         }
     }
 
-    /** Before a join, commits unless the membership was lost, and revokes all partitions. */
+    /**
+     * Before a join: awaits earlier commits, auto-commits, then calls onPartitionsRevoked. After a lost membership, only calls
+     * onPartitionsLost.
+     */
     private void prepare() {
         boolean wasLost = state.takeLost();
         if (!wasLost) {
