@@ -246,9 +246,9 @@ class ProducerTest {
             client.producer().send(record("t", 0));
             logged.await("producing to u: waiting for a response: describing the cluster: BROKER_NOT_AVAILABLE");
             logged.await("producing to u/3: waiting for a response: describing the cluster: BROKER_NOT_AVAILABLE");
+            sent.forEach(one -> assertFalse(one.isDone(), "the reason is logged before the end"));
             logged.await("producing to t/0: waiting for a response");
             for (CompletableFuture<RecordMetadata> one : sent) {
-                assertFalse(one.isDone(), "the reason is logged before the end");
                 PacelineException failure = failureOf(one);
                 assertEquals("BROKER_NOT_AVAILABLE", failure.codeName());
                 assertTrue(failure.getMessage().contains("Connection refused"), failure.getMessage());
