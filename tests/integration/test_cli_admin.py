@@ -229,8 +229,8 @@ def test_brokers_are_listed_described_and_drained(local_cluster: LocalCluster, t
 
 def test_brokers_that_are_not_live_are_named(local_cluster: LocalCluster) -> None:
     altered = run(local_cluster, "broker", "alter", "77", "--delete", "leader.replication.throttled.rate")
-    assert (altered.returncode, altered.stderr) == (0, "broker 77 is not live, 1, 2, 3 are\n")
-    assert run(local_cluster, "broker", "configs", "77").stderr == "broker 77 is not live, 1, 2, 3 are\n"
+    assert (altered.returncode, altered.stderr) == (0, "broker 77 is not live; live brokers: 1, 2, 3\n")
+    assert run(local_cluster, "broker", "configs", "77").stderr == "broker 77 is not live; live brokers: 1, 2, 3\n"
     assert run(local_cluster, "broker", "configs", "all").stderr == ""
 
 

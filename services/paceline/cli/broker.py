@@ -62,7 +62,7 @@ def list_brokers(output: str, bootstrap: str) -> None:
 @output_option
 @bootstrap_option
 def describe(broker_id: int, output: str, bootstrap: str) -> None:
-    """List the partitions of a broker; exits with 3 when it is not live or a replica is not in sync."""
+    """List the partitions of a broker; exits with 3 when it is not live or one of its replicas is not in sync."""
     with reported(output):
         from paceline_client import Admin
 
@@ -143,7 +143,8 @@ def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, output: str, 
     """Move leadership back to a drained broker; no record is copied.
 
     The broker becomes the preferred leader again and is elected for every partition where it is in sync. Exits with 3
-    when it cannot lead such a partition yet; the periodic leader rebalance moves it once the broker is in sync.
+    when a partition stays: the broker is not in sync yet, the partition is being reassigned, or its replicas have
+    changed. Repeat the command later, or wait for the periodic leader rebalance.
     """
     with reported(output):
         from paceline_client import Admin
@@ -262,7 +263,7 @@ def _warn_if_not_live(admin: "Admin", which: int | None) -> bool:
         return False
     live = [each.broker_id for each in admin.describe_cluster().brokers]
     if which not in live:
-        click.echo(f"broker {which} is not live, {', '.join(map(str, live)) or 'none'} are", err=True)
+        click.echo(f"broker {which} is not live; live brokers: {', '.join(map(str, live)) or 'none'}", err=True)
     return which not in live
 
 
@@ -289,7 +290,7 @@ def configs(which: int | None, output: str, bootstrap: str) -> None:
 @broker.command()
 @_which_broker
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="set a key; may be repeated")
-@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="restore the default; may be repeated")
+@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="remove a key at this level; may be repeated")
 @click.option("--validate-only", is_flag=True, help="check without changing anything")
 @output_option
 @bootstrap_option

@@ -43,7 +43,7 @@ def refuse_unknown_broker(broker_id: int, live: Collection[int], topics: Sequenc
     """
     assigned = (broker_id in partition.replicas for topic in topics for partition in topic.partitions)
     if broker_id not in live and not any(assigned):
-        raise ValueError(f"there is no broker {broker_id}, {', '.join(map(str, sorted(live))) or 'none'} are live")
+        raise ValueError(f"there is no broker {broker_id}; live brokers: {', '.join(map(str, sorted(live))) or 'none'}")
 
 
 def plan_drain(topics: Sequence["TopicDescription"], broker_id: int, moving: Collection[tuple[str, int]]) -> Drain:

@@ -44,7 +44,8 @@ def top(
     """Show log end (LEO), high watermark (HW), lag and ISR of partitions.
 
     Lag is the number of records that the slowest follower lacks; it is unknown (-) while the leader does not know the
-    end of a follower, for example of a dead follower. behind_ms is the time since the slowest follower was caught up.
+    end of a follower, for example of a dead follower. behind_ms is the longest known time since a follower was caught
+    up.
     Partitions with problems come first. A narrow terminal gets fewer columns. Without a terminal each round is printed
     below the previous round.
     """

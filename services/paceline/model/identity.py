@@ -52,7 +52,7 @@ class Identity:
             )
         is_id = _NODE_ID.fullmatch(self.name) is not None and int(self.name) <= _MAX_NODE_ID
         if self.role is not Role.CLIENT and not is_id:
-            raise InvalidIdentityError(f"{self.name!r} is not the id of a {self.role}: a number is expected")
+            raise InvalidIdentityError(f"{self.name!r} is not the id of a {self.role}, a number without leading zeros")
 
     @classmethod
     def parse(cls, uri: str) -> Self:

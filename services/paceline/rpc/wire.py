@@ -49,7 +49,7 @@ class ProducePart:
     """One partition of a produce request, with unchecked values."""
 
     head: pb.ProducePartition
-    """All fields except the batch."""
+    """The parsed partition; a batch that was cut out of a large message is only in ``batch``."""
     batch: bytes | None
     """One record batch; None when ``head`` has structured records or no data."""
 

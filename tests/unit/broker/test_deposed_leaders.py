@@ -144,7 +144,9 @@ def test_a_new_session_alone_does_not_prove_leadership() -> None:
     cluster.write_state(elected)
     regain_contact(cluster)
     cluster.time.run_for(4 * LEASE_MS)
-    assert {failure.code for failure in failures(cluster).values() if failure} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    found = failures(cluster)
+    assert {failure.code for failure in found.values() if failure} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert found["fetch"] is not None and "its epoch 0 is over" in found["fetch"].message, "contact is not the reason"
     assert cluster.state().leader == 2, "a late LeaderAndIsr leaves the election as it is"
 
 

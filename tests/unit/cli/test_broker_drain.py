@@ -36,7 +36,7 @@ def test_an_unknown_broker_is_not_drained() -> None:
     topics = topic(PartitionDescription(0, 1, 0, (1, 4), (1,)))
     refuse_unknown_broker(2, [1, 2], topics)
     refuse_unknown_broker(4, [1, 2], topics)  # down, but assigned
-    with pytest.raises(ValueError, match="there is no broker 99, 1, 2 are live"):
+    with pytest.raises(ValueError, match="there is no broker 99; live brokers: 1, 2"):
         refuse_unknown_broker(99, [2, 1], topics)
 
 

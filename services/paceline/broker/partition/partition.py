@@ -101,7 +101,8 @@ class Partition:
         self.assigned_controller_epoch = -1
         """Controller epoch of that LeaderAndIsr."""
         self.is_deposed = False
-        """Whether an ISR write found another leader, or a newer epoch, in ZooKeeper; a LeaderAndIsr will follow."""
+        """Whether this broker knows that it has lost the leadership: an ISR write found another leader or no state
+        node, or a LeaderAndIsr named a leader without a known address."""
         self.confirmed_ms = NEVER
         """Time at which the controller, or an ISR write, last confirmed this broker's leadership."""
         self.bytes_in = 0
@@ -247,11 +248,16 @@ class Partition:
             NotLeaderOrFollowerError: this broker does not lead, has no log, or cannot prove that it still leads.
         """
         log = self.leader_log(current_leader_epoch)
+        if self.is_deposed:
+            raise NotLeaderOrFollowerError(
+                f"broker {self._host.broker_id} no longer leads {self.topic_partition}: its epoch {self.leader_epoch} "
+                "is over"
+            )
         if not self.is_leadership_proved:
             raise NotLeaderOrFollowerError(
                 f"broker {self._host.broker_id} cannot prove that it still leads {self.topic_partition} in epoch "
-                f"{self.leader_epoch}: it has lost ZooKeeper or the controller, and not all of ISR "
-                f"{list(self.maximal_isr)} fetch"
+                f"{self.leader_epoch}: it has no contact, or only a recent one, with ZooKeeper or the controller, and "
+                f"not all of ISR {list(self.maximal_isr)} fetch"
             )
         return log
 
@@ -427,7 +433,8 @@ class Partition:
             )
         if follower.broker_epoch is not None and broker_epoch < follower.broker_epoch:
             raise StaleBrokerEpochError(
-                f"replica {replica_id} has fetched with broker epoch {follower.broker_epoch}, not {broker_epoch}"
+                f"replica {replica_id} fetches with broker epoch {broker_epoch} after a fetch with "
+                f"{follower.broker_epoch}"
             )
         log_start_before = follower.log_start_offset
         changed = follower.record_fetch(

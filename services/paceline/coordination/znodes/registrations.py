@@ -19,7 +19,7 @@ CLIENT_LISTENER = "CLIENT"
 _PLAINTEXT = "PLAINTEXT"
 _ENDPOINT = re.compile(r"([A-Za-z0-9_.-]+)://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})")
 MAX_ENDPOINTS = 16
-"""Brokers refuse requests with a broker that has more listeners."""
+"""Brokers refuse control requests that name a broker with more listeners."""
 _FEATURES_SINCE = 5
 _UNCLEAN_RESTART = "unclean_restart"
 

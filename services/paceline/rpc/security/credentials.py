@@ -118,7 +118,7 @@ def _read(files: TlsFiles) -> tuple[Stamp, Certificates]:
     found = Certificates(_content(files.ca), _content(files.certificate), _content(files.key))  # type: ignore[arg-type]
     _check(files)
     if _stamp_of(files) != before:
-        raise CertificateFilesError(f"{files.certificate or files.ca} was replaced while it was read")
+        raise CertificateFilesError(f"{files.certificate or files.ca} or a related file was replaced while it was read")
     return before, found
 
 
