@@ -44,7 +44,7 @@ def reaction(name: str, retriable: bool, definite: bool, refresh: bool) -> str:
     """Return the client's reaction to an error, as text."""
     special = {
         "OFFSET_OUT_OF_RANGE": "applies its reset policy",
-        "OUT_OF_ORDER_SEQUENCE_NUMBER": "fails waiting batches, gets a new producer id",
+        "OUT_OF_ORDER_SEQUENCE_NUMBER": "repeats the waiting batches under a new producer id: see Lost records",
         "INVALID_PRODUCER_EPOCH": "fails: another producer took over",
         "FETCH_SESSION_ID_NOT_FOUND": "begins with a full fetch",
         "INVALID_FETCH_SESSION_EPOCH": "begins with a full fetch",

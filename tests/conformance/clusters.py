@@ -90,13 +90,17 @@ class ScriptedCluster:
                     log.truncate(int(arguments["offset"]))
                     log.elect(arguments["leader"])
                     fake.lock.notify_all()
+            case "lose_records":
+                with fake.lock:
+                    fake.logs[TopicPartition(arguments["topic"], 0)].lose(arguments["offset"], arguments["leader"])
+                    fake.lock.notify_all()
             case "delete_records":
                 with fake.lock:
                     log = fake.logs[TopicPartition(arguments["topic"], 0)]
                     log.start = int(arguments["before"])
                     log.batches = log.batches[int(arguments["batches"]) :]
             case "refuse_produce":
-                faults.refuse += [ErrorCode[name] for name in arguments["codes"]]
+                faults.refuse += [ErrorCode[name] for name in arguments["codes"]] * arguments.get("times", 1)
             case "refuse_fetch":
                 faults.fetch_refuse += [ErrorCode[name] for name in arguments["codes"]]
             case "refuse_call":

@@ -63,6 +63,13 @@ class Log:
         self.end = offset
         self.epochs = [(epoch, min(start, offset)) for epoch, start in self.epochs]
 
+    def lose(self, offset: int, leader: int) -> None:
+        """Elect a leader that has only the records below ``offset``, and of the producers only what these tell."""
+        self.truncate(offset)
+        kept = {pid: [batch for batch in window if batch[2] < offset] for pid, window in self.windows.items()}
+        self.windows = {pid: deque(batches, maxlen=5) for pid, batches in kept.items() if batches}
+        self.elect(leader)
+
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the largest epoch not above ``epoch``, and the exclusive end offset of that epoch."""
         known = [(e, start) for e, start in self.epochs if e <= epoch]

@@ -7,6 +7,7 @@ import pytest
 
 from paceline.model.errors import (
     ErrorCode,
+    InvalidProducerEpochError,
     InvalidRequestError,
     MessageTooLargeError,
     NotEnoughReplicasError,
@@ -151,15 +152,57 @@ def test_a_refused_batch_fails_alone(cluster: FakeCluster) -> None:
     assert len(cluster.values("one")[0]) == 5
 
 
-def test_a_lost_sequence_is_fatal_and_later_sends_raise_it(cluster: FakeCluster) -> None:
+def test_a_newer_producer_epoch_is_fatal_and_later_sends_raise_it(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap, linger_ms=0) as producer:
         producer.send("one", b"a").result(60)
-        cluster.faults.refuse_always = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        cluster.faults.refuse_always = ErrorCode.INVALID_PRODUCER_EPOCH
         error = producer.send("one", b"b").exception(60)
         assert isinstance(error, ProducerFatalError)
-        assert isinstance(error.cause, OutOfOrderSequenceNumberError)
+        assert isinstance(error.cause, InvalidProducerEpochError)
         with pytest.raises(ProducerFatalError):
             producer.send("one", b"c")
+
+
+def test_a_leader_that_lost_records_gets_those_that_were_not_acknowledged_once_and_in_order(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = cluster.logs[TopicPartition("one", 0)]
+    values = [b"%03d" % number + bytes(60) for number in range(15)]
+    with Producer(cluster.bootstrap, linger_ms=0, batch_size=100, retry_backoff_ms=30_000) as producer:
+        for value in values[:10]:
+            producer.send("one", value).result(60)
+        producer.send("t", b"before", partition=0).result(60)
+        cluster.faults.drop_after = 1
+        waiting = [producer.send("one", values[10])]  # appended, without a response
+        wait_for(lambda: cluster.faults.drop_after == 0)
+        hold = cluster.faults.hold_metadata = threading.Event()
+        waiting += [producer.send("one", value) for value in values[11:]]
+        with cluster.lock:
+            assert log.end == 11
+            log.lose(7, leader=2)
+        hold.set()
+        cluster.faults.hold_metadata = None
+        producer._metadata.request()
+        assert [future.result(60).offset for future in waiting] == [7, 8, 9, 10, 11]
+        assert producer.send("t", b"after", partition=0).result(60).offset == 1
+    assert cluster.values("one")[0] == values[:7] + values[10:]
+    assert len(cluster.producer_id_requests_s) == 2
+    assert [record.message for record in caplog.records if "lost acknowledged records" in record.message] == [
+        "leader lost acknowledged records: partition=one-0 "
+        f"error=broker 2 (127.0.0.1:{cluster.brokers[2].port}): one-0: OUT_OF_ORDER_SEQUENCE_NUMBER on purpose"
+    ]
+
+
+def test_a_leader_that_refuses_every_sequence_fails_only_its_partition_with_the_cause(cluster: FakeCluster) -> None:
+    with Producer(cluster.bootstrap, linger_ms=0, delivery_timeout_ms=3_000) as producer:
+        producer.send("one", b"a").result(60)
+        cluster.faults.refuse = [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER] * 1_000
+        error = producer.send("one", b"b").exception(60)
+        assert isinstance(error, DeliveryFailedError) and error.definite
+        assert isinstance(error.cause, OutOfOrderSequenceNumberError)
+        assert len(cluster.producer_id_requests_s) < 10
+        cluster.faults.refuse = []
+        assert producer.send("one", b"c").result(60).offset == 1
 
 
 def test_a_batch_in_the_same_request_as_a_fatal_one_is_acknowledged(cluster: FakeCluster) -> None:
@@ -169,7 +212,7 @@ def test_a_batch_in_the_same_request_as_a_fatal_one_is_acknowledged(cluster: Fak
         for partition in partitions:
             producer.send("many", b"first", partition=partition)
         producer.flush(60)
-        cluster.faults.refuse = [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+        cluster.faults.refuse = [ErrorCode.INVALID_PRODUCER_EPOCH]
         with producer._lock:  # so that one request carries both batches
             futures = {partition: producer.send("many", b"second", partition=partition) for partition in partitions}
             producer._accumulator.flushing += 1

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"strconv"
@@ -337,7 +338,8 @@ func (q *queue) deliverInParts(batch []*item) {
 }
 
 // deliver appends one batch and returns its first offset. It repeats the same records under the same sequence number
-// until the oldest record's delivery timeout; the broker recognises a repeat of what it has appended.
+// until the oldest record's delivery timeout; the broker recognises a repeat of what it has appended. A leader that lost
+// acknowledged records does not have the batch: it gets the batch under a new producer id.
 func (q *queue) deliver(batch []*item) (int64, error) {
 	ctx, cancel := context.WithDeadline(q.producer.ctx, batch[0].deadline)
 	defer cancel()
@@ -372,7 +374,12 @@ func (q *queue) deliver(batch []*item) (int64, error) {
 			var err error
 			base, err = q.append(ctx, log, leader, topicID, list)
 			var failure *Error
-			if err != nil && !(errors.As(err, &failure) && failure.Definite) {
+			if CodeOf(err) == pacelinev1.ErrorCode_ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER && errors.As(err, &failure) {
+				// All sequence numbers before this batch were acknowledged, and no other batch is in flight.
+				q.producerID, unknown, failure.Retriable = -1, false, true
+				q.producer.client.logger.Warn("leader lost acknowledged records",
+					slog.String("partition", fmt.Sprintf("%s/%d", q.topic, q.partition)), slog.String("cause", err.Error()))
+			} else if err != nil && !(errors.As(err, &failure) && failure.Definite) {
 				unknown = true
 			}
 			return err
@@ -391,9 +398,8 @@ func (q *queue) deliver(batch []*item) (int64, error) {
 		// It is unknown whether the broker has used these sequence numbers; a new producer id starts from 0.
 		q.producerID = -1
 	}
-	switch CodeOf(err) {
-	case pacelinev1.ErrorCode_ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER, pacelinev1.ErrorCode_ERROR_CODE_INVALID_PRODUCER_EPOCH:
-		q.producerID = -1 // The broker accepts no further batch with this id and sequence.
+	if CodeOf(err) == pacelinev1.ErrorCode_ERROR_CODE_INVALID_PRODUCER_EPOCH {
+		q.producerID = -1 // The broker accepts no further batch with this id and epoch.
 	}
 	var failure *Error
 	if errors.As(err, &failure) {

@@ -9,9 +9,9 @@ Rules that keep order and exactly-once delivery for an idempotent producer, per 
 * At most five batches have a sequence number, counted from the oldest batch without a result. Later batches count even
   if they have a result, because responses may arrive out of order. The broker remembers five batches, so it always
   recognises a retry of a batch that is in the log, and OUT_OF_ORDER_SEQUENCE_NUMBER always means "not in the log".
-* Until the leader has acknowledged a batch of this producer id, only one batch is in flight: a broker that does not
-  know the producer id accepts any sequence number, and could append the second batch before the first
-  (docs/protocol/clients.md#first-batch-alone).
+* Until the leader has acknowledged a batch of this producer id in its leader epoch, only one batch is in flight: a
+  broker that does not know the producer id accepts any sequence number, and could append the second batch before the
+  first (docs/protocol/clients.md#first-batch-alone).
 * A batch carries the topic id that the metadata had when the batch got its sequence number. The leader of a re-created
   topic refuses the deleted topic's id and appends nothing. A new topic id in the metadata counts as a gap in the
   sequence, because the new log lacks the acknowledged batches of the deleted topic.
@@ -21,8 +21,10 @@ Rules that keep order and exactly-once delivery for an idempotent producer, per 
 * A batch that is given up leaves a gap in the sequence. Later batches that are definitely not in the log are renumbered
   under a new producer id. A batch whose result is unknown is first resent with its old number, and fails if the broker
   does not have it. A batch that may be in the log is never sent under another number.
-* OUT_OF_ORDER_SEQUENCE_NUMBER is fatal for a batch that was sent with no earlier batch in flight, if this producer has
-  left no gap: acknowledged records were lost.
+* OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that was sent with no earlier batch in flight, if this producer has left no
+  gap, means that the leader lost acknowledged batches. All later batches that are not in flight get a new producer id,
+  also those of unknown result: the leader has none of them, and can append none under its old number
+  (docs/protocol/clients.md#lost-sequences).
 """
 
 from collections import deque
@@ -41,7 +43,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline_client.batch import ProducerBatch
 from paceline_client.delivery_errors import closed_before, delivery_failed, in_words
 from paceline_client.errors import ProducerClosedError, ProducerFatalError
-from paceline_client.partition_queue import Leader, PartitionQueue
+from paceline_client.partition_queue import Gap, Leader, PartitionQueue
 from paceline_client.record_buffer import AccumulatorConfig, RecordBuffer
 
 MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
@@ -138,9 +140,12 @@ class Accumulator(RecordBuffer):
             return False
         return queue.acknowledged or not queue.unresolved
 
-    def locate(self, topic_partition: TopicPartition, topic_id: str) -> None:
-        """Set the topic id to which the partition's next batches are sent; an empty id changes nothing."""
+    def locate(self, topic_partition: TopicPartition, topic_id: str, leader_epoch: int | None) -> None:
+        """Set topic id and leader epoch to which the partition's next batches are sent; an empty id changes nothing."""
         queue = self._queues[topic_partition]
+        if queue.leader_epoch != leader_epoch:
+            queue.leader_epoch = leader_epoch
+            queue.acknowledged = False
         if topic_id and queue.topic_id != topic_id:
             queue.belong_to(topic_id)
 
@@ -167,6 +172,7 @@ class Accumulator(RecordBuffer):
             batch.on_wire = True
             batch.renumber = False
             batch.was_oldest = queue.unresolved[0] is batch
+            batch.leader_epoch = queue.leader_epoch
             batch.attempts += 1
             drained.append(batch)
             self._active.move_to_end(topic_partition)
@@ -199,7 +205,7 @@ class Accumulator(RecordBuffer):
         queue = self._queues[batch.topic_partition]
         batch.on_wire = False
         queue.unresolved.remove(batch)
-        queue.acknowledged = True
+        queue.acknowledged = queue.acknowledged or batch.leader_epoch == queue.leader_epoch
         queue.last_error = None
         self._resolve(batch, base_offset, log_append_time_ms, None)
 
@@ -228,7 +234,7 @@ class Accumulator(RecordBuffer):
         if isinstance(error, InvalidProducerEpochError):
             return self._fail_fatally(batch, error)
         if isinstance(error, OutOfOrderSequenceNumberError) and self.config.enable_idempotence:
-            return self._out_of_order(queue, batch, error)
+            return self._out_of_order(queue, batch, error, now_ms)
         if not isinstance(error, RequestTimedOutError) or batch.last_error is None:
             batch.last_error = error
             queue.last_error = error
@@ -275,21 +281,23 @@ class Accumulator(RecordBuffer):
     def _backoff_ms(self, attempts: int) -> int:
         return min(self.config.retry_backoff_ms << min(attempts - 1, 16), self.config.retry_backoff_max_ms)
 
-    def _out_of_order(self, queue: PartitionQueue, batch: ProducerBatch, error: PacelineError) -> bool:
+    def _out_of_order(self, queue: PartitionQueue, batch: ProducerBatch, error: PacelineError, now_ms: int) -> bool:
+        if queue.gap is None and batch.was_oldest:
+            queue.gap = Gap.LOST
+            queue.retry_at_ms = now_ms + self._backoff_ms(batch.attempts)
+            queue.failed_leader = None
+            batch.last_error = queue.last_error = error
         if batch.done:
             queue.drop(batch)
             return False
-        if queue.gap:
-            if not batch.maybe_appended:
-                batch.renumber = True
-                return True
+        if queue.gap is Gap.GIVEN_UP and batch.maybe_appended:
             self._give_up(queue, batch, error)
             return False
-        if not batch.was_oldest:
-            # An earlier batch was in flight and may not have been appended before this batch. The retry is sent with no
-            # earlier batch in flight, so its result is definite.
-            return True
-        return self._fail_fatally(batch, error)
+        # Without a gap, an earlier batch was in flight and may not have been appended before this batch. The retry is
+        # sent with no earlier batch in flight, so its result is definite.
+        batch.renumber = queue.gap is not None
+        batch.maybe_appended = batch.maybe_appended and not batch.renumber
+        return True
 
     def _fail_fatally(self, batch: ProducerBatch, error: PacelineError) -> bool:
         self.fail_all(ProducerFatalError(f"{batch.topic_partition}: {error}", error))

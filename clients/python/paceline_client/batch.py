@@ -50,6 +50,7 @@ class ProducerBatch:
         "encoder",
         "error",
         "last_error",
+        "leader_epoch",
         "log_append_time_ms",
         "maybe_appended",
         "number",
@@ -77,6 +78,8 @@ class ProducerBatch:
         """Number of batches of the partition that were drained before this batch."""
         self.topic_id = ""
         """Topic id of the last attempt, empty when the metadata has no topic ids."""
+        self.leader_epoch: int | None = None
+        """Leader epoch of the last attempt."""
         self.on_wire = False
         self.was_oldest = False
         """Whether all earlier batches of the partition had a result when the last attempt was sent."""

@@ -40,12 +40,12 @@ class BootstrapError(PacelineError):
 class ProducerFatalError(PacelineError):
     """The producer cannot continue without the risk of duplicates or gaps; close it and create a new producer.
 
-    ``cause`` is the broker's error: a sequence number out of order, or a newer producer epoch. None after an internal
+    ``cause`` is the broker's error: another producer uses this producer id with a newer epoch. None after an internal
     error of the sender. ``definite`` is False if the record may be in the log; after an internal error it is always
     False.
     """
 
-    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    code = ErrorCode.INVALID_PRODUCER_EPOCH
 
     def __init__(self, message: str, cause: PacelineError | None = None) -> None:
         super().__init__(message)

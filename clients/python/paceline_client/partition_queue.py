@@ -4,6 +4,7 @@ The rules are in the docstring of `accumulator`. Pure.
 """
 
 from collections import deque
+from enum import Enum, auto
 
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
@@ -11,6 +12,15 @@ from paceline_client.batch import ProducerBatch
 
 Leader = tuple[int, int | None]
 """Broker id and leader epoch; the epoch is None when it is not known."""
+
+
+class Gap(Enum):
+    """Why a sequence number was assigned that will never be in the log."""
+
+    GIVEN_UP = auto()
+    """A batch was given up, or the topic was re-created. A late attempt of that batch may still close the gap."""
+    LOST = auto()
+    """The leader lost acknowledged batches: it has no later batch, and can append none under its present number."""
 
 
 class PartitionQueue:
@@ -21,6 +31,7 @@ class PartitionQueue:
         "failed_leader",
         "gap",
         "last_error",
+        "leader_epoch",
         "next_sequence",
         "open",
         "pending",
@@ -47,9 +58,9 @@ class PartitionQueue:
         self.started = 0
         """Number of batches that were drained so far."""
         self.acknowledged = False
-        """Whether the leader has acknowledged a batch of this producer id."""
-        self.gap = False
-        """Whether a sequence number was assigned that will never be in the log."""
+        """Whether the leader of ``leader_epoch`` has acknowledged a batch of this producer id."""
+        self.leader_epoch: int | None = None
+        self.gap: Gap | None = None
         self.retry_at_ms = 0
         self.failed_leader: Leader | None = None
         """Leader of the failed attempt while a batch waits for its retry; a different leader ends the wait early."""
@@ -59,7 +70,7 @@ class PartitionQueue:
     def belong_to(self, topic_id: str) -> None:
         """Set the topic id; the log of a re-created topic lacks acknowledged batches, which makes a gap."""
         if self.topic_id and self.producer_id is not None:
-            self.gap = True
+            self.gap = self.gap or Gap.GIVEN_UP
         self.topic_id = topic_id
 
     def recovering(self) -> bool:
@@ -78,14 +89,14 @@ class PartitionQueue:
         return None if oldest.on_wire else oldest
 
     def settle_gap(self, producer_id: int | None) -> None:
-        """After a gap: mark the batches that are definitely not in the log.
+        """After a gap: mark the batches that are definitely not in the log of the leader.
 
         When only such batches remain and ``producer_id`` is new, move them back to ``pending``, to be renumbered.
         """
         if not self.gap:
             return
         for batch in self.unresolved:
-            if not batch.on_wire and not batch.maybe_appended:
+            if not batch.on_wire and (self.gap is Gap.LOST or not batch.maybe_appended):
                 batch.renumber = True
         if producer_id is None or producer_id == self.producer_id:
             return
@@ -98,10 +109,10 @@ class PartitionQueue:
         self.pending.extendleft(reversed(self.unresolved))
         self.unresolved.clear()
         self.producer_id = None
-        self.gap = False
+        self.gap = None
 
     def drop(self, batch: ProducerBatch) -> None:
         """Remove a drained batch that is not sent again; its sequence number is never reused."""
         self.unresolved.remove(batch)
         if batch.base_sequence is not None:
-            self.gap = True
+            self.gap = self.gap or Gap.GIVEN_UP

@@ -38,7 +38,7 @@ from paceline_client.clock import monotonic_ms
 from paceline_client.errors import ProducerClosedError, ProducerFatalError
 from paceline_client.metadata import Broker
 from paceline_client.metadata_refresher import MetadataRefresher
-from paceline_client.partition_queue import Leader
+from paceline_client.partition_queue import Gap, Leader
 from paceline_client.produce_request import SenderConfig, SentRequest
 from paceline_client.producer_ids import ProducerIds
 from paceline_client.wire import PRODUCE_METHOD, PRODUCE_STREAM_METHOD
@@ -231,7 +231,7 @@ class Sender:
                 self._without_leader(topic_partition, now_ms)
                 wait_ms = min(wait_ms, 100)
                 continue
-            self._accumulator.locate(topic_partition, topic_id)
+            self._accumulator.locate(topic_partition, topic_id, epochs[topic_partition])
             by_leader.setdefault(leader.broker_id, (leader, []))[1].append(topic_partition)
         requests = []
         for leader, partitions in by_leader.values():
@@ -408,6 +408,8 @@ class Sender:
         if result.error.HasField("retry_after_ms"):
             error = error.with_metadata(retry_delay_ms=result.error.retry_after_ms)
         again = self._accumulator.fail(batch, error, now_ms, leader=sent.leader_of(batch.topic_partition))
+        if batch.was_oldest and self._accumulator.queue(batch.topic_partition).gap is Gap.LOST:
+            LOG.warning("leader lost acknowledged records: partition=%s error=%s", batch.topic_partition, error)
         moved = result.error.HasField("current_leader") and self._metadata.apply_hint(
             batch.topic_partition, result.error.current_leader
         )

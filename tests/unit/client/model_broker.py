@@ -12,10 +12,12 @@ WINDOW = 5
 
 
 class ModelPartition:
-    """One leader's log of record values."""
+    """The log of the present leader, as record values."""
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
+        self.leader_epoch = 0
+        self._batches: list[bytes] = []
         self._producers: dict[int, deque[tuple[int, int, int]]] = {}
 
     def append(self, batch: bytes) -> int:
@@ -35,4 +37,13 @@ class ModelPartition:
             window.append((header.base_sequence, header.last_sequence, len(self.values)))
         offset = len(self.values)
         self.values.extend(values)
+        self._batches.append(batch)
         return offset
+
+    def elect_unclean(self, lost_batches: int) -> None:
+        """Make a replica the leader that lacks the last batches, and the state of their producers."""
+        kept = self._batches[: max(0, len(self._batches) - lost_batches)]
+        self.leader_epoch += 1
+        self.values, self._batches, self._producers = [], [], {}
+        for batch in kept:
+            self.append(batch)

@@ -8,9 +8,9 @@ import pytest
 
 from paceline.model.errors import (
     BrokerNotAvailableError,
+    FencedLeaderEpochError,
     MessageTooLargeError,
     NotLeaderOrFollowerError,
-    OutOfOrderSequenceNumberError,
     PacelineError,
 )
 from paceline.model.identifiers import TopicPartition
@@ -25,7 +25,7 @@ from tests.unit.client.model_broker import ModelPartition
 class Attempt:
     batch: ProducerBatch
     data: bytes
-    answered: bool = False
+    leader_epoch: int | None
 
 
 @dataclass
@@ -37,6 +37,8 @@ class Simulation:
     losses: float = 0.1
     refusals: float = 0.1
     hard_failures: float = 0.0
+    elections: float = 0.0
+    """Chance in each step that a leader without the latest batches is elected."""
     delivery_timeout_ms: int = 1_000_000
     max_in_flight: int = 5
     now_ms: int = 0
@@ -59,6 +61,8 @@ class Simulation:
             )
         )
         self.logs = {TopicPartition("t", index): ModelPartition() for index in range(self.partitions)}
+        self.leader_epochs = dict.fromkeys(self.logs, 0)
+        """Leader epochs in the metadata of the client."""
         self.next_id = 100
 
     def send(self) -> None:
@@ -74,9 +78,18 @@ class Simulation:
         if self.accumulator.needs_producer_id() and self.rng.random() < 0.5:
             self.next_id += 1
             self.accumulator.set_producer_id(self.next_id, 0)
+        tp, log = self.rng.choice(list(self.logs.items()))
+        if self.rng.random() < self.elections:
+            log.elect_unclean(self.rng.choice([1, 2, 4, 1_000]))
+        if self.rng.random() < 0.3:
+            self.leader_epochs[tp] = log.leader_epoch
         ready = self.accumulator.ready(self.now_ms).partitions
+        for tp in ready:
+            self.accumulator.locate(tp, "id", self.leader_epochs[tp])
         for batch in self.accumulator.drain(ready, 300, self.now_ms):
-            self.network.append(Attempt(batch, encode(self.accumulator, batch)))
+            self.network.append(
+                Attempt(batch, encode(self.accumulator, batch), self.leader_epochs[batch.topic_partition])
+            )
         if self.stragglers and self.rng.random() < 0.2:
             self.append_quietly(self.stragglers.pop(self.rng.randrange(len(self.stragglers))))
         if self.network and self.rng.random() < 0.6:
@@ -87,10 +100,16 @@ class Simulation:
     def answer(self, outcome: Callable[[], object]) -> None:
         self.answers.append(outcome)
 
+    def append(self, attempt: Attempt) -> int:
+        log = self.logs[attempt.batch.topic_partition]
+        if attempt.leader_epoch != log.leader_epoch:
+            raise FencedLeaderEpochError(f"{attempt.leader_epoch}, the leader has {log.leader_epoch}")
+        return log.append(attempt.data)
+
     def append_quietly(self, attempt: Attempt) -> None:
         try:
-            self.logs[attempt.batch.topic_partition].append(attempt.data)
-        except OutOfOrderSequenceNumberError:
+            self.append(attempt)
+        except PacelineError:
             pass
 
     def arrive(self, attempt: Attempt) -> None:
@@ -116,8 +135,8 @@ class Simulation:
             self.answer(lambda: self.fail(attempt, MessageTooLargeError("too large")))
             return
         try:
-            offset = self.logs[attempt.batch.topic_partition].append(attempt.data)
-        except OutOfOrderSequenceNumberError as caught:
+            offset = self.append(attempt)
+        except PacelineError as caught:
             error = caught
             self.answer(lambda: self.fail(attempt, error))
         else:
@@ -148,14 +167,19 @@ class Simulation:
             for value in self.sent.get(tp, []):
                 batch, index = self.futures[value]
                 assert batch.done, note
-                if batch.error is None:
+                if value not in log.values and self.elections:
+                    assert batch.base_offset is not None, f"{note}: {value!r} was lost without an acknowledgement"
+                elif batch.error is None:
                     assert batch.base_offset is not None
-                    assert log.values[batch.base_offset + index] == value, f"{note}: wrong offset for {value!r}"
+                    if not self.elections:
+                        assert log.values[batch.base_offset + index] == value, f"{note}: wrong offset for {value!r}"
                     delivered.append(value)
                 elif not batch.maybe_appended:
                     assert value not in log.values, f"{note}: {value!r} failed definitely but is in the log"
             places = [log.values.index(value) for value in delivered]
             assert places == sorted(places), f"{note}: {tp} changed the order"
+            if self.elections:
+                assert log.values == sorted(log.values), f"{note}: {tp} changed the order"
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -181,3 +205,14 @@ def test_one_partition_and_much_reordering_lose_nothing(seed: int) -> None:
     simulation.run(300)
     simulation.check()
     assert len(simulation.logs[TP].values) == 300
+
+
+def test_unclean_leaders_get_every_record_that_was_not_acknowledged_once_and_in_order() -> None:
+    new_ids = 0
+    for seed in range(120):
+        simulation = Simulation(seed, partitions=2, losses=0.1, refusals=0.1, elections=0.02)
+        simulation.run(150)
+        simulation.check()
+        assert [batch.error for batch, _ in simulation.futures.values() if batch.error] == []
+        new_ids += simulation.next_id - 101
+    assert new_ids > 100, "the simulation does not reach the rule"

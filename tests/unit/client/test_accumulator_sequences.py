@@ -17,7 +17,8 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline_client.accumulator import Accumulator
-from paceline_client.errors import ProducerFatalError
+from paceline_client.batch import ProducerBatch
+from paceline_client.errors import DeliveryFailedError
 from paceline_client.record_buffer import AccumulatorConfig
 from tests.unit.client.accumulators import TP, acknowledge_one, encode, fill, make, put, sequences, take
 
@@ -44,7 +45,7 @@ def test_only_one_batch_is_in_flight_until_the_leader_knows_the_producer() -> No
 def test_batches_in_flight_are_sent_to_a_re_created_topic_under_a_new_producer_id_one_at_first() -> None:
     accumulator = make()
     accumulator.queue(TP)
-    accumulator.locate(TP, "one")
+    accumulator.locate(TP, "one", 0)
     acknowledge_one(accumulator)
     fill(accumulator, 4)
     lost, refused, appended, late = (take(accumulator, 0)[0] for _ in range(4))
@@ -52,7 +53,7 @@ def test_batches_in_flight_are_sent_to_a_re_created_topic_under_a_new_producer_i
     accumulator.fail(refused, InconsistentTopicIdError("another"), 0)
     accumulator.complete(appended, 3, None)  # by the earlier log, so that the next one lacks its sequence
     accumulator.fail(late, InconsistentTopicIdError("another"), 0)
-    accumulator.locate(TP, "another")
+    accumulator.locate(TP, "another", 0)
     # Metadata may be outdated: a batch that may be in the earlier log is retried there before it goes to the new one.
     assert take(accumulator, 1_000) == [lost] and lost.topic_id == "one"
     assert not accumulator.needs_producer_id()
@@ -72,13 +73,13 @@ def test_batches_in_flight_are_sent_to_a_re_created_topic_under_a_new_producer_i
 def test_a_retry_in_flight_to_a_re_created_topic_is_not_sent_twice_under_a_new_producer_id(refused_again: bool) -> None:
     accumulator = make()
     accumulator.queue(TP)
-    accumulator.locate(TP, "one")
+    accumulator.locate(TP, "one", 0)
     acknowledge_one(accumulator)
     retried, following = fill(accumulator, 2)
     take(accumulator, 0)
     accumulator.fail(retried, InconsistentTopicIdError("another"), 0)
     assert take(accumulator, 1_000) == [retried]
-    accumulator.locate(TP, "another")
+    accumulator.locate(TP, "another", 0)
     assert take(accumulator, 1_000) == [] and not accumulator.needs_producer_id(), "the result of the retry decides"
     accumulator.set_producer_id(8, 0)  # for another partition
     assert take(accumulator, 1_000) == []
@@ -94,14 +95,14 @@ def test_a_retry_in_flight_to_a_re_created_topic_is_not_sent_twice_under_a_new_p
 def test_a_lagging_broker_that_returns_the_deleted_topic_causes_no_duplicate() -> None:
     accumulator = make()
     accumulator.queue(TP)
-    accumulator.locate(TP, "the present one")
+    accumulator.locate(TP, "the present one", 0)
     acknowledge_one(accumulator)
     fill(accumulator, 2)
     lost, following = (take(accumulator, 0)[0] for _ in range(2))
     accumulator.fail(lost, BrokerNotAvailableError("gone"), 0, answered=False)
     accumulator.fail(following, OutOfOrderSequenceNumberError("gap"), 0)
-    accumulator.locate(TP, "the earlier one")
-    accumulator.locate(TP, "the present one")
+    accumulator.locate(TP, "the earlier one", 0)
+    accumulator.locate(TP, "the present one", 0)
     assert take(accumulator, 1_000) == [lost]
     assert (lost.topic_id, lost.base_sequence) == ("the present one", 1)
     assert parse_header(encode(accumulator, lost)).producer_id == 7
@@ -193,16 +194,97 @@ def test_a_batch_that_overtook_another_is_not_fatal_when_the_other_arrived_meanw
     assert take(accumulator, 0) == [b]
 
 
-def test_out_of_order_of_the_oldest_batch_is_fatal_and_never_resets_the_sequence() -> None:
-    accumulator = make()
+def lose(accumulator: Accumulator, count: int, *unclear: int) -> list[ProducerBatch]:
+    """Send ``count`` batches to a leader that has lost an acknowledged batch; no response arrives to ``unclear``."""
     acknowledge_one(accumulator)
-    (batch,) = fill(accumulator, 1)
-    take(accumulator, 0)
-    assert not accumulator.fail(batch, OutOfOrderSequenceNumberError("lost"), 0)
-    assert isinstance(batch.error, ProducerFatalError)
-    assert isinstance(accumulator.fatal, ProducerFatalError)
-    assert isinstance(accumulator.fatal.cause, OutOfOrderSequenceNumberError)
-    assert not accumulator.needs_producer_id()
+    fill(accumulator, count)
+    batches = [take(accumulator, 0)[0] for _ in range(count)]
+    for index in unclear:
+        accumulator.fail(batches[index], BrokerNotAvailableError("connection lost"), 0, answered=False)
+    return batches
+
+
+def test_batches_after_records_that_the_leader_lost_are_sent_in_order_under_a_new_producer_id() -> None:
+    accumulator = make()
+    a, b, c = lose(accumulator, 3)
+    for batch in (a, c, b):
+        assert accumulator.fail(batch, OutOfOrderSequenceNumberError("lost"), 0)
+    assert take(accumulator, 1_000) == [] and accumulator.needs_producer_id()
+    accumulator.set_producer_id(8, 0)
+    for expected, sequence in ((a, 0), (b, 1), (c, 2)):
+        assert take(accumulator, 1_000) == [expected]
+        header = parse_header(encode(accumulator, expected))
+        assert (header.producer_id, header.base_sequence) == (8, sequence)
+        if expected is a:
+            assert take(accumulator, 1_000) == [], "the first batch of the new producer id is alone"
+        accumulator.complete(expected, sequence, None)
+    assert accumulator.fatal is None
+
+
+def test_batches_of_unknown_outcome_after_lost_records_are_sent_under_a_new_producer_id() -> None:
+    accumulator = make()
+    a, b, c = lose(accumulator, 3, 0, 1)
+    assert take(accumulator, 1_000) == [a]
+    assert parse_header(encode(accumulator, a)).producer_id == 7
+    assert accumulator.fail(a, OutOfOrderSequenceNumberError("lost"), 1_000)
+    assert take(accumulator, 2_000) == [] and not accumulator.needs_producer_id(), "a batch is in flight"
+    assert accumulator.fail(c, BrokerNotAvailableError("connection lost"), 2_000, answered=False)
+    assert take(accumulator, 3_000) == [] and accumulator.needs_producer_id()
+    accumulator.set_producer_id(8, 0)
+    for sequence, batch in enumerate((a, b, c)):
+        assert take(accumulator, 3_000) == [batch]
+        assert (batch.base_sequence, parse_header(encode(accumulator, batch)).producer_id) == (sequence, 8)
+        accumulator.complete(batch, sequence, None)
+
+
+def test_lost_records_of_one_partition_do_not_change_the_producer_id_of_another() -> None:
+    accumulator = make()
+    other = TopicPartition("t", 1)
+    put(accumulator, b"x", tp=other)
+    (x,) = take(accumulator, 0)
+    accumulator.complete(x, 0, None)
+    (a,) = lose(accumulator, 1)
+    accumulator.fail(a, OutOfOrderSequenceNumberError("lost"), 0)
+    accumulator.set_producer_id(8, 0)
+    put(accumulator, b"y", tp=other)
+    ids = {batch.topic_partition: parse_header(encode(accumulator, batch)) for batch in take(accumulator, 1_000)}
+    assert {tp: (header.producer_id, header.base_sequence) for tp, header in ids.items()} == {TP: (8, 0), other: (7, 1)}
+
+
+def test_a_leader_that_refuses_every_producer_id_gets_few_requests_until_the_delivery_timeout() -> None:
+    accumulator = make(delivery_timeout_ms=60_000)
+    (batch,) = lose(accumulator, 1)
+    ids, now_ms = 0, 0
+    accumulator.fail(batch, NotLeaderOrFollowerError("moved"), now_ms, leader=(1, 5))
+    while not batch.done:
+        now_ms += 1
+        accumulator.expire(now_ms)
+        accumulator.retry_at_new_leaders({TP: (3, 6)}.get, now_ms)
+        if accumulator.needs_producer_id():
+            ids += 1
+            accumulator.set_producer_id(100 + ids, 0)
+        for sent in take(accumulator, now_ms):
+            accumulator.fail(sent, OutOfOrderSequenceNumberError("broker 3: lost"), now_ms)
+    assert now_ms == 60_000 and ids < 70
+    assert isinstance(batch.error, DeliveryFailedError)
+    assert isinstance(batch.error.cause, OutOfOrderSequenceNumberError)
+    assert batch.error.definite and "broker 3" in str(batch.error)
+
+
+def test_a_new_leader_gets_one_batch_alone_until_it_has_acknowledged_one() -> None:
+    accumulator = make()
+    accumulator.queue(TP)
+    accumulator.locate(TP, "one", 4)
+    acknowledge_one(accumulator)
+    fill(accumulator, 4)
+    of_the_former_leader = take(accumulator, 0)[0]
+    accumulator.locate(TP, "one", 5)
+    assert take(accumulator, 0) == []
+    accumulator.complete(of_the_former_leader, 1, None)
+    (first,) = take(accumulator, 0)
+    assert take(accumulator, 0) == [], "the new leader has not acknowledged a batch"
+    accumulator.complete(first, 2, None)
+    assert [len(take(accumulator, 0)) for _ in range(2)] == [1, 1]
 
 
 def test_a_newer_producer_epoch_is_fatal() -> None:

@@ -215,7 +215,8 @@ final class PartitionQueue {
 
     /**
      * Appends one batch and returns its first offset. It repeats the same records under the same sequence number until the
-     * oldest record's delivery time-out; the broker recognises a repetition of records that it has appended.
+     * oldest record's delivery time-out; the broker recognises a repetition of records that it has appended. A leader that
+     * lost acknowledged records does not have the batch: it gets the batch under a new producer id.
      */
     private long deliver(List<Item> batch) {
         Delivery delivery = new Delivery();
@@ -228,10 +229,8 @@ final class PartitionQueue {
             nextSequence = after(nextSequence, batch.size());
             return base;
         } catch (PacelineException failure) {
-            boolean lostCount = failure.code() == ErrorCode.ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER
-                    || failure.code() == ErrorCode.ERROR_CODE_INVALID_PRODUCER_EPOCH;
-            if (delivery.unknown || lostCount) {
-                // The broker may have used up the sequence numbers of the batch: a new producer id starts over.
+            if (delivery.unknown || failure.code() == ErrorCode.ERROR_CODE_INVALID_PRODUCER_EPOCH) {
+                // The broker may have used up the sequence numbers of the batch, or it refuses the epoch.
                 producerId = -1;
             }
             // A failure before the first append, for example without a leader, surely appended nothing.
@@ -254,6 +253,13 @@ final class PartitionQueue {
         try {
             return append(delivery, route, deadline);
         } catch (PacelineException failure) {
+            if (failure.code() == ErrorCode.ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER) {
+                // All sequence numbers before this batch were acknowledged, and no other batch is in flight.
+                Warnings.log("leader lost acknowledged records: " + failure.getMessage());
+                delivery.unknown = false;
+                producerId = -1;
+                throw failure.with(true, true);
+            }
             delivery.unknown |= !failure.definite();
             throw failure;
         }

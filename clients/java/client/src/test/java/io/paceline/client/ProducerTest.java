@@ -32,6 +32,8 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** The broker of these tests takes requests of 4 MiB, as real ones do by default. */
 @Timeout(60)
@@ -327,6 +329,77 @@ class ProducerTest {
         List<ProduceRequest> requests = broker.requests(ProduceRequest.class);
         assertEquals(List.of("id-of-t", "another"),
                 requests.stream().map(one -> one.getPartitions(0).getTopicId()).distinct().toList());
+    }
+
+    /** The log of a leader that checks sequence numbers; an unclean election takes records from its end. */
+    private final class LeaderLog {
+        private final List<RecordList> batches = new ArrayList<>();
+        private long producerIds;
+        private boolean deposed;
+
+        LeaderLog() {
+            broker.on(LogServiceGrpc.getInitProducerIdMethod(), request -> nextId());
+            broker.on(LogServiceGrpc.getProduceMethod(), request -> ProduceResponse.newBuilder()
+                    .addPartitions(append(request.getPartitions(0).getRecords())).build());
+        }
+
+        synchronized InitProducerIdResponse nextId() {
+            return InitProducerIdResponse.newBuilder().setProducerId(++producerIds).build();
+        }
+
+        synchronized ProducePartitionResult.Builder append(RecordList batch) {
+            var result = ProducePartitionResult.newBuilder().setTopic("t").setBaseOffset(batches.size());
+            int next = batches.stream().filter(one -> one.getProducerId() == batch.getProducerId())
+                    .mapToInt(one -> one.getBaseSequence() + 1).max().orElse(batch.getBaseSequence());
+            if (deposed) {
+                deposed = false;
+                result.getErrorBuilder().setCode(ErrorCode.ERROR_CODE_NOT_LEADER_OR_FOLLOWER).setMessage("on purpose");
+            } else if (batch.getBaseSequence() != next) {
+                result.getErrorBuilder().setCode(ErrorCode.ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER).setMessage("on purpose");
+            } else {
+                batches.add(batch);
+            }
+            return result;
+        }
+
+        /** Removes the last batch; {@code unknown} leaves the outcome of the next attempt unknown. */
+        synchronized void lose(boolean unknown) {
+            batches.remove(batches.size() - 1);
+            deposed = unknown;
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void aLeaderThatLostRecordsGetsTheNextOnesUnderANewProducerId(boolean unknown) {
+        LeaderLog log = new LeaderLog();
+        try (LoggedWarnings logged = new LoggedWarnings(); Producer producer = client.producer()) {
+            producer.send(record(1)).join();
+            producer.send(record(2)).join();
+            log.lose(unknown);
+            assertEquals(1, producer.send(record(3)).join().offset());
+            assertEquals(2, producer.send(record(4)).join().offset());
+            logged.await("leader lost acknowledged records: producing to t/0: OUT_OF_ORDER_SEQUENCE_NUMBER");
+        }
+        assertEquals(List.of(1, 3, 4), log.batches.stream().map(one -> one.getRecords(0).getValue().size()).toList());
+        assertEquals(2, log.producerIds);
+    }
+
+    @Test
+    void aLeaderThatRefusesEverySequenceGetsFewRequestsUntilTheDeliveryTimeout() {
+        broker.on(LogServiceGrpc.getProduceMethod(), request -> {
+            var result = ProducePartitionResult.newBuilder().setTopic("t");
+            result.getErrorBuilder().setCode(ErrorCode.ERROR_CODE_OUT_OF_ORDER_SEQUENCE_NUMBER).setMessage("on purpose");
+            return ProduceResponse.newBuilder().addPartitions(result).build();
+        });
+        ProducerConfig config = ProducerConfig.defaults().withDeliveryTimeout(Duration.ofSeconds(2));
+        try (Producer producer = client.producer(config)) {
+            PacelineException failure = failureOf(producer.send(record(1)));
+            assertEquals("OUT_OF_ORDER_SEQUENCE_NUMBER", failure.codeName());
+            assertTrue(failure.definite());
+        }
+        int requests = broker.requests(ProduceRequest.class).size();
+        assertTrue(requests > 1 && requests < 20, requests + " requests");
     }
 
     @Test
