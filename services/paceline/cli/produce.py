@@ -97,7 +97,11 @@ def produce(
                         if line is None:
                             failures.append(f"line {number}: MESSAGE_TOO_LARGE: more than {_MAX_RECORD_BYTES} bytes")
                             continue
-                        record_key, value = _key_and_value(line.rstrip(b"\r\n"), key, key_separator)
+                        pair = _key_and_value(line.rstrip(b"\r\n"), key, key_separator)
+                        if pair is None:
+                            failures.append(f"line {number}: has no {key_separator!r} between key and value; not sent")
+                            continue
+                        record_key, value = pair
                         try:
                             producer.send(
                                 topic,
@@ -145,11 +149,14 @@ def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
             line = stream.readline(_MAX_LINE_BYTES + 1)
 
 
-def _key_and_value(line: bytes, key: str | None, separator: str | None) -> tuple[bytes | None, bytes]:
+def _key_and_value(line: bytes, key: str | None, separator: str | None) -> tuple[bytes | None, bytes] | None:
+    """Return key and value of a line; None for a line without the separator, unless there is a default key."""
     if separator is not None:
         before, found, after = line.partition(separator.encode())
         if found:
             return before, after
+        if key is None:
+            return None
     return None if key is None else key.encode(), line
 
 

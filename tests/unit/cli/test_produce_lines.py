@@ -34,10 +34,9 @@ def test_an_input_without_line_ends_is_not_kept_in_memory_and_ends() -> None:
     assert peak_bytes < 8 * _MAX_LINE_BYTES < _ENDLESS_BYTES
 
 
-@pytest.mark.parametrize(("options", "emptied"), [((), b""), (("--tombstone",), None)])
-def test_an_empty_value_is_null_only_with_tombstone(
-    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], emptied: bytes | None
-) -> None:
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes | None, bytes | None]]:
+    """Key and value of every record that a command sends."""
     sent: list[tuple[bytes | None, bytes | None]] = []
 
     class Cluster:
@@ -61,5 +60,27 @@ def test_an_empty_value_is_null_only_with_tombstone(
 
     monkeypatch.setattr(paceline_client, "Admin", Cluster)
     monkeypatch.setattr(paceline_client, "Producer", Cluster)
+    return sent
+
+
+@pytest.mark.parametrize(("options", "emptied"), [((), b""), (("--tombstone",), None)])
+def test_an_empty_value_is_null_only_with_tombstone(
+    sent: list[tuple[bytes | None, bytes | None]], options: tuple[str, ...], emptied: bytes | None
+) -> None:
     ended = CliRunner().invoke(cli, ["produce", "t", "--key-separator", ":", *options], input="a:1\nb:\n")
     assert (ended.exit_code, sent) == (0, [(b"a", b"1"), (b"b", emptied)]), ended.output
+
+
+def test_a_line_without_the_separator_is_an_error_with_its_number(
+    sent: list[tuple[bytes | None, bytes | None]],
+) -> None:
+    ended = CliRunner().invoke(cli, ["produce", "t", "--key-separator", ":"], input="a:1\nnocolon\nb:2\n")
+    assert ended.exit_code == 1 and sent == [(b"a", b"1"), (b"b", b"2")]
+    assert "line 2: has no ':' between key and value; not sent" in ended.output
+
+
+def test_a_line_without_the_separator_gets_the_key_of_the_command(
+    sent: list[tuple[bytes | None, bytes | None]],
+) -> None:
+    ended = CliRunner().invoke(cli, ["produce", "t", "--key-separator", ":", "--key", "k"], input="a:1\nnocolon\n")
+    assert (ended.exit_code, sent) == (0, [(b"a", b"1"), (b"k", b"nocolon")]), ended.output
