@@ -241,10 +241,10 @@ def delete(names: tuple[str, ...], yes: bool, if_exists: bool, internal: bool, o
     names = tuple(dict.fromkeys(names))
     if not internal and (kept := sorted(INTERNAL_TOPICS.intersection(names))):
         raise click.UsageError(f"{', '.join(kept)} has the state of all groups; add --internal to delete it")
-    if not yes:
-        confirm(f"delete {', '.join(names)} with all records?")
     with reported(output):
         with reached(bootstrap) as admin:
+            if not yes:
+                _confirm_deletion(admin, names, if_exists)
             results = admin.delete_topics(names, raise_errors=False)
         deleted = [each.name for each in results if each.error is None]
         absent = [each.name for each in results if isinstance(each.error, UnknownTopicOrPartitionError)]
@@ -260,6 +260,15 @@ def delete(names: tuple[str, ...], yes: bool, if_exists: bool, internal: bool, o
             click.echo(f"{error.code.name}: {error}", err=True)
         if failed:
             raise failed[-1]
+
+
+def _confirm_deletion(admin: Any, names: tuple[str, ...], if_exists: bool) -> None:
+    """Ask before topics are deleted; with ``if_exists`` only about topics that exist."""
+    if if_exists:
+        existing = {one.name for one in admin.describe_topics(from_controller=True)}
+        names = tuple(name for name in names if name in existing)
+    if names:
+        confirm(f"delete {', '.join(names)} with all records?")
 
 
 def _key_value(text: str) -> tuple[str, str]:

@@ -151,6 +151,13 @@ def test_a_question_without_an_answer_names_the_option_that_confirms() -> None:
     assert (ended.exit_code, "--yes confirms" in ended.stderr) == (1, True), ended.stderr
 
 
+def test_deletion_of_a_topic_that_does_not_exist_asks_nothing_with_if_exists(cluster: Cluster) -> None:
+    ended = CliRunner().invoke(cli, ["topic", "delete", "none", "--if-exists"], input="")
+    assert (ended.exit_code, ended.stderr) == (0, "does not exist: none\n")
+    asked = CliRunner().invoke(cli, ["topic", "delete", "none", "orders", "--if-exists"], input="n\n")
+    assert asked.exit_code == 1 and "delete orders with all records?" in asked.stderr
+
+
 def test_a_topic_with_a_similar_name_is_refused() -> None:
     refused = CliRunner().invoke(cli, ["topic", "create", "or.ders", "--if-not-exists"])
     assert (refused.exit_code, refused.stderr) == (64 + 6, "TOPIC_ALREADY_EXISTS: topic or.ders exists\n")
