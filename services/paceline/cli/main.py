@@ -19,7 +19,15 @@ def main(*arguments: Any) -> None:
         # Without it gRPC prints a line per failed handshake, beside the error of the command. gRPC reads the variable
         # when it is imported.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    from paceline.cli.commands import cli
+    try:
+        from paceline.cli.commands import cli
+    except ModuleNotFoundError as error:
+        if error.name not in ("click", "rich"):
+            raise
+        sys.stderr.write(
+            "the command line is not installed: pip install 'paceline[cli]', with servers 'paceline[services]'\n"
+        )
+        raise SystemExit(1) from None
 
     # From here on an interrupt raises an exception, so that commands close their resources.
     cli(*arguments, obj=lambda: signal.signal(signal.SIGINT, before))

@@ -36,6 +36,22 @@ def test_an_interrupt_while_the_command_is_still_loading_shows_no_traceback() ->
     assert (ended.returncode, ended.stderr) == (INTERRUPTED, "interrupted\n")
 
 
+def test_an_installation_of_the_client_alone_names_the_extra_of_the_command_line() -> None:
+    script = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'click':\n"
+        "            raise ModuleNotFoundError(\"No module named 'click'\", name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from paceline.cli.main import main\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1 and "pip install 'paceline[cli]'" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 @pytest.mark.parametrize("arguments", [[], *([name] for name in _COMMANDS)], ids=lambda names: " ".join(names) or "all")
 def test_no_help_text_is_truncated(arguments: list[str]) -> None:
     ended = CliRunner().invoke(cli, [*arguments, "--help"], terminal_width=80)
