@@ -7,7 +7,8 @@ pair (batch, index).
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple
 
 from paceline.model.errors import PacelineError, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
@@ -17,6 +18,8 @@ DeliveryCallback = Callable[["RecordMetadata | None", PacelineError | None], Non
 """Called with the metadata of a delivered record and None, or with None and the error."""
 
 _EVENT_LOCK = threading.Lock()
+_STATE_LOCK = threading.Lock()
+_FUTURE_STATE: Final = frozenset(Future().__dict__)
 
 
 class RecordMetadata(NamedTuple):
@@ -38,6 +41,7 @@ class ProducerBatch:
     __slots__ = (
         "_announced",
         "_event",
+        "_listeners",
         "attempts",
         "base_offset",
         "base_sequence",
@@ -95,6 +99,8 @@ class ProducerBatch:
         self.log_append_time_ms: int | None = None
         self._announced = False
         self._event: threading.Event | None = None
+        self._listeners: list[Callable[[ProducerBatch], None]] | None = []
+        """Called once with the resolved batch; None after these calls."""
 
     def resolve(self, base_offset: int | None, log_append_time_ms: int | None, error: PacelineError | None) -> None:
         """Set the result, once; call `announce` after the callbacks have run."""
@@ -114,8 +120,20 @@ class ProducerBatch:
         """Whether the result is known and the callbacks have run."""
         return self._announced
 
+    def when_resolved(self, listener: "Callable[[ProducerBatch], None]") -> None:
+        """Call ``listener`` with this batch on the sender thread when its result is known, or now if it is known."""
+        with _EVENT_LOCK:
+            if self._listeners is not None:
+                self._listeners.append(listener)
+                return
+        listener(self)
+
     def announce(self) -> None:
-        """Wake the threads that wait for the result."""
+        """Call the listeners, and wake the threads that wait for the result."""
+        with _EVENT_LOCK:
+            listeners, self._listeners = self._listeners, None
+        for listener in listeners or ():
+            listener(self)
         self._announced = True
         event = self._event
         if event is not None:
@@ -151,18 +169,46 @@ class ProducerBatch:
         self.callbacks.append((index, callback))
 
 
-class RecordFuture:
-    """The result of a `Producer.send`."""
+class RecordFuture(Future[RecordMetadata]):
+    """The result of a `Producer.send`, a standard future that cannot be cancelled.
 
-    __slots__ = ("_batch", "_index")
+    `asyncio.wrap_future` and `concurrent.futures.wait` take it. Its own state is the batch's; the state of the base
+    class, whose lock costs more than the rest of a send, exists only when a function of the standard library reads it.
+    """
+
+    __slots__ = ("batch", "index")
 
     def __init__(self, batch: ProducerBatch, index: int) -> None:
-        self._batch = batch
-        self._index = index
+        self.batch = batch
+        """Batch of the record."""
+        self.index = index
+        """Index of the record in its batch."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Create the state of the base class, and return one of its attributes."""
+        if name not in _FUTURE_STATE:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        with _STATE_LOCK:
+            is_first = "_condition" not in self.__dict__
+            if is_first:
+                super().__init__()
+        if is_first:
+            self.batch.when_resolved(self._set_state)
+        return self.__dict__[name]
+
+    def _set_state(self, batch: ProducerBatch) -> None:
+        if batch.error is not None:
+            self.set_exception(batch.error)
+        else:
+            self.set_result(batch.metadata(self.index))
+
+    def cancel(self) -> bool:
+        """Return False: a record that was sent cannot be cancelled."""
+        return False
 
     def done(self) -> bool:
         """Return whether the result is known."""
-        return self._batch.done
+        return self.batch.done
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Wait for the result and return the record's metadata.
@@ -175,7 +221,7 @@ class RecordFuture:
         error = self.exception(timeout_s)
         if error is not None:
             raise error
-        return self._batch.metadata(self._index)
+        return self.batch.metadata(self.index)
 
     def exception(self, timeout_s: float | None = None) -> PacelineError | None:
         """Wait for the result and return the error, None when the record was delivered.
@@ -184,9 +230,9 @@ class RecordFuture:
             RequestTimedOutError: ``timeout_s`` expired.
         """
         # In a delivery callback the result is known but not announced; waiting for the announcement would deadlock.
-        if not self._batch.done and not self._batch.wait(timeout_s):
-            raise RequestTimedOutError(f"no result for a record of {self._batch.topic_partition} in {timeout_s} s")
-        return self._batch.error
+        if not self.batch.done and not self.batch.wait(timeout_s):
+            raise RequestTimedOutError(f"no result for a record of {self.batch.topic_partition} in {timeout_s} s")
+        return self.batch.error
 
 
 class BulkFuture:
