@@ -1,12 +1,14 @@
 """`AsyncProducer`: send records from asyncio, with standard futures."""
 
 import asyncio
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from paceline.model.errors import InvalidRequestError, PacelineError
+from paceline.model.errors import InvalidRequestError
 from paceline_client.aio.calls import Calls
-from paceline_client.batch import RecordMetadata
+from paceline_client.batch import ProducerBatch, RecordMetadata
 from paceline_client.codec import Headers
 from paceline_client.producer import Producer
 
@@ -23,6 +25,8 @@ class AsyncProducer:
         self._bootstrap, self._settings = bootstrap, settings
         self._calls = Calls("paceline-async-producer")
         self._producer: Producer | None = None
+        self._waiting: dict[ProducerBatch, dict[int, asyncio.Future[RecordMetadata]]] = {}
+        """Futures of the records of each unresolved batch, by index; the loop is woken once for a batch."""
 
     async def start(self) -> None:
         """Create the producer; does not wait for the cluster."""
@@ -45,16 +49,31 @@ class AsyncProducer:
         """
         producer = self._started()
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[RecordMetadata] = loop.create_future()
-
-        def delivered(metadata: RecordMetadata | None, error: PacelineError | None) -> None:
-            loop.call_soon_threadsafe(_settle, future, metadata, error)
-
         if producer.sends_at_once(topic, partition):
-            producer.send(topic, value, key, partition, headers, timestamp_ms, delivered)
+            sent = producer.send(topic, value, key, partition, headers, timestamp_ms)
         else:
-            await self._calls.run(producer.send, topic, value, key, partition, headers, timestamp_ms, delivered)
+            sent = await self._calls.run(producer.send, topic, value, key, partition, headers, timestamp_ms)
+        future: asyncio.Future[RecordMetadata] = loop.create_future()
+        waiting = self._waiting.get(sent.batch)
+        if waiting is None:
+            waiting = self._waiting[sent.batch] = {}
+            # `_settle` runs on this loop, so it cannot run between these statements.
+            sent.batch.when_resolved(partial(self._wake, loop))
+        waiting[sent.index] = future
         return future
+
+    def _wake(self, loop: asyncio.AbstractEventLoop, batch: ProducerBatch) -> None:
+        with suppress(RuntimeError):  # the program has closed the loop, so no task waits for the futures
+            loop.call_soon_threadsafe(self._settle, batch)
+
+    def _settle(self, batch: ProducerBatch) -> None:
+        for index, future in self._waiting.pop(batch).items():
+            if future.done():
+                continue  # the caller has cancelled it
+            if batch.error is not None:
+                future.set_exception(batch.error)
+            else:
+                future.set_result(batch.metadata(index))
 
     async def send_and_wait(
         self, topic: str, value: bytes | None, key: bytes | None = None, **more: Any
@@ -89,15 +108,3 @@ class AsyncProducer:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         await self.stop()
-
-
-def _settle(
-    future: "asyncio.Future[RecordMetadata]", metadata: RecordMetadata | None, error: PacelineError | None
-) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        assert metadata is not None
-        future.set_result(metadata)
