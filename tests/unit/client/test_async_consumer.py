@@ -7,7 +7,7 @@ from paceline_client import AsyncConsumer
 
 
 class OneLog:
-    """Returns two records per poll; records that were not yielded are read again after `give_back`."""
+    """Returns two records per poll; records that were not taken are read again after `give_back`."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -22,10 +22,10 @@ class OneLog:
         self._next += 2
         return {"t-0": list(self._unread)}
 
-    def yielded(self, record: int) -> None:
-        self._unread = [one for one in self._unread if one != record]
+    def take_held(self) -> int | None:
+        return self._unread.pop(0) if self._unread else None
 
-    def yielded_all(self) -> None:
+    def take_all_held(self) -> None:
         self._unread = []
 
     def close(self) -> None:
@@ -40,3 +40,12 @@ async def test_tasks_that_share_a_consumer_get_every_record_once() -> None:
     many = await consumer.getmany()
     await consumer.stop()
     assert sorted([*got, *many["t-0"]]) == list(range(8))
+
+
+async def test_records_of_getmany_are_not_taken_one_by_one_before_it_returns() -> None:
+    consumer = AsyncConsumer(bootstrap="127.0.0.1:1")
+    shared: Any = consumer
+    shared._consumer = OneLog()
+    many, one, another = await asyncio.gather(consumer.getmany(), consumer.getone(), anext(aiter(consumer)))
+    await consumer.stop()
+    assert sorted([*many["t-0"], one, another]) == list(range(4))

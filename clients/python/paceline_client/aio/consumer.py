@@ -1,8 +1,7 @@
 """`AsyncConsumer`: read records from asyncio, alone or in a group."""
 
 import asyncio
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -35,10 +34,8 @@ class AsyncConsumer:
         self._bootstrap, self._settings = bootstrap, settings
         self._calls = Calls("paceline-async-consumer")
         self._consumer: Consumer | None = None
-        self._ready: deque[ConsumerRecord] = deque()
         self._reading = asyncio.Lock()
-        """Held during a poll: otherwise a second coroutine could poll before the first has taken its records, and
-        would get the same records."""
+        """Held during a poll: the records of a `getmany` must not be taken one by one before it returns them."""
 
     async def start(self) -> None:
         """Create the consumer and subscribe to its topics."""
@@ -55,20 +52,25 @@ class AsyncConsumer:
 
     async def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read exactly these partitions."""
-        self._ready.clear()
+        self._give_back()
         await self._calls.run(self._started().assign, partitions)
 
     async def getone(self) -> ConsumerRecord:
         """Return the next record; a commit covers only the records that were returned."""
         consumer = self._started()
-        while not self._ready:
-            async with self._reading:
-                if not self._ready:
-                    polled = await self._calls.run(_hold, consumer, _POLL_MS, None)
-                    self._ready.extend(record for records in polled.values() for record in records)
-        record = self._ready.popleft()
-        consumer.yielded(record)
+        record = None if self._reading.locked() else consumer.take_held()
+        while record is None:
+            record = await self._polled(consumer)
         return record
+
+    async def _polled(self, consumer: Consumer) -> ConsumerRecord | None:
+        """Poll, unless another coroutine has polled meanwhile; return a record."""
+        async with self._reading:
+            record = consumer.take_held()
+            if record is None:
+                await self._calls.run(_hold, consumer, _POLL_MS, None)
+                record = consumer.take_held()
+            return record
 
     async def getmany(
         self, timeout_ms: int = 0, max_records: int | None = None
@@ -76,9 +78,8 @@ class AsyncConsumer:
         """Return records as soon as some are available, or an empty dict after ``timeout_ms``."""
         consumer = self._started()
         async with self._reading:
-            self._ready.clear()
             polled = await self._calls.run(_hold, consumer, timeout_ms, max_records)
-            consumer.yielded_all()
+            consumer.take_all_held()
         return polled
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
@@ -92,8 +93,7 @@ class AsyncConsumer:
 
     async def position(self, partition: TopicPartition) -> int:
         """Return the offset of the next record."""
-        held = next((one for one in self._ready if one[:2] == tuple(partition)), None)
-        return held.offset if held is not None else await self._calls.run(self._started().position, partition)
+        return await self._calls.run(self._started().next_offset, partition)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue reading a partition at an offset."""
@@ -131,7 +131,6 @@ class AsyncConsumer:
 
     def _give_back(self) -> None:
         """Let the consumer return the records again that `getone` has polled but not returned."""
-        self._ready.clear()
         self._started().give_back()
 
     def _started(self) -> Consumer:
@@ -139,11 +138,15 @@ class AsyncConsumer:
             raise InvalidRequestError("call start first, or use the consumer with async with")
         return self._consumer
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> ConsumerRecord:
-        return await self.getone()
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        # A generator that does not wait costs a third of a coroutine for each record.
+        consumer = self._started()
+        while True:
+            record = None if self._reading.locked() else consumer.take_held()
+            if record is None:
+                record = await self._polled(consumer)
+            if record is not None:
+                yield record
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -32,7 +32,7 @@ class GroupPartitions:
     _reset: OffsetReset
     _api_timeout_ms: int
     _unread: dict[TopicPartition, deque[ConsumerRecord]]
-    """Records returned by `poll_held` and not yet passed to `yielded`; commits do not include them."""
+    """Records of `poll_held` that `take_held` has not returned yet; commits do not include them."""
     _closed: bool
 
     # For the application -----------------------------------------------------------------------------------------
@@ -100,6 +100,10 @@ class GroupPartitions:
     # One record at a time -----------------------------------------------------------------------------------------
 
     @abstractmethod
+    def position(self, topic_partition: TopicPartition, timeout_ms: int | None = None) -> int:
+        """Return the offset of the next record that `poll` will return."""
+
+    @abstractmethod
     def poll(
         self, timeout_ms: int = 1_000, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
@@ -114,39 +118,45 @@ class GroupPartitions:
                 return
             polled = self.poll_held(int(min(1_000, max(1, left_ms))))
             try:
-                for records in polled.values():
-                    for record in records:
-                        self.yielded(record)
-                        yield record
+                while (record := self.take_held()) is not None:
+                    yield record
             finally:
                 self.give_back()
             if polled:
                 quiet_since = time.monotonic()
 
     def poll_held(self, timeout_ms: int, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Poll for records that a commit includes only after `yielded`."""
+        """Poll for records that a commit includes only after `take_held` has returned them."""
         polled = self.poll(timeout_ms, max_records)
         with self._lock:
             self._unread = {tp: deque(records) for tp, records in polled.items()}
         return polled
 
-    def yielded(self, record: ConsumerRecord) -> None:
-        """Mark a record of `poll_held` as processed; records of a partition are marked in order."""
-        tp = TopicPartition(record.topic, record.partition)
+    def take_held(self) -> ConsumerRecord | None:
+        """Return the next record of the last `poll_held`, None when it has returned all."""
         with self._lock:
-            held = self._unread.get(tp)
-            if held is not None:
-                held.popleft()
+            for tp, held in self._unread.items():
+                record = held.popleft()
                 if not held:
                     del self._unread[tp]
+                return record
+        return None
 
-    def yielded_all(self) -> None:
-        """Mark every record of `poll_held` as processed."""
+    def next_offset(self, topic_partition: TopicPartition) -> int:
+        """Return the offset of the next record that `take_held` or the next poll returns; raises as `position`."""
+        with self._lock:
+            held = self._unread.get(topic_partition)
+            if held:
+                return held[0].offset
+        return self.position(topic_partition)
+
+    def take_all_held(self) -> None:
+        """Count every record of the last `poll_held` as returned."""
         with self._lock:
             self._unread = {}
 
     def give_back(self) -> None:
-        """Seek back to the first unmarked record of each partition, so that the next poll returns the records again."""
+        """Seek back to the first held record of each partition, so that the next poll returns the records again."""
         with self._lock:
             unread, self._unread = self._unread, {}
             for tp, records in unread.items():
@@ -171,7 +181,7 @@ class GroupPartitions:
         self._fetcher.interrupt()
 
     def consumed(self) -> Offsets:
-        """Return the offsets to commit: the positions after the records of `poll`, or the first unmarked offsets."""
+        """Return the offsets to commit: the positions after the records of `poll`, or the first held offsets."""
         with self._lock:
             return {
                 state.topic_partition: self._committable(state.topic_partition, state.position, state.position_epoch)
