@@ -62,6 +62,9 @@ class TopicOfBroker:
         log = self._cluster.log
         return (log.leader, log.leader_epoch) == (self._broker_id, leader_epoch)
 
+    def is_known(self, topic_partition: TopicPartition) -> bool:
+        return topic_partition not in self._cluster.missing
+
     def bounds(self, partition: int) -> tuple[int, int, int]:
         log = self._cluster.log
         if log.leader != self._broker_id:
@@ -109,6 +112,7 @@ class GroupCluster:
         self.log = OffsetsLog()
         self.topic_exists = True
         self.creations = 0
+        self.missing: set[TopicPartition] = set()
         self.append_error: PacelineError | None = None
         self.hold_appends = False
         self.held: list[tuple[Callable[[int | PacelineError], None], Callable[[], None]]] = []

@@ -21,7 +21,6 @@ from paceline.v1.group_service_pb2 import (
     DeleteGroupsRequest,
     DescribedGroup,
     DescribeGroupsRequest,
-    FetchOffsetsRequest,
     FindCoordinatorRequest,
     GroupState,
     LeaveGroupRequest,
@@ -38,7 +37,7 @@ from paceline_client.admin_connection import (
     names_anybody,
 )
 from paceline_client.errors import sendable
-from paceline_client.groups.committed import check_committed, commit_request, read_committed
+from paceline_client.groups.committed import check_committed, commit_request, fetch_offsets_request, read_committed
 from paceline_client.groups.values import OffsetAndMetadata
 
 _RETRIABLE_CODES: Final = {
@@ -148,11 +147,22 @@ class GroupAdmin(AdminConnection):
         found: GroupDescription = self._on_coordinator(group_id, call, timeout_ms)
         return found
 
-    def group_offsets(self, group_id: str, timeout_ms: int | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return every committed offset of a group."""
+    def group_offsets(
+        self, group_id: str, timeout_ms: int | None = None, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the committed offsets of a group, by default of all partitions.
+
+        Raises:
+            InvalidRequestError: the offsets of all partitions take more than 1 MiB; name a part of the partitions.
+            CoordinatorNotAvailableError: the group has no coordinator at the moment.
+        """
+        wanted = None if partitions is None else [TopicPartition(*one) for one in partitions]
+        request = fetch_offsets_request(group_id, wanted)
+        if request is None:
+            return {}
 
         def call(stub: GroupServiceStub, _broker: int, left_s: float) -> dict[TopicPartition, OffsetAndMetadata]:
-            found = read_committed(stub.FetchOffsets(FetchOffsetsRequest(group_id=group_id), timeout=left_s))
+            found = read_committed(stub.FetchOffsets(request, timeout=left_s))
             return {tp: value for tp, value in sorted(found.items()) if value is not None}
 
         found: dict[TopicPartition, OffsetAndMetadata] = self._on_coordinator(group_id, call, timeout_ms)

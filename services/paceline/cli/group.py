@@ -14,6 +14,8 @@ from paceline.model.errors import GroupIdNotFoundError
 
 _STATES: Final = ("stable", "empty", "preparing-rebalance", "completing-rebalance")
 _LAG_COLUMNS: Final = ("group", "partition", "committed", "end", "lag", "member", "client_id")
+_OFFSETS_AT_ONCE: Final = 500
+"""Partitions in one request for the offsets of a large group; with long names and texts they take about 2 MiB."""
 
 
 @click.group()
@@ -120,7 +122,7 @@ def lag(groups: tuple[str, ...], output: str, bootstrap: str) -> None:
 
 
 def _lag(admin: Any, consumer: Any, described: Any) -> list[dict[str, Any]]:
-    committed = admin.group_offsets(described.group_id)
+    committed = _committed(admin, described.group_id)
     owners = {tp: member for member in described.members for tp in member.assignment}
     partitions = sorted(committed.keys() | owners.keys())
     ends = _ends(consumer, partitions)
@@ -140,6 +142,20 @@ def _lag(admin: Any, consumer: Any, described: Any) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _committed(admin: Any, group_id: str) -> dict[Any, Any]:
+    """Return all committed offsets of a group, in several requests if they are too large for one response."""
+    from paceline.model.errors import InvalidRequestError
+
+    try:
+        return dict(admin.group_offsets(group_id))
+    except InvalidRequestError:
+        names = [(topic.name, one.partition) for topic in admin.describe_topics() for one in topic.partitions]
+    found: dict[Any, Any] = {}
+    for at in range(0, len(names), _OFFSETS_AT_ONCE):
+        found |= admin.group_offsets(group_id, partitions=names[at : at + _OFFSETS_AT_ONCE])
+    return found
 
 
 def _ends(consumer: Any, partitions: list[Any]) -> dict[Any, int]:
@@ -176,7 +192,7 @@ def reset(name: str, which: tuple[str, ...], target: str, dry_run: bool, output:
         from paceline_client import Admin, Consumer, TopicPartition
 
         with Admin(bootstrap) as admin, Consumer(bootstrap) as consumer:
-            committed = admin.group_offsets(name)
+            committed = _committed(admin, name)
             partitions = []
             for text in which:
                 topic, index = parse_partition(text)

@@ -374,7 +374,7 @@ class RebalanceInProgressError(PacelineError, code=ErrorCode.REBALANCE_IN_PROGRE
 
 
 class InvalidCommitOffsetSizeError(PacelineError, code=ErrorCode.INVALID_COMMIT_OFFSET_SIZE):
-    """The offsets of one commit do not fit into one batch."""
+    """The offsets of one commit do not fit into one batch, or the group has too many or too large offsets."""
 
 
 class NonEmptyGroupError(PacelineError, code=ErrorCode.NON_EMPTY_GROUP):
@@ -390,7 +390,7 @@ class MemberIdRequiredError(PacelineError, code=ErrorCode.MEMBER_ID_REQUIRED):
 
 
 class GroupMaxSizeReachedError(PacelineError, code=ErrorCode.GROUP_MAX_SIZE_REACHED):
-    """The group already has group.max.size members."""
+    """The group already has group.max.size members, or their subscriptions exceed group.max.metadata.bytes."""
 
 
 class FencedInstanceIdError(PacelineError, code=ErrorCode.FENCED_INSTANCE_ID):

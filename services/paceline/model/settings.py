@@ -14,7 +14,11 @@ class GroupConfig:
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
     group_initial_rebalance_delay_ms: int = 3_000
-    group_max_size: int = 2**31 - 1
+    group_max_size: int = 1_000
+    group_max_offsets: int = 10_000
+    group_max_offsets_bytes: int = 8 << 20
+    group_member_metadata_max_bytes: int = 64 << 10
+    group_max_metadata_bytes: int = 4 << 20
     offsets_topic_replication_factor: int = 3
     offsets_topic_num_partitions: int = 50
     offsets_topic_segment_bytes: int = 104_857_600

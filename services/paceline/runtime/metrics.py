@@ -68,6 +68,7 @@ FAMILIES: Final = {
     "controller_broker_requests_total": (("broker",), "Control requests sent to a broker"),
     "controller_broker_queue_seconds_total": (("broker",), "Time that control requests to a broker waited unsent"),
     "groups": (("state",), "Consumer groups coordinated here, by state"),
+    "group_limit_used": (("limit",), "Use of a limit by the group that uses most of it, in the unit of the setting"),
     "zk_session_state": (("state",), "1 for the present state of the ZooKeeper session"),
     "zk_session_events_total": (("state",), "Number of times that the ZooKeeper session entered a state"),
     "log_directory_offline": (("directory",), "1 for a log directory that has failed"),

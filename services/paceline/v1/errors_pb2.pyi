@@ -94,7 +94,9 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_REBALANCE_IN_PROGRESS: _ErrorCode.ValueType  # 27
     """The group rebalances; join again."""
     ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: _ErrorCode.ValueType  # 28
-    """The offsets of one commit do not fit into one batch."""
+    """The offsets of one commit do not fit into one batch, or the group would exceed group.max.offsets or
+    group.max.offsets.bytes.
+    """
     ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED: _ErrorCode.ValueType  # 31
     """The caller's certificate does not authorize the call: it has another role, id or cluster."""
     ERROR_CODE_INVALID_TIMESTAMP: _ErrorCode.ValueType  # 32
@@ -150,7 +152,7 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE: _ErrorCode.ValueType  # 80
     """The preferred leader is not online, or not in sync."""
     ERROR_CODE_GROUP_MAX_SIZE_REACHED: _ErrorCode.ValueType  # 81
-    """The group already has group.max.size members."""
+    """The group already has group.max.size members, or their subscriptions exceed group.max.metadata.bytes."""
     ERROR_CODE_FENCED_INSTANCE_ID: _ErrorCode.ValueType  # 82
     """Another member has taken over the group instance id; this member must stop."""
     ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE: _ErrorCode.ValueType  # 83
@@ -233,7 +235,9 @@ ERROR_CODE_INVALID_SESSION_TIMEOUT: ErrorCode.ValueType  # 26
 ERROR_CODE_REBALANCE_IN_PROGRESS: ErrorCode.ValueType  # 27
 """The group rebalances; join again."""
 ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE: ErrorCode.ValueType  # 28
-"""The offsets of one commit do not fit into one batch."""
+"""The offsets of one commit do not fit into one batch, or the group would exceed group.max.offsets or
+group.max.offsets.bytes.
+"""
 ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED: ErrorCode.ValueType  # 31
 """The caller's certificate does not authorize the call: it has another role, id or cluster."""
 ERROR_CODE_INVALID_TIMESTAMP: ErrorCode.ValueType  # 32
@@ -289,7 +293,7 @@ ERROR_CODE_MEMBER_ID_REQUIRED: ErrorCode.ValueType  # 79
 ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE: ErrorCode.ValueType  # 80
 """The preferred leader is not online, or not in sync."""
 ERROR_CODE_GROUP_MAX_SIZE_REACHED: ErrorCode.ValueType  # 81
-"""The group already has group.max.size members."""
+"""The group already has group.max.size members, or their subscriptions exceed group.max.metadata.bytes."""
 ERROR_CODE_FENCED_INSTANCE_ID: ErrorCode.ValueType  # 82
 """Another member has taken over the group instance id; this member must stop."""
 ERROR_CODE_ELIGIBLE_LEADERS_NOT_AVAILABLE: ErrorCode.ValueType  # 83

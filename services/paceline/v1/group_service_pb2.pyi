@@ -730,7 +730,9 @@ class FetchOffsetsRequest(google.protobuf.message.Message):
     """Name of the group."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicPartitions]:
-        """Partitions to look up; empty means every partition with a committed offset."""
+        """Partitions to look up; empty means every partition with a committed offset. Without partitions the call is refused
+        with INVALID_REQUEST when the offsets take more than 1 MiB; name a part of the partitions in each request.
+        """
 
     def __init__(
         self,

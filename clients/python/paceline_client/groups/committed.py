@@ -97,14 +97,19 @@ def fetch_committed(
     Raises:
         PacelineError: the coordinator refused, or did not answer in time.
     """
-    wanted = {} if partitions is None else by_topic(partitions)
+    request = fetch_offsets_request(coordinator.group_id, partitions)
+    return {} if request is None else read_committed(coordinator.call("FetchOffsets", request, timeout_ms))
+
+
+def fetch_offsets_request(group_id: str, partitions: Iterable[TopicPartition] | None) -> FetchOffsetsRequest | None:
+    """Return the request for the offsets of these or of all partitions; None when there is no partition to ask for."""
+    wanted = by_topic(partitions or ())
     if partitions is not None and not wanted:
-        return {}
-    request = FetchOffsetsRequest(
-        group_id=coordinator.group_id,
+        return None
+    return FetchOffsetsRequest(
+        group_id=group_id,
         partitions=[TopicPartitions(topic=topic, partitions=indexes) for topic, indexes in wanted.items()],
     )
-    return read_committed(coordinator.call("FetchOffsets", request, timeout_ms))
 
 
 def read_committed(answer: FetchOffsetsResponse) -> dict[TopicPartition, OffsetAndMetadata | None]:

@@ -110,7 +110,8 @@ pub enum ErrorCode {
     InvalidSessionTimeout = 26,
     /// The group rebalances; join again.
     RebalanceInProgress = 27,
-    /// The offsets of one commit do not fit into one batch.
+    /// The offsets of one commit do not fit into one batch, or the group would exceed group.max.offsets or
+    /// group.max.offsets.bytes.
     InvalidCommitOffsetSize = 28,
     /// The caller's certificate does not authorize the call: it has another role, id or cluster.
     ClusterAuthorizationFailed = 31,
@@ -166,7 +167,7 @@ pub enum ErrorCode {
     MemberIdRequired = 79,
     /// The preferred leader is not online, or not in sync.
     PreferredLeaderNotAvailable = 80,
-    /// The group already has group.max.size members.
+    /// The group already has group.max.size members, or their subscriptions exceed group.max.metadata.bytes.
     GroupMaxSizeReached = 81,
     /// Another member has taken over the group instance id; this member must stop.
     FencedInstanceId = 82,
@@ -2427,7 +2428,8 @@ pub struct FetchOffsetsRequest {
     /// Name of the group.
     #[prost(string, tag = "1")]
     pub group_id: ::prost::alloc::string::String,
-    /// Partitions to look up; empty means every partition with a committed offset.
+    /// Partitions to look up; empty means every partition with a committed offset. Without partitions the call is refused
+    /// with INVALID_REQUEST when the offsets take more than 1 MiB; name a part of the partitions in each request.
     #[prost(message, repeated, tag = "2")]
     pub partitions: ::prost::alloc::vec::Vec<TopicPartitions>,
 }

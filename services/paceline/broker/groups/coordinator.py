@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from paceline.broker.groups.group import Group, GroupState
 from paceline.broker.groups.group_storage import GroupStorage
 from paceline.broker.groups.joining import Joining
+from paceline.broker.groups.limits import check_offsets, check_unnamed_fetch
 from paceline.broker.groups.metrics import GroupMetrics, GroupNumbers, numbers_of
 from paceline.broker.groups.offset_expiration import OffsetExpiration
 from paceline.broker.groups.offsets_topic import OffsetsTopic
@@ -42,6 +43,7 @@ from paceline.model.errors import (
     PacelineError,
     RebalanceInProgressError,
     UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.model.scheduler import Scheduler
@@ -247,11 +249,18 @@ class GroupCoordinator:
         for topic_partition, value in request.offsets.items():
             if len(value.metadata.encode()) > limit:
                 results[topic_partition] = OffsetMetadataTooLargeError(f"the metadata text has more than {limit} bytes")
+            elif not self._topic.is_known(topic_partition):
+                results[topic_partition] = UnknownTopicOrPartitionError(f"{topic_partition} does not exist")
             else:
                 results[topic_partition] = None
                 accepted[topic_partition] = value
         if not accepted:
             reply(results)
+            return
+        try:
+            check_offsets(group, accepted, self._config)
+        except PacelineError as error:
+            reply(error)
             return
 
         def stored(answer: int | PacelineError) -> None:
@@ -287,11 +296,15 @@ class GroupCoordinator:
         """Return committed offsets: of these partitions, with None where there is none, or all committed offsets.
 
         Raises:
-            PacelineError: the group has another coordinator, or is being loaded.
+            PacelineError: the group has another coordinator or is being loaded, or all its offsets are too large for
+                one response.
         """
         group = self.storage.find(group_id)
-        offsets = {} if group is None or group.is_in(GroupState.DEAD) else group.offsets
+        if group is None or group.is_in(GroupState.DEAD):
+            return dict.fromkeys(partitions or ())
+        offsets = group.offsets
         if partitions is None:
+            check_unnamed_fetch(group)
             return {one: committed.value for one, committed in offsets.items()}
         return {one: committed.value if (committed := offsets.get(one)) is not None else None for one in partitions}
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final
 
+from paceline.broker.groups.committed_offsets import CommittedOffset, CommittedOffsets
 from paceline.broker.groups.member import Member
 from paceline.broker.groups.records import GroupValue, OffsetValue
 from paceline.broker.groups.requests import (
@@ -66,16 +67,6 @@ _ALLOWED_FROM: Final[Mapping[GroupState, frozenset[GroupState]]] = {
 """The states from which a group may enter each state."""
 
 
-class CommittedOffset:
-    """A committed offset and the log offset of its record; of two records for a partition, the later record counts."""
-
-    __slots__ = ("record_offset", "value")
-
-    def __init__(self, value: OffsetValue, record_offset: int) -> None:
-        self.value = value
-        self.record_offset = record_offset
-
-
 class Group:
     """A group at its coordinator."""
 
@@ -98,9 +89,11 @@ class Group:
         """Latest generation whose assignments are in the log or being written."""
         self.static_members: dict[str, str] = {}
         """Member id of each group instance id."""
-        self.offsets: dict[TopicPartition, CommittedOffset] = {}
+        self.offsets = CommittedOffsets()
         self.pending_commits: Counter[TopicPartition] = Counter()
         """Commits that are not written to the log yet."""
+        self.pending_bytes = 0
+        """Size that these commits add to the offsets."""
         self.new_member_added = False
         """Whether a member joined during the initial delay."""
         self.is_waiting_initially = False
@@ -229,6 +222,11 @@ class Group:
         """Whether every member has joined again and no new member is awaited."""
         return not self.pending_members and all(member.on_join is not None for member in self.members.values())
 
+    @property
+    def metadata_bytes(self) -> int:
+        """Size of the subscriptions of all members."""
+        return sum(member.metadata_bytes for member in self.members.values())
+
     # Protocols
 
     def supports(self, protocol_type: str, protocols: Iterable[Protocol]) -> bool:
@@ -348,6 +346,10 @@ class Group:
         known = self.offsets.get(topic_partition)
         if known is None or known.record_offset < record_offset:
             self.offsets[topic_partition] = CommittedOffset(value, record_offset)
+
+    def growth_of(self, offsets: Mapping[TopicPartition, OffsetValue]) -> int:
+        """Return by how many bytes a commit enlarges the offsets; a smaller value of a partition does not count."""
+        return sum(max(0, self.offsets.growth(one, value)) for one, value in offsets.items())
 
     def expired_offsets(self, now_wall_ms: int, retention_ms: int) -> list[TopicPartition]:
         """Return the partitions whose offsets have expired (KIP-211).

@@ -270,9 +270,12 @@ class GroupStorage:
             (encode_offset_key(group.group_id, topic_partition), encode_offset_value(value))
             for topic_partition, value in offsets.items()
         ]
+        growth = group.growth_of(offsets)
+        group.pending_bytes += growth
         group.pending_commits.update(offsets.keys())
 
         def stored(answer: int | PacelineError) -> None:
+            group.pending_bytes -= growth
             group.pending_commits.subtract(offsets.keys())
             group.pending_commits += type(group.pending_commits)()
             if not isinstance(answer, PacelineError):

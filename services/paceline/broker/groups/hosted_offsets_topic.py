@@ -71,6 +71,10 @@ class HostedOffsetsTopic:
             return False
         return hosted.is_leadership_proved
 
+    def is_known(self, topic_partition: TopicPartition) -> bool:
+        """Whether the metadata of this broker has this partition of any topic."""
+        return self._manager.metadata.snapshot.partition(topic_partition) is not None
+
     def bounds(self, partition: int) -> tuple[int, int, int]:
         """Return log start offset, high watermark and log end offset.
 

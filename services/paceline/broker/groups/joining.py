@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from paceline.broker.groups.group import Group, GroupState
 from paceline.broker.groups.group_storage import GroupStorage
+from paceline.broker.groups.limits import check_metadata
 from paceline.broker.groups.member import Member
 from paceline.broker.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalances
 from paceline.broker.groups.requests import JoinReply, JoinRequest
@@ -64,6 +65,8 @@ class Joining:
 
     def _join_new(self, group: Group, request: JoinRequest, reply: JoinReply) -> Cancel | None:
         self._check_fit(group, request)
+        replaced = group.static_members.get(request.group_instance_id or "", "")
+        check_metadata(group, replaced, request.protocols, self._config)
         member_id = f"{request.group_instance_id or request.client_id}-{self._new_member_suffix()}"
         if request.group_instance_id is not None:
             if request.group_instance_id in group.static_members:
@@ -87,7 +90,9 @@ class Joining:
 
     def _check_size(self, group: Group, pending: int) -> None:
         if len(group.members) + pending >= self._config.group_max_size:
-            raise GroupMaxSizeReachedError(f"group {group.group_id} has {self._config.group_max_size} members")
+            raise GroupMaxSizeReachedError(
+                f"group {group.group_id} has {self._config.group_max_size} members, group.max.size"
+            ).with_metadata(limit="group.max.size")
 
     def _add(self, group: Group, member_id: str, request: JoinRequest, reply: JoinReply) -> Cancel:
         member = Member(
@@ -114,6 +119,7 @@ class Joining:
 
     def _join_known(self, group: Group, request: JoinRequest, reply: JoinReply) -> Cancel | None:
         self._check_fit(group, request)
+        check_metadata(group, request.member_id, request.protocols, self._config)
         if request.group_instance_id is None and self._rebalances.remove_pending_member(group, request.member_id):
             self._check_size(group, 0)
             return self._add(group, request.member_id, request, reply)

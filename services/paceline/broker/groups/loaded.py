@@ -3,19 +3,18 @@
 import logging
 from collections.abc import Iterator
 
+from paceline.broker.groups.committed_offsets import CommittedOffset, CommittedOffsets
 from paceline.broker.groups.group import Group, GroupState
 from paceline.broker.groups.member import member_from_value
 from paceline.broker.groups.records import (
     GroupKey,
     GroupValue,
-    OffsetValue,
     decode_group_value,
     decode_key,
     decode_offset_value,
 )
 from paceline.log.record_batch import Record, decode_batch, iterate_headers
 from paceline.model.errors import InvalidRequestError
-from paceline.model.identifiers import TopicPartition
 
 LOG = logging.getLogger("paceline.broker.groups")
 
@@ -25,7 +24,7 @@ class LoadedGroups:
 
     def __init__(self) -> None:
         self._values: dict[str, GroupValue] = {}
-        self._offsets: dict[str, dict[TopicPartition, tuple[OffsetValue, int]]] = {}
+        self._offsets: dict[str, CommittedOffsets] = {}
         self.record_count = 0
 
     def take(self, data: bytes, from_offset: int) -> int:
@@ -52,11 +51,11 @@ class LoadedGroups:
                 else:
                     self._values[key.group_id] = decode_group_value(record.value)
                 return
-            offsets = self._offsets.setdefault(key.group_id, {})
+            offsets = self._offsets.setdefault(key.group_id, CommittedOffsets())
             if record.value is None:
                 offsets.pop(key.topic_partition, None)
             else:
-                offsets[key.topic_partition] = (decode_offset_value(record.value), record.offset)
+                offsets[key.topic_partition] = CommittedOffset(decode_offset_value(record.value), record.offset)
         except InvalidRequestError as error:
             LOG.warning("ignoring unreadable group record: offset=%d error=%s", record.offset, error)
 
@@ -74,8 +73,8 @@ class LoadedGroups:
                 yield group
 
     def _add_offsets(self, group: Group) -> None:
-        for topic_partition, (value, record_offset) in self._offsets.get(group.group_id, {}).items():
-            group.set_offset(topic_partition, value, record_offset)
+        # The group takes the collection over, so that the end of a load does not stall the loop for a large group.
+        group.offsets = self._offsets.get(group.group_id, group.offsets)
 
 
 def _group(group_id: str, partition: int, value: GroupValue, now_wall_ms: int) -> Group:

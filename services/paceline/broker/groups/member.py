@@ -35,6 +35,11 @@ class Member:
         """Whether its group instance id survives a restart (KIP-345)."""
         return self.group_instance_id is not None
 
+    @property
+    def metadata_bytes(self) -> int:
+        """Size of its subscriptions for all assignors."""
+        return sum(len(one.metadata) for one in self.protocols)
+
     def supports(self, protocol: str) -> bool:
         """Whether the member supports this assignor."""
         return any(one.name == protocol for one in self.protocols)

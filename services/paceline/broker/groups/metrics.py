@@ -3,8 +3,16 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from paceline.broker.groups.group import Group, GroupState
+
+_LIMITS: Final[tuple[tuple[str, ...], ...]] = (
+    ("group.max.size",),
+    ("group.max.offsets",),
+    ("group.max.offsets.bytes",),
+    ("group.max.metadata.bytes",),
+)
 
 
 @dataclass(slots=True)
@@ -26,14 +34,20 @@ class GroupNumbers:
     """Number of groups in each state."""
     members: int
     offsets: int
+    largest: dict[tuple[str, ...], float]
+    """Use of each limit of a group, by the group that uses most of it."""
 
 
 def numbers_of(groups: Iterable[Group]) -> GroupNumbers:
     """Return the gauges of these groups."""
     states: Counter[GroupState] = Counter()
     members = offsets = 0
+    largest = dict.fromkeys(_LIMITS, 0.0)
     for group in groups:
         states[group.state] += 1
         members += len(group.members)
         offsets += len(group.offsets)
-    return GroupNumbers({(state.value,): states[state] for state in GroupState}, members, offsets)
+        used = (len(group.members), len(group.offsets), group.offsets.size_bytes, group.metadata_bytes)
+        for limit, value in zip(_LIMITS, used, strict=True):
+            largest[limit] = max(largest[limit], value)
+    return GroupNumbers({(state.value,): states[state] for state in GroupState}, members, offsets, largest)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from paceline.model.errors import PacelineError
+from paceline.model.identifiers import TopicPartition
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
@@ -19,6 +20,9 @@ class OffsetsTopic(Protocol):
 
     def leads(self, partition: int, leader_epoch: int) -> bool:
         """Whether this broker leads the partition in that epoch."""
+
+    def is_known(self, topic_partition: TopicPartition) -> bool:
+        """Whether the metadata of this broker has this partition of any topic."""
 
     def bounds(self, partition: int) -> tuple[int, int, int]:
         """Return log start offset, high watermark and log end offset.

@@ -285,6 +285,7 @@ class BrokerProcess(NodeProcess):
 
     def _refresh_metrics(self, node: BrokerNode) -> None:
         limit = self._settings.keys.metrics_partitions_max
+        groups = node.groups.numbers()
         self._metrics.refresh(
             node.metrics_snapshot()
             | {
@@ -295,7 +296,8 @@ class BrokerProcess(NodeProcess):
         self._metrics.families.rows = {
             **label_families_of(node.replica_manager, limit),
             **(self._zookeeper.families() if self._zookeeper is not None else {}),
-            "groups": node.groups.numbers().by_state,
+            "groups": groups.by_state,
+            "group_limit_used": groups.largest,
         }
 
 

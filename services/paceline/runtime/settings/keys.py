@@ -183,7 +183,13 @@ class BrokerKeys(CommonKeys):
     group_min_session_timeout_ms: int = key(6_000, "ms", "minimum session timeout of a group's member", ge=1)
     group_max_session_timeout_ms: int = key(1_800_000, "ms", "largest one", ge=1, le=MAX_INT32)
     group_initial_rebalance_delay_ms: int = key(3_000, "ms", "wait for more members of an empty group", ge=0)
-    group_max_size: int = key(MAX_INT32, "members", "of one group", ge=1, le=MAX_INT32)
+    group_max_size: int = key(1_000, "members", "of one group", ge=1, le=MAX_INT32)
+    group_max_offsets: int = key(10_000, "partitions", "with a committed offset of one group", ge=1, le=MAX_INT32)
+    group_max_offsets_bytes: int = key(8 << 20, "bytes", "of these offsets with names and metadata texts", ge=1 << 10)
+    group_member_metadata_max_bytes: int = key(
+        64 << 10, "bytes", "subscription and user data of a member, for all its assignors", ge=1 << 10
+    )
+    group_max_metadata_bytes: int = key(4 << 20, "bytes", "of all members' subscriptions of one group", ge=1 << 10)
     offsets_topic_replication_factor: int = key(
         3, "replicas", "of __consumer_offsets; without as many live brokers there are no groups", ge=1, le=1_000
     )

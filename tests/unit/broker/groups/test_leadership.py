@@ -48,6 +48,7 @@ def lead(cluster: BrokerCluster, epoch: int, leader: int = ME, is_new: bool = Fa
 def test_s2_4_the_callback_loads_groups_of_a_new_leader_and_drops_those_of_a_follower(cluster: BrokerCluster) -> None:
     groups = cluster[ME].node.groups
     groups._topic.partition_count = lambda: 1  # type: ignore[method-assign]
+    groups._topic.is_known = lambda _partition: True  # type: ignore[method-assign]
     lead(cluster, 0, is_new=True)
     cluster.time.run_for(1_000)
     assert commit(cluster, 7) == [{SALES: None}]
@@ -66,6 +67,7 @@ def test_groups_of_a_deleted_offsets_topic_end_when_its_log_is_set_aside(cluster
     """Its successor begins with a lower leader epoch, which must load the groups of the new log."""
     groups = cluster[ME].node.groups
     groups._topic.partition_count = lambda: 1  # type: ignore[method-assign]
+    groups._topic.is_known = lambda _partition: True  # type: ignore[method-assign]
     lead(cluster, 3, is_new=True)
     cluster.time.run_for(1_000)
     assert commit(cluster, 7) == [{SALES: None}]

@@ -15,6 +15,8 @@ def test_gauges_count_groups_by_state_with_their_members_and_offsets() -> None:
     states = {labels[0]: count for labels, count in numbers.by_state.items() if count}
     assert states == {"Stable": 1, "CompletingRebalance": 1}
     assert (numbers.members, numbers.offsets) == (3, 2)
+    assert numbers.largest["group.max.size",] == 2 and numbers.largest["group.max.offsets",] == 2
+    assert 0 < numbers.largest["group.max.metadata.bytes",] < numbers.largest["group.max.offsets.bytes",]
 
 
 def test_commits_rebalances_and_loads_are_counted() -> None:

@@ -93,7 +93,8 @@ const (
 	ErrorCode_ERROR_CODE_INVALID_SESSION_TIMEOUT ErrorCode = 26
 	// The group rebalances; join again.
 	ErrorCode_ERROR_CODE_REBALANCE_IN_PROGRESS ErrorCode = 27
-	// The offsets of one commit do not fit into one batch.
+	// The offsets of one commit do not fit into one batch, or the group would exceed group.max.offsets or
+	// group.max.offsets.bytes.
 	ErrorCode_ERROR_CODE_INVALID_COMMIT_OFFSET_SIZE ErrorCode = 28
 	// The caller's certificate does not authorize the call: it has another role, id or cluster.
 	ErrorCode_ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED ErrorCode = 31
@@ -149,7 +150,7 @@ const (
 	ErrorCode_ERROR_CODE_MEMBER_ID_REQUIRED ErrorCode = 79
 	// The preferred leader is not online, or not in sync.
 	ErrorCode_ERROR_CODE_PREFERRED_LEADER_NOT_AVAILABLE ErrorCode = 80
-	// The group already has group.max.size members.
+	// The group already has group.max.size members, or their subscriptions exceed group.max.metadata.bytes.
 	ErrorCode_ERROR_CODE_GROUP_MAX_SIZE_REACHED ErrorCode = 81
 	// Another member has taken over the group instance id; this member must stop.
 	ErrorCode_ERROR_CODE_FENCED_INSTANCE_ID ErrorCode = 82

@@ -1602,7 +1602,8 @@ type FetchOffsetsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the group.
 	GroupId string `protobuf:"bytes,1,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
-	// Partitions to look up; empty means every partition with a committed offset.
+	// Partitions to look up; empty means every partition with a committed offset. Without partitions the call is refused
+	// with INVALID_REQUEST when the offsets take more than 1 MiB; name a part of the partitions in each request.
 	Partitions    []*TopicPartitions `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
