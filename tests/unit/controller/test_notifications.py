@@ -5,11 +5,14 @@ from typing import Any
 import pytest
 
 from paceline.controller.brokers import isr_notifications
+from paceline.controller.election import preferred_election
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.controller.zk_store import Storage
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
-from paceline.coordination.interface import Create, Delete, SetData
+from paceline.coordination.interface import Create, Delete, GetData, SetData
+from paceline.model.identifiers import TopicPartition
+from tests.support.reassignments import running_reassignments
 from tests.unit.controller.cluster import Cluster, tp
 
 
@@ -144,6 +147,31 @@ def test_s4_12_a_pending_preferred_election_is_executed_by_the_next_controller(c
     assert cluster.state("a-0").startswith("1/2 isr [2, 1]")
 
 
+def test_s4_12_the_node_is_removed_and_watched_again_after_an_election_that_failed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(components: object, topic_partitions: object) -> None:
+        raise ValueError("cannot elect")
+
+    cluster.kill_broker(1)
+    cluster.settle()
+    cluster.start_broker(1)
+    cluster.settle()
+    cluster.change_isr("a-0", [2, 1])
+    cluster.settle()
+    asked = Create(znodes.PREFERRED_REPLICA_ELECTION, znodes.encode_partition_set([tp("a-0")]))
+    with monkeypatch.context() as patches:
+        patches.setattr(preferred_election, "elect_preferred_leaders", broken)
+        cluster.zk(asked)
+        cluster.settle()
+    assert not cluster.exists(znodes.PREFERRED_REPLICA_ELECTION)
+    assert cluster.state("a-0").startswith("2/1 isr [2, 1]")
+    cluster.zk(asked)
+    cluster.settle()
+    assert not cluster.exists(znodes.PREFERRED_REPLICA_ELECTION)
+    assert cluster.state("a-0").startswith("1/2 isr [2, 1]")
+
+
 def test_a_malformed_admin_node_is_removed(cluster: Cluster) -> None:
     cluster.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, b"{"))
     cluster.zk(Create(znodes.REASSIGN_PARTITIONS, b"{"))
@@ -152,17 +180,49 @@ def test_a_malformed_admin_node_is_removed(cluster: Cluster) -> None:
     assert not cluster.exists(znodes.REASSIGN_PARTITIONS)
 
 
-def test_s4_15_rewriting_the_admin_node_starts_no_reassignment(cluster: Cluster) -> None:
-    targets = {tp("a-0"): (3, 2), tp("a-1"): (2, 3)}
-    cluster.zk(Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment(targets)))
+def asked_for(cluster: Cluster) -> dict[TopicPartition, tuple[int, ...]]:
+    """The reassignments in the admin node."""
+    path = znodes.REASSIGN_PARTITIONS
+    return znodes.decode_reassignment(path, cluster.zk(GetData(path)).data or b"")
+
+
+def targets_of(cluster: Cluster) -> dict[TopicPartition, tuple[int, ...]]:
+    """The targets of the running reassignments."""
+    return {partition: move.target for partition, move in running_reassignments(cluster.controller).items()}
+
+
+@pytest.mark.parametrize("read_again", ["after a reconnection", "by the next controller"])
+def test_s4_15_rewriting_the_admin_node_starts_no_reassignment(cluster: Cluster, read_again: str) -> None:
+    cluster.create(NewTopic("b", assignments=((1, 2),)))
+    running, added = {tp("a-0"): (3, 2), tp("a-1"): (2, 3)}, {tp("b-0"): (2, 3)}
+    cluster.zk(Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment(running)))
     cluster.settle()
-    before = cluster.state("a-1")
+    other = cluster.state("a-1"), cluster.state("b-0")
+    cluster.told()
+    # A tool adds a partition and changes the target of another one while both reassignments run.
+    by_tool = {**running, tp("a-1"): (2, 1), **added}
+    cluster.zk(SetData(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment(by_tool)))
+    cluster.settle()
+    assert targets_of(cluster) == running
+    assert cluster.told() == {} and asked_for(cluster) == by_tool
+    # The controller rewrites the node itself when a reassignment completes; the event of that write starts none either.
     cluster.change_isr("a-0", [1, 2, 3], notify=False)
     cluster.settle()
-    assert znodes.decode_reassignment(
-        znodes.REASSIGN_PARTITIONS, znodes.encode_json(cluster.data(znodes.REASSIGN_PARTITIONS))
-    ) == {tp("a-1"): (2, 3)}
-    assert cluster.state("a-1") == before
+    assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [3, 2], "1": [2, 3, 1]}
+    assert asked_for(cluster) == {tp("a-1"): (2, 1), **added}
+    assert (cluster.state("a-1"), cluster.state("b-0")) == other
+    assert cluster.data(znodes.topic_path("b"))["partitions"] == {"0": [1, 2]}
+    # A controller that may have missed the node's creation starts all its entries.
+    (number,) = cluster.controllers
+    if read_again == "after a reconnection":
+        cluster.controller_clients[number].disconnect()
+        cluster.time.run_for(1_000)
+    else:
+        cluster.controllers.pop(number).stop()
+        cluster.controller_clients.pop(number).close()
+        cluster.start_controller(number + 1)
+    assert targets_of(cluster) == added
+    assert cluster.data(znodes.topic_path("a"))["partitions"]["1"] == [2, 1]
 
 
 @pytest.mark.parametrize("writer", ["the controller", "a tool"])

@@ -105,6 +105,24 @@ def test_s4_1_each_watch_fires_its_event_repeatedly(
     assert event in events_of(cluster, again.get(name, happening))
 
 
+@pytest.mark.parametrize(("name", "happening", "event"), WATCHES, ids=[row[0] for row in WATCHES])
+def test_s4_1_each_watch_is_set_again_after_a_reconnection_within_the_session(
+    name: str, happening: Callable[[Cluster], object], event: str
+) -> None:
+    cluster = started(("a", (1, 2)))
+    reconnect(cluster)
+    assert event in events_of(cluster, happening)
+
+
+def reconnect(cluster: Cluster) -> None:
+    """Interrupt the controller's connection, which ends all its watches, within its session."""
+    client = cluster.controller_clients[CONTROLLER_ID]
+    session_id = client.session_id
+    client.disconnect()
+    cluster.time.run_for(1_000)
+    assert client.session_id == session_id and cluster.controller.is_active
+
+
 def finish_and_ask_again(cluster: Cluster) -> None:
     """Complete the request; its node is deleted then, and can be created again."""
     rewritten = events_of(cluster, rewrite(znodes.REASSIGN_PARTITIONS))
@@ -114,12 +132,15 @@ def finish_and_ask_again(cluster: Cluster) -> None:
     cluster.zk(Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({tp("a-0"): (1, 2)})))
 
 
+@pytest.mark.parametrize("reconnected", [False, True])
 @pytest.mark.parametrize("during", [True, False])
-def test_s4_1_a_state_node_is_watched_only_while_its_partition_is_reassigned(during: bool) -> None:
+def test_s4_1_a_state_node_is_watched_only_while_its_partition_is_reassigned(during: bool, reconnected: bool) -> None:
     cluster = started(("a", (1, 2)))
     if during:
         cluster.reassign({tp("a-0"): (3, 2)})
         cluster.settle()
+    if reconnected:
+        reconnect(cluster)
     seen = events_of(cluster, rewrite(znodes.partition_state_path(tp("a-0"))))
     assert seen == (["PartitionReassignmentIsrChange"] if during else [])
 
