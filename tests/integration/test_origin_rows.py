@@ -1,21 +1,28 @@
-"""Rows S3-1, S3-7 and S3-9 on real processes: registrations that end, and errors that a producer receives."""
+"""Rows S3-1 and S3-7 to S3-9 on real processes: brokers that end, and partitions with one replica."""
 
 import contextlib
 import json
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from kazoo.client import KazooClient
 
+from paceline.coordination import znodes
+from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
+from paceline.dev.ports import free_plan
 from paceline.model.errors import LeaderNotAvailableError
-from paceline.model.identifiers import TopicPartition
+from paceline.model.settings import BrokerConfig
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
-from paceline_client import Producer
-from tests.integration.fake_cluster import FakeCluster
+from paceline.v1 import errors_pb2, log_service_pb2_grpc, metadata_service_pb2_grpc
+from paceline.v1 import log_service_pb2 as log_pb
+from paceline.v1 import metadata_service_pb2 as metadata_pb
+from paceline_client import Admin, NewTopic, Producer, RecordFuture
 from tests.integration.test_broker_process import (
     LONG_S,
     SHORT_SESSION_MS,
@@ -26,10 +33,12 @@ from tests.integration.test_broker_process import (
     until,
     wait_for_controller,
 )
+from tests.support.stub_client import StubClient
 
 TICK_MS = 500
 SLACK_S = 40.0
 """A busy machine stretches everything."""
+IN_FLIGHT = 5
 
 
 @pytest.fixture
@@ -127,19 +136,157 @@ def test_s3_9_a_sigterm_moves_leaders_before_the_broker_leaves_and_single_replic
         assert state_of("single")[0]["isr"] == [2], "the only replica stays in the ISR, so that it can lead again"
 
 
-def test_s3_7_a_producer_gets_leader_not_available_and_continues_when_the_replica_returns() -> None:
-    fake = FakeCluster().start()
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One controller and three brokers."""
+    running = LocalCluster(
+        tmp_path_factory.mktemp("cluster"),
+        CONFIG_FILE,
+        controllers=1,
+        settings={"replica.lag.time.max.ms": "15000"},
+        ports=free_plan(1, 3),
+        heap_mib=64,
+    )
+    running.start()
     try:
-        fake.topic("one")
-        fake.move(TopicPartition("one", 0), None)
-        with Producer(fake.bootstrap, linger_ms=0, delivery_timeout_ms=4_000, request_timeout_ms=2_000) as producer:
-            refused = producer.send("one", b"a").exception(60)
-            assert refused is not None and isinstance(refused.__cause__, LeaderNotAvailableError)
-        with Producer(fake.bootstrap, linger_ms=0) as producer:
-            waiting = producer.send("one", b"b")
-            assert not waiting.done()
-            fake.move(TopicPartition("one", 0), 1)
-            assert waiting.result(60).offset == 0
-        assert fake.values("one") == {0: [b"b"]}
+        yield running
     finally:
-        fake.stop()
+        running.stop(force=True)
+
+
+def single_replica(topic: str, broker_id: int) -> NewTopic:
+    return NewTopic(topic, assignments=[[broker_id]], configs={"min.insync.replicas": "1"})
+
+
+def described(address: str, topic: str) -> metadata_pb.PartitionDescription:
+    """Partition 0 in the metadata of one broker."""
+    with grpc.insecure_channel(address) as channel:
+        asked = metadata_pb.DescribeTopicsRequest(topics=[topic])
+        (found,) = metadata_service_pb2_grpc.MetadataServiceStub(channel).DescribeTopics(asked, timeout=LONG_S).topics
+    return found.partitions[0]
+
+
+def written(address: str, topic: str) -> errors_pb2.PartitionError:
+    """Send one write to one broker; return the error of its answer."""
+    request = log_pb.ProduceRequest(
+        acks=log_pb.ACKS_ALL, timeout_ms=1_000, partitions=[log_pb.ProducePartition(topic=topic)]
+    )
+    request.partitions[0].records.records.add(value=b"refused")
+    with grpc.insecure_channel(address) as channel:
+        (result,) = log_service_pb2_grpc.LogServiceStub(channel).Produce(request, timeout=LONG_S).partitions
+    return result.error
+
+
+@pytest.mark.cluster
+@pytest.mark.zookeeper
+def test_s3_7_every_broker_answers_leader_not_available_until_the_single_replica_returns(cluster: LocalCluster) -> None:
+    state_path = f"{znodes.TOPICS}/one/partitions/0/state"
+    with contextlib.ExitStack() as stack:
+        admin = stack.enter_context(Admin(cluster.bootstrap))
+        admin.create_topics([single_replica("one", 3)])
+        producer = stack.enter_context(Producer(cluster.bootstrap, linger_ms=0))
+        assert producer.send("one", b"a").result(LONG_S).offset == 0
+        others = [cluster.broker(number).client_address for number in (1, 2)]
+        cluster.kill(cluster.broker(3))
+        for address in others:
+            until(lambda at=address: not described(at, "one").HasField("leader"))  # type: ignore[misc]
+            partition = described(address, "one")
+            assert partition.error.code == errors_pb2.ERROR_CODE_LEADER_NOT_AVAILABLE
+            assert (list(partition.isr), list(partition.offline_replicas)) == ([3], [3])
+            refused = written(address, "one")
+            assert refused.code == errors_pb2.ERROR_CODE_LEADER_NOT_AVAILABLE and not refused.HasField("current_leader")
+        client = KazooClient(cluster.zookeeper_connect, timeout=30.0)
+        client.start(timeout=60)
+        stack.callback(client.close)
+        stack.callback(client.stop)
+        state = json.loads(client.get(state_path)[0])
+        assert state == {**state, "leader": -1, "leader_epoch": 1, "isr": [3]}
+        # A producer receives the same error, and one that may wait longer continues when the replica returns.
+        with Producer(cluster.bootstrap, linger_ms=0, delivery_timeout_ms=4_000, request_timeout_ms=2_000) as hasty:
+            failure = hasty.send("one", b"never").exception(LONG_S)
+            assert failure is not None and isinstance(failure.__cause__, LeaderNotAvailableError)
+        waiting = producer.send("one", b"b")
+        assert not waiting.done()
+        cluster.restart(cluster.broker(3))
+        assert waiting.result(LONG_S).offset == 1
+        state = json.loads(client.get(state_path)[0])
+        assert state == {**state, "leader": 3, "leader_epoch": 2, "isr": [3]}
+
+
+class Load:
+    """Keeps `IN_FLIGHT` batches of one record in flight to a partition, in its own thread, while the block runs."""
+
+    def __init__(self, producer: Producer, topic: str) -> None:
+        self.sent: list[tuple[bytes, RecordFuture]] = []
+        self._producer = producer
+        self._topic = topic
+        self._free = threading.Semaphore(IN_FLIGHT)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(LONG_S)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            if self._free.acquire(timeout=1.0):
+                value = b"%07d" % len(self.sent)
+                future = self._producer.send(self._topic, value, partition=0, on_delivery=self._delivered)
+                self.sent.append((value, future))
+
+    def _delivered(self, _metadata: object, _error: object) -> None:
+        self._free.release()
+
+    def writes(self, count: int) -> None:
+        """Wait for more acknowledged records."""
+        end = len(self.sent) + count + IN_FLIGHT
+
+        def written() -> bool:
+            if self._thread.is_alive():
+                return len(self.sent) >= end
+            raise AssertionError(f"the producer ended with {self.sent[-1][1].exception(LONG_S)}")
+
+        until(written)
+
+
+@pytest.mark.cluster
+@pytest.mark.zookeeper
+def test_s3_8_a_single_replica_moves_under_load_and_its_broker_stops_without_an_error_of_a_client(
+    cluster: LocalCluster,
+) -> None:
+    """The new replica needs several fetches, and several batches of one producer are in flight.
+
+    tests/containers/test_operations.py moves partitions of a cluster of containers.
+    """
+    old = [b"old-%d" % number + b"x" * 10_000 for number in range(600)]
+    assert sum(map(len, old)) > 5 * BrokerConfig(1).replica_fetch_max_bytes
+    with (
+        Admin(cluster.bootstrap) as admin,
+        Producer(cluster.bootstrap, linger_ms=0, max_in_flight=IN_FLIGHT) as producer,
+    ):
+        admin.create_topics([single_replica("moving", 1)])
+        for value in old:
+            producer.send("moving", value, partition=0)
+        producer.flush()
+        with Load(producer, "moving") as load:
+            load.writes(200)
+            admin.alter_partition_reassignments({("moving", 0): [2]})
+            until(lambda: not admin.list_partition_reassignments([("moving", 0)]))
+            moved = admin.describe_topics(["moving"], from_controller=True)[0].partitions[0]
+            assert (moved.leader, moved.replicas, moved.isr) == (2, (2,), (2,))
+            load.writes(200)
+            try:
+                assert cluster.terminate(cluster.broker(1)) == 0
+                load.writes(200)
+            finally:
+                cluster.restart(cluster.broker(1))
+        offsets = [future.result(LONG_S).offset for _, future in load.sent]
+    assert offsets == list(range(len(old), len(old) + len(offsets))), "each record once, in the order of its send"
+    with StubClient(cluster.bootstrap.split(",")) as reader:
+        read = reader.read_all("moving", 0, len(old) + len(offsets))
+    assert [read[offset] for offset in sorted(read)] == old + [value for value, _ in load.sent]
