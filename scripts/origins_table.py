@@ -258,13 +258,13 @@ def document(table: Mapping[str, list[Evidence]], results: Mapping[str, Result],
                 lines.append(f"| {row} | {ROWS.get(row, '')} | {names} | `{result.digest}` | {result.word} |")
     lines += ["", "## Figures", ""]
     lines += [
-        "S1-12 and S1-14: on virtual time, with a ZooKeeper that takes 2 ms for each request; they show the order of"
+        "S1-12 and S1-14: on virtual time, with a ZooKeeper that takes 2 ms for each request; they show the order of",
+        "the steps and the number of round trips. Those of real processes come from the events of a cluster",
+        "whose leader was killed, as `paceline pipeline analyse` computes them; `make bench-control` measures many.",
+        "Closing takes no virtual time, so an orderly stop is measured on real processes, like the truncation of",
+        "a leader that returns, from its start as follower.",
+        "S1-13: counted at the clients of a real ZooKeeper, from the end of the dead broker's session.",
     ]
-    lines += ["the steps and the number of round trips. Those of real processes come from the events of a cluster"]
-    lines += [
-        "whose leader was killed, as `paceline pipeline analyse` computes them; `make bench-control` measures many."
-    ]
-    lines += ["S1-13: counted at the clients of a real ZooKeeper, from the end of the dead broker's session."]
     lines += ["", "| Row | Figure | Value |", "|---|---|---|"]
     lines += [f"| {figure.row} | {figure.name} | {figure.value} |" for figure in figures]
     return "\n".join([*lines, ""])

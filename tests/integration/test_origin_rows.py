@@ -1,11 +1,11 @@
-"""Rows S3-1 and S3-7 to S3-9 on real processes: brokers that end, and partitions with one replica."""
+"""Rows S1-12, S3-1 and S3-7 to S3-9 on real processes: brokers that end, and partitions with one replica."""
 
 import contextlib
 import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.dev.ports import free_plan
 from paceline.model.errors import LeaderNotAvailableError
 from paceline.model.settings import BrokerConfig
+from paceline.model.state_change import StateChangeKind
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from paceline.v1 import errors_pb2, log_service_pb2_grpc, metadata_service_pb2_grpc
 from paceline.v1 import log_service_pb2 as log_pb
@@ -290,3 +291,68 @@ def test_s3_8_a_single_replica_moves_under_load_and_its_broker_stops_without_an_
     with StubClient(cluster.bootstrap.split(",")) as reader:
         read = reader.read_all("moving", 0, len(old) + len(offsets))
     assert [read[offset] for offset in sorted(read)] == old + [value for value, _ in load.sent]
+
+
+def changes(cluster: LocalCluster, broker_id: int, kind: StateChangeKind, topic: str) -> list[dict[str, Any]]:
+    """The state changes of one kind that a broker has logged about partition 0, oldest first."""
+    text = (cluster.directory / f"broker-{broker_id}" / "state-change.log").read_text(encoding="utf-8")
+    found = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return [one for one in found if (one.get("kind"), one.get("topic"), one.get("partition")) == (kind.value, topic, 0)]
+
+
+@pytest.mark.cluster
+@pytest.mark.zookeeper
+def test_s1_12_an_orderly_stop_moves_the_leader_and_then_closes(
+    cluster: LocalCluster, record_property: Callable[[str, object], None]
+) -> None:
+    with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
+        admin.create_topics([NewTopic("stopped", assignments=[[2, 1, 3]])])
+        producer.send("stopped", b"before").result(LONG_S)
+        until(lambda: len(admin.describe_topics(["stopped"])[0].partitions[0].isr) == 3)
+        begun_ms = time.time() * 1_000
+        assert cluster.terminate(cluster.broker(2)) == 0
+        ended_ms = time.time() * 1_000
+        try:
+            until(lambda: bool(changes(cluster, 1, StateChangeKind.BECAME_LEADER, "stopped")))
+            (moved,) = changes(cluster, 1, StateChangeKind.BECAME_LEADER, "stopped")
+            # All clocks are this machine's; a state change has whole milliseconds.
+            assert begun_ms - 1 <= moved["wall_ms"] <= ended_ms
+            producer.send("stopped", b"after").result(LONG_S)
+        finally:
+            cluster.restart(cluster.broker(2))
+    record_property("real processes, orderly stop: leader moved (ms)", round(moved["wall_ms"] - begun_ms))
+    record_property("real processes, orderly stop: closed (ms)", round(ended_ms - moved["wall_ms"]))
+
+
+@pytest.mark.cluster
+@pytest.mark.zookeeper
+def test_s1_12_a_leader_that_returns_truncates_what_its_successor_lacks(
+    cluster: LocalCluster, record_property: Callable[[str, object], None]
+) -> None:
+    followers = [cluster.broker(number) for number in (1, 2)]
+    with (
+        Admin(cluster.bootstrap) as admin,
+        Producer(cluster.bootstrap) as producer,
+        Producer(cluster.bootstrap, acks="leader", linger_ms=0) as alone,
+    ):
+        admin.create_topics([NewTopic("truncated", assignments=[[3, 1, 2]])])
+        producer.send("truncated", b"committed").result(LONG_S)
+        until(lambda: len(admin.describe_topics(["truncated"])[0].partitions[0].isr) == 3)
+        for follower in followers:
+            cluster.pause(follower)
+        try:
+            assert alone.send("truncated", b"uncommitted").result(LONG_S).offset == 1
+            cluster.kill(cluster.broker(3))
+        finally:
+            for follower in followers:
+                cluster.resume(follower)
+        assert producer.send("truncated", b"after").result(LONG_S).offset == 1
+        cluster.restart(cluster.broker(3))
+        until(lambda: bool(changes(cluster, 3, StateChangeKind.TRUNCATED, "truncated")))
+        (truncated,) = changes(cluster, 3, StateChangeKind.TRUNCATED, "truncated")
+        following = changes(cluster, 3, StateChangeKind.BECAME_FOLLOWER, "truncated")[-1]
+        assert truncated["leader_epoch"] == following["leader_epoch"] > 0
+        until(lambda: 3 in admin.describe_topics(["truncated"])[0].partitions[0].isr)
+    with StubClient(cluster.bootstrap.split(",")) as reader:
+        assert list(reader.read_all("truncated", 0, 2).values()) == [b"committed", b"after"]
+    record_property("real processes, truncation (ms)", truncated["wall_ms"] - following["wall_ms"])

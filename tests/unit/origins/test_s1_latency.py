@@ -14,7 +14,7 @@ from paceline.coordination import znodes
 from paceline.coordination.flow import FlowRun
 from paceline.coordination.interface import Create, GetData
 from paceline.model.client_io import RequiredAcks
-from paceline.model.control import ControlledShutdownRequest, LeaderAndIsrRequest
+from paceline.model.control import ControlledShutdownRequest, Endpoint, LeaderAndIsrRequest
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.settings import ControllerConfig
@@ -50,6 +50,10 @@ def test_s1_12_each_span_of_a_leader_change_is_measured_by_itself(
     cluster.create("orders", (1, 2, 3))
     cluster.write(TP, b"a")
     cluster.time.run_for(1_000)
+    # Broker 3 has a record that the next leader lacks, and must truncate it.
+    cluster.cuts.add((2, 1))
+    cluster[1].produce(b"uncommitted", acks=RequiredAcks.LEADER)
+    cluster.time.run_until(lambda: cluster[3].log().log_end_offset == 2, 1_000)
     marks = {"killed": float(cluster.time.now_ms())}
     cluster.kill(1, at_once=False)
 
@@ -68,14 +72,12 @@ def test_s1_12_each_span_of_a_leader_change_is_measured_by_itself(
         lambda: any(to == 2 and isinstance(r, LeaderAndIsrRequest) for to, r in control.sent[sent:]),
         100,
     )
-    fetches = cluster[3].transport.fetches
-    fetched = len(fetches)
-    # The new leader serves requests at once; only the high watermark waits for the follower's fetch.
+    # The new leader serves requests in the same instant; only the high watermark waits for the follower.
     (quick,) = cluster[2].produce(b"b", acks=RequiredAcks.LEADER)
     assert quick.failure is None
     answer = cluster[2].produce(b"c", acks=RequiredAcks.ALL)
-    marks["leader serves"] = cluster.time._now_ms
-    mark("follower fetches", lambda: any(leader == 2 for leader, _ in fetches[fetched:]), 100)
+    mark("follower truncated", lambda: bool(cluster[3].said(StateChangeKind.TRUNCATED)), 100)
+    assert cluster[3].log().log_end_offset == 1 and not answer
     mark("record committed", lambda: bool(answer), 1_000)
     names = list(marks)
     spans = {after: marks[after] - marks[before] for before, after in itertools.pairwise(names)}
@@ -85,9 +87,15 @@ def test_s1_12_each_span_of_a_leader_change_is_measured_by_itself(
     # Two reads of registrations, first the list and then the data, and the conditional write of the election.
     assert spans["leader written"] <= 4 * REQUEST_MS
     assert spans["leader told"] <= REQUEST_MS
-    assert spans["leader serves"] == 0
-    assert spans["record committed"] + spans["follower fetches"] <= 1_000
+    assert spans["follower truncated"] == pytest.approx(REQUEST_MS), (
+        "the answer to its first fetch shows the divergence"
+    )
+    assert spans["record committed"] == pytest.approx(1.5 * REQUEST_MS), (
+        "one fetch copies the record, the next shows it"
+    )
+    assert cluster[3].values() == cluster[2].values() == [b"a", b"b", b"c"]
     for name, span_ms in spans.items():
+        assert span_ms > 0, f"{name} takes no virtual time, so it is no measurement"
         record_property(f"{name} (ms)", span_ms)
 
 
@@ -99,17 +107,40 @@ def state_of(cluster: WholeCluster) -> LeaderAndIsr:
     return znodes.decode_partition_state(path, node.data, 0).leader_and_isr
 
 
-def test_s1_12_a_controlled_shutdown_has_moved_the_leader_before_anything_is_closed() -> None:
-    cluster = WholeCluster()
+def test_s1_12_a_controlled_shutdown_has_moved_the_leader_before_anything_is_closed(
+    record_property: Callable[[str, object], None],
+) -> None:
+    cluster = WholeCluster(controllers=0)
+    cluster.start_controller(TwoMilliseconds())
     cluster.create("orders", (1, 2, 3))
     cluster.write(TP, b"a")
-    asked: list[object] = []
-    request = ControlledShutdownRequest(1, cluster[1].node.broker_epoch)
-    cluster.controller.ask(ControlledShutdown(request, reply=asked.append))
-    cluster.time.run_until(lambda: bool(asked), 1_000)
-    cluster.time.run_for(10)
-    assert cluster[1].up and state_of(cluster).leader == 2
-    assert cluster[2].said(StateChangeKind.BECAME_LEADER) and cluster[1].said(StateChangeKind.BECAME_FOLLOWER)
+    cluster.time.run_for(1_000)
+    stopping, later = cluster[1], cluster.time.call_later
+
+    def controlled_shutdown(
+        _controller: Endpoint, request: ControlledShutdownRequest, _timeout_ms: int, on_done: Callable[..., None]
+    ) -> None:
+        def reply(response: object) -> None:
+            later(REQUEST_MS / 2, lambda: on_done(response))
+
+        later(REQUEST_MS / 2, lambda: cluster.controller.ask(ControlledShutdown(request, reply=reply)))
+
+    stopping.transport.controlled_shutdown = controlled_shutdown  # type: ignore[method-assign]
+    closed: list[bool] = []
+    begun_ms = cluster.time._now_ms
+    stopping.node.stop(lambda: closed.append(True))
+    cluster.time.run_until(lambda: bool(cluster[2].said(StateChangeKind.BECAME_LEADER)), 1_000)
+    record_property("orderly stop, leader moved (ms)", cluster.time._now_ms - begun_ms)
+    registration = znodes.broker_path(1)
+    assert not closed and cluster.server.tree.get(registration) is not None
+    assert not stopping.node.replica_manager._stopped, "it still answers while its partitions move"
+    answer = cluster[2].produce(b"b", acks=RequiredAcks.ALL)
+    cluster.time.run_until(lambda: bool(closed), 10_000)
+    moved = state_of(cluster)
+    assert (moved.leader, moved.leader_epoch, moved.isr) == (2, 1, (2, 3))
+    assert stopping.said(StateChangeKind.BECAME_FOLLOWER)
+    cluster.time.run_until(lambda: bool(answer) and cluster.server.tree.get(registration) is None, 1_000)
+    assert answer[0].failure is None
 
 
 # S1-14
