@@ -9,7 +9,7 @@ from paceline.controller.topics.topic_validation import NewTopic
 from paceline.controller.zk_store import Storage
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
-from paceline.coordination.interface import Create, Delete, Multi, Response, SetData, ZkCode
+from paceline.coordination.interface import Create, Delete, Multi, Response, SetData, WatchType, ZkCode
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import ControllerStamp, ControlResponse, StopReplicaRequest
 from paceline.model.errors import ErrorCode
@@ -83,6 +83,13 @@ def test_s4_7_deletion_waits_for_a_broker_that_is_down_and_completes_when_it_ret
     mark(cluster, "a")
     assert cluster.exists(znodes.topic_path("a"))
     assert cluster.children(znodes.DELETE_TOPICS) == ("a",)
+    assert cluster.controller.gauges()["topics_ineligible_to_delete"] == 1
+    # Other deletions, which resume all that can continue, ask no replica of the halted topic.
+    cluster.create(NewTopic("b", assignments=((1, 2),)))
+    cluster.told()
+    mark(cluster, "b")
+    assert is_gone(cluster, "b") and cluster.exists(znodes.topic_path("a"))
+    assert not any("a-0" in line for lines in cluster.told().values() for line in lines)
     cluster.start_broker(3)
     cluster.settle()
     assert is_gone(cluster, "a")
@@ -232,6 +239,19 @@ def test_s4_9_a_re_created_topic_is_a_new_topic() -> None:
     cluster.settle()
     assert cluster.state("a-0") == "2/0 isr [2, 1] ce 1 v0"
     assert cluster.told()[1][0] == "LAI a-0 2/0 [2, 1] new"
+
+
+def test_s4_9_a_deletion_removes_the_settings_and_last_the_marker() -> None:
+    cluster = started()
+    settings = znodes.topic_config_path("a")
+    cluster.zk(SetData(settings, znodes.encode_config({"retention.ms": "1"})))
+    cluster.writes.clear()
+    mark(cluster, "a")
+    deleted = [write.change.path for write in cluster.writes if write.change.type is WatchType.DELETED]
+    assert deleted[-3:] == [znodes.topic_path("a"), settings, znodes.delete_topic_path("a")]
+    cluster.create_topic_node("a", [[2, 1]], topic_id="n" * 22)
+    cluster.settle()
+    assert not cluster.exists(settings), "the new topic has no settings of the old one"
 
 
 def test_a_topic_deleted_and_re_created_between_two_reads_is_a_new_topic() -> None:

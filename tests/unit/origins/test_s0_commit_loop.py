@@ -124,6 +124,27 @@ def test_s0_9_today_a_follower_joins_again_when_it_reaches_the_high_watermark_an
     assert cluster[3].log().log_end_offset >= high_watermark and cluster.state().isr == (1, 2, 3)
 
 
+def test_s0_9_today_a_follower_does_not_join_at_a_high_watermark_below_the_start_of_the_leader_epoch() -> None:
+    cluster = made()
+    cluster.decide(1, 1, (1, 2))
+    for follower in (2, 3):
+        cluster[follower].transport.hold = lambda _leader, _answer: True
+    cluster[1].produce(b"b", acks=RequiredAcks.LEADER)
+    # The record before the new epoch may be committed, although this leader cannot know that yet.
+    cluster.decide(1, 2, (1, 2))
+    cluster.time.run_until(lambda: leader(cluster).followers[3].fetched_in_epoch, 1_000)
+    cluster.time.run_for(200)
+    assert leader(cluster).leader_epoch_start_offset == 2
+    assert leader(cluster).followers[3].log_end_offset == cluster[1].log().high_watermark == 1
+    assert leader(cluster).isr == (1, 2) and leader(cluster).proposal is None
+    for follower in (2, 3):
+        cluster[follower].transport.hold = lambda _leader, _answer: False
+        for deliver in cluster[follower].transport.held:
+            deliver()
+    cluster.time.run_until(lambda: leader(cluster).isr == (1, 2, 3), 20_000)
+    assert cluster[3].values() == [b"a", b"b"]
+
+
 # S0-10
 
 
@@ -161,17 +182,64 @@ def test_s0_10_today_the_high_watermark_never_moves_back_and_its_checkpoint_neve
         seen.append(cluster[1].log().high_watermark)
     assert seen == sorted(seen) and seen[-1] == 21
     cluster.time.run_for(5_000)
-    # These are committed after the last checkpoint.
-    for value in (b"x", b"y"):
-        answer = cluster[1].produce(value)
-        cluster.time.run_until(lambda got=answer: bool(got), 5_000)  # type: ignore[misc]
-    checkpoint = cluster[1].files.read_at(join("/data", "replication-offset-checkpoint"), 0, 1 << 16).decode()
-    assert "orders 0 21" in checkpoint and cluster[1].log().high_watermark == 23
+    assert checkpoint(cluster, 1) == 21
+    # Uncommitted records are in the log at the next checkpoint: followers fetch, but receive nothing.
+    for follower in (2, 3):
+        cluster[follower].transport.hold = lambda _leader, _answer: True
+    waiting = [cluster[1].produce(value) for value in (b"x", b"y")]
+    cluster[1].node.replica_manager.logs.checkpoint_high_watermarks()
+    assert (cluster[1].log().high_watermark, cluster[1].log().log_end_offset) == (21, 23)
+    assert checkpoint(cluster, 1) == 21 and waiting == [[], []]
+    for follower in (2, 3):
+        cluster[follower].transport.hold = lambda _leader, _answer: False
+        for deliver in cluster[follower].transport.held:
+            deliver()
+    # The records are committed after the last checkpoint.
+    cluster.time.run_until(lambda: all(waiting), 5_000)
+    assert checkpoint(cluster, 1) == 21 and cluster[1].log().high_watermark == 23
     broker = cluster.restart(1)
     assert broker.log().high_watermark <= 21
     cluster.decide(1, 1, (1, 2, 3))
     cluster.until_in_sync(1, 2, 3)
     assert broker.log().high_watermark == 23
+
+
+def checkpoint(cluster: BrokerCluster, broker_id: int) -> int:
+    """The partition's high watermark in a broker's checkpoint file."""
+    text = cluster[broker_id].files.read_at(join("/data", "replication-offset-checkpoint"), 0, 1 << 16).decode()
+    (line,) = [line for line in text.splitlines() if line.startswith("orders 0 ")]
+    return int(line.split()[-1])
+
+
+def test_s0_10_today_a_followers_high_watermark_stays_when_the_next_leader_knows_a_lower_one() -> None:
+    cluster = made()
+    # Broker 2 has the record, but not the answer that tells it that the record is committed.
+    fetched: list[bool] = []
+    cluster[2].transport.hold = lambda _leader, _answer: bool(fetched)
+    answer = cluster[1].produce(b"b")
+    cluster.time.run_until(lambda: cluster[2].log().log_end_offset == 2, 1_000)
+    fetched.append(True)
+    cluster.time.run_until(lambda: bool(answer) and cluster[3].log().high_watermark == 2, 5_000)
+    assert cluster[2].log().high_watermark == 1
+    cluster[1].crash()
+    cluster[2].transport.hold = lambda _leader, _answer: False
+    cluster.decide(2, 1, (1, 2, 3), to=(2, 3))
+    fetches = len(cluster[3].transport.answers)
+    cluster.time.run_until(lambda: len(cluster[3].transport.answers) > fetches + 1, 5_000)
+    assert cluster[2].log().high_watermark == 1, "the new leader waits for broker 1, which is still in the ISR"
+    assert cluster[3].log().high_watermark == 2
+
+
+def test_s0_10_today_a_member_that_lost_its_log_does_not_move_the_high_watermark_back() -> None:
+    cluster = made()
+    broker = cluster.restart(3, wipe=True)
+    broker.transport.hold = lambda _leader, _answer: True
+    cluster.update_metadata()
+    cluster.decide(1, 1, (1, 2, 3))
+    cluster.time.run_until(lambda: leader(cluster).followers[3].log_end_offset == 0, 5_000)
+    cluster[1].produce(b"b", acks=RequiredAcks.LEADER)
+    cluster.time.run_until(lambda: cluster[2].log().log_end_offset == 2, 1_000)
+    assert leader(cluster).isr == (1, 2, 3) and cluster[1].log().high_watermark == 1
 
 
 # S0-11

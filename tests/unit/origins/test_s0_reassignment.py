@@ -5,6 +5,7 @@ import pytest
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create
+from paceline.model.control import LeaderAndIsrRequest
 from paceline.model.errors import InvalidReplicaAssignmentError
 from tests.origins.leader_election import may_lead
 from tests.origins.reassignment import (
@@ -100,8 +101,12 @@ def test_s0_14_today_old_replicas_are_stopped_after_all_new_ones_joined_and_the_
     cluster.change_isr("a-0", [1, 2, 3, 4, 5, 6])
     cluster.settle()
     first_stop = min(n for n, (_, request) in enumerate(cluster.brokers.received) if "StopReplica" in repr(request))
-    told_before = [(b, repr(r)) for b, r in cluster.brokers.received[:first_stop]]
-    assert any(b == 4 and "LeaderAndIsrRequest" in text for b, text in told_before), "4 leads before 1 is stopped"
+    led_before = [
+        request.partitions[0].leader
+        for broker_id, request in cluster.brokers.received[:first_stop]
+        if broker_id == 4 and isinstance(request, LeaderAndIsrRequest)
+    ]
+    assert led_before[-1] == 4, "4 leads before 1 is stopped"
     told = cluster.told()
     assert [b for b in (1, 2, 3) if any("SR" in text and "delete" in text for text in told[b])] == [1, 2, 3]
     assert not any("SR" in text for b in (4, 5, 6) for text in told[b])
@@ -182,6 +187,9 @@ def test_s0_15_today_a_controller_that_dies_after_any_write_of_the_completion_is
     state = cluster.data(znodes.partition_state_path(tp("a-0")))
     assert state["leader"] == 4 and sorted(state["isr"]) == [4, 5, 6]
     assert running_reassignments(cluster.controller) == {}
+    told = cluster.told()
+    left = [one for one in (1, 2, 3) if not any(line.startswith("SR") and "delete" in line for line in told[one])]
+    assert left == [], "every old replica is deleted, by this controller or by its predecessor"
 
 
 # S0-16

@@ -173,7 +173,7 @@ def test_s0_2_the_default_size_is_a_thousand() -> None:
     assert [entry.change.epoch for entry in kept_when_full(entries)] == list(range(500, 1_000))
 
 
-def test_s0_2_today_a_broker_that_was_down_deletes_its_replica_when_it_returns() -> None:
+def test_s0_2_s1_10_today_a_broker_that_was_down_deletes_its_replica_when_it_returns() -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.start_controller()

@@ -145,6 +145,23 @@ def test_s4_1_a_state_node_is_watched_only_while_its_partition_is_reassigned(dur
     assert seen == (["PartitionReassignmentIsrChange"] if during else [])
 
 
+# S4-3
+
+
+def test_s4_3_a_dead_broker_receives_none_of_the_requests_that_waited_for_it() -> None:
+    cluster = started(("a", (1, 2)), ("b", (2, 1)))
+    cluster.brokers.silent.add(2)
+    cluster.change_isr("a-0", [1])
+    cluster.change_isr("b-0", [2])
+    cluster.settle()
+    assert len(cluster.told()[2]) == 1, "one request is in flight, another waits"
+    cluster.kill_broker(2)
+    cluster.settle()
+    cluster.brokers.release(2)
+    cluster.settle()
+    assert 2 not in cluster.told() and cluster.brokers.closed == [2]
+
+
 # S4-4
 
 
