@@ -25,7 +25,7 @@ from tests.simulation.client_checks import ClientChecks
 from tests.simulation.compaction_checks import CompactionChecks
 from tests.simulation.control_checks import ControlChecks
 from tests.simulation.deletion_checks import DeletionChecks
-from tests.simulation.deposed_checks import DeposedChecks
+from tests.simulation.deposed_checks import Asked, DeposedChecks
 from tests.simulation.group_checks import GroupChecks
 from tests.simulation.history import History, Poll, Reading, Send
 from tests.simulation.observed_log import Mirror, ObservedLog
@@ -215,21 +215,34 @@ class Checks:
         self.history.add(send)
         self.replicas.batch_topics[send.crc] = send.topic_id
 
-    def produce_answered(self, life: "BrokerLife", send: Send, result: ProduceResult) -> None:
+    def produce_answered(
+        self, life: "BrokerLife", send: Send, result: ProduceResult, asked: Asked | None = None
+    ) -> None:
         self.clients.produce_answered(life, send, result)
         # An acknowledgement with acks=all needs no proof of leadership; most errors are not answers of a leader.
         is_terminal = result.failure is not None and result.failure.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if is_terminal or (result.failure is None and send.acks is not RequiredAcks.ALL):
-            send.told_by_deposed = self.deposed.answered(life, send.topic_partition, send.topic_id)
+            # A record acknowledged with acks=1 may be lost by any change of leader, so this answer waits for no proof.
+            asked = asked if is_terminal else None
+            send.told_by_deposed = self.deposed.answered(life, send.topic_partition, send.topic_id, asked)
 
-    def fetch_answered(self, life: "BrokerLife", reading: Reading, position: int, result: FetchResult) -> None:
+    def fetch_answered(
+        self,
+        life: "BrokerLife",
+        reading: Reading,
+        position: int,
+        result: FetchResult,
+        asked: Asked | None = None,
+    ) -> None:
         self.clients.fetch_answered(life, reading, position, result)
         if result.failure is None or result.failure.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            reading.told_by_deposed = self.deposed.answered(life, reading.topic_partition, reading.topic_id)
+            reading.told_by_deposed = self.deposed.answered(life, reading.topic_partition, reading.topic_id, asked)
 
-    def end_answered(self, life: "BrokerLife", reading: Reading, answer: OffsetAnswer) -> None:
+    def end_answered(
+        self, life: "BrokerLife", reading: Reading, answer: OffsetAnswer, asked: Asked | None = None
+    ) -> None:
         if answer.failure is None:
-            reading.end_by_deposed = self.deposed.answered(life, reading.topic_partition, reading.topic_id)
+            reading.end_by_deposed = self.deposed.answered(life, reading.topic_partition, reading.topic_id, asked)
             log = life.logs.get(reading.topic_partition)
             if isinstance(log, ObservedLog):
                 self.truncations.look_up(life, log, log.high_watermark)
@@ -254,11 +267,11 @@ class Checks:
     def out_of_range(self, reading: Reading, position: int, message: str) -> None:
         self.clients.out_of_range(reading, position, message)
 
-    def end_told(self, reading: Reading, offset: int) -> None:
+    def end_told(self, reading: Reading, offset: int, by_deposed: bool) -> None:
         # ListOffsets names no topic id: after a deletion the answer may be about the next topic of that name.
         topic = reading.topic_partition.topic
         if self.records.topic_ids.get(topic) == reading.topic_id and topic not in self.records.spoiled_configs:
-            self.clients.end_told(reading, offset)
+            self.clients.end_told(reading, offset, by_deposed)
 
     def out_of_order(self, send: Send, message: str) -> None:
         self.clients.out_of_order(send, message)

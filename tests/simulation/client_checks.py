@@ -100,11 +100,11 @@ class ClientChecks:
         if not excused and position >= record.asked_start:
             self._verdicts.fail("C9", f"{record}: {reading.client} at {position} is out of range: {message}")
 
-    def end_told(self, reading: Reading, offset: int) -> None:
+    def end_told(self, reading: Reading, offset: int, by_deposed: bool) -> None:
         """Check that the end offset that a client receives does not decrease."""
         record = self._records.get(reading.topic_id, reading.topic_partition)
         self._verdicts.exercise("C10")
-        if offset < reading.latest and not record.voided and not reading.end_by_deposed:
+        if offset < reading.latest and not record.voided and not by_deposed:
             self._verdicts.fail("C10", f"{record}: {reading.client} receives end {offset} after {reading.latest}")
         reading.latest = max(reading.latest, offset)
 

@@ -273,10 +273,11 @@ class Producer(Client):
             if life is None or refused:
                 return
             copies += 1
+            asked = self.cluster.checks.deposed.asked(life)
 
             def answer(results: list[ProduceResult]) -> None:
                 nonlocal refused
-                self.cluster.checks.produce_answered(life, send, results[0])
+                self.cluster.checks.produce_answered(life, send, results[0], asked)
                 refused += results[0].failure is not None
                 # A connection delivers a request once: an error counts only when both copies of the request failed.
                 if results[0].failure is None or refused == copies:
@@ -405,10 +406,11 @@ class Reader(Client):
             life = self.cluster.broker_named(name)
             if life is None:
                 return
+            asked = self.cluster.checks.deposed.asked(life)
 
             def answer(response: FetchResponse) -> None:
                 for result in response.results:
-                    self.cluster.checks.fetch_answered(life, reading, position, result)
+                    self.cluster.checks.fetch_answered(life, reading, position, result, asked)
                 reply(response)
 
             life.node.fetch(request, answer)
@@ -420,12 +422,12 @@ class Reader(Client):
             elif response.results[0].preferred_read_replica is not None:
                 self._nearest[topic_partition] = (response.results[0].preferred_read_replica, leader_epoch)
             else:
-                self._polled(reading, position, response.results[0])
+                self._polled(reading, position, response.results[0], name == f"broker-{leader}")
             self._later(topic_partition)
 
         self.cluster.network.call(self.peer, name, handle, 1_200, done)
 
-    def _polled(self, reading: Reading, position: int, result: FetchResult) -> None:
+    def _polled(self, reading: Reading, position: int, result: FetchResult, by_leader: bool) -> None:
         topic_partition = reading.topic_partition
         if self._readings.get(topic_partition) is not reading:
             return
@@ -439,6 +441,8 @@ class Reader(Client):
                 start = max(0, result.failure.log_start_offset or 0)
                 self._starts.setdefault(reading.topic_id, {})[topic_partition] = start
             return
+        if by_leader:
+            self.cluster.checks.end_told(reading, result.high_watermark, reading.told_by_deposed)
         for _, header in iterate_headers(result.batches):
             poll = Poll(self.cluster.world.now_us, header.base_offset, header.last_offset + 1, header.crc)
             self.cluster.checks.polled(reading, self._positions[topic_partition], poll)
@@ -455,17 +459,22 @@ class Reader(Client):
 
         def handle(reply: Callable[[list[OffsetAnswer] | Exception], None]) -> None:
             life = self.cluster.broker_named(name)
-            if life is not None:
-                query = OffsetQuery(topic_partition, OffsetKind.LATEST, current_leader_epoch=epoch)
-                answers = life.node.list_offsets([query], Isolation.READ_UNCOMMITTED)
-                self.cluster.checks.end_answered(life, reading, answers[0])
+            if life is None:
+                return
+            query = OffsetQuery(topic_partition, OffsetKind.LATEST, current_leader_epoch=epoch)
+            asked = self.cluster.checks.deposed.asked(life)
+
+            def answer(answers: list[OffsetAnswer]) -> None:
+                self.cluster.checks.end_answered(life, reading, answers[0], asked)
                 reply(answers)
+
+            life.node.list_offsets([query], Isolation.READ_UNCOMMITTED, 1_000, answer)
 
         def done(answers: list[OffsetAnswer] | Exception) -> None:
             if isinstance(answers, Exception) or answers[0].failure is not None:
                 self.refresh()
             elif answers[0].offset is not None and self._readings.get(topic_partition) is reading:
-                self.cluster.checks.end_told(reading, answers[0].offset)
+                self.cluster.checks.end_told(reading, answers[0].offset, reading.end_by_deposed)
             self._later(topic_partition)
 
         self.cluster.network.call(self.peer, name, handle, 1_200, done)

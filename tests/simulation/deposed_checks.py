@@ -3,21 +3,27 @@
 from typing import TYPE_CHECKING
 
 from paceline.model.identifiers import TopicPartition
-from tests.simulation.partition_record import PartitionRecords
+from tests.simulation.partition_record import PartitionRecord, PartitionRecords
 from tests.simulation.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster
     from tests.simulation.machines import BrokerLife
 
+Asked = int
+"""Time in microseconds at which a request reached a broker without contact to ZooKeeper or the controller."""
+
 
 class DeposedChecks:
     """C12, and the excuse from C9 to C11 for answers that a leader gives before it can know that it was deposed.
 
-    A successor is elected in ZooKeeper before a request reaches either leader. A leader that is cut off notices within
-    a session timeout or a lease; until then a client that trusts the latest answer may receive older offsets than
-    before. The time counts from the moment when the successor leads: a controller may die between its write and its
-    requests, and until then every ISR member still fetches from the old leader, which has the same records.
+    A successor is elected in ZooKeeper before a request reaches either leader. The times count from the moment when the
+    successor leads: a controller may die between its write and its requests, and until then every ISR member still
+    fetches from the old leader, which has the same records.
+
+    A leader without contact answers a read only if no successor led when the read arrived, so that its answer needs no
+    excuse. A leader with contact may be replaced without its knowledge for up to a lease; until then a client that
+    trusts the latest answer may receive older offsets than before.
     """
 
     def __init__(self, cluster: "SimulatedCluster", verdicts: Verdicts, records: PartitionRecords) -> None:
@@ -25,8 +31,17 @@ class DeposedChecks:
         self._verdicts = verdicts
         self._records = records
 
-    def answered(self, life: "BrokerLife", topic_partition: TopicPartition, topic_id: str) -> bool:
-        """Check an answer of a leader; return whether the leader was already deposed."""
+    def asked(self, life: "BrokerLife") -> Asked | None:
+        """Return the present time if a request reaches a broker without contact, None with contact."""
+        return None if life.node.replica_manager.in_contact() else self._cluster.world.now_us
+
+    def answered(
+        self, life: "BrokerLife", topic_partition: TopicPartition, topic_id: str, asked_us: Asked | None = None
+    ) -> bool:
+        """Check an answer of a leader; return whether the answer is excused because the leader was deposed.
+
+        ``asked_us`` is given for reads, and for errors that a caller does not retry.
+        """
         hosted = life.node.replica_manager.partitions.get(topic_partition)
         if hosted is None or not hosted.is_leader:
             return False
@@ -35,6 +50,11 @@ class DeposedChecks:
         if elected_us is None:
             return False
         led_us = record.led_by_successor_us(life.broker_id, hosted.leader_epoch)
+        if asked_us is not None and not record.unclean_starts:
+            self._verdicts.exercise("C12")
+            if led_us is not None and led_us < asked_us and not record.harmed:
+                self._fail(life, record, hosted.leader_epoch, f"a request that arrived {(asked_us - led_us) / 1000} ms")
+            return False
         if led_us is None:
             return True
         age_ms = (self._cluster.world.now_us - led_us) / 1_000
@@ -44,9 +64,12 @@ class DeposedChecks:
             return True
         self._verdicts.exercise("C12")
         if age_ms > profile.deposed_bound_ms and not record.harmed:
-            self._verdicts.fail(
-                "C12",
-                f"{record}: {life.name} answers as leader of epoch {hosted.leader_epoch} {age_ms:.0f} ms after a "
-                f"successor began to lead, {profile.deposed_bound_ms} are allowed",
-            )
+            allowed = f"{profile.deposed_bound_ms} are allowed"
+            self._fail(life, record, hosted.leader_epoch, f"{age_ms:.0f} ms ({allowed})")
         return True
+
+    def _fail(self, life: "BrokerLife", record: PartitionRecord, leader_epoch: int, what: str) -> None:
+        self._verdicts.fail(
+            "C12",
+            f"{record}: {life.name} answers as leader of epoch {leader_epoch} {what} after a successor began to lead",
+        )

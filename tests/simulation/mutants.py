@@ -120,6 +120,12 @@ _CUTS = _LEADERS_DIVERGE | {
     "segment_bytes": 1_000,
     "index_interval_bytes": 100,
 }
+_LEADERS_LOSE_ZOOKEEPER = (
+    _aim("zk-cut", "zk-cut", "bad-network", "cut-control", count=12, acks_all=1.0, readers=3, partitions=2)
+    | _THREE
+    | {"send_every_ms": 30, "session_timeout_ms": 2_000, "protobuf": False}
+)
+"""A leader that lost ZooKeeper alone is replaced, and its followers learn of the successor at different times."""
 _SENDS_ARE_REPEATED = _aim("bad-network", "kill-leader")
 _GROUPS = {
     "groups": 2,
@@ -442,6 +448,14 @@ MUTANTS: tuple[Mutant, ...] = (
         _SENDS_ARE_REPEATED,
     ),
     Mutant("sequences are not checked", broken.no_sequences, ("C4", "C11"), 150, _SENDS_ARE_REPEATED),
+    Mutant("reads wait for no proof", also_broken.answers_wait_for_no_proof, ("C12",), 20, _LEADERS_LOSE_ZOOKEEPER),
+    Mutant(
+        "a fetch of any ISR member proves a leadership",
+        also_broken.any_member_proves_a_leadership,
+        ("C12",),
+        60,
+        _LEADERS_LOSE_ZOOKEEPER,
+    ),
     # broker: consumer groups
     Mutant(
         "a commit counts when the leader has it",

@@ -1,5 +1,6 @@
 """Mutations of replication, sequences and storage, for `mutants` (docs/protocol/simulator.md#mutants)."""
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from paceline.broker.control import admission
@@ -15,6 +16,7 @@ from paceline.broker.requests.delete_records import DeleteRecordsHandler
 from paceline.broker.requests.errors import failure_of
 from paceline.broker.requests.fetch import FetchHandler
 from paceline.broker.requests.produce import DelayedProduce
+from paceline.broker.requests.proof_waits import ProofWaits
 from paceline.log import partition_log, retention
 from paceline.log.checkpoint import CLEAN_SHUTDOWN_MARKER
 from paceline.log.local_log import LocalLog
@@ -25,8 +27,10 @@ from paceline.log.producer_state import ProducerStateManager
 from paceline.log.segment_list import SegmentList
 from paceline.log.time_index import TimeIndex, TimestampOffset
 from paceline.model.errors import ErrorCode, PacelineError
+from paceline.replication import leadership_proof
 from paceline.replication.high_watermark import leader_high_watermark
 from paceline.replication.isr import JoinRefusal
+from paceline.replication.purgatory import Cancel
 from paceline.replication.truncation import Truncation
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.mutations import any_broker_epoch, any_controller_epoch, forgive_joining
@@ -320,3 +324,28 @@ def log_start_ignored(patches: "Patches") -> None:
         real(self, batches, high_watermark, 0)
 
     patches.set(FollowerLog, "append", append)
+
+
+# Leadership
+
+
+def any_member_proves_a_leadership(patches: "Patches") -> None:
+    """A fetch of any other ISR member proves a leadership, even if another member has become the leader."""
+    real = leadership_proof.proved_ms
+
+    def proved_ms(confirmed_ms: int, fetched_ms: Iterable[int]) -> int | None:
+        newest = max(fetched_ms, default=None)
+        return real(confirmed_ms, () if newest is None else (newest,))
+
+    patches.set(hosted_partition, "proved_ms", proved_ms)
+
+
+def answers_wait_for_no_proof(patches: "Patches") -> None:
+    """A leader without contact answers at once if its followers have fetched recently."""
+
+    def when_proved(
+        _self: Any, _topic_partitions: Any, _asked_ms: int, _timeout_ms: int, act: Callable[[], Cancel | None]
+    ) -> Cancel | None:
+        return act()
+
+    patches.set(ProofWaits, "when_proved", when_proved)

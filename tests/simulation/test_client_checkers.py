@@ -101,8 +101,8 @@ def test_polls_with_a_gap_and_end_offsets_that_fall_are_reported(cluster: Simula
     reading = Reading("r", TP, TOPIC_ID)
     cluster.checks.polled(reading, 3, Poll(0, 4, 5, 1))
     assert violated(cluster) == ("C7",)
-    cluster.checks.end_told(reading, 5)
-    cluster.checks.end_told(reading, 4)
+    cluster.checks.end_told(reading, 5, by_deposed=False)
+    cluster.checks.end_told(reading, 4, by_deposed=False)
     assert violated(cluster) == ("C7", "C10")
 
 
@@ -164,7 +164,7 @@ def test_a_leader_that_answers_long_after_its_successor_was_elected_is_reported(
     assert violated(cluster) == ()  # The successor got no request, so followers still prove the leadership.
     record.led_us[1] = 9 * cluster.profile.deposed_bound_ms * 1_000
     cluster.checks.end_answered(deposed, reading, answer)
-    cluster.checks.end_told(reading, 4)
+    cluster.checks.end_told(reading, 4, by_deposed=True)
     assert violated(cluster) == ()  # The leader could not know its successor yet: no violation.
     cluster.world.now_us += 1_000
     cluster.checks.end_answered(deposed, reading, answer)

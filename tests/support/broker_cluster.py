@@ -18,10 +18,14 @@ from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import NewRecord, decode_records, encode_batch
 from paceline.model.client_io import (
+    EpochAnswer,
+    EpochQuery,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     Isolation,
+    OffsetAnswer,
+    OffsetQuery,
     ProduceData,
     ProduceResult,
     RequiredAcks,
@@ -268,6 +272,18 @@ class BrokerUnderTest:
         answers: list[ProduceResult] = []
         data = [ProduceData(tp, None, batch(*values))]
         self.node.produce(acks, timeout_ms, data, answers.extend, producer=producer)
+        return answers
+
+    def list_offsets(self, *queries: OffsetQuery) -> list[OffsetAnswer]:
+        """Look up offsets; the returned list stays empty until the response arrives."""
+        answers: list[OffsetAnswer] = []
+        self.node.list_offsets(queries, Isolation.READ_UNCOMMITTED, 30_000, answers.extend)
+        return answers
+
+    def epoch_ends(self, *queries: EpochQuery) -> list[EpochAnswer]:
+        """Look up the ends of leader epochs as a client; the returned list stays empty until the response arrives."""
+        answers: list[EpochAnswer] = []
+        self.node.client_offsets_for_leader_epoch(queries, 30_000, answers.extend)
         return answers
 
     def consume(

@@ -6,6 +6,7 @@ as interfaces: the node uses no thread, socket or clock itself, so that the serv
 
 import random
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from paceline.broker.control.control_requests import ControlRequests
@@ -435,10 +436,10 @@ class BrokerNode:
             return None
         return fetch_for_follower(self.replica_manager, request, reply)
 
-    def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery], from_client: bool) -> list[EpochAnswer]:
-        """Return the end offsets of leader epochs."""
+    def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery]) -> list[EpochAnswer]:
+        """Return the end offsets of leader epochs to a follower."""
         return self._refuse(queries, EpochAnswer) or offsets_for_leader_epoch(
-            self.replica_manager, queries, from_client
+            self.replica_manager, queries, from_client=False
         )
 
     def digest_range(self, query: DigestQuery) -> DigestAnswer:
@@ -489,10 +490,24 @@ class BrokerNode:
             return None
         return fetch_for_client(self.replica_manager, request, reply)
 
-    def list_offsets(self, queries: Sequence[OffsetQuery], isolation: Isolation) -> list[OffsetAnswer]:
+    def list_offsets(
+        self,
+        queries: Sequence[OffsetQuery],
+        isolation: Isolation,
+        timeout_ms: int,
+        reply: Callable[[list[OffsetAnswer]], None],
+    ) -> Cancel | None:
         """Look up readable offsets; both isolation levels are equal while there are no transactions."""
         del isolation
-        return self._refuse(queries, OffsetAnswer) or list_offsets(self.replica_manager, queries)
+        look_up = partial(list_offsets, self.replica_manager, queries)
+        return self._when_proved(queries, OffsetAnswer, timeout_ms, lambda: reply(look_up()), reply)
+
+    def client_offsets_for_leader_epoch(
+        self, queries: Sequence[EpochQuery], timeout_ms: int, reply: Callable[[list[EpochAnswer]], None]
+    ) -> Cancel | None:
+        """Look up the end offsets of leader epochs for a client."""
+        look_up = partial(offsets_for_leader_epoch, self.replica_manager, queries, from_client=True)
+        return self._when_proved(queries, EpochAnswer, timeout_ms, lambda: reply(look_up()), reply)
 
     def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
         """Return replica progress of partitions that this broker leads; without ``partitions``, of all in the topic."""
@@ -508,11 +523,8 @@ class BrokerNode:
         reply: Callable[[list[DeleteRecordsResult]], None],
     ) -> Cancel | None:
         """Raise log start offsets; reply once, when every live replica has deleted the records or at the timeout."""
-        refused = self._refuse(queries, DeleteRecordsResult)
-        if refused:
-            reply(refused)
-            return None
-        return self.replica_manager.deletes.delete(queries, timeout_ms, reply)
+        delete = partial(self.replica_manager.deletes.delete, queries, timeout_ms, reply)
+        return self._when_proved(queries, DeleteRecordsResult, timeout_ms, delete, reply)
 
     def init_producer_id(self, reply: ProducerIdReply) -> None:
         """Reply with (producer id, epoch), or with the error."""
@@ -521,6 +533,22 @@ class BrokerNode:
             reply(refusal)
         else:
             self._producer_ids.take(reply)
+
+    def _when_proved(
+        self,
+        queries: Sequence[PartitionQuery],
+        answer: Callable[[TopicPartition, PartitionFailure], A],
+        timeout_ms: int,
+        act: Callable[[], Cancel | None],
+        reply: Callable[[list[A]], None],
+    ) -> Cancel | None:
+        """Call ``act`` when the leaderships of the partitions are proved; refuse while the broker is not serving."""
+        refused = self._refuse(queries, answer)
+        if refused:
+            reply(refused)
+            return None
+        named, proofs = (query.topic_partition for query in queries), self.replica_manager.proofs
+        return proofs.when_proved(named, self._scheduler.now_ms(), timeout_ms, act)
 
     def _refuse(
         self, queries: Iterable[PartitionQuery], answer: Callable[[TopicPartition, PartitionFailure], A]

@@ -100,6 +100,8 @@ class FetchRequest:
     forgotten: list[TopicPartition] = field(default_factory=list)
     rack: str = ""
     """Rack of the client; a client without a rack reads only from leaders (KIP-392)."""
+    proof_timeout_ms: int = 30_000
+    """Time for which the fetch may wait for a proof of leadership."""
 
 
 @dataclass(slots=True)

@@ -214,6 +214,11 @@ class FetchSessionCache:
         if session is not None and session.owner == owner:
             self._end(session)
 
+    def partitions_of(self, session_id: int) -> Iterable[TopicPartition]:
+        """Return the partitions of a session, none if it does not exist."""
+        session = self._sessions.get(session_id)
+        return () if session is None else session.partitions
+
     def owned_by(self, owners: Container[int]) -> list[FetchSession]:
         """Return the sessions of the followers with these broker ids."""
         return [one for one in self._sessions.values() if one.owner is not None and one.owner in owners]

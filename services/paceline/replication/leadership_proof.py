@@ -11,7 +11,8 @@ late response, read from a socket buffer after a pause, proves nothing about the
 Source: docs/protocol/replication.md#leadership-proof.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 NEVER: Final = -(1 << 62)
@@ -25,7 +26,7 @@ class LeadershipProof:
     time of each partition (`proved_ms`).
     """
 
-    __slots__ = ("_alive_ms", "_controller_ms", "_gap_ms", "_lease_ms", "_recent_ms", "_reprove_ms")
+    __slots__ = ("_alive_ms", "_asked_ms", "_controller_ms", "_gap_ms", "_lease_ms", "_reprove_ms", "recent_ms")
 
     def __init__(self, session_ms: int, lease_ms: int, fetch_wait_ms: int, now_ms: int) -> None:
         """Start in contact with ZooKeeper and the controller.
@@ -39,7 +40,9 @@ class LeadershipProof:
         self._lease_ms = lease_ms
         shortest_ms = min(session_ms, lease_ms) if lease_ms else session_ms
         # A fetch proves a time as old as the wait of the previous fetch, whose response may also be late.
-        self._recent_ms = max(shortest_ms // 3, 3 * fetch_wait_ms, 1)
+        self.recent_ms = max(shortest_ms // 3, 3 * fetch_wait_ms, 1)
+        """Age up to which a fetch proves a leadership without contact."""
+        self._asked_ms = NEVER
         self._controller_ms = now_ms
         self._reprove_ms = NEVER
         self._alive_ms = now_ms
@@ -48,11 +51,11 @@ class LeadershipProof:
     @property
     def check_every_ms(self) -> int:
         """Interval at which the event loop must call `loop_runs`."""
-        return max(self._recent_ms // 2, 1)
+        return max(self.recent_ms // 2, 1)
 
     def loop_runs(self, now_ms: int) -> None:
         """Record that the event loop runs; after a gap, fetches from before the gap are no proof."""
-        if now_ms - self._alive_ms > self._recent_ms:
+        if now_ms - self._alive_ms > self.recent_ms:
             self._gap_ms = now_ms
         self._alive_ms = now_ms
 
@@ -77,8 +80,17 @@ class LeadershipProof:
         """
         self.loop_runs(now_ms)
         if session_may_be_over or self.lease_may_be_over(now_ms):
-            return max(now_ms - self._recent_ms, self._gap_ms)
+            return max(now_ms - self.recent_ms, self._gap_ms, self._asked_ms)
         return self._reprove_ms
+
+    @contextmanager
+    def required_after(self, asked_ms: int) -> Iterator[None]:
+        """Require meanwhile, without contact, a proof that is later than the arrival of a request at ``asked_ms``."""
+        before, self._asked_ms = self._asked_ms, asked_ms + 1
+        try:
+            yield
+        finally:
+            self._asked_ms = before
 
     def lease_may_be_over(self, now_ms: int) -> bool:
         """Whether this broker's lease may have expired, so that the active controller counts it as lost."""

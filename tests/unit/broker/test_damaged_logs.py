@@ -224,7 +224,7 @@ def test_a_lookup_by_time_reports_damage(cluster: BrokerCluster) -> None:
     flip(cluster[1], VALUES[0])
     path = cluster[1].log().segments[0].log_path
     cluster[1].files.contents[path][16] = 9
-    (answer,) = cluster[1].node.list_offsets([OffsetQuery(TP, OffsetKind.TIMESTAMP, 1)], None)  # type: ignore[arg-type]
+    (answer,) = cluster[1].list_offsets(OffsetQuery(TP, OffsetKind.TIMESTAMP, 1))
     assert answer.failure is not None and answer.failure.code is ErrorCode.CORRUPT_MESSAGE
     assert cluster[1].node.metrics_snapshot()["damaged_logs"] == 1
 

@@ -11,7 +11,6 @@ from paceline.log.record_batch import NewRecord, encode_batch
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     DeleteRecordsResult,
-    Isolation,
     OffsetKind,
     OffsetQuery,
 )
@@ -76,9 +75,9 @@ def test_reads_below_the_start_are_out_of_range(cluster: BrokerCluster) -> None:
     failure = response.results[0].failure
     assert failure is not None and failure.code is ErrorCode.OFFSET_OUT_OF_RANGE and failure.log_start_offset == 7
     asked = [OffsetQuery(TP, OffsetKind.EARLIEST)]
-    assert cluster[1].node.list_offsets(asked, Isolation.READ_UNCOMMITTED)[0].offset == 7
+    assert cluster[1].list_offsets(*asked)[0].offset == 7
     by_time = [OffsetQuery(TP, OffsetKind.TIMESTAMP, 0)]
-    assert cluster[1].node.list_offsets(by_time, Isolation.READ_UNCOMMITTED)[0].offset == 7
+    assert cluster[1].list_offsets(*by_time)[0].offset == 7
 
 
 def test_whole_segments_are_deleted_after_their_delay_on_every_replica(cluster: BrokerCluster) -> None:

@@ -1,14 +1,18 @@
 """A leader that cannot prove its leadership does not answer as leader; an outage of ZooKeeper alone stops no leader."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
+from paceline.broker.requests.fetch import EXPECTED_WAIT_MS
 from paceline.log.record_batch import NewRecord, encode_batch
 from paceline.model.client_io import (
     DeleteRecordsQuery,
-    DeleteRecordsResult,
     EpochQuery,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
     Isolation,
     OffsetKind,
     OffsetQuery,
@@ -27,7 +31,7 @@ SESSION_MS, LEASE_MS, REPLICA_LAG_MS = 6_000, 9_000, 10_000
 
 
 def led_by_1(isr: tuple[int, ...] = (1, 2, 3), cuts: frozenset[tuple[int, int]] = frozenset()) -> BrokerCluster:
-    """Return a cluster in which broker 1 leads, with one committed record."""
+    """Return a cluster in which broker 1 leads, with one committed record of producer 7."""
     cluster = BrokerCluster(
         zookeeper_session_timeout_ms=SESSION_MS,
         controller_broker_lease_ms=LEASE_MS,
@@ -36,10 +40,16 @@ def led_by_1(isr: tuple[int, ...] = (1, 2, 3), cuts: frozenset[tuple[int, int]] 
     cluster.cuts |= cuts
     cluster.decide(1, 0, isr, is_new=True)
     cluster.time.run_for(500)
-    answer = cluster[1].produce(b"a")
+    answer: list[ProduceResult] = []
+    cluster[1].node.produce(RequiredAcks.ALL, 1_000, [ProduceData(TP, None, numbered(0))], answer.extend)
     cluster.time.run_for(500)
     assert answer[0].failure is None
     return cluster
+
+
+def numbered(sequence: int) -> bytes:
+    """Return a batch of producer 7 with one record."""
+    return encode_batch([NewRecord(1, None, b"x")], producer_id=7, producer_epoch=0, base_sequence=sequence)
 
 
 def lose_zookeeper(cluster: BrokerCluster, broker_id: int = 1) -> None:
@@ -55,24 +65,56 @@ def cut_off(cluster: BrokerCluster) -> None:
     cluster.cuts |= {(1, 2), (1, 3), (2, 1), (3, 1)}
 
 
-def failures(cluster: BrokerCluster) -> dict[str, PartitionFailure | None]:
-    """Return the failure of broker 1 for each kind of request, None where it answers."""
+Failures = dict[str, list[PartitionFailure | None]]
+"""For each kind of request the failure, or None after a success; the list is empty until the response arrives."""
+
+
+def ask(cluster: BrokerCluster, timeout_ms: int = 30_000) -> Failures:
+    """Send broker 1 one request of each kind."""
     node = cluster[1].node
-    produced: list[ProduceResult] = []
-    numbered = encode_batch([NewRecord(1, None, b"x")], producer_id=7, producer_epoch=0, base_sequence=400)
-    node.produce(RequiredAcks.LEADER, 1_000, [ProduceData(TP, None, numbered)], produced.extend)
-    deleted: list[DeleteRecordsResult] = []
-    node.delete_records([DeleteRecordsQuery(TP, None, 0, None)], 0, deleted.extend)
-    return {
-        "list offsets": node.list_offsets([OffsetQuery(TP, OffsetKind.LATEST)], Isolation.READ_UNCOMMITTED)[0].failure,
-        "fetch": cluster[1].consume(0)[0].results[0].failure,
-        "fetch out of range": cluster[1].consume(99)[0].results[0].failure,
-        "acks=1": cluster[1].produce(b"b", acks=RequiredAcks.LEADER)[0].failure,
-        "out of order": produced[0].failure,
-        "epoch end": node.offsets_for_leader_epoch([EpochQuery(TP, 0)], from_client=True)[0].failure,
-        "delete records": deleted[0].failure,
-        "describe replicas": node.describe_replicas(TP.topic, [TP.partition])[0].failure,
-    }
+    found: Failures = {}
+
+    def noted(kind: str) -> Callable[[Sequence[Any]], None]:
+        found[kind] = []
+        return lambda results: found[kind].append(results[0].failure)
+
+    def fetch(offset: int) -> FetchRequest:
+        position = FetchPartition(TP, None, offset, 1_000)
+        return FetchRequest(0, 1, 1_000, Isolation.READ_UNCOMMITTED, [position], proof_timeout_ms=timeout_ms)
+
+    for kind in OffsetKind:
+        query = OffsetQuery(TP, kind, timestamp_ms=0)
+        node.list_offsets([query], Isolation.READ_UNCOMMITTED, timeout_ms, noted(f"list {kind.name}"))
+    for kind, offset in ("fetch", 0), ("fetch out of range", 99):
+        told = noted(kind)
+        node.fetch(fetch(offset), lambda response, told=told: told(response.results))
+    data = [ProduceData(TP, None, batch(b"b"))]
+    node.produce(RequiredAcks.LEADER, timeout_ms, data, noted("acks=1"))
+    node.produce(RequiredAcks.LEADER, timeout_ms, [ProduceData(TP, None, numbered(400))], noted("out of order"))
+    node.client_offsets_for_leader_epoch([EpochQuery(TP, 0)], timeout_ms, noted("epoch end"))
+    node.delete_records([DeleteRecordsQuery(TP, None, 99, None)], timeout_ms, noted("delete records"))
+    noted("describe replicas")(node.describe_replicas(TP.topic, [TP.partition]))
+    return found
+
+
+def failures(cluster: BrokerCluster) -> dict[str, PartitionFailure | None]:
+    """Return the failure of broker 1 for each kind of request, None where it answers; no request waits."""
+    return {kind: failure for kind, (failure,) in ask(cluster).items()}
+
+
+FINAL = {
+    "fetch out of range": ErrorCode.OFFSET_OUT_OF_RANGE,
+    "out of order": ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    "delete records": ErrorCode.OFFSET_OUT_OF_RANGE,
+}
+"""Correct errors of a leader; every other request succeeds."""
+NO_WAIT = {"acks=1", "describe replicas"}
+"""Requests that need no proof later than their arrival: their answers end nothing."""
+
+
+def codes(found: Failures) -> dict[str, ErrorCode | None]:
+    """Return the error code, or None for a success, of each request that has an answer."""
+    return {kind: failure and failure.code for kind, told in found.items() for failure in told}
 
 
 def test_a_leader_that_is_cut_off_refuses_every_leader_request_after_a_session() -> None:
@@ -88,9 +130,8 @@ def test_a_leader_that_is_cut_off_refuses_every_leader_request_after_a_session()
 
 
 def test_a_leader_that_is_not_cut_off_answers_every_leader_request() -> None:
-    found = failures(led_by_1())
-    codes = {kind: failure.code for kind, failure in found.items() if failure is not None}
-    assert codes == {"fetch out of range": ErrorCode.OFFSET_OUT_OF_RANGE}
+    found = codes(ask(led_by_1()))
+    assert {kind: code for kind, code in found.items() if code is not None} == FINAL
 
 
 @pytest.mark.parametrize("lose", [lose_zookeeper, lambda c: None], ids=["without ZooKeeper", "with ZooKeeper"])
@@ -158,7 +199,7 @@ def test_a_write_of_the_unchanged_isr_proves_the_leadership_without_a_cut_off_fo
     regain_contact(cluster)
     assert not cluster[1].node.ready, "broker 3 is alive, has all records and does not fetch"
     cluster.time.run_until(lambda: cluster[1].node.ready, REPLICA_LAG_MS)
-    assert not [kind for kind, failure in failures(cluster).items() if failure and kind != "fetch out of range"]
+    assert {kind: failure.code for kind, failure in failures(cluster).items() if failure} == FINAL
     assert cluster.state().isr == (1, 2, 3), "equal ends stay in the ISR"
     assert not cluster[1].said(StateChangeKind.ISR_SHRUNK, StateChangeKind.ISR_EXPANDED)
 
@@ -188,3 +229,137 @@ def test_a_leader_whose_partition_becomes_leaderless_refuses_requests_and_stays_
     cluster.time.run_for(2 * LEASE_MS)
     assert cluster[1].node.ready, "no leadership is left to prove"
     assert all(failure is not None for failure in failures(cluster).values())
+
+
+# Answers that wait for a later proof
+
+FETCH_WAIT_MS, RECENT_MS = 500, SESSION_MS // 3
+
+
+def without_zookeeper(isr: tuple[int, ...] = (1, 2, 3)) -> BrokerCluster:
+    """Return a cluster whose leader is cut off from ZooKeeper alone, for longer than a session."""
+    cluster = led_by_1(isr)
+    lose_zookeeper(cluster)
+    cluster.time.run_for(SESSION_MS + 500)
+    return cluster
+
+
+def test_without_contact_an_answer_takes_one_round_trip_to_each_isr_member() -> None:
+    cluster = without_zookeeper()
+    told = cluster[1].list_offsets(OffsetQuery(TP, OffsetKind.LATEST))
+    cluster.time.run_for(2)
+    assert not told
+    cluster.time.run_for(2)
+    assert [one.offset for one in told] == [1], "the followers' waiting fetches were not answered"
+
+
+def test_without_contact_every_answer_that_ends_something_waits_for_the_isr() -> None:
+    cluster = without_zookeeper()
+    found = ask(cluster)
+    assert set(codes(found)) == NO_WAIT
+    cluster.time.run_for(EXPECTED_WAIT_MS + 5)
+    assert {kind: code for kind, code in codes(found).items() if code is not None} == FINAL
+    assert set(codes(found)) == set(found)
+
+
+@pytest.mark.parametrize("silent", [2, 3])
+def test_without_contact_a_fetch_of_every_isr_member_is_needed(silent: int) -> None:
+    cluster = without_zookeeper()
+    cluster.cuts.add((silent, 1))
+    found = ask(cluster)
+    cluster.time.run_for(RECENT_MS - FETCH_WAIT_MS)
+    assert set(codes(found)) == NO_WAIT
+    assert cluster[1].node.ready, "without a reader the leadership would still count as proved"
+    cluster.time.run_for(FETCH_WAIT_MS + 1)
+    answered = codes(found)
+    assert {answered[kind] for kind in found if kind not in NO_WAIT} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+def test_a_fetch_that_was_sent_before_the_request_arrived_is_no_proof_for_it() -> None:
+    cluster = without_zookeeper()
+    for follower in (2, 3):
+        cluster[follower].transport.delay_ms = 100  # a fetch of each follower arrives soon, sent before the request
+    cluster.time.run_for(FETCH_WAIT_MS + 50)
+    found = ask(cluster)
+    cluster.cuts |= {(2, 1), (3, 1)}
+    cluster.time.run_for(RECENT_MS + 1)
+    answered = codes(found)
+    assert {answered[kind] for kind in found if kind not in NO_WAIT} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+def test_at_the_callers_deadline_an_unproved_answer_is_not_leader() -> None:
+    cluster = without_zookeeper()
+    cluster.cuts |= {(2, 1), (3, 1)}
+    found = ask(cluster, timeout_ms=300)
+    cluster.time.run_for(299)
+    assert set(codes(found)) == NO_WAIT
+    cluster.time.run_for(1)
+    answered = codes(found)
+    assert {answered[kind] for kind in found if kind not in NO_WAIT} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert all(told[0].leader is None for kind, told in found.items() if kind not in NO_WAIT if told[0])
+
+
+def test_a_deposed_leader_says_nothing_final_and_no_end_offset() -> None:
+    cluster = without_zookeeper()
+    cluster.decide(2, 1, (2, 3), to=[2, 3])
+    found = ask(cluster)
+    cluster.time.run_for(RECENT_MS + 1)
+    answered = codes(found)
+    assert {answered[kind] for kind in found if kind not in NO_WAIT} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+def test_a_new_role_answers_the_waiting_requests_at_once() -> None:
+    cluster = without_zookeeper()
+    cluster.cuts |= {(2, 1), (3, 1)}
+    found = ask(cluster)
+    cluster.decide(2, 1, (2, 3))
+    answered = codes(found)
+    assert {answered[kind] for kind in found if kind not in NO_WAIT} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+def test_a_sole_isr_member_answers_at_once_without_contact() -> None:
+    cluster = led_by_1(isr=(1,), cuts=frozenset({(2, 1), (3, 1)}))
+    lose_zookeeper(cluster)
+    cluster.time.run_for(SESSION_MS + 500)
+    found = codes(ask(cluster))
+    assert {kind: code for kind, code in found.items() if code is not None} == FINAL
+
+
+def test_with_contact_no_answer_waits_and_no_fetch_of_a_follower_ends() -> None:
+    cluster = led_by_1()
+    held = cluster[1].node.metrics_snapshot()["fetch_purgatory_size"]
+    found = ask(cluster)
+    del found["acks=1"]  # its record ends the fetches
+    assert all(found.values())
+    assert held == 2
+
+
+def test_a_request_of_a_caller_that_left_is_dropped() -> None:
+    cluster = without_zookeeper()
+    answers: list[object] = []
+    query = OffsetQuery(TP, OffsetKind.LATEST)
+    cancel = cluster[1].node.list_offsets([query], Isolation.READ_UNCOMMITTED, 30_000, answers.extend)
+    assert cancel is not None
+    cancel()
+    cluster.time.run_for(RECENT_MS + 1)
+    assert not answers
+    assert cluster[1].node.replica_manager.proofs.purgatory.delayed_count == 0
+
+
+def test_a_fetch_session_waits_for_the_proof_of_all_its_partitions() -> None:
+    cluster = led_by_1()
+    answers: list[FetchResponse] = []
+    request = FetchRequest(
+        0, 1, 1_000, Isolation.READ_UNCOMMITTED, [FetchPartition(TP, None, 0, 1_000)], session_epoch=0
+    )
+    cluster[1].node.fetch(request, answers.append)
+    lose_zookeeper(cluster)
+    cluster.time.run_for(SESSION_MS + 500)
+    cluster.cuts |= {(2, 1), (3, 1)}
+    following = FetchRequest(
+        0, 1, 1_000, Isolation.READ_UNCOMMITTED, [], session_id=answers[0].session_id, session_epoch=1
+    )
+    cluster[1].node.fetch(following, answers.append)
+    assert len(answers) == 1
+    cluster.time.run_for(RECENT_MS + 1)
+    assert [one.failure and one.failure.code for one in answers[1].results] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]

@@ -168,7 +168,7 @@ def test_the_leader_epoch_is_checked(cluster: BrokerCluster, epoch: int | None, 
     cluster.decide(1, 5, (1, 2, 3))
     (response,) = fetch(cluster, FetchPartition(TP, None, 0, 100, current_leader_epoch=epoch))
     assert code(response) is expected
-    (answer,) = cluster[1].node.offsets_for_leader_epoch([EpochQuery(TP, 0, epoch)], from_client=True)
+    (answer,) = cluster[1].epoch_ends(EpochQuery(TP, 0, epoch))
     assert (ErrorCode.NONE if answer.failure is None else answer.failure.code) is expected
 
 
@@ -294,7 +294,7 @@ def test_list_offsets_returns_readable_offsets(cluster: BrokerCluster) -> None:
     cluster[1].produce(b"c", acks=RequiredAcks.LEADER)
     queries = [OffsetQuery(TP, kind) for kind in (OffsetKind.EARLIEST, OffsetKind.LATEST)]
     queries += [OffsetQuery(TP, OffsetKind.TIMESTAMP, timestamp) for timestamp in (1001, 5_000)]
-    answers = cluster[1].node.list_offsets(queries, Isolation.READ_UNCOMMITTED)
+    answers = cluster[1].list_offsets(*queries)
     assert [one.offset for one in answers] == [0, 2, 1, None]
     assert answers[2].timestamp_ms == 1001
 
@@ -306,7 +306,7 @@ def test_an_offset_is_answered_with_the_epoch_of_its_record(cluster: BrokerClust
     cluster.until_in_sync(1, 2, 3)
     queries = [OffsetQuery(TP, kind) for kind in (OffsetKind.EARLIEST, OffsetKind.LATEST)]
     queries.append(OffsetQuery(TP, OffsetKind.TIMESTAMP, 1_000))
-    answers = cluster[1].node.list_offsets(queries, Isolation.READ_UNCOMMITTED)
+    answers = cluster[1].list_offsets(*queries)
     assert [(one.offset, one.leader_epoch) for one in answers] == [(0, 0), (2, 4), (0, 0)]
 
 
@@ -317,11 +317,11 @@ def test_a_new_leader_does_not_answer_offsets_before_its_epoch_start_is_committe
     cluster.cuts.add((3, 2))
     cluster.decide(2, 1, (2, 3), to=[2, 3])
     query = [OffsetQuery(TP, OffsetKind.LATEST)]
-    (answer,) = cluster[2].node.list_offsets(query, Isolation.READ_UNCOMMITTED)
+    (answer,) = cluster[2].list_offsets(*query)
     assert answer.failure is not None and answer.failure.code is ErrorCode.OFFSET_NOT_AVAILABLE
     cluster.cuts.clear()
     cluster.time.run_until(lambda: cluster[2].log().high_watermark == 1, 5_000)
-    (answer,) = cluster[2].node.list_offsets(query, Isolation.READ_UNCOMMITTED)
+    (answer,) = cluster[2].list_offsets(*query)
     assert (answer.offset, answer.leader_epoch) == (1, 1)
 
 

@@ -10,7 +10,6 @@ from paceline.model.client_io import (
     DeleteRecordsQuery,
     DeleteRecordsResult,
     EpochQuery,
-    Isolation,
     OffsetKind,
     OffsetQuery,
     ProduceData,
@@ -46,9 +45,9 @@ def answers(broker: BrokerUnderTest, tp: TopicPartition) -> dict[str, ErrorCode 
     (from_follower,) = broker.consume(0, tp=tp, rack="a")
     note("fetch with a rack", from_follower.results[0].failure)
     for kind in OffsetKind:
-        (listed,) = node.list_offsets([OffsetQuery(tp, kind, timestamp_ms=0)], Isolation.READ_UNCOMMITTED)
+        (listed,) = broker.list_offsets(OffsetQuery(tp, kind, timestamp_ms=0))
         note(f"list offsets {kind.name}", listed.failure)
-    (epoch,) = node.offsets_for_leader_epoch([EpochQuery(tp, 0)], from_client=True)
+    (epoch,) = broker.epoch_ends(EpochQuery(tp, 0))
     note("offsets for leader epoch", epoch.failure)
     (described,) = node.describe_replicas(tp.topic, [tp.partition])
     note("describe replicas", described.failure)

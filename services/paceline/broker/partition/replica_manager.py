@@ -24,6 +24,7 @@ from paceline.broker.requests.delete_records import DeleteRecordsHandler
 from paceline.broker.requests.fetch import FetchHandler
 from paceline.broker.requests.leader_hints import LeaderHints
 from paceline.broker.requests.produce import ProduceHandler
+from paceline.broker.requests.proof_waits import ProofWaits
 from paceline.broker.storage.damaged_logs import DamagedLogs
 from paceline.broker.traffic import BrokerTraffic
 from paceline.log.damage import DamagedLogError
@@ -124,6 +125,7 @@ class ReplicaManager:
         self._on_log_dir_failed = on_log_dir_failed
         self.topic_configs = topic_configs
         self._proof = proof
+        self.proofs = ProofWaits(self, proof)
         self._session_may_be_over = session_may_be_over
         self._all_proved_since_ms: int | None = None
         self._failed_dirs: dict[str, None] = {}
@@ -296,6 +298,8 @@ class ReplicaManager:
                 if bits & (PartitionChange.HIGH_WATERMARK | PartitionChange.ROLE):
                     self.produce_purgatory.check_and_complete(topic_partition)
                 self.fetch_purgatory.check_and_complete(topic_partition)
+                if bits & PartitionChange.ROLE:
+                    self.proofs.purgatory.check_and_complete(topic_partition)
                 if bits & (PartitionChange.LOG_START | PartitionChange.LOW_WATERMARK | PartitionChange.ROLE):
                     self.delete_records_purgatory.check_and_complete(topic_partition)
 
@@ -420,6 +424,7 @@ class ReplicaManager:
         if self._checkpoint is not None:
             self._checkpoint.cancel()
         self.deliver_changes()
+        self.proofs.purgatory.complete_all()
         self.fetches.sessions.close_all()
         self.fetch_purgatory.complete_all()
         self.produce_purgatory.complete_all()

@@ -127,7 +127,10 @@ class FetchHandler:
             reads = self._read_all(run, looked_at, record=True, now_ms=now_ms)
         finally:
             self._partitions.deliver_changes()
-        return self._answer_or_wait(run, reads)
+        cancel = self._answer_or_wait(run, reads)
+        if owner is not None:
+            self._partitions.proofs.purgatory.check_and_complete(owner)
+        return cancel
 
     def _answer_or_wait(self, run: FetchRun, reads: list[PartitionRead]) -> Cancel | None:
         limits, session = run.limits, run.session

@@ -40,7 +40,26 @@ def _position(item: FetchPartition | ReplicaFetchPartition, log_start_offset: in
 def fetch_for_client(
     manager: ReplicaManager, request: FetchRequest, reply: Callable[[FetchResponse], None]
 ) -> Cancel | None:
-    """Answer a client's fetch, now or after a wait; return a function that cancels the wait."""
+    """Answer a client's fetch, now or after a wait; return a function that cancels the wait.
+
+    Without contact the fetch is handled when the leaderships of its partitions are proved.
+    """
+    if manager.in_contact():
+        return _fetch_for_client(manager, request, reply)
+    asked_ms = manager.now_ms()
+
+    def fetch() -> Cancel | None:
+        request.max_wait_ms = max(0, request.max_wait_ms - (manager.now_ms() - asked_ms))
+        return _fetch_for_client(manager, request, reply)
+
+    named = [item.topic_partition for item in request.partitions]
+    named += manager.fetches.sessions.partitions_of(request.session_id)
+    return manager.proofs.when_proved(named, asked_ms, request.proof_timeout_ms, fetch)
+
+
+def _fetch_for_client(
+    manager: ReplicaManager, request: FetchRequest, reply: Callable[[FetchResponse], None]
+) -> Cancel | None:
     positions = [_position(item) for item in request.partitions]
     max_bytes = min(request.max_bytes, manager.config.fetch_max_bytes)
 

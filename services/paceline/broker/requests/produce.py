@@ -20,6 +20,7 @@ from paceline.model.errors import (
     NotEnoughReplicasAfterAppendError,
     PacelineError,
     RequestTimedOutError,
+    error_for,
 )
 from paceline.model.identifiers import INTERNAL_TOPICS
 from paceline.replication.purgatory import Cancel, DelayedOperation
@@ -65,6 +66,7 @@ class ProduceHandler:
         results: list[ProduceResult] = []
         pending: list[_Pending] = []
         append = None
+        was_refused = False
         if wait_for_all:
             append = self._coalescer.append_arrived(producer, sum(len(item.batch) for item in data))
         try:
@@ -74,14 +76,39 @@ class ProduceHandler:
                 partition, appended = self._append(item, wait_for_all, wall_ms, from_client, result)
                 if wait_for_all and partition is not None and appended is not None:
                     pending.append(_Pending(partition, appended.last_offset + 1, result))
+                was_refused = was_refused or appended is None
         finally:
             self._partitions.deliver_changes()
+        if was_refused and not self._partitions.in_contact():
+            reply = self._reply_when_proved(data, results, timeout_ms, reply)
         if not pending:
             reply(results)
             return None
         operation = DelayedProduce(self._partitions, results, pending, reply, self._coalescer, append)
         keys = [waiting.result.topic_partition for waiting in pending]
         return self._purgatory.await_completion(operation, keys, max(timeout_ms, 0))
+
+    def _reply_when_proved(
+        self, data: Sequence[ProduceData], results: list[ProduceResult], timeout_ms: int, reply: ProduceReply
+    ) -> ProduceReply:
+        """Return a reply that first waits for a proof of leadership if a producer does not retry one of the errors."""
+        both = zip(data, results, strict=True)
+        final = [(item, one) for item, one in both if one.failure and not error_for(one.failure.code).retriable]
+        partitions, asked_ms = self._partitions, self._scheduler.now_ms()
+
+        def answer() -> None:
+            for item, result in final:
+                try:
+                    partitions.lookup(item.topic_partition).serving_log()
+                except PacelineError as error:
+                    result.failure = partitions.hints.refusal(error, item.topic_partition, item.topic_id)
+            reply(results)
+
+        def reply_when_proved(_results: list[ProduceResult]) -> None:
+            named = (item.topic_partition for item, _ in final)
+            partitions.proofs.when_proved(named, asked_ms, timeout_ms, answer)
+
+        return reply_when_proved if final else reply
 
     def _append(
         self, item: ProduceData, wait_for_all: bool, wall_ms: int, from_client: bool, result: ProduceResult

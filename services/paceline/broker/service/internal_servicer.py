@@ -66,7 +66,7 @@ class ReplicationServicer:
     ) -> pb.OffsetsForLeaderEpochResponse:
         """Return the end offsets of leader epochs to a follower."""
         _, queries = convert.replica_epochs_from_proto(request)
-        answers = self._core.get().offsets_for_leader_epoch(queries, from_client=False)
+        answers = self._core.get().offsets_for_leader_epoch(queries)
         return pb.OffsetsForLeaderEpochResponse(
             partitions=[convert.epoch_answer_to_proto(answer) for answer in answers]
         )

@@ -18,8 +18,10 @@ from paceline.broker.service.response_memory import AnswerBudget
 from paceline.log import record_batch
 from paceline.model.client_io import (
     DeleteRecordsResult,
+    EpochAnswer,
     FetchRequest,
     FetchResponse,
+    OffsetAnswer,
     PartitionFailure,
     ProduceData,
     ProduceResult,
@@ -228,7 +230,8 @@ class LogServicer:
         """Read records."""
         wanted, structured = self._checked_fetch(parsed(pb.FetchRequest, request))
         wanted.max_bytes = min(wanted.max_bytes, self._answers.room_bytes(context))
-        wanted.max_wait_ms = wait_within_deadline(wanted.max_wait_ms, context)
+        wanted.proof_timeout_ms = wait_within_deadline(max(wanted.max_wait_ms, convert.DEFAULT_TIMEOUT_MS), context)
+        wanted.max_wait_ms = min(wanted.max_wait_ms, wanted.proof_timeout_ms)
         response = await self._read(wanted, context)
         if structured:
             return (await self._structured(wanted, response, context)).SerializeToString()
@@ -301,7 +304,11 @@ class LogServicer:
     async def list_offsets(self, request: pb.ListOffsetsRequest, context: Any) -> pb.ListOffsetsResponse:
         """Find offsets."""
         queries, isolation = convert.list_offsets_from_proto(request)
-        answers = self._core.get().list_offsets(queries, isolation)
+        core = self._core.get()
+        timeout_ms = wait_within_deadline(convert.DEFAULT_TIMEOUT_MS, context)
+        answers: list[OffsetAnswer] = await answer_of(
+            lambda reply: core.list_offsets(queries, isolation, timeout_ms, reply), timeout_ms
+        )
         return pb.ListOffsetsResponse(
             partitions=[convert.offset_answer_to_proto(answer, self._listener.address_of) for answer in answers]
         )
@@ -310,8 +317,11 @@ class LogServicer:
         self, request: pb.OffsetForLeaderEpochRequest, context: Any
     ) -> pb.OffsetForLeaderEpochResponse:
         """Return the end offsets of leader epochs."""
-        answers = self._core.get().offsets_for_leader_epoch(
-            convert.epoch_queries_from_proto(request.partitions), from_client=True
+        core = self._core.get()
+        queries = convert.epoch_queries_from_proto(request.partitions)
+        timeout_ms = wait_within_deadline(convert.DEFAULT_TIMEOUT_MS, context)
+        answers: list[EpochAnswer] = await answer_of(
+            lambda reply: core.client_offsets_for_leader_epoch(queries, timeout_ms, reply), timeout_ms
         )
         return pb.OffsetForLeaderEpochResponse(
             partitions=[convert.epoch_answer_to_proto(answer, self._listener.address_of) for answer in answers]
