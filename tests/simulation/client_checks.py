@@ -6,6 +6,7 @@ from paceline.log.producer_state import REMEMBERED_BATCHES
 from paceline.log.record_batch import decode_records, iterate_headers
 from paceline.model.client_io import FetchResult, ProduceResult, RequiredAcks
 from paceline.model.errors import ErrorCode, PacelineError
+from paceline.model.identifiers import TopicPartition
 from tests.simulation.history import History, Outcome, Poll, Reading, Send
 from tests.simulation.observed_log import Mirror, ObservedLog
 from tests.simulation.partition_record import PartitionRecord, PartitionRecords
@@ -76,6 +77,8 @@ class ClientChecks:
         self._verdicts.exercise("C9")
         if record.voided:
             return
+        if result.preferred_read_replica is None and not self._is_leader(life, reading.topic_partition):
+            self._told_by_follower(life.broker_id, record, result.high_watermark)
         end = max((header.last_offset + 1 for _, header in iterate_headers(result.batches)), default=0)
         if end > record.thw:
             self._verdicts.fail("C9", f"{record}: {life.name} returns records up to {end}, committed is {record.thw}")
@@ -83,6 +86,20 @@ class ClientChecks:
             self._verdicts.fail(
                 "C9", f"{record}: {life.name} returns high watermark {result.high_watermark}, committed is {record.thw}"
             )
+
+    @staticmethod
+    def _is_leader(life: "BrokerLife", topic_partition: TopicPartition) -> bool:
+        hosted = life.node.replica_manager.partitions.get(topic_partition)
+        return hosted is not None and hosted.is_leader
+
+    def _told_by_follower(self, broker_id: int, record: PartitionRecord, high_watermark: int) -> None:
+        """Check that the high watermark in a follower's responses does not fall, even if its process restarts."""
+        before = record.told_by_follower.get(broker_id, -1)
+        self._verdicts.exercise("C10")
+        # A replica that has lost records copies them again.
+        if high_watermark < before and not record.was_damaged:
+            self._verdicts.fail("C10", f"{record}: follower {broker_id} tells {high_watermark} after {before}")
+        record.told_by_follower[broker_id] = max(before, high_watermark)
 
     def polled(self, reading: Reading, position: int, poll: Poll) -> None:
         """Check that a batch received by a reader continues at its position."""

@@ -422,12 +422,12 @@ class Reader(Client):
             elif response.results[0].preferred_read_replica is not None:
                 self._nearest[topic_partition] = (response.results[0].preferred_read_replica, leader_epoch)
             else:
-                self._polled(reading, position, response.results[0], name == f"broker-{leader}")
+                self._polled(reading, position, response.results[0])
             self._later(topic_partition)
 
         self.cluster.network.call(self.peer, name, handle, 1_200, done)
 
-    def _polled(self, reading: Reading, position: int, result: FetchResult, by_leader: bool) -> None:
+    def _polled(self, reading: Reading, position: int, result: FetchResult) -> None:
         topic_partition = reading.topic_partition
         if self._readings.get(topic_partition) is not reading:
             return
@@ -441,7 +441,7 @@ class Reader(Client):
                 start = max(0, result.failure.log_start_offset or 0)
                 self._starts.setdefault(reading.topic_id, {})[topic_partition] = start
             return
-        if by_leader:
+        if not self._rack:  # A follower may answer a reader with a rack, with an earlier high watermark.
             self.cluster.checks.end_told(reading, result.high_watermark, reading.told_by_deposed)
         for _, header in iterate_headers(result.batches):
             poll = Poll(self.cluster.world.now_us, header.base_offset, header.last_offset + 1, header.crc)

@@ -40,6 +40,8 @@ class PartitionRecord:
     """Elected broker and time of the election in microseconds, by leader epoch; known before the broker is notified."""
     logs: dict[int, ObservedLog] = field(default_factory=dict)
     """Log of each broker, including stopped brokers."""
+    told_by_follower: dict[int, int] = field(default_factory=dict)
+    """Largest high watermark that each broker has returned to readers as a follower."""
     damaged: dict[int, bool] = field(default_factory=dict)
     """Brokers that may have lost unsynced data and were not complete since; True once they left the ISR."""
     voided: str = ""
@@ -135,6 +137,7 @@ class PartitionRecord:
     def forget_replica(self, broker_id: int) -> None:
         """Record that a broker has removed its log of this partition, as it should."""
         self.logs.pop(broker_id, None)
+        self.told_by_follower.pop(broker_id, None)
         self.flipped.pop(broker_id, None)
         self.promised_starts.pop(broker_id, None)
 

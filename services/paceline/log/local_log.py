@@ -35,6 +35,7 @@ class LocalLog:
         "epochs",
         "files",
         "high_watermark",
+        "loaded_end_offset",
         "path",
         "physical_end",
         "producers",
@@ -62,6 +63,8 @@ class LocalLog:
         """First offset that may be read."""
         self.end_offset = 0
         """Offset of the next record."""
+        self.loaded_end_offset = 0
+        """End offset when this process loaded the log."""
         self.physical_end = 0
         """Offset after the last batch on disk; below `end_offset` after a truncation within a batch."""
         self.high_watermark = 0
@@ -290,7 +293,7 @@ class LocalLog:
         for segment in segments:
             self.segments.add(segment)
         self.physical_end = segments[-1].end_offset()
-        self.end_offset = max(self.physical_end, log_start_offset)
+        self.loaded_end_offset = self.end_offset = max(self.physical_end, log_start_offset)
         self.start_offset = max(log_start_offset, self.segments.bases[0])
         self.high_watermark = self.start_offset
         self.durability.recovery_point = min(recovery_point, self.end_offset)

@@ -202,6 +202,23 @@ def test_a_stopped_follower_sends_consumers_back_to_the_leader() -> None:
     assert code(only(cluster[2].consume(0, rack="b"))) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_after_a_crash_a_follower_serves_only_when_it_knows_all_that_it_served_before() -> None:
+    cluster = racks()
+    produced(cluster, b"x")
+    produced(cluster, b"y")
+    cluster.time.run_for(1_000)
+    assert only(cluster[2].consume(0, rack="b")).high_watermark == 2
+    cluster.cuts = {(2, 1)}
+    cluster.restart(2)
+    cluster.update_metadata()
+    cluster.decide(1, 1, (1, 2, 3))
+    assert cluster[2].log().high_watermark == 0, "the checkpoint is older than the crash"
+    assert code(only(cluster[2].consume(0, rack="b"))) is ErrorCode.OFFSET_NOT_AVAILABLE
+    cluster.cuts = set()
+    cluster.time.run_until(lambda: cluster[2].log().high_watermark == 2, 5_000)
+    assert only(cluster[2].consume(0, rack="b")).high_watermark == 2
+
+
 # delay
 
 

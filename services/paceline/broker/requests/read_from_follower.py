@@ -17,7 +17,8 @@ def check_follower_read(partition: Partition, position: FetchPosition, read: Par
     offset. Leader epochs are compared only up to the high watermark: the follower may still truncate its log above it.
 
     Raises:
-        OffsetNotAvailableError: the log does not have the offset yet.
+        OffsetNotAvailableError: the log does not have the offset yet, or after a restart the high watermark has not yet
+            reached the end of the loaded log.
         OffsetOutOfRangeError: the log starts later; the client must ask the leader.
         FencedLeaderEpochError, UnknownLeaderEpochError: the client has another leader epoch.
         NotLeaderOrFollowerError: this broker does not follow the partition.
@@ -28,6 +29,11 @@ def check_follower_read(partition: Partition, position: FetchPosition, read: Par
     read.log_start_offset = log.log_start_offset
     read.log_end_offset = log.log_end_offset
     read.high_watermark = log.high_watermark
+    if log.high_watermark < min(log.local.loaded_end_offset, log.log_end_offset):
+        # The checkpointed high watermark may be below that which this broker's earlier process returned to readers.
+        raise OffsetNotAvailableError(
+            f"the high watermark of {position.topic_partition} is not current after a restart"
+        )
     if offset > log.log_end_offset:
         raise OffsetNotAvailableError(f"this follower's log of {position.topic_partition} ends at {log.log_end_offset}")
     if offset <= log.high_watermark:
