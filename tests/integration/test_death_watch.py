@@ -12,6 +12,7 @@ from paceline.controller.service.death_watch import DeathWatch, Reachability, re
 from tests.support.waiting import eventually
 
 READY, IDLE = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE
+CONNECTING = grpc.ChannelConnectivity.CONNECTING
 FAILED, SHUTDOWN = grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN
 PAUSE_MS = 20
 
@@ -114,8 +115,9 @@ def test_a_process_that_still_accepts_is_tested_again_when_grpc_cannot_connect()
     assert watched.tested == [(True, Reachability.ACCEPTED), (True, Reachability.REFUSED)]
 
 
-def test_closing_the_channel_tests_nothing() -> None:
+@pytest.mark.parametrize("after", [(), (IDLE, CONNECTING, READY)], ids=["for good", "for a renewed certificate"])
+def test_closing_the_channel_tests_nothing(after: tuple[grpc.ChannelConnectivity, ...]) -> None:
     watched = Watched(free_address())
-    watched.change(READY, SHUTDOWN)
+    watched.change(READY, SHUTDOWN, *after)
     assert not any(thread.name == "death-watch" for thread in threading.enumerate())
     assert watched.tested == []

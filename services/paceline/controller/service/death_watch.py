@@ -67,7 +67,9 @@ class DeathWatch:
             self._is_connected = self._was_connected = True
             self._is_tested = False
             self._on_connected()
-        elif state is not grpc.ChannelConnectivity.SHUTDOWN:
+        elif state is grpc.ChannelConnectivity.SHUTDOWN:
+            self._is_connected = False  # this process has closed the connection, for example for a new certificate
+        else:
             failed = state is grpc.ChannelConnectivity.TRANSIENT_FAILURE
             if self._is_connected or (failed and not self._is_tested):
                 self._is_tested = True

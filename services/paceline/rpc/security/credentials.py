@@ -9,6 +9,7 @@ import os
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,7 @@ class TlsCredentials:
         self._refused: Stamp | None = None
         """Stamp of changed files that could not be used, so that the same failure is logged once."""
         self._checked_s = clock_s()
+        self._channels: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def current(self) -> Certificates:
         """Return the current certificates: the same object as long as the files have not changed."""
@@ -83,6 +85,11 @@ class TlsCredentials:
                 self._checked_s = now_s
                 self._reload_if_changed()
             return self._certificates
+
+    def add_channel(self, channel: Any) -> None:
+        """Call ``channel.reopen_if_renewed()`` after each renewal, also when the channel has no calls."""
+        with self._lock:
+            self._channels.add(channel)
 
     def server_credentials(self, client_auth: bool) -> Any:
         """Return credentials for a server; each handshake uses the current certificates."""
@@ -106,11 +113,17 @@ class TlsCredentials:
             self._stamp, self._certificates = _read(self.files)
             self._refused = None
             _log.info("certificates reloaded: certificate=%s ca=%s", self.files.certificate, self.files.ca)
+            threading.Thread(target=_reopen, args=(tuple(self._channels),), name="reopen-channels", daemon=True).start()
         except CertificateFilesError as failure:
             refused = _try_stamp(self.files)
             if refused is None or refused != self._refused:
                 _log.warning("certificates not reloaded, still using the previous certificates: reason=%s", failure)
             self._refused = refused
+
+
+def _reopen(channels: tuple[Any, ...]) -> None:
+    for channel in channels:
+        channel.reopen_if_renewed()
 
 
 def _read(files: TlsFiles) -> tuple[Stamp, Certificates]:

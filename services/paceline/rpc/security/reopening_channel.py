@@ -1,17 +1,20 @@
 """A blocking TLS channel that opens a new connection when its certificate files change.
 
-Calls that begin after a change use the new connection; calls and streams in progress finish on the old connection.
+Calls that begin after a change use the new connection; calls and streams in progress finish on the old connection,
+which closes with the last of them. gRPC would otherwise reconnect it, with its old certificate, as long as the process
+lives.
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
+
+import grpc
 
 from paceline.rpc.security.credentials import Certificates, TlsCredentials
 
-_KEPT: Final = 8
-"""Maximum number of old connections kept open for their calls in progress; beyond it the oldest is closed."""
+_BLOCKING_KINDS: Final = ("unary_unary", "stream_unary")
 
 
 class ReopeningChannel:
@@ -25,34 +28,47 @@ class ReopeningChannel:
     def __init__(self, tls: TlsCredentials, open_one: Callable[[Any], Any]) -> None:
         self._tls = tls
         self._open_one = open_one
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._certificates: Certificates = tls.current()
         self._now = open_one(self._certificates.channel_credentials())
-        self._earlier: deque[Any] = deque()
+        self._calls: dict[Any, int] = {self._now: 0}
+        """Number of calls in progress of each open connection: the current one, and old ones that have calls."""
+        self._callbacks: list[Any] = []
         self._closed = False
+        tls.add_channel(self)
 
-    def current(self) -> Any:
-        """Return the channel for new calls; open another if the certificates have changed."""
-        certificates = self._tls.current()
-        if certificates is self._certificates:
-            return self._now
-        oldest = None
+    def begin_call(self) -> tuple[Any, Callable[[], None]]:
+        """Return the gRPC channel for a new call, and the function to call when the call has ended."""
         with self._lock:
-            if certificates is not self._certificates and not self._closed:
-                self._earlier.append(self._now)
-                self._now = self._open_one(certificates.channel_credentials())
-                self._certificates = certificates
-                if len(self._earlier) > _KEPT:
-                    oldest = self._earlier.popleft()
-            now = self._now
-        if oldest is not None:
-            oldest.close()
-        return now
+            self.reopen_if_renewed()
+            self._calls[self._now] += 1
+            return self._now, partial(self._end_call, self._now)
 
-    @property
-    def _channel(self) -> Any:
-        """The internals of the current channel, which `streams.stream_call` uses."""
-        return self.current()._channel
+    def reopen_if_renewed(self) -> None:
+        """Open another connection if the certificates have changed, and close the old one if it has no calls."""
+        with self._lock:
+            certificates = self._tls.current()
+            if certificates is self._certificates or self._closed:
+                return
+            before, self._certificates = self._now, certificates
+            self._now = self._open_one(certificates.channel_credentials())
+            self._calls[self._now] = 0
+            for callback in self._callbacks:
+                before.unsubscribe(callback)
+                callback(grpc.ChannelConnectivity.SHUTDOWN)
+                self._now.subscribe(callback, try_to_connect=True)
+            self._close_if_unused(before)
+
+    def _end_call(self, channel: Any) -> None:
+        with self._lock:
+            self._calls[channel] -= 1
+            self._close_if_unused(channel)
+
+    def _close_if_unused(self, channel: Any) -> None:
+        if channel is not self._now and not self._calls[channel]:
+            del self._calls[channel]
+            # `close` waits for gRPC's thread, which may be the thread that reports the end of the last call.
+            threading.Thread(target=channel.close, name="close-channel", daemon=True).start()
 
     def unary_unary(self, *args: Any, **kwargs: Any) -> "_Method":
         """See `grpc.Channel`."""
@@ -71,19 +87,25 @@ class ReopeningChannel:
         return _Method(self, "stream_stream", args, kwargs)
 
     def subscribe(self, callback: Any, try_to_connect: bool | None = False) -> None:
-        """See `grpc.Channel`; reports the state of the current connection only."""
-        self.current().subscribe(callback, try_to_connect)
+        """See `grpc.Channel`; after a renewal reports SHUTDOWN, opens the new connection and reports its state.
+
+        ``callback`` must not block.
+        """
+        with self._lock:
+            self._callbacks.append(callback)
+            self._now.subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Any) -> None:
         """See `grpc.Channel`."""
-        self.current().unsubscribe(callback)
+        with self._lock:
+            self._callbacks.remove(callback)
+            self._now.unsubscribe(callback)
 
     def close(self) -> None:
         """Close every connection; calls in progress end with CANCELLED."""
         with self._lock:
             self._closed = True
-            channels = [*self._earlier, self._now]
-            self._earlier.clear()
+            channels = list(self._calls)
         for channel in channels:
             channel.close()
 
@@ -104,19 +126,30 @@ class _Method:
         self._of: Any = None
         self._made: Any = None
 
-    def _now(self) -> Any:
-        channel = self._channel.current()
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(lambda method: method(*args, **kwargs), self._kind in _BLOCKING_KINDS)
+
+    def future(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(lambda method: method.future(*args, **kwargs), False)
+
+    def with_call(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(lambda method: method.with_call(*args, **kwargs), True)
+
+    def _call(self, begin: Callable[[Any], Any], blocks: bool) -> Any:
+        """Call through the current connection, and note the end of the call."""
+        channel, end = self._channel.begin_call()
+        in_progress = False
+        try:
+            result = begin(self._on(channel))
+            in_progress = not blocks and result.add_callback(end)
+            return result
+        finally:
+            if not in_progress:
+                end()
+
+    def _on(self, channel: Any) -> Any:
         of, made = self._of, self._made
         if of is not channel:
             made = getattr(channel, self._kind)(*self._args, **self._kwargs)
             self._made, self._of = made, channel
         return made
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._now()(*args, **kwargs)
-
-    def future(self, *args: Any, **kwargs: Any) -> Any:
-        return self._now().future(*args, **kwargs)
-
-    def with_call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._now().with_call(*args, **kwargs)

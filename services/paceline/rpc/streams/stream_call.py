@@ -10,11 +10,13 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, ClassVar, Final
 
 import grpc
 import grpc.aio
+
+from paceline.rpc.security.reopening_channel import ReopeningChannel
 
 LOG = logging.getLogger("paceline.rpc")
 
@@ -84,8 +86,15 @@ class CoreStreamCall:
         metadata = (cygrpc.ReceiveInitialMetadataOperation(_NO_FLAGS),)
         defaults, operations = (None, None, None, None), ((begin, None), (metadata, None))
         propagation, context = cygrpc.PropagationConstants.GRPC_PROPAGATE_DEFAULTS, cygrpc.build_census_context()
-        open_call = channel._channel.segregated_call
-        self._call = open_call(propagation, method.encode(), *defaults, operations, context, None)
+        self._end: Callable[[], None] = lambda: None
+        if isinstance(channel, ReopeningChannel):
+            channel, self._end = channel.begin_call()
+        try:
+            open_call = channel._channel.segregated_call
+            self._call = open_call(propagation, method.encode(), *defaults, operations, context, None)
+        except BaseException:
+            self._end()
+            raise
         self._under_way = len(operations)
         """Number of operations that have not completed yet."""
         if not one_at_a_time:
@@ -119,6 +128,7 @@ class CoreStreamCall:
                 self.cancel()
             while self._under_way:
                 self._next()
+            self._end()
         status = self._status
         code = next((one for one in grpc.StatusCode if one.value[0] == status.code()), grpc.StatusCode.UNKNOWN)
         if code is not grpc.StatusCode.OK:

@@ -1,10 +1,12 @@
 """Certificate files that change: when the new files are loaded, and when the old credentials stay."""
 
 import datetime
-import os
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import pytest
 
 from paceline.model.errors import InvalidRequestError
@@ -109,34 +111,107 @@ def test_clients_take_files_from_arguments_before_the_environment(made: Files) -
         client_credentials(TlsFiles(Path("/nowhere/ca.crt")), {})
 
 
+class Call:
+    """A call in progress on a channel that was opened."""
+
+    def __init__(self, channel: "Opened") -> None:
+        self.channel = channel
+        self._callbacks: list[Callable[[], None]] = []
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        self._callbacks.append(callback)
+        return True
+
+    def end(self) -> None:
+        for callback in self._callbacks:
+            callback()
+
+
 class Opened:
     """A channel that was opened."""
 
     def __init__(self) -> None:
-        self.closed = False
+        self.is_closed = threading.Event()
+        self.watchers: list[tuple[Callable[[grpc.ChannelConnectivity], None], bool | None]] = []
 
-    def unary_unary(self, name: str, **_: object) -> object:
-        return lambda: (self, name)
+    def unary_unary(self, _name: str, **_: object) -> Callable[[], "Opened"]:
+        return lambda: self
+
+    def unary_stream(self, _name: str, **_: object) -> Callable[[], Call]:
+        return lambda: Call(self)
+
+    def subscribe(self, callback: Callable[[grpc.ChannelConnectivity], None], try_to_connect: bool | None) -> None:
+        self.watchers.append((callback, try_to_connect))
+
+    def unsubscribe(self, callback: Callable[[grpc.ChannelConnectivity], None]) -> None:
+        self.watchers = [one for one in self.watchers if one[0] != callback]
 
     def close(self) -> None:
-        self.closed = True
+        self.is_closed.set()
 
 
-def test_calls_after_a_renewal_use_a_new_connection_and_the_old_one_stays_open(made: Files) -> None:
-    opened: list[Opened] = []
+class Reopening:
+    """A channel, and the connections that it opened."""
 
-    def open_one(_credentials: object) -> Opened:
-        opened.append(Opened())
-        return opened[-1]
+    def __init__(self, made: Files) -> None:
+        self._made = made
+        self.opened: list[Opened] = []
+        self.tls = made.credentials()
+        self.channel = ReopeningChannel(self.tls, self._open)
 
-    channel = ReopeningChannel(made.credentials(), open_one)
-    method = channel.unary_unary("/a/b", _registered_method=True)
-    assert method() == (opened[0], "/a/b")
+    def _open(self, _credentials: object) -> Opened:
+        self.opened.append(Opened())
+        return self.opened[-1]
+
+    def renew(self) -> None:
+        self._made.renew()
+        self._made.now_s += 1.0
+
+
+def test_calls_after_a_renewal_use_a_new_connection_and_the_old_one_closes_with_its_last_call(made: Files) -> None:
+    reopening = Reopening(made)
+    call, stream = (getattr(reopening.channel, kind)("/a/b") for kind in ("unary_unary", "unary_stream"))
+    first, second = stream(), stream()
     for renewal in range(1, 12):
-        made.renew()
-        os.utime(made.files.ca, ns=(renewal, renewal))
-        made.now_s += 1.0
-        assert method()[0] is opened[renewal]
-    assert [one.closed for one in opened] == [True] * 3 + [False] * 9
-    channel.close()
-    assert all(one.closed for one in opened)
+        reopening.renew()
+        assert call() is reopening.opened[renewal]
+    assert first.channel is second.channel is reopening.opened[0]
+    for one in reopening.opened[1:-1]:
+        assert one.is_closed.wait(10)
+    first.end()
+    assert not reopening.opened[0].is_closed.is_set() and not reopening.opened[-1].is_closed.is_set()
+    second.end()
+    assert reopening.opened[0].is_closed.wait(10)
+    assert stream().channel is reopening.opened[-1]
+    reopening.channel.close()
+    assert reopening.opened[-1].is_closed.is_set()
+
+
+def test_a_failed_call_does_not_keep_its_connection(made: Files) -> None:
+    reopening = Reopening(made)
+    call = reopening.channel.unary_unary("/a/b")
+    with pytest.raises(TypeError):
+        call("an argument that the method does not take")
+    reopening.renew()
+    call()
+    assert reopening.opened[0].is_closed.wait(10)
+
+
+def test_a_renewal_reopens_channels_without_calls_and_moves_their_watchers(made: Files) -> None:
+    """A watcher hears SHUTDOWN, because this process closes the old connection, and then of the new connection."""
+    reopening = Reopening(made)
+    states: list[grpc.ChannelConnectivity] = []
+    reopening.channel.subscribe(states.append)
+    assert reopening.opened[0].watchers == [(states.append, False)]
+    reopening.renew()
+    reopening.tls.current()
+    assert reopening.opened[0].is_closed.wait(10)
+    assert states == [grpc.ChannelConnectivity.SHUTDOWN]
+    assert reopening.opened[0].watchers == [] and reopening.opened[1].watchers == [(states.append, True)]
+    reopening.channel.unsubscribe(states.append)
+    assert reopening.opened[1].watchers == []
+    reopening.channel.close()
+    reopening.renew()
+    reopening.tls.current()
+    reopening.channel.reopen_if_renewed()
+    assert len(reopening.opened) == 2
