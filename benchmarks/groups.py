@@ -9,7 +9,8 @@ Both have three brokers. Each is started alone, measured, and stopped. Members a
 * the time until a group is stable, and until one more member has joined while all send heartbeats twice a second;
 * the time for which 1,000 groups have no coordinator after SIGKILL, detection included (both have sessions of 6 s);
 * megabytes per second of a compaction, from its first file to its checkpoint;
-* commits per second during the compaction, divided by commits per second without it.
+* commits per second during the compaction, divided by commits per second without it;
+* of Paceline alone, the p50 of a produce request with acks=all, without other load and while ten groups commit.
 
 A ratio above 1 is better for Paceline. Kafka's jars come through Maven once, into build/kafka-jars.
 """
@@ -17,20 +18,25 @@ A ratio above 1 is better for Paceline. Kafka's jars come through Maven once, in
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
+import multiprocessing
 import os
+import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.compaction_on_disk import KafkaCompactedTopic, PacelineTopic, compaction_figures
 from benchmarks.cpu import CpuMeter
-from benchmarks.group_calls import PAUSE_S, GroupCalls, KafkaCalls, PacelineCalls, Refused
+from benchmarks.group_calls import PAUSE_S, TOPIC, GroupCalls, KafkaCalls, PacelineCalls, Refused
 from benchmarks.kafka import KafkaCluster, KafkaNotAvailableError
 from benchmarks.stamp import headline, stamp
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, remove
-from paceline_client import Admin, NewTopic
+from paceline_client import Admin, NewTopic, Producer
 
 HEARTBEAT_S: Final = 0.5
 MEMBERS: Final = (10, 100, 500)
@@ -38,6 +44,9 @@ GROUPS: Final = 1_000
 IN_FLIGHT: Final = 40
 COMMITS: Final = 50
 PARTITIONS: Final = 40
+PRODUCES: Final = 2_000
+COMMITTING_GROUPS: Final = 10
+COMMIT_PAUSE_S: Final = 0.01
 SESSION_TIMEOUT_MS: Final = 6_000
 DEADLINE_S: Final = 240
 AIMS: Final = {"compaction_mb_per_s": 0.5}
@@ -148,6 +157,39 @@ async def commits_per_s(system: System) -> float:
     return (await commits(system))["commits_per_s"]
 
 
+def produce_p50_ms(bootstrap: str) -> float:
+    """Return the p50 of requests with one record each, sent one after the other with acks=all, in milliseconds."""
+    samples = []
+    with Producer(bootstrap, linger_ms=0) as producer:
+        for number in range(PRODUCES):
+            begin = time.perf_counter()
+            producer.send(TOPIC, b"v", partition=number % PARTITIONS).result(30.0)
+            samples.append((time.perf_counter() - begin) * 1_000)
+    return statistics.median(samples)
+
+
+async def produce_beside_commits(system: System) -> dict[str, float]:
+    """Return the p50 of a produce request with acks=all, without other load and while ten groups commit."""
+    bootstrap = ",".join(system.addresses)
+
+    async def committer(group_id: str, calls: GroupCalls) -> None:
+        for offset in itertools.count():
+            await calls.commit(group_id, 0, offset)
+            await asyncio.sleep(COMMIT_PAUSE_S)
+
+    # In a process of its own the producer does not wait for the interpreter lock of the committing groups.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        produce = partial(asyncio.get_running_loop().run_in_executor, process, produce_p50_ms, bootstrap)
+        alone = await produce()
+        group_ids = [f"beside-{number}" for number in range(COMMITTING_GROUPS)]
+        tasks = [asyncio.create_task(committer(group_id, await system.find(group_id))) for group_id in group_ids]
+        beside = await produce()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return {"produce_p50_ms": alone, "produce_beside_commits_p50_ms": beside}
+
+
 async def failover(system: System, groups: int) -> dict[str, float]:
     """Kill a coordinator; return the time until another coordinator returns the offsets of all its groups."""
     homes: dict[str, int] = {}
@@ -185,6 +227,8 @@ async def measure(system: System, members: list[int], groups: int) -> dict[str, 
 
     await commits_per_s(system)
     note(await commits(system))
+    if system.name == "paceline":
+        note(await produce_beside_commits(system))
     note(await rebalances(system, members))
     note(await compaction_figures(system.topic, system.directories, lambda: commits_per_s(system)))
     note(await failover(system, groups))
@@ -204,7 +248,7 @@ def paceline(members: list[int], groups: int) -> dict[str, float]:
     try:
         cluster.start()
         with Admin(cluster.bootstrap) as admin:
-            admin.create_topics([NewTopic("t", PARTITIONS, 3)])
+            admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])
         system = System(
             "paceline",
             cluster.bootstrap.split(","),

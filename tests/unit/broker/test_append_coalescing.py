@@ -2,11 +2,16 @@
 
 import pytest
 
+from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
+from paceline.broker.groups.records import OffsetValue
+from paceline.broker.groups.requests import CommitRequest
 from paceline.broker.requests import append_coalescing
 from paceline.broker.requests.append_coalescing import AppendCoalescer
 from paceline.model.client_io import ProduceResult
-from tests.support.broker_cluster import BrokerCluster
+from paceline.model.identifiers import TopicPartition
+from tests.support.broker_cluster import TP, BrokerCluster
 
+OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 ROUND_MS = 2
 """From an append to its commit: the answer to the waiting fetch and the follower's next fetch take 1 ms each."""
 
@@ -95,6 +100,31 @@ def test_waits_do_not_lengthen_each_other(cluster: BrokerCluster) -> None:
         send_together(cluster, rounds=2)
         longest_ms = max(longest_ms, commit_ms(cluster))
     assert longest_ms <= ROUND_MS + 4 * (2 * ROUND_MS) + 1  # the first append of a round is fetched alone
+
+
+def test_commits_of_groups_delay_no_append(cluster: BrokerCluster) -> None:
+    """A commit is the coordinator's append; as one producer, ten committing groups would always return in time."""
+    cluster.decide(1, 0, (1, 2, 3), tp=OFFSETS, is_new=True)
+    groups = cluster[1].node.groups
+    groups._topic.partition_count = lambda: 1  # type: ignore[method-assign]
+    cluster.time.run_for(1_000)
+    answers: list[object] = []
+
+    def commit(group: str, interval_ms: int) -> None:
+        def committed(answer: object) -> None:
+            answers.append(answer)
+            cluster.time.call_later(interval_ms, lambda: commit(group, interval_ms))
+
+        offset = OffsetValue(len(answers), -1, "", cluster.time.wall_ms())
+        groups.commit(CommitRequest(group, -1, "", None, {TP: offset}), committed)
+
+    for number in range(10):
+        commit(f"g{number}", 1 + 2 * number)
+    latencies_ms = [commit_ms(cluster) for _ in range(50)]
+    assert len(answers) > 100 and set(map(str, answers)) == {str({TP: None})}
+    assert max(latencies_ms) <= 2 * ROUND_MS, "an append waits at most for the fetch that is on its way"
+    coalescer = cluster[1].node.replica_manager.produces._coalescer
+    assert coalescer.unheld_ms() == cluster.time.now_ms(), "no fetch was held"
 
 
 def test_large_append_is_not_delayed(cluster: BrokerCluster) -> None:

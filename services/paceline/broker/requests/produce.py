@@ -53,7 +53,8 @@ class ProduceHandler:
     ) -> Cancel | None:
         """Append each batch and call ``reply`` once, with one result per batch in their order.
 
-        ``producer`` identifies the connection, so that requests of the same producer are known as such.
+        ``producer`` identifies the connection, so that requests of the same producer are known as such; None for the
+        broker's own appends, for which no fetch of a follower waits.
         Returns a function that cancels the wait for replication, None without a wait; appended batches stay.
         """
         self.request_count += 1
@@ -67,7 +68,7 @@ class ProduceHandler:
         pending: list[_Pending] = []
         append = None
         was_refused = False
-        if wait_for_all:
+        if wait_for_all and producer is not None:
             append = self._coalescer.append_arrived(producer, sum(len(item.batch) for item in data))
         try:
             for item in data:
