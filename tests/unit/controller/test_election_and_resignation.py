@@ -293,6 +293,34 @@ def test_a_controller_that_may_not_delete_its_node_after_a_failed_failover_tries
     assert cluster.controllers[B].controller_epoch == 3
 
 
+def test_a_controller_whose_failover_failed_deletes_its_node_although_it_may_not_read_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node of a live session, with a controller that is not active, would keep every controller from election."""
+
+    def broken(*_: object) -> Any:
+        cluster.server.tree.unreadable.add(znodes.CONTROLLER)
+        raise ValueError("cannot load")
+        yield
+
+    good = event_handler.on_failover
+    monkeypatch.setattr(event_handler, "on_failover", broken)
+    cluster.controllers[A].stop()
+    cluster.settle()
+    monkeypatch.setattr(event_handler, "on_failover", good)
+    cluster.server.tree.unreadable.clear()
+    cluster.time.run_until(lambda: cluster.controllers[B].is_active, max_ms=120_000)
+    assert cluster.controllers[B].controller_epoch == 3
+
+
+def test_a_controller_that_may_not_read_its_node_stays_active(cluster: Cluster) -> None:
+    cluster.server.tree.unreadable.add(znodes.CONTROLLER)
+    cluster.controller_clients[A].disconnect()
+    cluster.time.run_until(lambda: cluster.controller_clients[A].connected, max_ms=1_000)
+    cluster.settle()
+    assert cluster.controllers[A].is_active and cluster.controllers[A].controller_epoch == 1
+
+
 def test_a_restarted_controller_waits_for_the_end_of_its_earlier_session() -> None:
     cluster = Cluster()
     cluster.start_controller(A)

@@ -23,6 +23,7 @@ from paceline.coordination.interface import (
     Multi,
     Response,
     SetData,
+    Stat,
     ZkCode,
     ZooKeeper,
 )
@@ -82,21 +83,23 @@ class ControllerElection:
         self._newest_epoch = 0
 
     def read_owner(self) -> Flow[Owner | None]:
-        """Read the owner of ``/controller``, with a watch for creation, change and deletion."""
-        exists, response = yield from send([Exists(znodes.CONTROLLER, watch=True), GetData(znodes.CONTROLLER)])
-        del exists
-        if not response.ok or response.stat is None:
-            return None
-        return self._owner(response)
+        """Read the owner of ``/controller``, with a watch for creation, change and deletion.
 
-    def _owner(self, response: Response) -> Owner:
+        The stat names the owning session also when ZooKeeper refuses to read the data.
+        """
+        exists, response = yield from send([Exists(znodes.CONTROLLER, watch=True), GetData(znodes.CONTROLLER)])
+        stat = response.stat or exists.stat
+        if response.code is ZkCode.NO_NODE or stat is None:
+            return None
+        return self._owner(response, stat)
+
+    def _owner(self, response: Response, stat: Stat) -> Owner:
         try:
             controller_id = znodes.decode_active_controller(znodes.CONTROLLER, response.data).controller_id
         except MalformedZnodeError as error:
             LOG.warning("/controller is malformed, waiting for its deletion: error=%s", error)
             controller_id = -1
-        owner = 0 if response.stat is None else response.stat.ephemeral_owner
-        return Owner(controller_id, owner == self._zookeeper.session_id != 0)
+        return Owner(controller_id, stat.ephemeral_owner == self._zookeeper.session_id != 0)
 
     def elect(self) -> Flow[Term | Owner]:
         """Try to become controller; return the term or the present owner.
