@@ -14,6 +14,7 @@ from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import ControllerStamp, LiveBroker
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
+from paceline.model.scheduler import Cancellable
 
 UNASSIGNED: Final = ReplicaAssignment(())
 """Assignment of a partition that does not exist."""
@@ -89,6 +90,8 @@ class ControllerContext:
     """Partitions that a broker reported with a storage error; no entry for brokers without errors."""
     config_changes_seen: dict[str, int] = field(default_factory=dict)
     """Processed notifications under ``/config/changes``, with the time of their first processing in ms."""
+    config_changes_retry: Cancellable | None = None
+    """Timer of the next attempt to handle notifications."""
     deletion_queued: set[str] = field(default_factory=set)
     deletion_started: set[str] = field(default_factory=set)
     deletion_ineligible: set[str] = field(default_factory=set)

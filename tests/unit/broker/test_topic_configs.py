@@ -100,6 +100,32 @@ def test_a_change_during_a_lost_connection_is_not_missed() -> None:
     cluster.time.run_until(lambda: min_isr(cluster) == 3, 20_000)
 
 
+@pytest.mark.parametrize("unread", ["the notification", "the settings", "the settings of brokers"])
+def test_a_change_that_zookeeper_refuses_to_read_applies_when_it_can_be_read(unread: str) -> None:
+    cluster = BrokerCluster((1,))
+    cluster.decide(1, 0, (1,), is_new=True)
+    cluster.time.run_for(100)
+    path = {
+        "the notification": f"{znodes.CONFIG_CHANGE_PREFIX}{0:010d}",
+        "the settings": znodes.topic_config_path(TP.topic),
+        "the settings of brokers": znodes.broker_config_path(1),
+    }[unread]
+    rate = {"leader.replication.throttled.rate": "1000"}
+    cluster.server.tree.unreadable.add(path)
+    cluster.zk(Create(znodes.broker_config_path(1), znodes.encode_config(rate)))
+    change = znodes.encode_config_change("brokers/1")
+    cluster.zk(Create(znodes.CONFIG_CHANGE_PREFIX, change, sequential=True))
+    configure(cluster, min_insync_replicas="2")
+
+    def applied() -> tuple[bool, bool]:
+        return min_isr(cluster) == 2, cluster[1].node.replica_manager.quotas.leader.limit == 1_000
+
+    cluster.time.run_for(5_000)
+    assert not all(applied())
+    cluster.server.tree.unreadable.clear()
+    cluster.time.run_until(lambda: all(applied()), 5_000)
+
+
 def test_a_new_session_reads_changes_without_a_notification() -> None:
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1, 2, 3), is_new=True)

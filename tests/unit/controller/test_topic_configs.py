@@ -14,7 +14,7 @@ from paceline.controller.admin.admin_values import (
     ResourceType,
 )
 from paceline.controller.topics import topic_configs
-from paceline.controller.topics.config_changes import NOTICE_KEPT_MS, NOTICES_KEPT
+from paceline.controller.topics.config_changes import NOTICE_KEPT_MS, NOTICES_KEPT, RETRY_MS
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, Multi, SetData
@@ -326,6 +326,31 @@ def test_a_change_is_handled_although_an_old_notification_cannot_be_deleted() ->
     cluster.settle()
     assert cluster.state("a-0").startswith("2/")
     assert len(cluster.children(znodes.CONFIG_CHANGES)) == NOTICES_KEPT + 1, "the other old ones were deleted"
+
+
+@pytest.mark.parametrize("unread", ["the notification", "the configuration"])
+def test_a_change_that_zookeeper_refuses_to_read_is_handled_when_it_can_be_read(unread: str) -> None:
+    cluster = started()
+    for broker_id in (2, 1):
+        cluster.kill_broker(broker_id)
+        cluster.settle()
+    cluster.start_broker(2)
+    cluster.settle()
+    cluster.state_changes.clear()
+    path, number = znodes.topic_config_path("a"), len(cluster.children(znodes.CONFIG_CHANGES))
+    cluster.server.tree.unreadable.add(
+        path if unread == "the configuration" else f"{znodes.CONFIG_CHANGE_PREFIX}{number:010d}"
+    )
+    cluster.zk(SetData(path, znodes.encode_config({"unclean.leader.election.enable": "true"})))
+    for entity in ("topics/a", "topics/other"):
+        cluster.zk(Create(znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change(entity), sequential=True))
+    cluster.time.run_for(3 * RETRY_MS)
+    assert cluster.state("a-0").startswith("-1/"), "not read"
+    cluster.server.tree.unreadable.clear()
+    cluster.time.run_for(3 * RETRY_MS)
+    assert cluster.state("a-0").startswith("2/")
+    configured = [one for one in cluster.state_changes if one.kind is StateChangeKind.TOPIC_CONFIGURED]
+    assert len(configured) == 1, "the change is one event"
 
 
 def test_recent_notifications_are_kept_for_brokers_to_read() -> None:

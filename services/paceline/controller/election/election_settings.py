@@ -28,9 +28,12 @@ class ElectionSettings:
         self._unclean_default = unclean_default
         self._minimum_default = minimum_default
 
-    def allowed_topics(self, topics: Iterable[str]) -> Flow[set[str]]:
-        """Return the topics that allow an unclean election; a topic whose configuration cannot be read does not."""
-        found = yield from self._values(topics, UNCLEAN_KEY, str(self._unclean_default))
+    def allowed_topics(self, topics: Iterable[str], refused: set[str] | None = None) -> Flow[set[str]]:
+        """Return the topics that allow an unclean election; a topic whose configuration cannot be read does not.
+
+        ``refused`` gets the topics whose configuration ZooKeeper refused to read.
+        """
+        found = yield from self._values(topics, UNCLEAN_KEY, str(self._unclean_default), refused=refused)
         return {topic for topic, value in found.items() if value.lower() == "true"}
 
     def min_insync_replicas(self, topics: Iterable[str]) -> Flow[dict[str, int]]:
@@ -60,7 +63,9 @@ class ElectionSettings:
                 unchanged.append(topic)
         return unchanged
 
-    def _values(self, topics: Iterable[str], key: str, default: str, dynamic: bool = True) -> Flow[dict[str, str]]:
+    def _values(
+        self, topics: Iterable[str], key: str, default: str, dynamic: bool = True, refused: set[str] | None = None
+    ) -> Flow[dict[str, str]]:
         wanted = sorted(topics)
         default_path = znodes.broker_config_path(None)
         paths = [default_path, *(znodes.topic_config_path(topic) for topic in wanted)]
@@ -68,6 +73,8 @@ class ElectionSettings:
         for_all = _overrides(default_path, responses[0]) if dynamic else {}
         found = {}
         for topic, path, response in zip(wanted, paths[1:], responses[1:], strict=True):
+            if refused is not None and (_is_refused(responses[0]) or _is_refused(response)):
+                refused.add(topic)
             own = _overrides(path, response)
             if own is None:
                 continue
@@ -86,8 +93,12 @@ def _is_minimum(text: str) -> bool:
     return True
 
 
+def _is_refused(response: Response) -> bool:
+    return not response.ok and response.code is not ZkCode.NO_NODE
+
+
 def _overrides(path: str, response: Response) -> dict[str, str] | None:
-    if not response.ok and response.code is not ZkCode.NO_NODE:
+    if _is_refused(response):
         return None
     try:
         return znodes.decode_config(path, response.data)
