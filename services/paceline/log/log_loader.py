@@ -24,10 +24,12 @@ from paceline.log.segment_names import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
-from paceline.log.snapshots import SNAPSHOT_SUFFIX
+from paceline.log.snapshots import EARLIER_SUFFIX, SNAPSHOT_SUFFIX
 from paceline.model.errors import CorruptMessageError
 
-_SEGMENT_FILE = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.cleaned|\.swap|\.deleted)?")
+_SEGMENT_FILE = re.compile(
+    r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot|\.earlier-batches)(\.cleaned|\.swap|\.deleted)?"
+)
 _OTHER_FILES = re.compile(r"(leader-epoch-checkpoint|partition\.metadata|known-damage)(\.tmp)?")
 
 
@@ -233,7 +235,11 @@ class _Loader:
 
     def _remove_orphans(self, bases: set[int]) -> None:
         for name in sorted(self._names):
-            if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)) and int(name[:20]) not in bases:
+            if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)):
+                belongs = int(name[:20]) in bases
+            else:
+                belongs = not name.endswith(EARLIER_SUFFIX) or file_name(int(name[:20]), SNAPSHOT_SUFFIX) in self._names
+            if not belongs:
                 self._remove_name(name)
 
     def _remove_name(self, name: str) -> None:

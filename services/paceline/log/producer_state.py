@@ -1,5 +1,8 @@
 """Keep the epoch and the last five batches of each idempotent producer of a log, and encode producer snapshots.
 
+Kafka's snapshot has only the newest batch of each producer. A second file has the earlier batches, so that a repeated
+batch is also recognised after a load.
+
 Source: docs/protocol/log-format.md#producer-state and #producer-snapshots; KIP-98, KIP-360.
 """
 
@@ -20,6 +23,9 @@ _VERSION = 1
 _HEAD = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_START = 6
+_EARLIER_VERSION = 1
+_EARLIER_HEAD = struct.Struct(">hI")
+_EARLIER_ROW = struct.Struct(">qiqiq")
 _NO_SEQUENCE = -1
 _ABORT = 0
 
@@ -196,13 +202,30 @@ class ProducerStateManager:
             )
         return struct.pack(">hI", _VERSION, google_crc32c.value(bytes(body))) + bytes(body)
 
-    def load(self, data: bytes) -> None:
-        """Replace the state of all producers by a snapshot.
+    def encode_earlier(self, snapshot: bytes) -> bytes | None:
+        """Return the batches that ``snapshot``, the result of `encode`, lacks; ``None`` if it lacks none."""
+        rows = b"".join(
+            _EARLIER_ROW.pack(entry.producer_id, *batch)
+            for entry in self._entries.values()
+            for batch in list(entry.batches)[-2::-1]
+        )
+        return _earlier_head(snapshot, rows) + rows if rows else None
+
+    def load(self, data: bytes, earlier: bytes | None = None) -> None:
+        """Replace the state of all producers by a snapshot and the file of earlier batches beside it, if there is one.
 
         Raises:
-            DamagedFileError: version, checksum or length is wrong; the state is unchanged.
+            DamagedFileError: a version, checksum or length is wrong, or ``earlier`` belongs to another snapshot; the
+                state is unchanged.
         """
-        self._entries = {entry.producer_id: entry for entry in decode_snapshot(data)}
+        entries = {entry.producer_id: entry for entry in decode_snapshot(data)}
+        if earlier is not None:
+            rows = earlier[_EARLIER_HEAD.size :]
+            if len(rows) % _EARLIER_ROW.size or not earlier.startswith(_earlier_head(data, rows)):
+                raise DamagedFileError("the earlier batches are damaged or belong to another producer snapshot")
+            for producer_id, *batch in _EARLIER_ROW.iter_unpack(rows):
+                entries[producer_id].batches.appendleft(BatchMetadata(*batch))
+        self._entries = entries
 
     def _entry(self, producer_id: int) -> ProducerEntry:
         entry = self._entries.get(producer_id)
@@ -234,3 +257,8 @@ def decode_snapshot(data: bytes) -> Iterable[ProducerEntry]:
             entry.batches.append(BatchMetadata(last_sequence, last_offset, offset_delta, timestamp))
         entries.append(entry)
     return entries
+
+
+def _earlier_head(snapshot: bytes, rows: bytes) -> bytes:
+    """Return version and checksum; the checksum includes the snapshot, to which the rows belong."""
+    return _EARLIER_HEAD.pack(_EARLIER_VERSION, google_crc32c.value(snapshot + rows))

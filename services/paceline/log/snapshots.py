@@ -1,5 +1,8 @@
 """The producer snapshot files of one log, each named after the first offset that it does not cover.
 
+A snapshot that lacks batches has a second file beside it, with the earlier batches of each producer. It is written
+before the snapshot and removed after it, so a crash leaves no snapshot without its second file.
+
 Source: docs/protocol/log-format.md#producer-snapshots.
 """
 
@@ -11,6 +14,7 @@ from paceline.log.files import FileKind, Files, join, read_all
 from paceline.log.producer_state import ProducerStateManager
 
 SNAPSHOT_SUFFIX = ".snapshot"
+EARLIER_SUFFIX = ".earlier-batches"
 _NAME = re.compile(r"([0-9]{20})\.snapshot")
 
 
@@ -39,9 +43,13 @@ class SnapshotFiles:
             OSError: storage failed.
         """
         if offset > 0:
-            path = self._path(offset)
-            self._files.create(path)
-            self._files.append(path, producers.encode())
+            snapshot = producers.encode()
+            earlier = producers.encode_earlier(snapshot)
+            if earlier is not None:
+                self._write(self._path(offset, EARLIER_SUFFIX), earlier)
+            self._write(self._path(offset), snapshot)
+            if earlier is None:
+                self._remove(self._path(offset, EARLIER_SUFFIX))
 
     def load_newest(
         self, producers: ProducerStateManager, lowest: int, limit: int, offsets: list[int] | None = None
@@ -49,7 +57,8 @@ class SnapshotFiles:
         """Load ``producers`` from the newest undamaged snapshot between ``lowest`` and ``limit``; return its offset.
 
         If there is no such snapshot, clear ``producers`` and return ``lowest``. Damaged snapshots found on the way are
-        removed. ``offsets`` are the existing snapshots; with ``None`` the directory is listed.
+        removed, and also those whose earlier batches are damaged: an older one and the batches after it give the whole
+        state. ``offsets`` are the existing snapshots; with ``None`` the directory is listed.
 
         Raises:
             OSError: storage failed.
@@ -57,10 +66,12 @@ class SnapshotFiles:
         for offset in reversed(self.offsets() if offsets is None else offsets):
             if not lowest <= offset <= limit:
                 continue
+            beside = self._path(offset, EARLIER_SUFFIX)
+            earlier = read_all(self._files, beside) if self._files.exists(beside) else None
             try:
-                producers.load(read_all(self._files, self._path(offset)))
+                producers.load(read_all(self._files, self._path(offset)), earlier)
             except DamagedFileError:
-                self._files.remove(self._path(offset))
+                self.remove(offset)
                 continue
             return offset
         producers.clear()
@@ -75,7 +86,7 @@ class SnapshotFiles:
         kept = []
         for offset in self.offsets() if offsets is None else offsets:
             if offset > limit:
-                self._files.remove(self._path(offset))
+                self.remove(offset)
             else:
                 kept.append(offset)
         return kept
@@ -86,8 +97,8 @@ class SnapshotFiles:
         Raises:
             OSError: storage failed.
         """
-        if self._files.exists(self._path(offset)):
-            self._files.remove(self._path(offset))
+        self._remove(self._path(offset))
+        self._remove(self._path(offset, EARLIER_SUFFIX))
 
     def keep_only(self, wanted: Collection[int], offsets: list[int]) -> None:
         """Remove the snapshots of ``offsets`` that are not in ``wanted``, except the newest snapshot.
@@ -96,8 +107,16 @@ class SnapshotFiles:
             OSError: storage failed.
         """
         for offset in offsets[:-1]:
-            if offset not in wanted and self._files.exists(self._path(offset)):
-                self._files.remove(self._path(offset))
+            if offset not in wanted:
+                self.remove(offset)
 
-    def _path(self, offset: int) -> str:
-        return join(self._directory, f"{offset:020d}{SNAPSHOT_SUFFIX}")
+    def _write(self, path: str, data: bytes) -> None:
+        self._files.create(path)
+        self._files.append(path, data)
+
+    def _remove(self, path: str) -> None:
+        if self._files.exists(path):
+            self._files.remove(path)
+
+    def _path(self, offset: int, suffix: str = SNAPSHOT_SUFFIX) -> str:
+        return join(self._directory, f"{offset:020d}{suffix}")

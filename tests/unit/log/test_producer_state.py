@@ -11,6 +11,11 @@ V2 = bytes.fromhex(
     "0001 63e969dd 00000001 0000000000000fa0 0000 00000009 000000000000006d 00000009 0000018bcfe56800"
     "ffffffff ffffffffffffffff"
 )
+EARLIER = bytes.fromhex(
+    "0001 7b960b14"
+    "0000000000000fa0 00000004 000000000000005e 00000002 0000018bcfe56800"
+    "0000000000000fa0 00000001 000000000000005b 00000001 0000018bcfe56800"
+)
 LAST = 2**31 - 1
 
 
@@ -34,6 +39,17 @@ def test_the_known_snapshot_is_written_and_read_byte_for_byte() -> None:
     again.load(V2)
     assert again.encode() == V2
     assert again.get(4000) is not None and again.entries[0].last_sequence == 9
+
+
+def test_the_known_earlier_batches_are_written_and_read_byte_for_byte() -> None:
+    manager = known(header(0, 2, base=90), header(2, 3, base=92), header(5, 10, base=100))
+    snapshot = manager.encode()
+    earlier = manager.encode_earlier(snapshot)
+    assert earlier == EARLIER
+    again = ProducerStateManager()
+    again.load(snapshot, EARLIER)
+    assert again.entries == manager.entries
+    assert known(header(0, 10, base=100)).encode_earlier(V2) is None
 
 
 def test_a_snapshot_without_producers_has_ten_bytes() -> None:
