@@ -144,7 +144,12 @@ class Client:
 
 
 class Producer(Client):
-    """Sends batches, one at a time per partition; with acks=all idempotent, with retries until the outcome is known."""
+    """Sends batches; with acks=all idempotent, with retries until the outcome is known.
+
+    A partition has one batch in flight, or ``in_flight`` batches of an idempotent producer. Then the rules of
+    docs/protocol/clients.md hold: the first batch of a producer id is sent alone, at most ``in_flight`` batches from
+    the oldest unanswered one on have a sequence, and only the oldest unanswered batch is repeated.
+    """
 
     def __init__(self, cluster: "SimulatedCluster", name: str, acks: RequiredAcks) -> None:
         super().__init__(cluster, name)
@@ -154,8 +159,12 @@ class Producer(Client):
         """Whether its requests contain the leader epoch in its metadata."""
         self._producer_id: int | None = None if self._idempotent else -1
         self._sequences: dict[tuple[str, int], int] = {}
+        self._in_flight = cluster.profile.in_flight if self._idempotent else 1
+        self._known_to_leader: set[tuple[str, int]] = set()
+        """Topic ids and partitions with an acknowledged batch of the producer id."""
         self._made = 0
-        self.open: dict[TopicPartition, Send] = {}
+        self.open: dict[TopicPartition, list[Send]] = {}
+        """Sends from the oldest open one on."""
         self.succeeded: dict[TopicPartition, int] = {}
         """Start of the last successful send, in microseconds."""
 
@@ -184,6 +193,7 @@ class Producer(Client):
             else:
                 self._producer_id = answer[0]
                 self._sequences.clear()
+                self._known_to_leader.clear()
 
         self.cluster.network.call(self.peer, name, handle, 1_000, done)
 
@@ -199,8 +209,14 @@ class Producer(Client):
             self.refresh()
             self._later(topic_partition)
             return
+        if self._in_flight > 1:
+            self._later(topic_partition)
+            sent = self.open.get(topic_partition)
+            alone = (topic_id, topic_partition.partition) not in self._known_to_leader
+            if sent and (alone or len(sent) >= self._in_flight):
+                return
         send = self._make(topic_partition, topic_id, self._producer_id)
-        self.open[topic_partition] = send
+        self.open.setdefault(topic_partition, []).append(send)
         self._try(send)
 
     def _make(self, topic_partition: TopicPartition, topic_id: str, producer_id: int) -> Send:
@@ -260,7 +276,11 @@ class Producer(Client):
             self.refresh()
             self._again(send)
             return
+        if send.tries and not self._is_oldest(send):
+            self._again(send)
+            return
         send.tries += 1
+        alone = self._is_oldest(send)
         name = f"broker-{known[0]}"
         timeout_ms = self.cluster.profile.request_timeout_ms
         epoch = known[1] if self._fenced else None
@@ -286,10 +306,16 @@ class Producer(Client):
             life.node.produce(send.acks, timeout_ms, data, answer, producer=self.peer)
 
         self.cluster.network.call(
-            self.peer, name, handle, timeout_ms + 300, lambda results: self._answered(send, known[0], results)
+            self.peer, name, handle, timeout_ms + 300, lambda results: self._answered(send, known[0], alone, results)
         )
 
-    def _answered(self, send: Send, leader: int, results: list[ProduceResult] | Exception) -> None:
+    def _is_oldest(self, send: Send) -> bool:
+        return self.open[send.topic_partition][0] is send
+
+    def _answered(self, send: Send, leader: int, alone: bool, results: list[ProduceResult] | Exception) -> None:
+        """Handle the answer; ``alone`` says that the send was the oldest open one when the request was sent."""
+        if send.outcome is not Outcome.OPEN:
+            return
         if isinstance(results, Exception):
             send.in_doubt = True
             self.refresh()
@@ -299,6 +325,8 @@ class Producer(Client):
         failure = result.failure
         if failure is None:
             send.offset = result.base_offset if send.acks is not RequiredAcks.NONE else None
+            if send.producer_id == self._producer_id:
+                self._known_to_leader.add((send.topic_id, send.topic_partition.partition))
             self._end(send, Outcome.OK, f"at {send.offset} by {leader}")
             return
         kind = ERROR_CLASSES.get(failure.code, PacelineError)
@@ -307,6 +335,9 @@ class Producer(Client):
         send.in_doubt = send.in_doubt or not (kind.definite or only_before_append)
         self.refused(send.topic_partition, failure)
         if failure.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if not alone:
+                self._again(send)  # It overtook an earlier batch.
+                return
             self.cluster.checks.out_of_order(send, failure.message)
             self._ask_for_id()
         # FENCED_LEADER_EPOCH only means that the client's metadata are old; the broker wrote no record.
@@ -330,13 +361,33 @@ class Producer(Client):
         self.cluster.note(
             self.name, f"send of {send.count} to {send.topic_partition}: {outcome.value} {why}, {send.tries} tries"
         )
-        self.open.pop(send.topic_partition, None)
-        if outcome is Outcome.FAIL and send.producer_id >= 0 and send.producer_id == self._producer_id:
+        following = self._close(send)
+        if outcome is not Outcome.OK and following:
+            # Its sequence continues a batch that may be missing; the call also ends the sends after it.
+            self._end(following[0], Outcome.UNKNOWN, "an earlier send failed")
+            if send.producer_id == self._producer_id:
+                self._ask_for_id()
+        elif outcome is Outcome.FAIL and send.producer_id >= 0 and send.producer_id == self._producer_id:
             # Definitely not written, and no later batch was sent: the next batch uses its sequence.
             self._sequences[send.topic_id, send.topic_partition.partition] = send.sequence
         if outcome is Outcome.OK:
             self.succeeded[send.topic_partition] = send.invoked_us
-        self._later(send.topic_partition)
+        if self._in_flight == 1:
+            self._later(send.topic_partition)
+
+    def _close(self, send: Send) -> list[Send]:
+        """Forget the oldest sends that have ended; return the open sends that continue the sequence of ``send``."""
+        sends = self.open[send.topic_partition]
+        following = [
+            one
+            for one in sends[sends.index(send) + 1 :]
+            if one.outcome is Outcome.OPEN and (one.topic_id, one.producer_id) == (send.topic_id, send.producer_id)
+        ]
+        while sends and sends[0].outcome is not Outcome.OPEN:
+            sends.pop(0)
+        if not sends:
+            del self.open[send.topic_partition]
+        return following
 
 
 class Reader(Client):

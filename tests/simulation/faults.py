@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster
 
 SEGMENT_SUFFIX = ".log"
-DERIVED_SUFFIXES = (".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint", "offset-checkpoint")
+DERIVED_SUFFIXES = (
+    ".index",
+    ".timeindex",
+    ".snapshot",
+    ".earlier-batches",
+    "leader-epoch-checkpoint",
+    "offset-checkpoint",
+)
 
 
 FALSE_SUSPICIONS = ("suspect-broker", "flap-broker", "suspect-controller", "cut-controllers")
@@ -168,10 +175,14 @@ class FaultInjector(Operations):
             machine.crash()
             self._after(fault, machine.start)
 
-    def _crash_all_brokers(self, fault: Fault) -> None:
+    def _restart_all_brokers(self, fault: Fault) -> None:
+        """Kill all brokers, or stop them in an orderly way, and start them again."""
         for machine in self._cluster.brokers.values():
-            machine.crash()
-            self._after(fault, machine.start)
+            if fault.other % 2:
+                machine.stop(restart_after_ms=fault.duration_ms)
+            else:
+                machine.crash()
+                self._after(fault, machine.start)
 
     def _power_loss(self, fault: Fault) -> None:
         machine = self._broker(fault)

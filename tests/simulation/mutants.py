@@ -25,6 +25,7 @@ from tests.simulation.world import World
 
 _NEW_REGIMES_OFF: dict[str, Any] = {
     "evictions": 0,
+    "in_flight": 1,
     "retention_bytes": -1,
     "retention_ms": -1,
     "slow_disks": 0,
@@ -127,6 +128,7 @@ _LEADERS_LOSE_ZOOKEEPER = (
 )
 """A leader that lost ZooKeeper alone is replaced, and its followers learn of the successor at different times."""
 _SENDS_ARE_REPEATED = _aim("bad-network", "kill-leader")
+_ALL_BROKERS_RESTART = _aim("restart-all-brokers", count=6, in_flight=5, send_every_ms=10, acks_all=1.0) | _THREE
 _GROUPS = {
     "groups": 2,
     "group_members": 2,
@@ -446,6 +448,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("C4", "C11"),
         200,
         _SENDS_ARE_REPEATED,
+    ),
+    Mutant(
+        "a load gives one batch of each producer",
+        also_broken.earlier_batches_not_loaded,
+        ("C11", "C4"),
+        60,
+        _ALL_BROKERS_RESTART,
     ),
     Mutant("sequences are not checked", broken.no_sequences, ("C4", "C11"), 150, _SENDS_ARE_REPEATED),
     Mutant("reads wait for no proof", also_broken.answers_wait_for_no_proof, ("C12",), 20, _LEADERS_LOSE_ZOOKEEPER),

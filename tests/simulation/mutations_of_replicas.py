@@ -236,6 +236,12 @@ def one_batch_remembered(patches: "Patches") -> None:
     patches.set(ProducerStateManager, "find_duplicate", find)
 
 
+def earlier_batches_not_loaded(patches: "Patches") -> None:
+    """A load takes the producers from the snapshot alone, which has the last batch of each."""
+    real = ProducerStateManager.load
+    patches.set(ProducerStateManager, "load", lambda self, data, _earlier=None: real(self, data))
+
+
 def sequences_lost_at_failover(patches: "Patches") -> None:
     """Followers do not record the producers of the batches they append."""
     patches.set(LocalLog, "take_in_producer", lambda _self, *_args, **_more: None)

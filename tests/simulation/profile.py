@@ -41,7 +41,7 @@ FAULT_WEIGHTS: dict[str, int] = {
     "bounce-broker": 4,
     "kill-leader": 5,
     "kill-active-controller": 4,
-    "crash-all-brokers": 1,
+    "restart-all-brokers": 1,
 }
 """Weights with which a profile chooses kinds of faults."""
 
@@ -91,6 +91,8 @@ class Profile:
     evictions: int = 0
     """Number of times that an operator deletes ``/controller``, once or twice, to force an election."""
 
+    in_flight: int = 1
+    """Batches that an idempotent producer has in flight to a partition, at most five."""
     refused_connects: bool = False
     """Whether refused connects show a crash to controllers, as when the host still runs."""
     false_suspicions: int = 0
@@ -274,6 +276,7 @@ def draw_base_profile(world: World) -> Profile:
         retention_ms=world.chance("retention.ms").choices((-1, 2_000, 10_000), (17, 1, 2))[0],
         slow_disks=world.chance("slow disks").choices((0, 1, 4), (18, 1, 1))[0],
         evictions=world.chance("evictions").choices((0, 1, 3), (8, 1, 1))[0],
+        in_flight=world.chance("in flight").choices((1, 5), (2, 1))[0],
         refused_connects=world.chance("refused connects").random() < 0.5,
         false_suspicions=world.chance("false suspicions").choices((0, 1, 5), (6, 1, 1))[0],
     )
