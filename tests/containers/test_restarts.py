@@ -10,8 +10,10 @@ from tests.containers.workload import (
     await_progress,
     in_every_run,
     leaders_of_one_epoch,
+    make_topic,
     under_load,
 )
+from tests.support.paced_producers import PacedProducers
 from tests.support.stub_client import StubClient
 from tests.support.waiting import eventually
 
@@ -49,6 +51,23 @@ def test_a_cluster_started_in_the_wrong_order_serves_when_its_last_part_has_star
     await_full_isr(client, topic, HEALED_WITHIN_S)
     with cluster.load(topic, PARTITIONS) as load:
         await_progress(load, 100)
+
+
+def test_no_send_fails_when_all_brokers_are_stopped_at_once_and_started(
+    cluster: ComposeCluster, client: StubClient
+) -> None:
+    topic = "all-brokers-stop"
+    make_topic(client, topic)
+    with PacedProducers(cluster.bootstrap, topic, PARTITIONS, tls=cluster.tls) as load:
+        for _ in range(2):
+            load.await_progress(1_000)
+            cluster.stop_all(*BROKERS.values())
+            assert [cluster.inspect(service)["State"]["ExitCode"] for service in BROKERS.values()] == [0, 0, 0]
+            cluster.start_all(*BROKERS.values())
+            for service in BROKERS.values():
+                cluster.wait_healthy(service)
+            await_full_isr(client, topic, HEALED_WITHIN_S)
+    load.check()
 
 
 @pytest.mark.parametrize("lost", [ZOOKEEPERS[:2], ZOOKEEPERS], ids=["quorum", "all"])

@@ -1,16 +1,18 @@
-"""All brokers are killed at the same time under load, and restart."""
+"""All brokers are killed, or stopped in an orderly way, at the same time under load, and restart."""
 
 import time
 from pathlib import Path
 
 import pytest
 
+from paceline.dev.detached_cluster import STOP_SECONDS
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.dev.ports import free_plan
 from paceline.log.checkpoint import decode_offsets
 from paceline.model.identifiers import TopicPartition
 from paceline_client import Admin
 from tests.soak.kills import BROKERS, PARTITIONS, TOPIC, Load, Outcome, read_back, wait_full_isr
+from tests.support.paced_producers import PacedProducers
 from tests.support.replica_files import batches
 from tests.support.waiting import eventually
 
@@ -54,6 +56,37 @@ def test_no_acknowledged_record_is_lost_and_no_high_watermark_is_above_its_log_e
         assert outcome.problems == []
         assert load.failed == {}
         assert outcome.read >= outcome.acked > 4_000
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.cluster
+@pytest.mark.zookeeper
+@pytest.mark.timeout(900)
+def test_no_send_fails_and_no_record_is_doubled_when_all_brokers_stop_in_an_orderly_way_and_start(
+    tmp_path: Path,
+) -> None:
+    cluster = LocalCluster(tmp_path, CONFIG_FILE, ports=free_plan(2, 3))
+    try:
+        cluster.start()
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topics({TOPIC: (PARTITIONS, BROKERS, {"min.insync.replicas": "2"})})
+        brokers = [cluster.broker(broker) for broker in range(1, BROKERS + 1)]
+        with PacedProducers(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+            for _ in range(2):
+                load.await_progress(1_000)
+                for node in brokers:
+                    assert node.process is not None
+                    node.process.terminate()
+                for node in brokers:
+                    assert node.process is not None
+                    assert node.process.wait(timeout=STOP_SECONDS) == 0
+                for node in brokers:
+                    cluster.restart(node, wait=False)
+                for node in brokers:
+                    cluster.wait_ready(node, 120.0)
+                assert wait_full_isr(cluster, 180.0) is None
+        load.check()
     finally:
         cluster.stop()
 
