@@ -174,6 +174,9 @@ class BrokerHeartbeatRequest:
     broker_epoch: int
     broken_leaders: tuple[int, ...] = ()
     """Ids of leaders whose fetch connection from this broker broke and has not worked since."""
+    unreachable_leaders: tuple[int, ...] = ()
+    reached_leaders: tuple[int, ...] = ()
+    """Ids of leaders that have not answered this broker's fetches for long, and of all others it fetches from."""
 
 
 @dataclass(frozen=True, slots=True)

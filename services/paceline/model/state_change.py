@@ -34,6 +34,7 @@ class StateChangeKind(Enum):
     LOG_SET_ASIDE = "log-set-aside"
     FIRST_COMMIT = "first-commit"
     BROKER_SUSPECTED = "broker-suspected"
+    LEADER_UNREACHABLE = "leader-unreachable"
     CONTROLLER_ELECTED = "controller-elected"
     CONTROLLER_RESIGNED = "controller-resigned"
     BROKER_UP = "broker-up"

@@ -91,6 +91,10 @@ class _ClusterEventKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrappe
     """The configuration of a topic was written; DescribeConfigs shows it."""
     CLUSTER_EVENT_KIND_BROKER_CONFIGURED: _ClusterEventKind.ValueType  # 32
     """The settings of a running broker were written; DescribeConfigs shows them."""
+    CLUSTER_EVENT_KIND_LEADER_UNREACHABLE: _ClusterEventKind.ValueType  # 33
+    """A leader does not answer a follower's fetches; or the controller moves leaders off a broker because most of its
+    followers report that.
+    """
 
 class ClusterEventKind(_ClusterEventKind, metaclass=_ClusterEventKindEnumTypeWrapper):
     """ClusterEventKind names the events for filters. The field of kind N in ClusterEvent has the number 100 + N and the same
@@ -163,6 +167,10 @@ CLUSTER_EVENT_KIND_TOPIC_CONFIGURED: ClusterEventKind.ValueType  # 31
 """The configuration of a topic was written; DescribeConfigs shows it."""
 CLUSTER_EVENT_KIND_BROKER_CONFIGURED: ClusterEventKind.ValueType  # 32
 """The settings of a running broker were written; DescribeConfigs shows them."""
+CLUSTER_EVENT_KIND_LEADER_UNREACHABLE: ClusterEventKind.ValueType  # 33
+"""A leader does not answer a follower's fetches; or the controller moves leaders off a broker because most of its
+followers report that.
+"""
 global___ClusterEventKind = ClusterEventKind
 
 class _TransitionState:
@@ -705,6 +713,7 @@ class ClusterEvent(google.protobuf.message.Message):
     BROKER_SUSPECTED_FIELD_NUMBER: builtins.int
     TOPIC_CONFIGURED_FIELD_NUMBER: builtins.int
     BROKER_CONFIGURED_FIELD_NUMBER: builtins.int
+    LEADER_UNREACHABLE_FIELD_NUMBER: builtins.int
     source: builtins.str
     """The reporting process, for example "broker-1" or "controller-1000000"."""
     time_ms: builtins.int
@@ -839,6 +848,12 @@ class ClusterEvent(google.protobuf.message.Message):
     def broker_configured(self) -> global___BrokerEvent:
         """The settings of a running broker were written; DescribeConfigs shows them."""
 
+    @property
+    def leader_unreachable(self) -> global___BrokerEvent:
+        """A leader does not answer a follower's fetches; or the controller moves leaders off a broker because most of its
+        followers report that.
+        """
+
     def __init__(
         self,
         *,
@@ -877,9 +892,10 @@ class ClusterEvent(google.protobuf.message.Message):
         broker_suspected: global___BrokerEvent | None = ...,
         topic_configured: global___TopicEvent | None = ...,
         broker_configured: global___BrokerEvent | None = ...,
+        leader_unreachable: global___BrokerEvent | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_configured", b"broker_configured", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_suspected", b"broker_suspected", "broker_up", b"broker_up", "control_refused", b"control_refused", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "topic_configured", b"topic_configured", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_configured", b"broker_configured", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_suspected", b"broker_suspected", "broker_up", b"broker_up", "cause", b"cause", "control_refused", b"control_refused", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "source", b"source", "time_ms", b"time_ms", "topic_configured", b"topic_configured", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["became_leader", "became_follower", "became_offline", "replica_stopped", "replica_deleted", "isr_proposed", "isr_shrunk", "isr_expanded", "isr_refused", "isr_unknown", "truncated", "fetch_fenced", "fetcher_failed", "control_refused", "broker_registered", "session_changed", "log_dir_failed", "controller_elected", "controller_resigned", "broker_up", "broker_down", "transition", "leader_elected", "topic_created", "topic_deleted", "reassignment", "log_damaged", "log_set_aside", "first_commit", "broker_suspected", "topic_configured", "broker_configured"] | None: ...
+    def HasField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_configured", b"broker_configured", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_suspected", b"broker_suspected", "broker_up", b"broker_up", "control_refused", b"control_refused", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "leader_unreachable", b"leader_unreachable", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "topic_configured", b"topic_configured", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["became_follower", b"became_follower", "became_leader", b"became_leader", "became_offline", b"became_offline", "broker_configured", b"broker_configured", "broker_down", b"broker_down", "broker_registered", b"broker_registered", "broker_suspected", b"broker_suspected", "broker_up", b"broker_up", "cause", b"cause", "control_refused", b"control_refused", "controller_elected", b"controller_elected", "controller_resigned", b"controller_resigned", "event", b"event", "fetch_fenced", b"fetch_fenced", "fetcher_failed", b"fetcher_failed", "first_commit", b"first_commit", "isr_expanded", b"isr_expanded", "isr_proposed", b"isr_proposed", "isr_refused", b"isr_refused", "isr_shrunk", b"isr_shrunk", "isr_unknown", b"isr_unknown", "leader_elected", b"leader_elected", "leader_unreachable", b"leader_unreachable", "log_damaged", b"log_damaged", "log_dir_failed", b"log_dir_failed", "log_set_aside", b"log_set_aside", "reassignment", b"reassignment", "replica_deleted", b"replica_deleted", "replica_stopped", b"replica_stopped", "session_changed", b"session_changed", "source", b"source", "time_ms", b"time_ms", "topic_configured", b"topic_configured", "topic_created", b"topic_created", "topic_deleted", b"topic_deleted", "transition", b"transition", "truncated", b"truncated"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["became_leader", "became_follower", "became_offline", "replica_stopped", "replica_deleted", "isr_proposed", "isr_shrunk", "isr_expanded", "isr_refused", "isr_unknown", "truncated", "fetch_fenced", "fetcher_failed", "control_refused", "broker_registered", "session_changed", "log_dir_failed", "controller_elected", "controller_resigned", "broker_up", "broker_down", "transition", "leader_elected", "topic_created", "topic_deleted", "reassignment", "log_damaged", "log_set_aside", "first_commit", "broker_suspected", "topic_configured", "broker_configured", "leader_unreachable"] | None: ...
 
 global___ClusterEvent = ClusterEvent

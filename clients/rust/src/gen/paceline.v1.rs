@@ -1771,7 +1771,7 @@ pub struct ClusterEvent {
     /// The event. When none of these fields is set, the event kind is newer than the client's protos.
     #[prost(
         oneof = "cluster_event::Event",
-        tags = "101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113, 114, 115, 116, 117, 118, 119, 120, 121, 122, 123, 124, 125, 126, 127, 128, 129, 130, 131, 132"
+        tags = "101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113, 114, 115, 116, 117, 118, 119, 120, 121, 122, 123, 124, 125, 126, 127, 128, 129, 130, 131, 132, 133"
     )]
     pub event: ::core::option::Option<cluster_event::Event>,
 }
@@ -1876,6 +1876,10 @@ pub mod cluster_event {
         /// The settings of a running broker were written; DescribeConfigs shows them.
         #[prost(message, tag = "132")]
         BrokerConfigured(super::BrokerEvent),
+        /// A leader does not answer a follower's fetches; or the controller moves leaders off a broker because most of its
+        /// followers report that.
+        #[prost(message, tag = "133")]
+        LeaderUnreachable(super::BrokerEvent),
     }
 }
 /// ClusterEventKind names the events for filters. The field of kind N in ClusterEvent has the number 100 + N and the same
@@ -1949,6 +1953,9 @@ pub enum ClusterEventKind {
     TopicConfigured = 31,
     /// The settings of a running broker were written; DescribeConfigs shows them.
     BrokerConfigured = 32,
+    /// A leader does not answer a follower's fetches; or the controller moves leaders off a broker because most of its
+    /// followers report that.
+    LeaderUnreachable = 33,
 }
 impl ClusterEventKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1990,6 +1997,7 @@ impl ClusterEventKind {
             Self::BrokerSuspected => "CLUSTER_EVENT_KIND_BROKER_SUSPECTED",
             Self::TopicConfigured => "CLUSTER_EVENT_KIND_TOPIC_CONFIGURED",
             Self::BrokerConfigured => "CLUSTER_EVENT_KIND_BROKER_CONFIGURED",
+            Self::LeaderUnreachable => "CLUSTER_EVENT_KIND_LEADER_UNREACHABLE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -2028,6 +2036,7 @@ impl ClusterEventKind {
             "CLUSTER_EVENT_KIND_BROKER_SUSPECTED" => Some(Self::BrokerSuspected),
             "CLUSTER_EVENT_KIND_TOPIC_CONFIGURED" => Some(Self::TopicConfigured),
             "CLUSTER_EVENT_KIND_BROKER_CONFIGURED" => Some(Self::BrokerConfigured),
+            "CLUSTER_EVENT_KIND_LEADER_UNREACHABLE" => Some(Self::LeaderUnreachable),
             _ => None,
         }
     }

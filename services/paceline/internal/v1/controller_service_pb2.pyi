@@ -70,6 +70,8 @@ class BrokerHeartbeatRequest(google.protobuf.message.Message):
     BROKER_ID_FIELD_NUMBER: builtins.int
     BROKER_EPOCH_FIELD_NUMBER: builtins.int
     BROKEN_LEADERS_FIELD_NUMBER: builtins.int
+    UNREACHABLE_LEADERS_FIELD_NUMBER: builtins.int
+    REACHED_LEADERS_FIELD_NUMBER: builtins.int
     broker_id: builtins.int
     """Id of the calling broker."""
     broker_epoch: builtins.int
@@ -80,14 +82,26 @@ class BrokerHeartbeatRequest(google.protobuf.message.Message):
         breaks, so that the controller can combine the report with its own observations and detect that a leader is dead.
         """
 
+    @property
+    def unreachable_leaders(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Leaders that have not answered a fetch for a third of replica.lag.time.max.ms. When most followers of a leader report
+        it, the controller prefers other in-sync replicas as leaders.
+        """
+
+    @property
+    def reached_leaders(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The other leaders from which the broker fetches."""
+
     def __init__(
         self,
         *,
         broker_id: builtins.int = ...,
         broker_epoch: builtins.int = ...,
         broken_leaders: collections.abc.Iterable[builtins.int] | None = ...,
+        unreachable_leaders: collections.abc.Iterable[builtins.int] | None = ...,
+        reached_leaders: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["broken_leaders", b"broken_leaders", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broken_leaders", b"broken_leaders", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "reached_leaders", b"reached_leaders", "unreachable_leaders", b"unreachable_leaders"]) -> None: ...
 
 global___BrokerHeartbeatRequest = BrokerHeartbeatRequest
 

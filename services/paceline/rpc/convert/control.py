@@ -1,5 +1,6 @@
 """Control requests and their responses: `model.control` <-> ``paceline.internal.v1``."""
 
+import dataclasses
 from typing import Any
 
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
@@ -356,9 +357,7 @@ def internal_topic_from_proto(message: controller_pb.CreateInternalTopicRequest)
 
 
 def broker_heartbeat_to_proto(request: BrokerHeartbeatRequest) -> controller_pb.BrokerHeartbeatRequest:
-    return controller_pb.BrokerHeartbeatRequest(
-        broker_id=request.broker_id, broker_epoch=request.broker_epoch, broken_leaders=request.broken_leaders
-    )
+    return controller_pb.BrokerHeartbeatRequest(**dataclasses.asdict(request))
 
 
 def broker_heartbeat_from_proto(message: controller_pb.BrokerHeartbeatRequest) -> BrokerHeartbeatRequest:
@@ -371,6 +370,8 @@ def broker_heartbeat_from_proto(message: controller_pb.BrokerHeartbeatRequest) -
         at_least(message.broker_id, 0, "broker id"),
         at_least(message.broker_epoch, 0, "broker epoch"),
         tuple(at_least(leader, 0, "broker id") for leader in message.broken_leaders),
+        tuple(at_least(leader, 0, "broker id") for leader in message.unreachable_leaders),
+        tuple(at_least(leader, 0, "broker id") for leader in message.reached_leaders),
     )
 
 

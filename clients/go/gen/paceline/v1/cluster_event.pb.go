@@ -94,6 +94,9 @@ const (
 	ClusterEventKind_CLUSTER_EVENT_KIND_TOPIC_CONFIGURED ClusterEventKind = 31
 	// The settings of a running broker were written; DescribeConfigs shows them.
 	ClusterEventKind_CLUSTER_EVENT_KIND_BROKER_CONFIGURED ClusterEventKind = 32
+	// A leader does not answer a follower's fetches; or the controller moves leaders off a broker because most of its
+	// followers report that.
+	ClusterEventKind_CLUSTER_EVENT_KIND_LEADER_UNREACHABLE ClusterEventKind = 33
 )
 
 // Enum value maps for ClusterEventKind.
@@ -132,6 +135,7 @@ var (
 		30: "CLUSTER_EVENT_KIND_BROKER_SUSPECTED",
 		31: "CLUSTER_EVENT_KIND_TOPIC_CONFIGURED",
 		32: "CLUSTER_EVENT_KIND_BROKER_CONFIGURED",
+		33: "CLUSTER_EVENT_KIND_LEADER_UNREACHABLE",
 	}
 	ClusterEventKind_value = map[string]int32{
 		"CLUSTER_EVENT_KIND_UNSPECIFIED":         0,
@@ -167,6 +171,7 @@ var (
 		"CLUSTER_EVENT_KIND_BROKER_SUSPECTED":    30,
 		"CLUSTER_EVENT_KIND_TOPIC_CONFIGURED":    31,
 		"CLUSTER_EVENT_KIND_BROKER_CONFIGURED":   32,
+		"CLUSTER_EVENT_KIND_LEADER_UNREACHABLE":  33,
 	}
 )
 
@@ -1208,6 +1213,7 @@ type ClusterEvent struct {
 	//	*ClusterEvent_BrokerSuspected
 	//	*ClusterEvent_TopicConfigured
 	//	*ClusterEvent_BrokerConfigured
+	//	*ClusterEvent_LeaderUnreachable
 	Event         isClusterEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1559,6 +1565,15 @@ func (x *ClusterEvent) GetBrokerConfigured() *BrokerEvent {
 	return nil
 }
 
+func (x *ClusterEvent) GetLeaderUnreachable() *BrokerEvent {
+	if x != nil {
+		if x, ok := x.Event.(*ClusterEvent_LeaderUnreachable); ok {
+			return x.LeaderUnreachable
+		}
+	}
+	return nil
+}
+
 type isClusterEvent_Event interface {
 	isClusterEvent_Event()
 }
@@ -1723,6 +1738,12 @@ type ClusterEvent_BrokerConfigured struct {
 	BrokerConfigured *BrokerEvent `protobuf:"bytes,132,opt,name=broker_configured,json=brokerConfigured,proto3,oneof"`
 }
 
+type ClusterEvent_LeaderUnreachable struct {
+	// A leader does not answer a follower's fetches; or the controller moves leaders off a broker because most of its
+	// followers report that.
+	LeaderUnreachable *BrokerEvent `protobuf:"bytes,133,opt,name=leader_unreachable,json=leaderUnreachable,proto3,oneof"`
+}
+
 func (*ClusterEvent_BecameLeader) isClusterEvent_Event() {}
 
 func (*ClusterEvent_BecameFollower) isClusterEvent_Event() {}
@@ -1786,6 +1807,8 @@ func (*ClusterEvent_BrokerSuspected) isClusterEvent_Event() {}
 func (*ClusterEvent_TopicConfigured) isClusterEvent_Event() {}
 
 func (*ClusterEvent_BrokerConfigured) isClusterEvent_Event() {}
+
+func (*ClusterEvent_LeaderUnreachable) isClusterEvent_Event() {}
 
 var File_paceline_v1_cluster_event_proto protoreflect.FileDescriptor
 
@@ -1885,7 +1908,7 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\bfinished\x18\x03 \x01(\bR\bfinished\x12'\n" +
 	"\x0forigin_replicas\x18\x04 \x03(\x05R\x0eoriginReplicas\x12'\n" +
 	"\x0ftarget_replicas\x18\x05 \x03(\x05R\x0etargetReplicasB\x13\n" +
-	"\x11_controller_epoch\"\xae\x11\n" +
+	"\x11_controller_epoch\"\xfa\x11\n" +
 	"\fClusterEvent\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x17\n" +
 	"\atime_ms\x18\x02 \x01(\x03R\x06timeMs\x12\x14\n" +
@@ -1928,8 +1951,9 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\ffirst_commit\x18\x81\x01 \x01(\v2\x19.paceline.v1.ReplicaEventH\x00R\vfirstCommit\x12F\n" +
 	"\x10broker_suspected\x18\x82\x01 \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x0fbrokerSuspected\x12E\n" +
 	"\x10topic_configured\x18\x83\x01 \x01(\v2\x17.paceline.v1.TopicEventH\x00R\x0ftopicConfigured\x12H\n" +
-	"\x11broker_configured\x18\x84\x01 \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x10brokerConfiguredB\a\n" +
-	"\x05event*\x82\n" +
+	"\x11broker_configured\x18\x84\x01 \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x10brokerConfigured\x12J\n" +
+	"\x12leader_unreachable\x18\x85\x01 \x01(\v2\x18.paceline.v1.BrokerEventH\x00R\x11leaderUnreachableB\a\n" +
+	"\x05event*\xad\n" +
 	"\n" +
 	"\x10ClusterEventKind\x12\"\n" +
 	"\x1eCLUSTER_EVENT_KIND_UNSPECIFIED\x10\x00\x12$\n" +
@@ -1965,7 +1989,8 @@ const file_paceline_v1_cluster_event_proto_rawDesc = "" +
 	"\x1fCLUSTER_EVENT_KIND_FIRST_COMMIT\x10\x1d\x12'\n" +
 	"#CLUSTER_EVENT_KIND_BROKER_SUSPECTED\x10\x1e\x12'\n" +
 	"#CLUSTER_EVENT_KIND_TOPIC_CONFIGURED\x10\x1f\x12(\n" +
-	"$CLUSTER_EVENT_KIND_BROKER_CONFIGURED\x10 *\xfe\x03\n" +
+	"$CLUSTER_EVENT_KIND_BROKER_CONFIGURED\x10 \x12)\n" +
+	"%CLUSTER_EVENT_KIND_LEADER_UNREACHABLE\x10!*\xfe\x03\n" +
 	"\x0fTransitionState\x12 \n" +
 	"\x1cTRANSITION_STATE_UNSPECIFIED\x10\x00\x12+\n" +
 	"'TRANSITION_STATE_NON_EXISTENT_PARTITION\x10\x01\x12\"\n" +
@@ -2060,11 +2085,12 @@ var file_paceline_v1_cluster_event_proto_depIdxs = []int32{
 	9,  // 43: paceline.v1.ClusterEvent.broker_suspected:type_name -> paceline.v1.BrokerEvent
 	12, // 44: paceline.v1.ClusterEvent.topic_configured:type_name -> paceline.v1.TopicEvent
 	9,  // 45: paceline.v1.ClusterEvent.broker_configured:type_name -> paceline.v1.BrokerEvent
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	9,  // 46: paceline.v1.ClusterEvent.leader_unreachable:type_name -> paceline.v1.BrokerEvent
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_cluster_event_proto_init() }
@@ -2114,6 +2140,7 @@ func file_paceline_v1_cluster_event_proto_init() {
 		(*ClusterEvent_BrokerSuspected)(nil),
 		(*ClusterEvent_TopicConfigured)(nil),
 		(*ClusterEvent_BrokerConfigured)(nil),
+		(*ClusterEvent_LeaderUnreachable)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
