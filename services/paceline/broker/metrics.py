@@ -138,10 +138,10 @@ def label_families_of(manager: "ReplicaManager", limit: int) -> defaultdict[str,
             count = getattr(traffic, name)
             if count or not ((name in LEADING and not leads) or (name in FOLLOWING and not follows)):
                 found[f"topic_{name}_total"][(topic,)] = count
-    found["replica_fetcher_requests_total"] = {
-        (str(fetcher.leader.broker_id), str(fetcher.fetcher_id)): fetcher.request_count
-        for fetcher in manager.fetchers.fetchers
-    }
+    for fetcher in manager.fetchers.fetchers:
+        labels = (str(fetcher.leader.broker_id), str(fetcher.fetcher_id))
+        found["replica_fetcher_requests_total"][labels] = fetcher.request_count
+        found["replica_fetcher_unanswered_seconds"][labels] = fetcher.contact.unanswered_ms(manager.now_ms()) / 1_000
     live = manager.logs.live_log_dirs
     found["log_directory_offline"] = {(path,): float(path not in live) for path in manager.logs.log_dirs}
     return found

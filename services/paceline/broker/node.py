@@ -201,7 +201,7 @@ class BrokerNode:
             lambda: self.metadata.snapshot.controller_endpoints,
             lambda: self._control.request_fence.confirmed_epoch,
             lambda asked_ms: self._proof.controller_answered(asked_ms, scheduler.now_ms()),
-            lambda: self.replica_manager.fetchers.broken_leaders(),
+            lambda: self.replica_manager.fetchers.leader_reports(),
         )
         self._heard_controller_epoch = 0
         self.cluster_id: str | None = None
@@ -383,7 +383,7 @@ class BrokerNode:
             self._registration.acknowledged()
         if stamp.controller_epoch > self._heard_controller_epoch:
             self._heard_controller_epoch = stamp.controller_epoch
-            if self.replica_manager.fetchers.broken_leaders():
+            if any(self.replica_manager.fetchers.leader_reports()[:2]):
                 # The previous controller may have died together with a leader whose connection broke: report it again.
                 self._heartbeats.beat_now()
 

@@ -73,6 +73,7 @@ FAMILIES: Final = {
     "zk_session_events_total": (("state",), "Number of times that the ZooKeeper session entered a state"),
     "log_directory_offline": (("directory",), "1 for a log directory that has failed"),
     "replica_fetcher_requests_total": (("leader", "fetcher"), "Fetches one replica fetcher has sent"),
+    "replica_fetcher_unanswered_seconds": (("leader", "fetcher"), "Time since the first fetch without an answer"),
     "topic_messages_in_total": (("topic",), "Records appended for producers"),
     "topic_bytes_in_total": (("topic",), "Bytes appended for producers"),
     "topic_bytes_rejected_total": (("topic",), "Bytes of batches that were refused"),

@@ -108,9 +108,12 @@ class FetcherManager:
                 owner.remove(topic_partition)
 
     def close_idle(self) -> None:
-        """Close fetchers that own no partition."""
+        """Close fetchers that own no partition, except those that find out when a lost leader answers again."""
+        brokers, now_ms = self._host.metadata.snapshot.brokers, self._scheduler.now_ms()
         for key, fetcher in tuple(self._fetchers.items()):
-            if not len(fetcher):
+            known = brokers.get(fetcher.leader.broker_id)
+            is_there = known is not None and known.endpoints == fetcher.leader.endpoints
+            if not len(fetcher) and not (is_there and fetcher.contact.is_lost(now_ms)):
                 del self._fetchers[key]
                 self._close(fetcher)
 
@@ -126,9 +129,13 @@ class FetcherManager:
         self._closed_requests += fetcher.request_count
         fetcher.close()
 
-    def broken_leaders(self) -> tuple[int, ...]:
-        """Return the leaders to which a fetch connection broke and has not worked since."""
-        return tuple(sorted({fetcher.leader.broker_id for fetcher in self._fetchers.values() if fetcher.is_broken}))
+    def leader_reports(self) -> tuple[tuple[int, ...], ...]:
+        """Return leaders whose fetch connection broke, leaders that have not answered for long, and all others."""
+        fetchers, now_ms = self._fetchers.values(), self._scheduler.now_ms()
+        broken = {fetcher.leader.broker_id for fetcher in fetchers if fetcher.is_broken and len(fetcher)}
+        lost = {fetcher.leader.broker_id for fetcher in fetchers if fetcher.contact.is_lost(now_ms)}
+        others = {fetcher.leader.broker_id for fetcher in fetchers} - lost
+        return tuple(tuple(sorted(leaders)) for leaders in (broken, lost, others))
 
     def max_lag(self) -> int:
         """Return the largest known lag in records, 0 when no partition is fetched."""

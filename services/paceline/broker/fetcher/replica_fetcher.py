@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from paceline.broker.fetcher.fetch_state import FetchState
+from paceline.broker.fetcher.leader_contact import LeaderContact
 from paceline.broker.interfaces import BrokerTransport
 from paceline.broker.partition.partition import Partition
 from paceline.log.damage import DamagedLogError
@@ -92,6 +93,7 @@ class ReplicaFetcher:
         self._paused = False
         self._closed = False
         self._answered_ms = scheduler.now_ms()
+        self.contact = LeaderContact(leader, config)
         self._was_answered = False
         self.is_broken = False
         """Whether the connection broke after the leader had answered, and the leader has not answered since."""
@@ -142,17 +144,19 @@ class ReplicaFetcher:
         self._transport.close_fetcher(self.leader.broker_id, self.fetcher_id)
 
     def run(self) -> None:
-        """Send the next request if there is a partition to fetch and no request in flight."""
+        """Send the next request if none is in flight and a partition can be fetched, or the latest request failed."""
         if self._closed or self._paused or self._in_flight is not None:
             return
         if self._host.quotas.follower.lists_any:
             self._hold_back_throttled()
-        if len(self._states) <= self._delayed_count:
+        if len(self._states) <= self._delayed_count and self.contact.unanswered_since_ms is None:
             return
         request = self._build()
         self._sequence += 1
         sequence = self._in_flight = self._sequence
         self.request_count += 1
+        if self.contact.unanswered_since_ms is None:
+            self.contact.unanswered_since_ms = self._scheduler.now_ms()
         self._transport.replica_fetch(
             self.leader,
             self.fetcher_id,
@@ -242,9 +246,14 @@ class ReplicaFetcher:
             self._apply(answer.results)
             self._host.make_log_starts_durable()
             self._host.deliver_changes()
+        if not self._states:
+            self._host.fetchers.close_idle()
         self.run()
 
     def _note_connection(self, answer: ReplicaFetchResponse | Exception) -> None:
+        cause = self.contact.ended(answer if isinstance(answer, Exception) else None, self._scheduler.now_ms())
+        if cause is not None:
+            self._host.leader_does_not_answer(self.leader.broker_id, cause)
         if not isinstance(answer, Exception):
             self._was_answered, self.is_broken = True, False
         elif isinstance(answer, BrokerNotAvailableError) and self._was_answered and not self.is_broken:

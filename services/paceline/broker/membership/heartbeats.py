@@ -40,7 +40,7 @@ class ControllerHeartbeats:
         controller_endpoints: Endpoints,
         highest_controller_epoch: Callable[[], int],
         on_contact: Callable[[int], None],
-        broken_leaders: Callable[[], tuple[int, ...]] = lambda: (),
+        leader_reports: Callable[[], tuple[tuple[int, ...], ...]] = lambda: ((), (), ()),
     ) -> None:
         """Send no heartbeat while ``broker_epoch`` is negative, before the first registration.
 
@@ -57,7 +57,7 @@ class ControllerHeartbeats:
         self._controller_endpoints = controller_endpoints
         self._highest_controller_epoch = highest_controller_epoch
         self._on_contact = on_contact
-        self._broken_leaders = broken_leaders
+        self._leader_reports = leader_reports
         self._retries = 0
         self._search: FlowRun[FoundController] | None = None
         self._ask_zookeeper = False
@@ -126,7 +126,7 @@ class ControllerHeartbeats:
         asked_ms = self._scheduler.now_ms()
         self._transport.broker_heartbeat(
             controller,
-            BrokerHeartbeatRequest(self._broker_id, self._broker_epoch(), self._broken_leaders()),
+            BrokerHeartbeatRequest(self._broker_id, self._broker_epoch(), *self._leader_reports()),
             self._period_ms,
             lambda answer: self._answered(attempt, asked_ms, answer),
         )
@@ -148,7 +148,7 @@ class ControllerHeartbeats:
 
     def _retry_report(self) -> None:
         """Repeat soon a report that a dead or unready controller has not received."""
-        if self._timer is not None and self._broken_leaders() and self._retries < REPORT_RETRIES:
+        if self._timer is not None and self._leader_reports()[0] and self._retries < REPORT_RETRIES:
             self._retries += 1
             self._timer.cancel()
             self._timer = self._scheduler.call_later(min(REPORT_RETRY_MS, self._period_ms), self._beat)

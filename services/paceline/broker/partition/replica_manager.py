@@ -276,6 +276,12 @@ class ReplicaManager:
         """Record that a fetcher has dropped a partition, which is not fetched until the next LeaderAndIsr for it."""
         self.emit(StateChangeKind.FETCHER_FAILED, partition, cause=reason)
 
+    def leader_does_not_answer(self, leader_id: int, cause: str) -> None:
+        """Record that a leader does not answer fetches."""
+        who, kind = f"broker-{self.broker_id}", StateChangeKind.LEADER_UNREACHABLE
+        wall_ms = self.scheduler.wall_ms()
+        self._on_state_change(StateChange(who=who, wall_ms=wall_ms, kind=kind, replica=leader_id, cause=cause))
+
     def deliver_changes(self) -> None:
         """Complete the operations that wait for changes since the last call.
 
