@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from paceline.controller.brokers.broker_leases import BrokerLeases
 from paceline.controller.brokers.broker_suspicions import BrokerSuspicions, Evidence
+from paceline.controller.brokers.unreached_leaders import UnreachedLeaders
 from paceline.controller.channel.channel_manager import ChannelManager, OnResponse
 from paceline.controller.channel.leader_ack_waiters import LeaderAckWaiters
 from paceline.controller.channel.request_batch import RequestBatch
@@ -80,6 +81,7 @@ class ControllerComponents:
             self.leases,
             scheduler,
         )
+        self.unreached = UnreachedLeaders(self.context, lambda one: enqueue(BrokerLeaseChange(one)))
         self.topic_requests = TopicRequests(config, self.context, self.storage, self.leader_waits, rng)
         self.deletion = TopicDeletionManager(
             config,
@@ -128,6 +130,7 @@ class ControllerComponents:
         self.publisher.reset()
         self.leases.clear()
         self.suspicions.clear()
+        self.unreached.forget(tuple(self.context.brokers))
         self.channels.close()
         for batch in self._batches:
             batch.clear()

@@ -60,6 +60,8 @@ class ControllerContext:
     shutting_down: set[int] = field(default_factory=set)
     without_lease: set[int] = field(default_factory=set)
     """Registered brokers whose lease has expired; they are treated like brokers that are shutting down."""
+    unreached: dict[int, int] = field(default_factory=dict)
+    """Brokers that most followers cannot fetch from, with the time of the latest report; they lead as a last resort."""
     topics: dict[str, dict[int, ReplicaAssignment]] = field(default_factory=dict)
     """Assignment by topic and partition index."""
     topic_ids: dict[str, str | None] = field(default_factory=dict)
@@ -134,6 +136,10 @@ class ControllerContext:
             brokers = self.brokers  # Only registrations count here, as during a failover.
             return tuple([r for r in replicas if r in brokers])
         return tuple(r for r in replicas if self.is_replica_online(r, topic_partition, include_shutting_down))
+
+    def reached_first(self, replicas: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the replicas in their order, but those on unreached brokers last."""
+        return tuple(sorted(replicas, key=self.unreached.__contains__)) if self.unreached else replicas
 
     def set_on_offline_dirs(self, broker_id: int, topic_partitions: set[TopicPartition]) -> None:
         """Store which of a broker's replicas are on failed directories."""
@@ -295,6 +301,7 @@ class ControllerContext:
             self.brokers,
             self.shutting_down,
             self.without_lease,
+            self.unreached,
             self.topics,
             self.topic_ids,
             self.log_topic_ids,

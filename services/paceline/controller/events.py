@@ -153,7 +153,7 @@ class BrokerModifications(Event):
 
 @dataclass(frozen=True, slots=True)
 class BrokerLeaseChange(Event):
-    """A broker's lease expired, or its heartbeats resumed."""
+    """A broker's lease expired, its heartbeats resumed, or its followers report that they cannot fetch from it."""
 
     broker_id: int
     state = ControllerState.BROKER_CHANGE

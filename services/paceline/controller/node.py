@@ -234,6 +234,7 @@ class ControllerNode:
             return BrokerHeartbeatResponse(ErrorCode.NONE, context.epoch)
         self._components.suspicions.heartbeat_received(request.broker_id, request.broken_leaders)
         self._components.leases.renew(request.broker_id)
+        self._components.unreached.heartbeat_received(request, self._components.scheduler.now_ms())
         return BrokerHeartbeatResponse(ErrorCode.NONE, context.epoch)
 
     def evidence_of_death(self, broker_id: int, broker_epoch: int, evidence: Evidence) -> None:

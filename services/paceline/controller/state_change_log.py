@@ -14,6 +14,7 @@ class Cause(StrEnum):
     SESSION = "session"
     LEASE = "lease"
     SUSPICION = "suspicion"
+    UNREACHABLE = "unreachable"
     SHUTDOWN = "shutdown"
     OTHER = "other"
 

@@ -411,14 +411,19 @@ class Cluster:
         return answers[0]
 
     def heartbeat(
-        self, *broker_ids: int, broker_epoch: int | None = None, broken_leaders: tuple[int, ...] = ()
+        self,
+        *broker_ids: int,
+        broker_epoch: int | None = None,
+        broken_leaders: tuple[int, ...] = (),
+        unreachable: tuple[int, ...] = (),
+        reached: tuple[int, ...] = (),
     ) -> list[BrokerHeartbeatResponse]:
         answers = []
         for broker_id in broker_ids:
             stat = self.zk(GetData(znodes.broker_path(broker_id))).stat
             assert stat is not None
             epoch = stat.czxid if broker_epoch is None else broker_epoch
-            request = BrokerHeartbeatRequest(broker_id, epoch, broken_leaders)
+            request = BrokerHeartbeatRequest(broker_id, epoch, broken_leaders, unreachable, reached)
             answers.append(self.controller.broker_heartbeat(request))
         return answers
 

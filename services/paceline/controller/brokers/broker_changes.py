@@ -149,6 +149,7 @@ def on_broker_failure(components: ControllerComponents, broker_ids: Sequence[int
         components.context.without_lease.discard(broker_id)
     components.leases.drop(broker_ids)
     components.suspicions.forget(broker_ids)
+    components.unreached.forget(broker_ids)
     yield from on_replicas_become_offline(components, components.context.replicas_on(broker_ids))
 
 

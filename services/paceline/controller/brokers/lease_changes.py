@@ -24,6 +24,11 @@ MIN_REMAINING_ISR = 2
 def on_lease_change(components: ControllerComponents, broker_id: int) -> Flow[None]:
     """Apply a broker's present lease state, which may have changed again since the event was queued."""
     context = components.context
+    if broker_id in context.unreached:
+        components.log.because(Cause.UNREACHABLE, "most of its followers cannot fetch from it")
+        LOG.warning("moving leaders off a broker: broker=%d cause=%r", broker_id, components.log.cause)
+        components.log.note(StateChangeKind.LEADER_UNREACHABLE, broker_id)
+        yield from relieve_silent_leaders(components, _hosted(context, broker_id))
     expired = components.leases.has_expired(broker_id)
     if broker_id not in context.brokers or expired == (broker_id in context.without_lease):
         return
@@ -103,14 +108,15 @@ def _regained(components: ControllerComponents, broker_id: int) -> Flow[None]:
 
 
 def relieve_silent_leaders(components: ControllerComponents, topic_partitions: Iterable[TopicPartition]) -> Flow[None]:
-    """Move leaders off brokers without a lease, for partitions that had no other candidate when the lease expired."""
+    """Move leaders off brokers without a lease or that followers cannot reach, when a better ISR member is online."""
     context = components.context
     led = [
         topic_partition
         for topic_partition in topic_partitions
         if (known := context.leadership.get(topic_partition)) is not None
-        and known.leader in context.without_lease
-        and context.online_replicas(topic_partition, known.isr)
+        and (known.leader in context.without_lease or known.leader in context.unreached)
+        and (better := context.reached_first(context.online_replicas(topic_partition, known.isr)))
+        and (known.leader in context.without_lease or better[0] not in context.unreached)
         and not context.is_queued_for_deletion(topic_partition.topic)
     ]
     yield from components.partitions.handle_state_changes(

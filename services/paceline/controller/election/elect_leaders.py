@@ -146,4 +146,6 @@ def _failure(
         reason = f"the preferred replica {preferred} is not online"
     elif known is not None and preferred not in known.isr:
         reason = f"the preferred replica {preferred} is not in the ISR {list(known.isr)}"
+    elif preferred in context.unreached:
+        reason = f"most followers cannot fetch from broker {preferred}"
     return PreferredLeaderNotAvailableError(f"{topic_partition}: {reason}")

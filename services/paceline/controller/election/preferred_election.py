@@ -47,9 +47,8 @@ def rebalance_leaders(components: ControllerComponents) -> Flow[None]:
 
 def _can_lead(components: ControllerComponents, topic_partition: TopicPartition, broker_id: int) -> bool:
     context = components.context
-    return context.is_replica_online(broker_id, topic_partition) and (
-        broker_id in context.leadership[topic_partition].isr
-    )
+    is_eligible = context.is_replica_online(broker_id, topic_partition) and broker_id not in context.unreached
+    return is_eligible and broker_id in context.leadership[topic_partition].isr
 
 
 def elect_preferred_leaders(components: ControllerComponents, topic_partitions: Iterable[TopicPartition]) -> Flow[None]:

@@ -195,7 +195,8 @@ class PartitionStateMachine:
         for topic_partition in topic_partitions:
             live = context.online_replicas(topic_partition, context.assignment(topic_partition).replicas)
             if live:
-                writes.append(StateWrite(topic_partition, LeaderAndIsr(live[0], 0, live, 0, context.epoch)))
+                leader = context.reached_first(live)[0]
+                writes.append(StateWrite(topic_partition, LeaderAndIsr(leader, 0, live, 0, context.epoch)))
             else:
                 LOG.error("partition stays New, no replica is online: partition=%s", topic_partition)
         if not writes:
@@ -381,14 +382,16 @@ class PartitionStateMachine:
         if current is None:
             return NOBODY
         assignment = context.assignment(topic_partition)
-        replicas = assignment.replicas
+        replicas = context.reached_first(assignment.replicas)
         online = context.online_replicas(topic_partition, replicas)
         history = context.isr_history(topic_partition)
         if history.unclean and strategy not in (ElectionStrategy.OFFLINE, ElectionStrategy.OFFLINE_UNCLEAN):
             return NOBODY
         if strategy is ElectionStrategy.REASSIGN:
-            return elect_reassigned(current, assignment.target, online, context.epoch)
+            return elect_reassigned(current, context.reached_first(assignment.target), online, context.epoch)
         if strategy is ElectionStrategy.PREFERRED:
+            if assignment.replicas[0] in context.unreached:
+                return NOBODY
             return elect_preferred(current, replicas, online, context.epoch)
         if strategy is ElectionStrategy.CONTROLLED_SHUTDOWN:
             reachable = context.online_replicas(topic_partition, replicas, include_shutting_down=True)
