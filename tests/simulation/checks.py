@@ -30,6 +30,7 @@ from tests.simulation.group_checks import GroupChecks
 from tests.simulation.history import History, Poll, Reading, Send
 from tests.simulation.observed_log import Mirror, ObservedLog
 from tests.simulation.partition_record import PartitionRecord, PartitionRecords
+from tests.simulation.reachability_checks import ReachabilityChecks
 from tests.simulation.replica_checks import ReplicaChecks
 from tests.simulation.suspicion_checks import SuspicionChecks
 from tests.simulation.truncation_checks import TruncationChecks
@@ -110,6 +111,7 @@ class Checks:
         self.zookeeper = ZooKeeperChecks(cluster, self.verdicts, self.records)
         self.control = ControlChecks(cluster, self.verdicts, self.records)
         self.suspicion = SuspicionChecks(cluster, self.verdicts)
+        self.reachability = ReachabilityChecks(cluster, self.verdicts, self.records, self.history)
         self.clients = ClientChecks(self.verdicts, self.records, self.history)
         self.deposed = DeposedChecks(cluster, self.verdicts, self.records)
         self.truncations = TruncationChecks(cluster, self.verdicts, self.records, self.history)

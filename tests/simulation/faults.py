@@ -5,7 +5,7 @@ removal of one fault does not change the others.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from paceline.controller.brokers.broker_suspicions import Evidence
@@ -63,6 +63,7 @@ def draw_faults(world: World, profile: Profile) -> list[Fault]:
     faults += _draw(world, profile, "slow disk", ("slow-disk",), profile.slow_disks)
     faults += _draw(world, profile, "death in compaction", ("die-in-compaction",), profile.deaths_in_compaction)
     faults += _draw(world, profile, "false suspicion", FALSE_SUSPICIONS, profile.false_suspicions)
+    faults += _draw(world, profile, "hidden listener", ("hide-replication",), profile.hidden_listeners)
     return sorted(faults, key=lambda fault: fault.at_ms)
 
 
@@ -92,9 +93,11 @@ class FaultInjector(Operations):
         self._admin = admin
         self._operator = Operator(cluster)
         self._healed = False
+        self._faults: Sequence[Fault] = ()
 
     def schedule(self, faults: Sequence[Fault]) -> None:
         """Schedule the faults, relative to the present time."""
+        self._faults = faults
         for fault in faults:
             self._cluster.world.after(fault.at_ms * MILLISECOND, self._doing(fault))
 
@@ -435,6 +438,25 @@ class FaultInjector(Operations):
         if fault.other % 4 != 2:
             pairs += [(broker, other) for other in others]
         self._cut(pairs, fault)
+
+    def _hide_replication(self, fault: Fault) -> None:
+        """Let no broker reach the REPLICATION listener of a broker; everything else reaches the broker."""
+        lasting = replace(fault, duration_ms=3 * fault.duration_ms)
+        machine, network = self._broker(fault), self._cluster.network
+        network.hide(machine.name, drops=bool(fault.other % 2))
+        self._after(lasting, lambda: network.show(machine.name))
+        bound_ms = self._cluster.profile.unreached_bound_ms
+        if bound_ms is not None and bound_ms <= lasting.duration_ms and self._is_alone(fault, bound_ms):
+            self._cluster.checks.reachability.hidden(machine.broker_id, bound_ms)
+
+    def _is_alone(self, fault: Fault, duration_ms: int) -> bool:
+        """Whether no other fault disturbs the cluster from some time before this fault until some time after it."""
+        settled_ms = 10_000
+        return all(
+            other is fault or other.at_ms > fault.at_ms + duration_ms + settled_ms
+            or other.at_ms + other.duration_ms + settled_ms < fault.at_ms
+            for other in self._faults
+        )  # fmt: skip
 
     def _bad_network(self, fault: Fault) -> None:
         chance = self._cluster.world.chance(f"quality/{fault.pick}/{fault.other}")

@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.simulation import mutations as broken
 from tests.simulation import mutations_of_groups as broken_groups
+from tests.simulation import mutations_of_reachability as reachability
 from tests.simulation import mutations_of_replicas as also_broken
 from tests.simulation import mutations_of_suspicion as suspicion
 from tests.simulation.profile import Profile, draw_base_profile
@@ -29,6 +30,7 @@ _NEW_REGIMES_OFF: dict[str, Any] = {
     "retention_bytes": -1,
     "retention_ms": -1,
     "slow_disks": 0,
+    "hidden_listeners": 0,
 }
 """Profile of mutants that were written before these settings existed; keeps their runs unchanged."""
 
@@ -176,6 +178,14 @@ _SETTINGS_ARE_LOST = _aim(
     checkpoint_interval_ms=500,
     flush_messages=1,
 )
+
+_HIDDEN = (
+    _aim(hidden_listeners=1, count=0, replica_lag_time_max_ms=4_000, lease_ms=1_500, session_timeout_ms=5_000)
+    | _THREE
+    | {"fault_ms": 15_000, "acks_all": 1.0, "send_every_ms": 80}
+)
+_HIDDEN_OFTEN = _HIDDEN | {"hidden_listeners": 3, "fault_ms": 20_000}
+_ONE_CUT_OFF = _HIDDEN | _aim("cut-link", count=6, hidden_listeners=0)
 
 MUTANTS: tuple[Mutant, ...] = (
     # controller
@@ -570,6 +580,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("reports of followers never end", suspicion.reports_never_end, ("K14",), 300, _SUSPICIONS),
     Mutant("a heartbeat refutes nothing", suspicion.heartbeat_refutes_nothing, ("K14", "C13"), 40, _SUSPICIONS),
     Mutant("a replica is deleted before a fenced write", suspicion.deletion_without_a_write, ("K16",), 100, _MOVES),
+    # leaders that their followers cannot reach
+    Mutant("an unreached broker is preferred", reachability.no_preference, ("K17", "C16"), 20, _HIDDEN),
+    Mutant("an unreached broker keeps its leaderships", reachability.no_leader_moves, ("C16",), 20, _HIDDEN),
+    Mutant("a broker is preferred again at once", reachability.no_hold_time, ("K17",), 100, _HIDDEN_OFTEN),
+    Mutant("one follower decides who is unreached", reachability.any_report_is_enough, ("K17",), 60, _ONE_CUT_OFF),
     # pairs: each guard hides the absence of the other
     Mutant("no fence and no version in state writes", broken.no_fence_no_version, ("K2", "R12"), 5),
     Mutant(

@@ -54,6 +54,8 @@ class Network:
         self.quality = quality
         self.peers: dict[str, Peer] = {}
         self._cut: dict[tuple[str, str], None] = {}
+        self._hidden: dict[str, None] = {}
+        """Processes whose REPLICATION listener refuses connections."""
         self._open: dict[str, dict[_Call[Any], None]] = {}
         self.messages = 0
         self.lost = 0
@@ -84,9 +86,30 @@ class Network:
         """Deliver messages from ``source`` to ``target`` again."""
         self._cut.pop((source, target), None)
 
+    def hide(self, name: str, drops: bool) -> None:
+        """Refuse connections to the REPLICATION listener of a process, or drop them; other listeners work."""
+        self._hidden[name] = None
+        for caller in self.peers if drops else ():
+            self.cut(caller, f"{name}/REPLICATION")
+
+    def show(self, name: str) -> None:
+        """Let the REPLICATION listener of a process be reached again."""
+        self._hidden.pop(name, None)
+        for pair in [pair for pair in self._cut if pair[1] == f"{name}/REPLICATION"]:
+            del self._cut[pair]
+
+    def is_hidden(self, name: str) -> bool:
+        """Whether the REPLICATION listener of a process is hidden."""
+        return name in self._hidden
+
+    def replication_listener(self, name: str) -> str:
+        """Return the name to call for replication; no process has the name of a hidden listener."""
+        return f"{name}/REPLICATION" if name in self._hidden else name
+
     def heal(self) -> None:
         """End all cuts."""
         self._cut.clear()
+        self._hidden.clear()
         self.quality = LinkQuality()
 
     def is_cut(self, source: str, target: str) -> bool:

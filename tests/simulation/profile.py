@@ -6,6 +6,7 @@ A profile never has all faults at full strength, because the cluster would do no
 
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from paceline.log.log_config import LogConfig
 from paceline.model.settings import BrokerConfig, ControllerConfig, GroupConfig
@@ -44,6 +45,19 @@ FAULT_WEIGHTS: dict[str, int] = {
     "restart-all-brokers": 1,
 }
 """Weights with which a profile chooses kinds of faults."""
+
+
+ONLY_A_HIDDEN_LISTENER: dict[str, Any] = {
+    "fault_count": 0,
+    "operation_count": 0,
+    "evictions": 0,
+    "slow_disks": 0,
+    "false_suspicions": 0,
+    "hidden_listeners": 1,
+    "lease_ms": 1_500,
+    "replica_lag_time_max_ms": 4_000,
+}
+"""A run in which a REPLICATION listener is the only fault, so that C16 has to hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +112,9 @@ class Profile:
     false_suspicions: int = 0
     """Number of times that a controller suspects a live broker, as after a reset by a middlebox."""
 
+    hidden_listeners: int = 0
+    """Number of times that no broker reaches the REPLICATION listener of a broker, as with a wrong address."""
+
     groups: int = 0
     """Number of consumer groups; with groups, ``__consumer_offsets`` is compacted continuously."""
     group_members: int = 0
@@ -141,6 +158,13 @@ class Profile:
         """
         limits = [self.session_timeout_ms, self.lease_ms or self.session_timeout_ms]
         return max(limits) + max(min(limits) // 3, 3 * self.fetch_wait_max_ms)
+
+    @property
+    def unreached_bound_ms(self) -> int | None:
+        """Time after which no reached replica waits for an unreached leader (C16); None when its ISR shrinks before."""
+        reported_ms = max(self.replica_lag_time_max_ms // 3, 2 * self.fetch_wait_max_ms) + self.lease_ms // 3
+        bound_ms = reported_ms + 1_000
+        return bound_ms if self.lease_ms and bound_ms <= self.replica_lag_time_max_ms else None
 
     def rack(self, number: int) -> str:
         """Return the rack of a broker or reader, empty without racks."""
@@ -216,7 +240,10 @@ class Profile:
 
 def draw_profile(world: World) -> Profile:
     """Return the profile of the world's seed."""
-    return with_groups(world, draw_base_profile(world), (0, 0, 0, 0, 0, 0, 1, 2))
+    drawn = draw_base_profile(world)
+    if drawn.replication_factor > 2 and world.chance("only a hidden listener").random() < 0.08:
+        drawn = replace(drawn, **ONLY_A_HIDDEN_LISTENER)
+    return with_groups(world, drawn, (0, 0, 0, 0, 0, 0, 1, 2))
 
 
 def with_groups(world: World, profile: Profile, groups: tuple[int, ...]) -> Profile:
@@ -279,6 +306,7 @@ def draw_base_profile(world: World) -> Profile:
         in_flight=world.chance("in flight").choices((1, 5), (2, 1))[0],
         refused_connects=world.chance("refused connects").random() < 0.5,
         false_suspicions=world.chance("false suspicions").choices((0, 1, 5), (6, 1, 1))[0],
+        hidden_listeners=world.chance("hidden listeners").choices((0, 1, 3), (8, 1, 1))[0],
     )
 
 

@@ -95,7 +95,8 @@ class Run:
         logger.setLevel(logging.ERROR)
         logger.propagate = False
         try:
-            with self.cluster.checks.control.probes(), self.cluster.checks.suspicion.probes():
+            checks = self.cluster.checks
+            with checks.control.probes(), checks.suspicion.probes(), checks.reachability.probes():
                 self._phases()
         finally:
             logger.removeHandler(handler)

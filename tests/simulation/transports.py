@@ -243,7 +243,8 @@ class SimulatedBrokerTransport:
         def done(answer: ReplicaFetchResponse | Exception) -> None:
             on_done(ConnectionBrokenError(str(answer)) if isinstance(answer, ConnectionClosed) else answer)
 
-        cluster.network.call(life.peer, endpoint.host, handle, timeout_ms, done)
+        target = cluster.network.replication_listener(endpoint.host)
+        cluster.network.call(life.peer, target, handle, timeout_ms, done)
 
     def close_fetcher(self, leader_id: int, fetcher_id: int) -> None:
         """Do nothing: a response in flight reaches a closed fetcher, which ignores it."""

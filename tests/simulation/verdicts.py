@@ -23,6 +23,7 @@ INVARIANTS: dict[str, str] = {
     "C13": "the cluster is complete again in time after the last fault",
     "C14": "committed offsets fall only by a commit of a smaller offset, and no acknowledged commit is lost",
     "C15": "a partition has one owner in a generation of a group, earlier generations cannot commit",
+    "C16": "a partition with other in-sync replicas accepts acks=all again soon after its leader became unreachable",
     "R1": "one leader per epoch",
     "R2": "leader epochs rise by one per decision and never fall",
     "R3": "replicas agree below the smaller high watermark",
@@ -63,6 +64,7 @@ INVARIANTS: dict[str, str] = {
     "K14": "a broker is suspected only on enough evidence, a third of all at once, and not soon after a heartbeat",
     "K15": "a registration is replaced only by the same broker's next process, fenced",
     "K16": "a replica is deleted only after a fenced write, or under a marker",
+    "K17": "a broker counts as unreached on enough reports, and then other in-sync replicas are elected for 30 s",
     "H26": "invalid data in a node harms only the topic of the node",
     "X1": "no callback and no event handler fails unexpectedly",
 }
