@@ -21,6 +21,8 @@ LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN_MARKER = ".kafka_cleanshutdown"
+STOPPED_SEGMENTS = ".kafka_cleanshutdown.loading"
+"""Name of the clean-shutdown marker while the logs are compared with its list of segments."""
 
 
 class DamagedFileError(KafkaStorageError):

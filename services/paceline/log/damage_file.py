@@ -1,8 +1,8 @@
 """Store the damage that a load found in a log, in a file of the log's directory.
 
-A later load may not find the damage again: a gap counts as damage only after a loss of power, and a truncated log ends
-with an intact batch. The file is removed with the directory when the log is set aside or deleted, and when a truncated
-log follows a leader.
+A later load may not find the damage again: the list that shows a missing segment is compared once, a truncated log ends
+with an intact batch, and a gap may count as damage only after a loss of power. The file is removed with the directory
+when the log is set aside or deleted, and when a truncated log follows a leader.
 
 Source: docs/protocol/log-format.md#damaged-logs.
 """
@@ -13,9 +13,9 @@ from paceline.log.files import Files, join, read_all, write_atomically
 
 DAMAGE_FILE: Final = "known-damage"
 TRUNCATED: Final = "cut"
-"""Recovery removed batches although the stop was clean."""
+"""The log ends earlier than at its last clean stop."""
 GAP: Final = "gap"
-"""A gap may hide lost records."""
+"""A segment is missing, or a gap may hide lost records."""
 NO_TOPIC_ID: Final = "no topic id"
 """The topic id was lost, so the records may belong to another topic."""
 _VERSION: Final = "version: 0"

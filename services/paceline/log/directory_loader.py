@@ -13,16 +13,18 @@ from paceline.log.checkpoint import (
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
     RECOVERY_POINT_CHECKPOINT,
+    STOPPED_SEGMENTS,
     DamagedFileError,
     read_offsets,
 )
 from paceline.log.damage_file import GAP, NO_TOPIC_ID, TRUNCATED, read_known_damage, write_known_damage
 from paceline.log.directory_names import is_being_deleted, is_future, is_set_aside, parse_directory_name
-from paceline.log.files import FileKind, Files, join, write_atomically
+from paceline.log.files import FileKind, Files, join, read_all, write_atomically
 from paceline.log.load_report import UNCLEAN_RESTART, DirectoryReport
 from paceline.log.log_config import LogConfig
 from paceline.log.log_directory import LogDirectory
 from paceline.log.log_loader import load_log, read_topic_id
+from paceline.log.missing_segments import decode_segments
 from paceline.log.partition_log import PartitionLog
 from paceline.model.errors import KafkaStorageError
 from paceline.model.identifiers import TopicPartition
@@ -66,7 +68,7 @@ class DirectoryLoader:
         self.truncated_after_clean_stop: dict[TopicPartition, str] = {}
         """Logs that lack batches although the stop was clean, with a description."""
         self.unexplained_gaps: dict[TopicPartition, str] = {}
-        """Logs with a gap that compaction or a power loss left, with a description."""
+        """Logs that lack a segment, or have a gap that compaction or a power loss left, with a description."""
         self.without_topic_id: dict[TopicPartition, str] = {}
         """Logs with records whose topic id is missing after a power loss or cannot be read, with a description."""
         self.stale_checkpoints: dict[str, set[TopicPartition]] = {}
@@ -85,11 +87,15 @@ class DirectoryLoader:
             OSError: storage failed; logs loaded before that stay in ``logs``.
         """
         marker = join(directory.path, CLEAN_SHUTDOWN_MARKER)
+        listing = join(directory.path, STOPPED_SEGMENTS)
         report.clean_shutdown = self._files.exists(marker)
         if report.clean_shutdown:
-            # Remove the marker before anything else: a crash during the load must count as an unclean stop.
-            self._files.remove(marker)
+            # Rename the marker before anything else: a crash during the load must count as an unclean stop, but must
+            # not hide that a segment is missing.
+            self._files.rename(marker, listing)
             self._files.sync_directory(directory.path)
+        is_listed = self._files.exists(listing)
+        stopped = decode_segments(read_all(self._files, listing)) if is_listed else {}
         self._read_boot_id(directory, report)
         recovery_points = self._read_checkpoint(directory, RECOVERY_POINT_CHECKPOINT, report)
         log_starts = self._read_checkpoint(directory, LOG_START_CHECKPOINT, report)
@@ -112,7 +118,8 @@ class DirectoryLoader:
                 recovery_point=recovery_points.get(tp),
                 log_start_offset=log_starts.get(tp),
                 power_lost=power_lost,
-                settings_known=config is not None,
+                may_have_gaps=config is None or config.compacts or tp in first_dirty,
+                stopped_segments=stopped.get(name),
                 on_loss=partial(self._note_loss, directory, report, log.path),
             )
             log.update_high_watermark(high_watermarks.get(tp, 0))
@@ -127,14 +134,10 @@ class DirectoryLoader:
                 report.truncated_bytes[tp] = loaded.truncated_bytes
             if loaded.lost_batches and not report.clean_shutdown:
                 report.lost_batches.append(tp)
-            found: dict[str, str] = {}
+            found = {kind: f"{log.path} {text}" for kind, text in loaded.damage.items()}
             if loaded.lost_batches and report.clean_shutdown:
                 found[TRUNCATED] = (
                     f"recovery removed {loaded.truncated_bytes} damaged bytes from {log.path} after a clean stop"
-                )
-            if loaded.unexplained_gap is not None:
-                found[GAP] = (
-                    f"{log.path} has a gap at {loaded.unexplained_gap} after a loss of power, maybe not by compaction"
                 )
             if log.topic_id is None and log.size_bytes and (power_lost or log.path in report.damaged):
                 found[NO_TOPIC_ID] = f"the topic id is missing from {log.path}"
@@ -142,6 +145,9 @@ class DirectoryLoader:
             self.logs[tp] = log
         known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys() | first_dirty.keys()
         self.stale_checkpoints[directory.path] = {tp for tp in known if tp not in self.logs}
+        if is_listed:
+            self._files.remove(listing)
+            self._files.sync_directory(directory.path)
 
     def _note_loss(self, directory: LogDirectory, report: DirectoryReport, path: str) -> None:
         """Record durably that a log lacks batches, before recovery removes these batches."""

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from paceline.log.checkpoint import PARTITION_METADATA, DamagedFileError, decode_partition_metadata
+from paceline.log.damage_file import GAP
 from paceline.log.files import FileKind, Files, join, read_all
+from paceline.log.missing_segments import SegmentSizes, gap_between, missing_records
 from paceline.log.partition_log import PartitionLog
 from paceline.log.record_batch import MAX_INT64, BatchHeader
 from paceline.log.segment import Segment
@@ -44,8 +46,8 @@ class LoadedLog:
     """Bytes removed because they were not an intact batch, or followed a removed batch."""
     lost_batches: bool = False
     """Whether whole batches were removed, not only an interrupted append."""
-    unexplained_gap: int | None = None
-    """Offset of a gap that compaction or a loss of power left in a topic that is or may be compacted."""
+    damage: dict[str, str] = field(default_factory=dict)
+    """Descriptions of records that may be missing, by kind: `GAP` or `TRUNCATED`."""
     ignored: list[str] = field(default_factory=list)
     """Paths with unknown names, which were ignored."""
     damaged: list[str] = field(default_factory=list)
@@ -60,7 +62,8 @@ def load_log(
     recovery_point: int | None,
     log_start_offset: int | None,
     power_lost: bool = False,
-    settings_known: bool = True,
+    may_have_gaps: bool = False,
+    stopped_segments: SegmentSizes | None = None,
     on_loss: Callable[[], None] = lambda: None,
 ) -> LoadedLog:
     """Load ``log`` from its directory; after an unclean stop recover the batches from the recovery point on.
@@ -68,7 +71,8 @@ def load_log(
     ``recovery_point`` and ``log_start_offset`` come from the checkpoints, ``None`` when not listed. ``power_lost`` says
     that the page cache may be lost, too. A gap between segments above the recovery point then means that the end of the
     earlier segment was lost, and the later segments, which were not durable, are removed. Compaction also leaves gaps,
-    so no segment is removed because of a gap when the topic is compacted or its settings are not known.
+    so no segment is removed because of a gap with ``may_have_gaps``: the topic is or was compacted, or its settings are
+    not known. ``stopped_segments`` are the log's segments at the last clean stop, if that stop has listed them.
 
     ``on_loss`` is called before the first whole batch is removed, so that the caller can record the loss: after the
     removal a load that was interrupted finds a sound log.
@@ -76,7 +80,8 @@ def load_log(
     Raises:
         OSError: storage failed.
     """
-    return _Loader(files, log, clean, recovery_point, log_start_offset, power_lost, settings_known, on_loss).load()
+    loader = _Loader(files, log, clean, recovery_point, log_start_offset, power_lost, may_have_gaps, on_loss)
+    return loader.load(stopped_segments)
 
 
 def read_topic_id(files: Files, path: str) -> str | None:
@@ -102,13 +107,13 @@ class _Loader:
         recovery_point: int | None,
         log_start_offset: int | None,
         power_lost: bool,
-        settings_known: bool,
+        may_have_gaps: bool,
         on_loss: Callable[[], None],
     ) -> None:
         self._files = files
         self._on_loss = on_loss
         self._log = log
-        self._may_have_gaps = log.config.compacts or not settings_known
+        self._may_have_gaps = may_have_gaps
         self._clean = clean
         self._recovery_point = recovery_point or 0
         self._stopped_at = recovery_point if clean else None
@@ -125,17 +130,21 @@ class _Loader:
         self._result = LoadedLog(log)
         self._names: set[str] = set()
 
-    def load(self) -> LoadedLog:
+    def load(self, stopped_segments: SegmentSizes | None) -> LoadedLog:
         bases = self._scan()
         self._load_epochs()
         segments = [self._log.local.new_segment(base) for base in bases]
         for segment in segments:
             segment.open()
+        if stopped_segments is not None:
+            self._result.damage |= missing_records(stopped_segments, segments)
         start = self._log_start if self._log_start is not None else (bases[0] if bases else 0)
         if not self._clean:
             first = self._first_to_recover(segments)
             self._recover_from(segments, first)
             self._index_swapped(segments[:first])
+            if not self._may_have_gaps:
+                self._result.damage |= gap_between(segments)
         else:
             self._rebuild_missing_indexes(segments)
         self._begin(segments, start)
@@ -289,8 +298,9 @@ class _Loader:
         """
         if not self._power_lost or index == first or segments[index].base_offset <= self._recovered_end:
             return False
-        if self._may_have_gaps and self._result.unexplained_gap is None:
-            self._result.unexplained_gap = self._recovered_end
+        if self._may_have_gaps:
+            text = f"has a gap at {self._recovered_end} after a loss of power, maybe not by compaction"
+            self._result.damage.setdefault(GAP, text)
         return not self._may_have_gaps
 
     def _remove_segments(self, segments: list[Segment], first: int) -> None:

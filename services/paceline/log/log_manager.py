@@ -23,6 +23,7 @@ from paceline.log.files import FileKind, FileLock, Files, join, read_all, write_
 from paceline.log.load_report import DirectoryReport, LoadReport
 from paceline.log.log_config import LogConfig
 from paceline.log.log_directory import LogDirectory
+from paceline.log.missing_segments import encode_segments
 from paceline.log.offset_checkpoints import OffsetCheckpoints
 from paceline.log.partition_log import PartitionLog
 from paceline.log.session_file import SESSION_FILE, SessionFile, decode_session_file
@@ -68,7 +69,7 @@ class LogManager:
         self.truncated_after_clean_stop: dict[TopicPartition, str] = {}
         """Logs from which recovery removed batches although the stop was clean, with a description."""
         self.unexplained_gaps: dict[TopicPartition, str] = {}
-        """Logs with a gap that a loss of power or compaction may have left, with a description."""
+        """Logs that lack a segment, or have a gap that a loss of power or compaction left, with a description."""
         self.without_topic_id: dict[TopicPartition, str] = {}
         """Logs that had records but no topic id when they were loaded, with a description."""
 
@@ -431,12 +432,14 @@ class LogManager:
         self._locks.clear()
 
     def _stop_directory(self, directory: LogDirectory) -> None:
-        for log in self._checkpoints.logs_in(directory):
+        logs = self._checkpoints.logs_in(directory)
+        for log in logs:
             log.close()
         self._checkpoints.write_all(directory)
         directory.check_online()
         marker = join(directory.path, CLEAN_SHUTDOWN_MARKER)
         self._files.create(marker)
+        self._files.append(marker, encode_segments(logs))
         self._files.sync(marker)
         self._files.sync_directory(directory.path)
 

@@ -53,8 +53,9 @@ def test_the_clean_shutdown_marker_is_written_last_and_removed_first() -> None:
     assert files.synced[-1] == f"{ROOT}/.kafka_cleanshutdown"
     files.operations.clear()
     manager(files, SMALL)
-    removed = files.operations.index(("remove", f"{ROOT}/.kafka_cleanshutdown"))
+    removed = files.operations.index(("rename", f"{ROOT}/.kafka_cleanshutdown"))
     assert not any(operation == "read_at" for operation, _ in files.operations[:removed])
+    assert not any(".kafka_cleanshutdown" in path for path in files.contents)
 
 
 def test_a_crash_of_the_process_loses_nothing_and_is_no_unclean_restart() -> None:

@@ -84,8 +84,8 @@ def test_recovery_starts_at_the_segment_of_the_recovery_point() -> None:
     crash(files)
     files.operations.clear()
     manager(files, SMALL)
-    read = {path for operation, path in files.operations if operation == "read_at" and path.endswith(".log")}
-    assert len(read) == 1
+    rebuilt = {path for operation, path in files.operations if operation == "truncate" and path.endswith(".index")}
+    assert len(rebuilt) == 1
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -2,7 +2,8 @@
 
 A log is damaged when a batch differs from the batch that was written, when batches are missing after a clean stop, when
 it has a leader epoch that never existed, when its topic id was lost, so that its records may belong to another topic,
-or when it has a gap after a loss of power: compaction leaves gaps too, so this gap may or may not hide lost records.
+when it lacks a segment, or when it has a gap after a loss of power: compaction leaves gaps too, so this gap may or may
+not hide lost records.
 
 1. If another in-sync replica is live, the replica goes Offline and the controller is notified as for a failed log
    directory. The broker answers the controller's LeaderAndIsr with KAFKA_STORAGE_ERROR, so that leadership moves and
