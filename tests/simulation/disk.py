@@ -263,6 +263,11 @@ class SimulatedDisk:
             durable[position] = file.data[position]
             file.durable = bytes(durable)
 
+    def vanish(self, path: str) -> None:
+        """Remove a file durably, as an operator's mistake would."""
+        del self._files[path]
+        self._durable_names.pop(path, None)
+
     def lose_power(self) -> None:
         """Lose a random part of the unsynced data and of the unsynced names."""
         survivors = self._chance.randint(0, len(self._pending_names))

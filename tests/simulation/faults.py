@@ -14,6 +14,7 @@ from tests.simulation.machines import BrokerMachine, ControllerMachine
 from tests.simulation.network import LinkQuality
 from tests.simulation.operations import Operations
 from tests.simulation.operator import Operator
+from tests.simulation.partition_record import PartitionRecord
 from tests.simulation.profile import Profile
 from tests.simulation.world import MILLISECOND, World
 
@@ -22,14 +23,8 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster
 
 SEGMENT_SUFFIX = ".log"
-DERIVED_SUFFIXES = (
-    ".index",
-    ".timeindex",
-    ".snapshot",
-    ".earlier-batches",
-    "leader-epoch-checkpoint",
-    "offset-checkpoint",
-)
+INDEX_SUFFIXES = (".index", ".timeindex", ".snapshot", ".earlier-batches")
+DERIVED_SUFFIXES = (*INDEX_SUFFIXES, "leader-epoch-checkpoint", "offset-checkpoint")
 
 
 FALSE_SUSPICIONS = ("suspect-broker", "flap-broker", "suspect-controller", "cut-controllers")
@@ -61,6 +56,7 @@ def draw_faults(world: World, profile: Profile) -> list[Fault]:
     faults += _draw(world, profile, "operation", profile.operation_kinds, profile.operation_count)
     faults += _draw(world, profile, "eviction", ("evict-controller",), profile.evictions)
     faults += _draw(world, profile, "slow disk", ("slow-disk",), profile.slow_disks)
+    faults += _draw(world, profile, "lost segment", ("lose-segment",), profile.lost_segments)
     faults += _draw(world, profile, "death in compaction", ("die-in-compaction",), profile.deaths_in_compaction)
     faults += _draw(world, profile, "false suspicion", FALSE_SUSPICIONS, profile.false_suspicions)
     faults += _draw(world, profile, "hidden listener", ("hide-replication",), profile.hidden_listeners)
@@ -308,13 +304,7 @@ class FaultInjector(Operations):
         record = whole[fault.pick % len(whole)]
         assert record.zk is not None
         machine = self._cluster.brokers[record.zk.isr[fault.other % len(record.zk.isr)]]
-        log = record.logs.get(machine.broker_id)
-        others = [record.logs[one] for one in record.zk.isr if one in record.logs and one != machine.broker_id]
-        if log is None or all(other.log_end_offset < log.log_end_offset for other in others):
-            return
-        segments = [
-            path for path in machine.disk.paths() if path.startswith(log.path + "/") and path.endswith(SEGMENT_SUFFIX)
-        ]
+        segments = self._expendable_segments(record, machine)
         if segments:
             path = segments[fault.other // 7 % len(segments)]
             size = machine.disk.size(path)
@@ -323,6 +313,37 @@ class FaultInjector(Operations):
                 record.flip(machine.broker_id)
                 machine.files_damaged()
                 machine.disk.flip_byte(path, fault.pick * 31 % size, 1 << fault.other % 8)
+
+    def _expendable_segments(self, record: PartitionRecord, machine: BrokerMachine) -> list[str]:
+        """Return the segment files of a replica, none unless an ISR member on another broker has all its records."""
+        log = record.logs.get(machine.broker_id)
+        isr = () if record.zk is None else record.zk.isr
+        others = [record.logs[one] for one in isr if one in record.logs and one != machine.broker_id]
+        if log is None or all(other.log_end_offset < log.log_end_offset for other in others):
+            return []
+        return [
+            path for path in machine.disk.paths() if path.startswith(log.path + "/") and path.endswith(SEGMENT_SUFFIX)
+        ]
+
+    def _lose_segment(self, fault: Fault) -> None:
+        """Stop a broker orderly; meanwhile a segment before the last vanishes, if another in-sync replica is intact."""
+        machine = self._broker(fault)
+
+        def lose() -> None:
+            for record in self._cluster.checks.records.living():
+                found = [] if record.damaged or record.voided else self._expendable_segments(record, machine)
+                with_batches = [path for path in found if machine.disk.size(path)]
+                if len(with_batches) < 2 or not machine.has_stopped_cleanly:
+                    continue
+                path = with_batches[fault.other % (len(with_batches) - 1)]
+                self._cluster.note(machine.name, f"loses {path}")
+                record.lose_segment(machine.broker_id)
+                machine.files_damaged()
+                for suffix in (SEGMENT_SUFFIX, *INDEX_SUFFIXES)[: 1 if fault.other % 2 else None]:
+                    if machine.disk.exists(path.replace(SEGMENT_SUFFIX, suffix)):
+                        machine.disk.vanish(path.replace(SEGMENT_SUFFIX, suffix))
+
+        machine.stop(restart_after_ms=fault.duration_ms, then=lose)
 
     def _damaged_file(self, fault: Fault) -> None:
         """Kill a broker, and write invalid bytes into a file that can be rebuilt: an index or a checkpoint."""

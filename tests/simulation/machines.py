@@ -322,6 +322,11 @@ class BrokerMachine:
         return logs is not None and len(logs.live_log_dirs) < len(logs.log_dirs)
 
     @property
+    def has_stopped_cleanly(self) -> bool:
+        """Whether the last process ended orderly, with all its log directories."""
+        return self._is_clean
+
+    @property
     def may_have_lost_data(self) -> bool:
         """Whether power or a log directory has ever failed here, or a file was changed from outside."""
         return self.boot > 1 or self._directories_lost or self._files_damaged

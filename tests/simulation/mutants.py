@@ -27,6 +27,7 @@ from tests.simulation.world import World
 _NEW_REGIMES_OFF: dict[str, Any] = {
     "evictions": 0,
     "in_flight": 1,
+    "lost_segments": 0,
     "retention_bytes": -1,
     "retention_ms": -1,
     "slow_disks": 0,
@@ -389,6 +390,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("R14", "R5b", "R5", "C1", "C3", "R9"),
         300,
         _aim("stop-broker", "power-loss", count=14, flush_messages=2**63 - 1) | _THREE,
+    ),
+    Mutant(
+        "a load does not notice missing segments",
+        also_broken.missing_segments_unnoticed,
+        ("R14",),
+        40,
+        _aim(count=0, lost_segments=6, segment_bytes=1_000) | _THREE,
     ),
     Mutant(
         "a high watermark above the log end is accepted",

@@ -17,7 +17,7 @@ from paceline.broker.requests.errors import failure_of
 from paceline.broker.requests.fetch import FetchHandler
 from paceline.broker.requests.produce import DelayedProduce
 from paceline.broker.requests.proof_waits import ProofWaits
-from paceline.log import partition_log, retention
+from paceline.log import log_loader, partition_log, retention
 from paceline.log.checkpoint import CLEAN_SHUTDOWN_MARKER
 from paceline.log.local_log import LocalLog
 from paceline.log.log_directory import LogDirectory
@@ -268,13 +268,18 @@ def stop_without_sync(patches: "Patches") -> None:
 
 def marker_kept(patches: "Patches") -> None:
     """The clean-stop marker stays while the broker runs."""
-    real = SimulatedDisk.remove
+    real = SimulatedDisk.rename
 
-    def remove(self: SimulatedDisk, path: str) -> None:
-        if not path.endswith(CLEAN_SHUTDOWN_MARKER):
-            real(self, path)
+    def rename(self: SimulatedDisk, source: str, target: str) -> None:
+        if not source.endswith(CLEAN_SHUTDOWN_MARKER):
+            real(self, source, target)
 
-    patches.set(SimulatedDisk, "remove", remove)
+    patches.set(SimulatedDisk, "rename", rename)
+
+
+def missing_segments_unnoticed(patches: "Patches") -> None:
+    """A load does not compare the segments with those of the clean stop."""
+    patches.set(log_loader, "missing_records", lambda _stopped, _found: {})
 
 
 def high_watermark_beyond_the_log(patches: "Patches") -> None:

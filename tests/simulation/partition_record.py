@@ -48,6 +48,8 @@ class PartitionRecord:
     """Reason why checks for lost data no longer apply; empty while they apply."""
     flipped: dict[int, None] = field(default_factory=dict)
     """Brokers with a log damaged on the disk that has not been replaced since."""
+    lost_segments: dict[int, None] = field(default_factory=dict)
+    """Brokers with a log that lacks a segment since a clean stop, and has not been replaced since."""
     led_damaged: bool = False
     """Whether a replica with damaged records has led; then two histories may have the same epoch."""
     asked_start: int = 0
@@ -107,6 +109,11 @@ class PartitionRecord:
         self.flipped[broker_id] = None
         self.damage(broker_id)
 
+    def lose_segment(self, broker_id: int) -> None:
+        """Record that a segment of a replica vanished after a clean stop; the replica is intact after a rebuild."""
+        self.lost_segments[broker_id] = None
+        self.flip(broker_id)
+
     def is_excused(self, offset: int, leader_epoch: int) -> bool:
         """Whether an unclean election explains that a record at this offset and epoch is missing."""
         return any(leader_epoch < epoch and offset >= start >= 0 for epoch, start in self.unclean_starts.items())
@@ -139,6 +146,7 @@ class PartitionRecord:
         self.logs.pop(broker_id, None)
         self.told_by_follower.pop(broker_id, None)
         self.flipped.pop(broker_id, None)
+        self.lost_segments.pop(broker_id, None)
         self.promised_starts.pop(broker_id, None)
 
     def maybe_whole(self, broker_id: int) -> None:

@@ -107,6 +107,8 @@ class Profile:
 
     in_flight: int = 1
     """Batches that an idempotent producer has in flight to a partition, at most five."""
+    lost_segments: int = 0
+    """Number of times that a segment vanishes while its broker is stopped."""
     refused_connects: bool = False
     """Whether refused connects show a crash to controllers, as when the host still runs."""
     false_suspicions: int = 0
@@ -304,6 +306,7 @@ def draw_base_profile(world: World) -> Profile:
         slow_disks=world.chance("slow disks").choices((0, 1, 4), (18, 1, 1))[0],
         evictions=world.chance("evictions").choices((0, 1, 3), (8, 1, 1))[0],
         in_flight=world.chance("in flight").choices((1, 5), (2, 1))[0],
+        lost_segments=world.chance("lost segments").choices((0, 1, 4), (17, 2, 1))[0],
         refused_connects=world.chance("refused connects").random() < 0.5,
         false_suspicions=world.chance("false suspicions").choices((0, 1, 5), (6, 1, 1))[0],
         hidden_listeners=world.chance("hidden listeners").choices((0, 1, 3), (8, 1, 1))[0],

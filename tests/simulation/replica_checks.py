@@ -408,6 +408,12 @@ class ReplicaChecks:
                 continue
             before = record.logs.get(life.broker_id)
             record.logs[life.broker_id] = log
+            if life.broker_id in record.lost_segments:
+                self._verdicts.check(
+                    "R14",
+                    record.topic_partition in life.logs.unexplained_gaps,
+                    f"{record}: {life.name} does not notice that a segment is missing",
+                )
             record.root(log.mirror, None if before is None else before.mirror)
             if before is not None and before is not log:
                 self._forget_as_before(log, before.mirror)

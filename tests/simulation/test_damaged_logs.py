@@ -109,6 +109,30 @@ def test_a_replica_with_a_flipped_byte_in_the_leaders_log_is_rebuilt(seed: int) 
         assert not verdicts.violated, {name: verdicts.all[name].evidence for name in verdicts.violated}
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_replica_that_lost_a_middle_segment_while_it_was_stopped_is_rebuilt_before_it_leads(seed: int) -> None:
+    with quiet_run(seed) as run:
+        machine, record = leader_of(run), only_record(run)
+        size = read_everything(run)
+        assert machine.life is not None
+        log = machine.life.logs.get(record.topic_partition)
+        assert log is not None and log.segment_count > 3
+        machine.stop()
+        assert run._until(lambda: machine.has_stopped_cleanly, 30_000)
+        machine.disk.vanish(log.segments[1].log_path)
+        record.lose_segment(machine.broker_id)
+        machine.start()
+        assert run._until(lambda: why_not_whole(run.cluster) is None and why_not_quiet(run.cluster) is None, 60_000)
+        assert len(machine.life.logs.set_aside) == 1
+        for other in run.cluster.brokers.values():
+            if other is not machine:
+                other.stop()
+        assert run._until(lambda: leader_of(run) is machine, 60_000)
+        assert read_everything(run) == size
+        verdicts = run.cluster.checks.verdicts
+        assert not verdicts.violated, {name: verdicts.all[name].evidence for name in verdicts.violated}
+
+
 def test_a_flipped_byte_in_the_only_copy_is_kept() -> None:
     with quiet_run(4, replication_factor=1) as run:
         machine = leader_of(run)
