@@ -197,6 +197,40 @@ def test_a_gap_is_reported_again_after_restarts_until_the_log_is_set_aside(is_cl
     assert not after.unexplained_gaps and after.get(TP) is None
 
 
+class KilledError(BaseException):
+    """Stands for SIGKILL."""
+
+
+def test_a_load_that_is_killed_before_it_has_stored_a_gap_finds_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until a controller knows of the unclean restart, each load treats the page cache as lost."""
+    disk = SimulatedDisk(lambda: NOW_MS, random.Random(1))
+    settings = replace(CONFIG, cleanup_policy=frozenset({"compact"}))
+    _, log = start(disk, 0)
+    for i in range(20):
+        log.append_as_leader(batch(b"value %d" % i), 0, NOW_MS)
+    disk.truncate(log.segments[0].log_path, 0)
+    disk.append(log.segments[0].log_path, batch(b"value 0", base_offset=0, leader_epoch=0))
+    create = SimulatedDisk.create
+
+    def kill(self: SimulatedDisk, path: str) -> None:
+        if "known-damage" in path:
+            raise KilledError
+        create(self, path)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(SimulatedDisk, "create", kill)
+        for _ in range(2):
+            disk.crash_process()
+            with pytest.raises(KilledError):
+                LogManager(disk, [ROOT], CONFIG, on_dir_failure=lambda *_: None, boot_id="boot 1").load(
+                    NOW_MS, lambda _topic: settings
+                )
+    disk.crash_process()
+    found = LogManager(disk, [ROOT], CONFIG, on_dir_failure=lambda *_: None, boot_id="boot 1")
+    found.load(NOW_MS, lambda _topic: settings)
+    assert list(found.unexplained_gaps) == [TP]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_synced_deletion_survives_a_loss_of_power(seed: int) -> None:
     disk = SimulatedDisk(lambda: NOW_MS, random.Random(seed))
