@@ -120,11 +120,15 @@ class Admin(Client):
 
             def answer(results: list[DeleteRecordsResult]) -> None:
                 refused.append(results[0].failure is not None)
+                if not refused[0]:
+                    checks.deletion_taken(life, query, offset)
                 checks.deletion_answered(life, query, offset, results[0])
                 reply(results)
 
+            # Without contact the leader deletes nothing before it can prove its leadership.
+            is_handled_at_once = life.node.replica_manager.in_contact()
             life.node.delete_records([query], _TIMEOUT_MS, answer)
-            if True not in refused:
+            if is_handled_at_once and True not in refused:
                 checks.deletion_taken(life, query, offset)
 
         def answered(answer: Any) -> None:
