@@ -118,11 +118,22 @@ class SmallCore:
         ]
         reply(ReplicaFetchResponse(9, results))
 
-    def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery], from_client: bool) -> list[EpochAnswer]:
+    def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery]) -> list[EpochAnswer]:
         return [EpochAnswer(query.topic_partition, None, EpochEnd(query.leader_epoch, 12)) for query in queries]
 
-    def list_offsets(self, queries: Sequence[OffsetQuery], isolation: Isolation) -> list[OffsetAnswer]:
-        return [OffsetAnswer(query.topic_partition, offset=5, leader_epoch=2) for query in queries]
+    def client_offsets_for_leader_epoch(
+        self, queries: Sequence[EpochQuery], timeout_ms: int, reply: Callable[[list[EpochAnswer]], None]
+    ) -> None:
+        reply(self.offsets_for_leader_epoch(queries))
+
+    def list_offsets(
+        self,
+        queries: Sequence[OffsetQuery],
+        isolation: Isolation,
+        timeout_ms: int,
+        reply: Callable[[list[OffsetAnswer]], None],
+    ) -> None:
+        reply([OffsetAnswer(query.topic_partition, offset=5, leader_epoch=2) for query in queries])
 
     def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
         return [PartitionReplicasView(TopicPartition(topic, index), leader=1) for index in partitions]
