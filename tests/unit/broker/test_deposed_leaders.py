@@ -191,6 +191,18 @@ def test_a_new_session_alone_does_not_prove_leadership() -> None:
     assert cluster.state().leader == 2, "a late LeaderAndIsr leaves the election as it is"
 
 
+def test_a_repeated_leader_and_isr_does_not_prove_leadership() -> None:
+    """It may have waited on its way while a successor was elected."""
+    cluster = led_by_1()
+    cut_off(cluster)
+    cluster.time.run_for(SESSION_MS + 2_000)
+    cluster.write_state(LeaderAndIsr(leader=2, leader_epoch=1, isr=(2, 3), zk_version=0, controller_epoch=1))
+    regain_contact(cluster)
+    late = cluster.send(1, cluster.partition(1, 0, (1, 2, 3)))
+    assert late.partition_errors == {TP: ErrorCode.STALE_CONTROLLER_EPOCH}
+    assert {failure.code for failure in failures(cluster).values() if failure} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
 def test_a_write_of_the_unchanged_isr_proves_the_leadership_without_a_cut_off_follower() -> None:
     cluster = led_by_1()
     cut_off(cluster)

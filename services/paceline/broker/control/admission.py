@@ -58,8 +58,7 @@ class LeaderAndIsrAdmission:
            this broker since its registration (`set_aside_log_of_deleted_topic`).
         3. INCONSISTENT_TOPIC_ID or STALE_CONTROLLER_EPOCH: the replica was deleted after the request was sent.
         4. KAFKA_STORAGE_ERROR: the replica is Offline.
-        5. INCONSISTENT_TOPIC_ID, STALE_CONTROLLER_EPOCH or UNKNOWN_TOPIC_OR_PARTITION: see `_check`. A repeated
-           decision that makes this broker leader confirms its leadership.
+        5. INCONSISTENT_TOPIC_ID, STALE_CONTROLLER_EPOCH or UNKNOWN_TOPIC_OR_PARTITION: see `_check`.
         6. KAFKA_STORAGE_ERROR: the log is too damaged for the role; the replica becomes Offline.
 
         Raises:
@@ -111,9 +110,6 @@ class LeaderAndIsrAdmission:
         if is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         reason = self._check(partition, state)
-        is_same_leadership = (state.leader, state.leader_epoch) == (manager.broker_id, partition.leader_epoch)
-        if reason is ErrorCode.STALE_CONTROLLER_EPOCH and partition.is_leader and is_same_leadership:
-            partition.confirm_leadership()
         if reason is ErrorCode.NONE and manager.damaged_logs.maybe_take_offline(state):
             return ErrorCode.KAFKA_STORAGE_ERROR
         return reason

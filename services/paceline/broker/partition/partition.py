@@ -104,7 +104,7 @@ class Partition:
         """Whether this broker knows that it has lost the leadership: an ISR write found another leader or no state
         node, or a LeaderAndIsr named a leader without a known address."""
         self.confirmed_ms = NEVER
-        """Time at which the controller, or an ISR write, last confirmed this broker's leadership."""
+        """Time at which this leader epoch began, or an ISR write last confirmed it."""
         self.bytes_in = 0
         """Bytes that producers have appended to this replica, in all leader epochs."""
         self.bytes_out = 0
@@ -146,9 +146,10 @@ class Partition:
         self._set_followers(state, start_offset, was_leader)
         self.leader_id = self._host.broker_id
         self.leader_epoch = state.leader_epoch
-        self.confirmed_ms = NEVER
+        # Without contact the request may have waited in a buffer while a successor was elected. For the same reason a
+        # repetition of the request confirms nothing.
+        self.confirmed_ms = self._host.now_ms() if self._host.in_contact() else NEVER
         self.is_deposed = False
-        self.confirm_leadership()
         self.advance_high_watermark()
         self._host.record_change(self, PartitionChange.ROLE)
         return not was_leader
@@ -272,15 +273,6 @@ class Partition:
         others = (self.followers.get(one) for one in self.maximal_isr if one != self._host.broker_id)
         proved = proved_ms(self.confirmed_ms, (NEVER if one is None else one.followed_ms() for one in others))
         return proved is None or proved >= since_ms
-
-    def confirm_leadership(self) -> None:
-        """Record that the controller names this broker as leader in this epoch.
-
-        Ignored while the ZooKeeper session or the controller's lease may be over: the request may have waited in a
-        buffer while a successor was elected.
-        """
-        if self._host.in_contact():
-            self.confirmed_ms = self._host.now_ms()
 
     def _check_leader_epoch(self, current_leader_epoch: int | None) -> None:
         if current_leader_epoch is not None and current_leader_epoch != self.leader_epoch:
