@@ -31,7 +31,8 @@ from paceline.model.consumer_protocol import (
 from paceline.model.errors import ErrorCode, PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline_client.assignors import Assignor, CooperativeStickyAssignor, GroupMember, RangeAssignor
-from tests.simulation.clients import Client
+from tests.simulation.group_client import CALL_TIMEOUT_MS, MOVED, RETRY_MS, GroupClient
+from tests.simulation.loose_commits import LooseCommitter
 from tests.simulation.offset_observer import OffsetObserver
 from tests.simulation.world import MILLISECOND, Timer
 
@@ -39,23 +40,18 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimulatedCluster
 
 TOPIC = "t"
-_RETRY_MS = 100
-_CALL_TIMEOUT_MS = 1_500
 SESSION_TIMEOUT_MS = 2_500
 REBALANCE_TIMEOUT_MS = 2_500
 _HEARTBEAT_MS = 300
 _LOST = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
-_MOVED = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 
 
-class Member(Client):
+class Member(GroupClient):
     """One process of a member."""
 
     def __init__(self, cluster: "SimulatedCluster", name: str, group_id: str, assignor: Assignor) -> None:
-        super().__init__(cluster, name)
-        self.group_id = group_id
+        super().__init__(cluster, name, group_id)
         self._assignor = assignor
-        self._coordinator: str | None = None
         self._member_id = ""
         self.generation = -1
         self.assigned: tuple[TopicPartition, ...] = ()
@@ -96,48 +92,6 @@ class Member(Client):
         self.stop()
         self.scheduler.call_later(50, self.end)
 
-    # Calls
-
-    def _ask(
-        self,
-        ask: Callable[[GroupCoordinator, Callable[[Any], None]], object],
-        done: Callable[[Any], None],
-        timeout_ms: int = _CALL_TIMEOUT_MS,
-        target: str | None = None,
-    ) -> None:
-        """Call the coordinator, or the broker ``target``; ``done`` gets the answer or the error."""
-        name = target or self._coordinator
-        if name is None:
-            self._find_coordinator()
-            self.scheduler.call_later(_RETRY_MS, lambda: done(TimeoutError("the coordinator is not known")))
-            return
-
-        def handle(reply: Callable[[Any], None]) -> None:
-            life = self.cluster.broker_named(name)
-            if life is None:
-                return
-            try:
-                ask(life.node.group_coordinator(), reply)
-            except PacelineError as error:
-                reply(error)
-
-        def answered(answer: Any) -> None:
-            is_failure = isinstance(answer, Exception)
-            if is_failure and (not isinstance(answer, PacelineError) or answer.code in _MOVED):
-                self._coordinator = None
-            done(answer)
-
-        self.cluster.network.call(self.peer, name, handle, timeout_ms, answered)
-
-    def _find_coordinator(self) -> None:
-        name = f"broker-{self.chance.choice(self.cluster.profile.broker_ids)}"
-
-        def found(answer: Any) -> None:
-            if not isinstance(answer, Exception):
-                self._coordinator = f"broker-{answer}"
-
-        self._ask(lambda coordinator, reply: reply(coordinator.find_coordinator(self.group_id)), found, target=name)
-
     # Joining
 
     def _join_later(self, delay_ms: float = 0) -> None:
@@ -149,7 +103,7 @@ class Member(Client):
         """Send JoinGroup again after a pause, as a new member when the coordinator does not know this member."""
         if self.stopped:
             return
-        delay_ms = _RETRY_MS * self.chance.uniform(0.5, 2)
+        delay_ms = RETRY_MS * self.chance.uniform(0.5, 2)
         if isinstance(error, PacelineError):
             if error.code is ErrorCode.MEMBER_ID_REQUIRED:
                 self._member_id, delay_ms = error.metadata["member_id"], 0
@@ -194,7 +148,7 @@ class Member(Client):
             else:
                 self._sync(answer)
 
-        timeout_ms = 2 * REBALANCE_TIMEOUT_MS + _CALL_TIMEOUT_MS
+        timeout_ms = 2 * REBALANCE_TIMEOUT_MS + CALL_TIMEOUT_MS
         self._ask(lambda coordinator, reply: coordinator.join(request, reply), joined, timeout_ms)
 
     def _sync(self, joined: JoinResult) -> None:
@@ -222,7 +176,7 @@ class Member(Client):
             else:
                 self._take(generation, _partitions(answer))
 
-        self._ask(ask, synced, REBALANCE_TIMEOUT_MS + _CALL_TIMEOUT_MS)
+        self._ask(ask, synced, REBALANCE_TIMEOUT_MS + CALL_TIMEOUT_MS)
 
     def _assign(self, joined: JoinResult) -> dict[str, bytes]:
         members = []
@@ -294,7 +248,7 @@ class Member(Client):
         def done(answer: Any) -> None:
             if isinstance(answer, Exception):
                 if generation == self.generation:
-                    self.scheduler.call_later(_RETRY_MS, self._fetch_offsets)
+                    self.scheduler.call_later(RETRY_MS, self._fetch_offsets)
                 return
             self.cluster.checks.groups.fetched(fetch, answer)
             if generation == self.generation:
@@ -347,7 +301,7 @@ class Member(Client):
                 checks.committed(commit, kept)
                 self.committed_us.update(dict.fromkeys(kept, begun_us))
                 error = next((failure for failure in answer.values() if failure is not None), None)
-            if error is not None and error.code in _MOVED:
+            if error is not None and error.code in MOVED:
                 self._coordinator = None
             if error is not None and generation == self.generation:
                 self._refused(error)
@@ -412,6 +366,7 @@ class Groups:
         self._healed_us: int | None = None
         self._observer = OffsetObserver(cluster, TOPIC) if cluster.profile.groups else None
         chance = cluster.world.chance("group members")
+        self._loose = [LooseCommitter(cluster, group_id, TOPIC) for group_id in cluster.profile.loose_groups]
         self.slots: list[MemberSlot] = []
         for number in range(cluster.profile.groups):
             assignor = chance.choice((RangeAssignor(), CooperativeStickyAssignor()))
@@ -422,6 +377,8 @@ class Groups:
         """Start every member."""
         for slot in self.slots:
             slot.start()
+        for loose in self._loose:
+            loose.start()
         if self._observer is not None:
             self._observer.start()
 
@@ -429,6 +386,8 @@ class Groups:
         """Stop all members from starting new work."""
         if self._observer is not None:
             self._observer.stop()
+        for loose in self._loose:
+            loose.stop()
         for slot in self.slots:
             if slot.member is not None:
                 slot.member.stop()
@@ -481,4 +440,7 @@ class Groups:
             ]
             if late:
                 return f"{group_id}: no commit of {late}"
+        for loose in self._loose if wanted else ():
+            if self._cluster.checks.groups.can_commit(loose.group_id) and loose.committed_us < (self._healed_us or 0):
+                return f"{loose.group_id}: no commit"
         return None

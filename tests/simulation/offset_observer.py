@@ -36,7 +36,7 @@ class OffsetObserver(Client):
         """Request a group's offsets from a broker; the answer counts when the broker acts as coordinator."""
         self._ask_later()
         target = f"broker-{self.chance.choice(self.cluster.profile.broker_ids)}"
-        group_id = f"group-{self.chance.randrange(self.cluster.profile.groups)}"
+        group_id = self.chance.choice(self.cluster.profile.group_ids)
         checks = self.cluster.checks
         wanted = [TopicPartition(self._topic, index) for index in range(checks.records.partitions_of(self._topic))]
         fetch = checks.groups.fetch_begins(group_id)

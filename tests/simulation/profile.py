@@ -123,6 +123,8 @@ class Profile:
     """Members of each group."""
     member_faults: int = 0
     """Number of times that a member crashes, pauses or leaves."""
+    loose: int = 0
+    """Groups without members, whose offsets are committed and expire one by one."""
     deaths_in_compaction: int = 0
     """Number of times that a broker dies between two steps of a compaction, by a kill or a loss of power."""
     offsets_retention_ms: int = 604_800_000
@@ -139,6 +141,20 @@ class Profile:
     def controller_ids(self) -> tuple[int, ...]:
         """Ids of the controllers."""
         return tuple(range(FIRST_CONTROLLER_ID, FIRST_CONTROLLER_ID + self.controllers))
+
+    @property
+    def loose_groups(self) -> tuple[str, ...]:
+        """Ids of the groups without members."""
+        return tuple(f"loose-{number}" for number in range(self.loose))
+
+    @property
+    def group_ids(self) -> tuple[str, ...]:
+        """Ids of all groups."""
+        return tuple(f"group-{number}" for number in range(self.groups)) + self.loose_groups
+
+    def deletes(self, group_id: str) -> bool:
+        """Whether a group is deleted now and then."""
+        return group_id in self.loose_groups[1:]
 
     @property
     def compacts(self) -> bool:
@@ -254,13 +270,15 @@ def with_groups(world: World, profile: Profile, groups: tuple[int, ...]) -> Prof
     drawn = chance.choice(groups)
     if not drawn:
         return profile
+    loose = world.chance("loose groups").choice((0, 1, 2))
     return replace(
         profile,
         groups=drawn,
+        loose=loose,
         group_members=chance.choice((1, 2, 3, 4)),
         member_faults=chance.choice((0, 2, 6)),
         deaths_in_compaction=chance.choice((0, 2, 5)),
-        offsets_retention_ms=chance.choice((604_800_000, 604_800_000, 5_000)),
+        offsets_retention_ms=chance.choice((604_800_000, 604_800_000, 5_000) if not loose else (1_000, 2_000, 5_000)),
         cleaner_backoff_ms=chance.choice((100, 500, 2_000)),
     )
 

@@ -37,10 +37,11 @@ def record_of(cluster: SimulatedCluster) -> PartitionRecord:
     return cluster.checks.records.get(TOPIC_ID, OFFSETS)
 
 
-def write(cluster: SimulatedCluster, mark: str | None) -> None:
-    """Append and commit a batch with a committed offset, or with a tombstone."""
+def write(cluster: SimulatedCluster, mark: str | None, early_ms: int = 0) -> None:
+    """Append and commit a batch with a committed offset, or with a tombstone when the offset expires, or early."""
     value = None if mark is None else encode_offset_value(OffsetValue(7, -1, mark, 0))
-    data = encode_batch([NewRecord(0, encode_offset_key(GROUP, SALES), value)])
+    at_ms = 0 if mark is not None else cluster.profile.offsets_retention_ms - early_ms
+    data = encode_batch([NewRecord(at_ms, encode_offset_key(GROUP, SALES), value)])
     cluster.checks.compaction.written(data)
     record = record_of(cluster)
     record.committed.add(record.thw, record.thw + 1, 0, parse_header(data).crc)
@@ -128,6 +129,35 @@ def test_a_commit_that_is_not_in_the_log_is_reported(cluster: SimulatedCluster, 
     write(cluster, "a")
     see(cluster, "lost", 10, fetched)
     assert violated(cluster) == ("C14",)
+
+
+def test_an_offset_that_a_client_saw_deleted_does_not_come_back(cluster: SimulatedCluster) -> None:
+    write(cluster, "a")
+    write(cluster, None)
+    see(cluster, "a", 10, fetched=False)
+    see(cluster, "", 20, fetched=True)
+    see(cluster, "a", 30, fetched=True)
+    assert violated(cluster) == ("C14",)
+
+
+@pytest.mark.parametrize(("early_ms", "verdict"), [(0, ()), (1, ("C14",))])
+def test_an_offset_that_is_deleted_before_it_expires_is_reported(
+    cluster: SimulatedCluster, early_ms: int, verdict: tuple[str, ...]
+) -> None:
+    write(cluster, "a")
+    write(cluster, None, early_ms)
+    see(cluster, "a", 10, fetched=False)
+    assert violated(cluster) == verdict
+
+
+def test_an_offset_committed_after_its_tombstone_is_returned_again(cluster: SimulatedCluster) -> None:
+    for mark in ("a", None, "b", None):
+        write(cluster, mark)
+    see(cluster, "a", 10, fetched=False)
+    see(cluster, "", 20, fetched=True)
+    see(cluster, "b", 30, fetched=True)
+    see(cluster, "", 40, fetched=True)
+    assert violated(cluster) == ()
 
 
 def test_no_offset_after_its_tombstone_is_correct(cluster: SimulatedCluster) -> None:
