@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
 
+from tests.simulation.places import PLACES, below_floor
 from tests.simulation.run import Run, RunResult, profile_of, run_seed
 from tests.simulation.shrink import shrink_run
 from tests.simulation.verdicts import INVARIANTS
@@ -18,7 +19,7 @@ _SHRUNK_AT_MOST = 5
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return the exit code: 0 when no invariant was violated."""
+    """Run the command; return the exit code: 0 when no invariant was violated and no place is below its floor."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=1, help="the first of them")
@@ -53,16 +54,23 @@ def replay(seed: int, with_shrinking: bool = True, wild: bool = False) -> int:
 
 
 def run_many(seeds: Iterable[int], jobs: int, keep_going: bool, with_shrinking: bool, wild: bool = False) -> int:
-    """Run seeds, report progress, and close with a summary line."""
+    """Run seeds, report progress, and close with the places that were reached and a summary line.
+
+    Return 0 when no invariant was violated and every place was reached in enough seeds.
+    """
     begin = last = time.monotonic()
     failed: list[RunResult] = []
     exercised = dict.fromkeys(INVARIANTS, 0)
+    reached, reached_in = dict.fromkeys(PLACES, 0), dict.fromkeys(PLACES, 0)
     count = events = 0
     for result in results_of(seeds, jobs, wild):
         count += 1
         events += result.events
         for name, verdict in result.verdicts.items():
             exercised[name] += verdict.exercised
+        for place, times in result.places.items():
+            reached[place] += times
+            reached_in[place] += times > 0
         if result.failures:
             failed.append(result)
             _print_failures(result)
@@ -78,11 +86,16 @@ def run_many(seeds: Iterable[int], jobs: int, keep_going: bool, with_shrinking: 
             _print_shrunk(result)
     minutes = max(time.monotonic() - begin, 0.001) / 60
     idle = [name for name, times in exercised.items() if not times and name != "X1"]
+    print("places: times reached, seeds that reached it")
+    for place, times in reached.items():
+        print(f"{times:>8} {reached_in[place]:>5}  {place}")
+    low = below_floor(reached_in, count, wild)
     print(
         f"{count} seeds, {len(failed)} violations, {events} events, {count / minutes:.0f} seeds/min, "
-        f"not exercised: {', '.join(idle) or 'none'}"
+        f"not exercised: {', '.join(idle) or 'none'}, "
+        f"places below their floor: {', '.join(low) or 'none'}"
     )
-    return 1 if failed else 0
+    return 1 if failed or low else 0
 
 
 def results_of(seeds: Iterable[int], jobs: int, wild: bool = False) -> Iterator[RunResult]:

@@ -30,6 +30,7 @@ from tests.simulation.group_checks import GroupChecks
 from tests.simulation.history import History, Poll, Reading, Send
 from tests.simulation.observed_log import Mirror, ObservedLog
 from tests.simulation.partition_record import PartitionRecord, PartitionRecords
+from tests.simulation.places import Places
 from tests.simulation.reachability_checks import ReachabilityChecks
 from tests.simulation.replica_checks import ReplicaChecks
 from tests.simulation.suspicion_checks import SuspicionChecks
@@ -103,6 +104,7 @@ class Checks:
     def __init__(self, cluster: "SimulatedCluster") -> None:
         self._cluster = cluster
         self.verdicts = Verdicts()
+        self.places = Places()
         self.history = History()
         self.records = PartitionRecords(cluster.profile.min_insync_replicas)
         self.compaction = CompactionChecks(self.verdicts, self.records)

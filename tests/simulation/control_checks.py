@@ -63,6 +63,11 @@ class ControlChecks:
             )
         if isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest):
             self._was_written(life, request)
+        if isinstance(request, LeaderAndIsrRequest):
+            led = next((state for state in request.partitions if state.leader == broker.broker_id), None)
+            if led is not None:
+                member = next((one for one in led.isr if one != led.leader), None)
+                self._cluster.checks.places.reach("a leadership is announced", led.leader, member)
 
     def _was_written(self, life: "ControllerLife", request: LeaderAndIsrRequest | UpdateMetadataRequest) -> None:
         self._verdicts.exercise("K3", len(request.partitions))

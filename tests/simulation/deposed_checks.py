@@ -50,6 +50,11 @@ class DeposedChecks:
         if elected_us is None:
             return False
         led_us = record.led_by_successor_us(life.broker_id, hosted.leader_epoch)
+        if led_us is not None and led_us < life.session_us:
+            self._verdicts.exercise("C12")
+            if record.has_clean_successor(life.broker_id, hosted.leader_epoch):
+                # The successor was an ISR member and fetches no more: nothing proves the leadership in a new session.
+                self._fail(life, record, hosted.leader_epoch, "in a session that began")
         if asked_us is not None and not record.unclean_starts:
             self._verdicts.exercise("C12")
             if led_us is not None and led_us < asked_us and not record.harmed:
@@ -57,12 +62,12 @@ class DeposedChecks:
             return False
         if led_us is None:
             return True
+        self._verdicts.exercise("C12")
         age_ms = (self._cluster.world.now_us - led_us) / 1_000
         profile = self._cluster.profile
         if not profile.lease_ms and life.node.replica_manager.in_contact():
             # Without leases only a request deposes a leader that has a session, and a cut link can delay the request.
             return True
-        self._verdicts.exercise("C12")
         if age_ms > profile.deposed_bound_ms and not record.harmed:
             allowed = f"{profile.deposed_bound_ms} are allowed"
             self._fail(life, record, hosted.leader_epoch, f"{age_ms:.0f} ms ({allowed})")

@@ -6,6 +6,7 @@ removal of one fault does not change the others.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from typing import TYPE_CHECKING
 
 from paceline.controller.brokers.broker_suspicions import Evidence
@@ -15,6 +16,7 @@ from tests.simulation.network import LinkQuality
 from tests.simulation.operations import Operations
 from tests.simulation.operator import Operator
 from tests.simulation.partition_record import PartitionRecord
+from tests.simulation.places import AMBUSHES
 from tests.simulation.profile import Profile
 from tests.simulation.world import MILLISECOND, World
 
@@ -28,6 +30,21 @@ DERIVED_SUFFIXES = (*INDEX_SUFFIXES, "leader-epoch-checkpoint", "offset-checkpoi
 
 
 FALSE_SUSPICIONS = ("suspect-broker", "flap-broker", "suspect-controller", "cut-controllers")
+STRIKES = (
+    "crash-broker",
+    "bounce-broker",
+    "stop-broker",
+    "power-loss",
+    "pause-broker",
+    "zk-expire",
+    "zk-cut",
+    "zk-lost-reply",
+    "cut-control",
+    "cut-replication",
+    "isolate-broker",
+    "kill-active-controller",
+)
+"""Faults of ambushes; all but the last strike a broker of the place."""
 _EVIDENCE = (Evidence.REFUSED, Evidence.REFUSED, Evidence.UNREACHABLE, Evidence.REFUSED_UNCONNECTED)
 _FLAPS = 8
 _FLAP_MS = 400
@@ -58,27 +75,29 @@ def draw_faults(world: World, profile: Profile) -> list[Fault]:
     faults += _draw(world, profile, "slow disk", ("slow-disk",), profile.slow_disks)
     faults += _draw(world, profile, "lost segment", ("lose-segment",), profile.lost_segments)
     faults += _draw(world, profile, "death in compaction", ("die-in-compaction",), profile.deaths_in_compaction)
+    faults += _draw(world, profile, "ambush", ("ambush",), profile.ambushes)
     faults += _draw(world, profile, "false suspicion", FALSE_SUSPICIONS, profile.false_suspicions)
     faults += _draw(world, profile, "hidden listener", ("hide-replication",), profile.hidden_listeners)
     return sorted(faults, key=lambda fault: fault.at_ms)
 
 
 def _draw(world: World, profile: Profile, label: str, kinds: Sequence[str], count: int) -> list[Fault]:
-    faults = []
-    for index in range(count if kinds else 0):
-        chance = world.chance(f"{label}/{index}")
-        session_ms = profile.session_timeout_ms
-        durations = (50, 300, 1_000, session_ms // 2, session_ms + 1_500, 2 * session_ms, 3 * session_ms)
-        faults.append(
-            Fault(
-                at_ms=chance.randint(0, profile.fault_ms),
-                kind=chance.choice(kinds),
-                pick=chance.randrange(1 << 16),
-                duration_ms=chance.choice(durations) + chance.randint(0, 200),
-                other=chance.randrange(1 << 16),
-            )
-        )
-    return faults
+    return [
+        _draw_one(world.chance(f"{label}/{index}"), profile, kinds, profile.fault_ms)
+        for index in range(count if kinds else 0)
+    ]
+
+
+def _draw_one(chance: Random, profile: Profile, kinds: Sequence[str], within_ms: int) -> Fault:
+    session_ms = profile.session_timeout_ms
+    durations = (50, 300, 1_000, session_ms // 2, session_ms + 1_500, 2 * session_ms, 3 * session_ms)
+    return Fault(
+        at_ms=chance.randint(0, within_ms),
+        kind=chance.choice(kinds),
+        pick=chance.randrange(1 << 16),
+        duration_ms=chance.choice(durations) + chance.randint(0, 200),
+        other=chance.randrange(1 << 16),
+    )
 
 
 class FaultInjector(Operations):
@@ -155,6 +174,33 @@ class FaultInjector(Operations):
         living = self._cluster.checks.records.living()
         leaders = [record.zk.leader for record in living if record.zk is not None and record.zk.has_leader]
         return self._cluster.brokers[leaders[fault.pick % len(leaders)]] if leaders else None
+
+    # Ambushes
+
+    def _ambush(self, fault: Fault) -> None:
+        """Wait until the run reaches a place, and let faults strike the brokers there, at once or a moment later."""
+        cluster = self._cluster
+        chance = cluster.world.chance(f"ambush/{fault.pick}/{fault.other}")
+        profile = cluster.profile
+        place = chance.choice(profile.ambushed or tuple(AMBUSHES))
+        kinds = profile.strikes or (
+            chance.choice(AMBUSHES[place]),
+            *chance.sample(STRIKES, chance.choice((0, 0, 1, 2))),
+        )
+        within_ms = chance.choice((0, 0, 5, 300))
+        strikes = [_draw_one(chance, profile, (kind,), within_ms) for kind in kinds]
+        # The first outlasts a session: a shorter cut changes no leader.
+        strikes[0] = replace(strikes[0], duration_ms=max(strikes[0].duration_ms, profile.session_timeout_ms + 1_500))
+        at_other = [number > 0 and not profile.strikes and chance.random() < 0.5 for number in range(len(kinds))]
+
+        def strike(broker_id: int, other_id: int | None) -> None:
+            for one, is_other in zip(strikes, at_other, strict=True):
+                hit = other_id if is_other and other_id is not None else broker_id
+                # `_anybody` chooses a broker for numbers that are no multiples of 3.
+                aimed = replace(one, pick=hit - 1, other=3 * one.other + 1 + one.other % 2)
+                cluster.world.after(one.at_ms * MILLISECOND, self._doing(aimed))
+
+        cluster.checks.places.wait_at(place, strike)
 
     # Processes
 

@@ -69,7 +69,7 @@ class AuditedZooKeeper(MemoryZooKeeper):
     def start(self, on_session: "Callable[[SessionEvent], None]", on_watch: "Callable[..., None]") -> None:
         def session_changed(event: SessionEvent) -> None:
             if event.state is SessionState.CONNECTED:
-                self._life.cluster.checks.session_opened(self._life, event.session_id)
+                self._life.session_began(event.session_id)
             on_session(event)
 
         super().start(session_changed, on_watch)
@@ -93,6 +93,15 @@ class Life:
         self.stopping = False
         self.scheduler = NodeScheduler(cluster.world, skew, self._failed, name, self._killed)
         self.peer = Peer(name, self.scheduler)
+        self._session_id = 0
+        self.session_us = 0
+        """When the process began its present ZooKeeper session."""
+
+    def session_began(self, session_id: int) -> None:
+        """Record a connection to ZooKeeper, in a new session or again in the same."""
+        if session_id != self._session_id:
+            self._session_id, self.session_us = session_id, self.cluster.world.now_us
+        self.cluster.checks.session_opened(self, session_id)
 
     def _open_zookeeper(self) -> AuditedZooKeeper:
         self.zookeeper = AuditedZooKeeper(

@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.simulation import mutations as broken
 from tests.simulation import mutations_of_groups as broken_groups
+from tests.simulation import mutations_of_rare_places as rarely_broken
 from tests.simulation import mutations_of_reachability as reachability
 from tests.simulation import mutations_of_replicas as also_broken
 from tests.simulation import mutations_of_suspicion as suspicion
@@ -32,6 +33,7 @@ _NEW_REGIMES_OFF: dict[str, Any] = {
     "retention_ms": -1,
     "slow_disks": 0,
     "hidden_listeners": 0,
+    "ambushes": 0,
 }
 """Profile of mutants that were written before these settings existed; keeps their runs unchanged."""
 
@@ -178,6 +180,23 @@ _SETTINGS_ARE_LOST = _aim(
     segment_bytes=1_000,
     checkpoint_interval_ms=500,
     flush_messages=1,
+)
+_LOOSE_GROUPS = (
+    _COORDINATORS_CHANGE
+    | {"groups": 1, "group_members": 1, "loose": 1}
+    | {"offsets_retention_ms": 1_000, "cleaner_backoff_ms": 5_000}
+)
+
+
+def _ambush(place: str, *strikes: str, faults: tuple[str, ...], **fields: Any) -> dict[str, Any]:
+    return _aim(*faults, ambushes=8, ambushed=(place,), strikes=strikes, **fields)
+
+
+_EXPIRATIONS = (
+    _ambush("committed offsets expire", "cut-replication", faults=("cut-replication", "bounce-broker"))
+    | _THREE
+    | _GROUPS
+    | {"loose": 2, "offsets_retention_ms": 1_000, "member_faults": 6}
 )
 
 _HIDDEN = (
@@ -593,6 +612,54 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("an unreached broker keeps its leaderships", reachability.no_leader_moves, ("C16",), 20, _HIDDEN),
     Mutant("a broker is preferred again at once", reachability.no_hold_time, ("K17",), 100, _HIDDEN_OFTEN),
     Mutant("one follower decides who is unreached", reachability.any_report_is_enough, ("K17",), 60, _ONE_CUT_OFF),
+    # rare places
+    Mutant(
+        "a new session proves earlier leaderships",
+        rarely_broken.session_without_proof,
+        ("C12",),
+        60,
+        _ambush("a leader begins a new session", "cut-control", faults=("zk-expire",), send_every_ms=30) | _THREE,
+    ),
+    Mutant(
+        "an ISR write with an unknown result counts as not applied",
+        rarely_broken.unknown_result_dropped,
+        ("C1", "C12", "R5b"),
+        100,
+        _ambush(
+            "an ISR write that adds a replica is applied",
+            "zk-cut",
+            "cut-control",
+            faults=("bounce-broker", "cut-replication"),
+            brokers=3,
+            replication_factor=2,
+            min_insync_replicas=1,
+            replica_lag_time_max_ms=1_000,
+        ),
+    ),
+    Mutant(
+        "a request that waited in a buffer confirms a leadership",
+        rarely_broken.confirmation_in_doubt,
+        ("C12",),
+        100,
+        _ambush("a leadership is announced", "pause-broker", faults=("kill-leader",))
+        | {"send_every_ms": 30, "session_timeout_ms": 2_000, "lease_ms": 1_500, "fetch_wait_max_ms": 100}
+        | _THREE,
+    ),
+    Mutant("offsets expire during a commit", rarely_broken.commits_in_flight_expire, ("C14",), 100, _EXPIRATIONS),
+    Mutant(
+        "a deletion of a group spares commits in flight",
+        rarely_broken.commits_in_flight_survive_a_deletion,
+        ("C14",),
+        100,
+        _EXPIRATIONS,
+    ),
+    Mutant(
+        "a load restores deleted offsets",
+        rarely_broken.tombstones_of_offsets_ignored,
+        ("C14",),
+        100,
+        _LOOSE_GROUPS,
+    ),
     # pairs: each guard hides the absence of the other
     Mutant("no fence and no version in state writes", broken.no_fence_no_version, ("K2", "R12"), 5),
     Mutant(

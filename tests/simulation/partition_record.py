@@ -63,6 +63,8 @@ class PartitionRecord:
     deleted: bool = False
     harmed: bool = False
     """Whether invalid data was written to the topic's nodes; its leadership is not checked then."""
+    elected_from_outside: set[int] = field(default_factory=set)
+    """Leader epochs of leaders that were not in the ISR when they were elected."""
     unclean_allowed: bool = False
     """Whether an unclean election was ever allowed."""
     unclean_starts: dict[int, int] = field(default_factory=dict)
@@ -91,6 +93,12 @@ class PartitionRecord:
             if epoch > leader_epoch and self.leaders.get(epoch) != broker_id
         )
         return min(times, default=None)
+
+    def has_clean_successor(self, broker_id: int, leader_epoch: int) -> bool:
+        """Whether the first other broker that was elected after this leadership came from the ISR."""
+        epochs = (epoch for epoch, (leader, _) in self.elected.items() if epoch > leader_epoch and leader != broker_id)
+        first = min(epochs, default=None)
+        return first is not None and first not in self.elected_from_outside
 
     def is_valid_leader(self, broker_id: int, leader_epoch: int) -> bool:
         """Whether the broker leads in this epoch according to ZooKeeper."""

@@ -116,6 +116,12 @@ class Profile:
 
     hidden_listeners: int = 0
     """Number of times that no broker reaches the REPLICATION listener of a broker, as with a wrong address."""
+    ambushes: int = 0
+    """Number of times that faults wait for a place of `places.AMBUSHES`, and strike the brokers there."""
+    ambushed: tuple[str, ...] = ()
+    """The places; empty: all. For mutants; never drawn."""
+    strikes: tuple[str, ...] = ()
+    """The faults of each ambush, the first at the place's broker; empty: drawn. For mutants; never drawn."""
 
     groups: int = 0
     """Number of consumer groups; with groups, ``__consumer_offsets`` is compacted continuously."""
@@ -326,6 +332,7 @@ def draw_base_profile(world: World) -> Profile:
         in_flight=world.chance("in flight").choices((1, 5), (2, 1))[0],
         lost_segments=world.chance("lost segments").choices((0, 1, 4), (17, 2, 1))[0],
         refused_connects=world.chance("refused connects").random() < 0.5,
+        ambushes=world.chance("ambushes").choices((0, 2, 6), (4, 1, 1))[0],
         false_suspicions=world.chance("false suspicions").choices((0, 1, 5), (6, 1, 1))[0],
         hidden_listeners=world.chance("hidden listeners").choices((0, 1, 3), (8, 1, 1))[0],
     )
@@ -353,6 +360,7 @@ def draw_wild_profile(world: World) -> Profile:
         brokers=max(drawn.brokers, chance.choice((1, 3, 3, 4))),
         slow_disks=world.chance("slow disks").choices((0, 2, 8), (4, 1, 1))[0],
         evictions=world.chance("evictions").choices((0, 2, 6), (4, 1, 1))[0],
+        ambushes=world.chance("ambushes").choices((0, 4, 12), (1, 1, 1))[0],
     )
     return with_groups(world, wild, (0, 1, 2))
 

@@ -3,6 +3,7 @@
 import logging
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
@@ -38,6 +39,8 @@ class RunResult:
     virtual_ms: int
     digest: str
     acknowledged: int
+    places: dict[str, int]
+    """How often each of `places.PLACES` was reached."""
     failures: dict[str, list[str]] = field(default_factory=dict)
     """Evidence by violated invariant."""
     recovered_after_ms: int | None = None
@@ -96,7 +99,10 @@ class Run:
         logger.propagate = False
         try:
             checks = self.cluster.checks
-            with checks.control.probes(), checks.suspicion.probes(), checks.reachability.probes():
+            probes = (checks.control, checks.suspicion, checks.reachability, checks.places)
+            with ExitStack() as stack:
+                for one in probes:
+                    stack.enter_context(one.probes())
                 self._phases()
         finally:
             logger.removeHandler(handler)
@@ -247,6 +253,7 @@ class Run:
             virtual_ms=self.world.now_ms,
             digest=f"{self.world.digest}-{self.world.events}",
             acknowledged=sum(send.offset is not None for send in self.cluster.checks.history.sends),
+            places=self.cluster.checks.places.reached,
             failures={name: verdicts.all[name].evidence for name in verdicts.violated},
             recovered_after_ms=self.recovered_after_ms,
         )

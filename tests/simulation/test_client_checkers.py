@@ -169,3 +169,16 @@ def test_a_leader_that_answers_long_after_its_successor_was_elected_is_reported(
     cluster.world.now_us += 1_000
     cluster.checks.end_answered(deposed, reading, answer)
     assert violated(cluster) == ("C12",)
+
+
+def test_a_leader_that_answers_in_a_session_after_its_successor_led_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    record.elected |= {0: (1, 0), 1: (2, 5)}
+    record.leaders |= {0: 1, 1: 2}
+    record.led_us[1] = 10
+    deposed = broker(1, SimpleNamespace(log=log(), is_leader=True, leader_epoch=0))
+    cluster.world.now_us = 30
+    for deposed.session_us, outside, verdict in ((9, set(), ()), (20, {1}, ()), (20, set(), ("C12",))):
+        record.elected_from_outside = outside
+        cluster.checks.end_answered(deposed, Reading("r", TP, TOPIC_ID), OffsetAnswer(TP, None, 4))
+        assert violated(cluster) == verdict

@@ -19,6 +19,7 @@ QUICK = (
     "readers get uncommitted records",
     "a send is acknowledged too early",
     "repeated batches are not recognised",
+    "a new session proves earlier leaderships",
 )
 
 

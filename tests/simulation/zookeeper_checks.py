@@ -295,6 +295,7 @@ class ZooKeeperChecks:
                 self._joined(record, life, broker_id)
 
     def _joined(self, record: PartitionRecord, life: BrokerLife, broker_id: int) -> None:
+        self._cluster.checks.places.reach("an ISR write that adds a replica is applied", life.broker_id, broker_id)
         hosted = life.node.replica_manager.partitions.get(record.topic_partition)
         follower = None if hosted is None else hosted.followers.get(broker_id)
         if record.topic_partition in life.node.replica_manager.offline:
@@ -342,6 +343,8 @@ class ZooKeeperChecks:
 
     def _elected(self, record: PartitionRecord, old: LeaderAndIsr, new: LeaderAndIsr) -> None:
         log = record.logs.get(new.leader)
+        if new.leader not in old.isr:
+            record.elected_from_outside.add(new.leader_epoch)
         is_complete = not record.thw or (log is not None and record.has_all_committed(log.mirror))
         # A deposed leader may still accept records from clients and lose them, whatever was committed until now.
         if record.unclean_allowed and (not is_complete or new.leader not in old.isr):
