@@ -28,10 +28,14 @@ def session_without_proof(patches: "Patches") -> None:
 def confirmation_in_doubt(patches: "Patches") -> None:
     """A LeaderAndIsr confirms a leadership although it may have waited in a buffer while a successor was elected."""
 
-    def confirm(self: Partition) -> None:
-        self.confirmed_ms = self._host.now_ms()
+    real = Partition.make_leader
 
-    patches.set(Partition, "confirm_leadership", confirm)
+    def make_leader(self: Partition, *args: Any) -> bool:
+        is_new = real(self, *args)
+        self.confirmed_ms = self._host.now_ms()
+        return is_new
+
+    patches.set(Partition, "make_leader", make_leader)
 
 
 def unknown_result_dropped(patches: "Patches") -> None:
