@@ -267,6 +267,8 @@ class SimulatedDisk:
         """Remove a file durably, as an operator's mistake would."""
         del self._files[path]
         self._durable_names.pop(path, None)
+        for _, changes in self._pending_names:
+            changes.pop(path, None)  # a loss of power would apply the creation or rename and restore the file
 
     def lose_power(self) -> None:
         """Lose a random part of the unsynced data and of the unsynced names."""
