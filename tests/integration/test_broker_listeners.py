@@ -39,14 +39,10 @@ async def test_a_broker_without_metadata_refuses_questions_about_topics(door: Do
     for topics in ([], ["t"]):
         refused = await failure_of(metadata.DescribeTopics(metadata_pb.DescribeTopicsRequest(topics=topics)))
         assert isinstance(refused, BrokerNotAvailableError), refused
-    polled = await failure_of(metadata.PollMetadata(metadata_pb.PollMetadataRequest()))
-    watched = await failure_of(metadata.WatchMetadata(metadata_pb.WatchMetadataRequest()).read())
-    assert isinstance(polled, BrokerNotAvailableError) and isinstance(watched, BrokerNotAvailableError)
     assert not (await metadata.DescribeCluster(metadata_pb.DescribeClusterRequest())).brokers
     learn(door.core)
-    assert [
-        topic.name for topic in (await metadata.PollMetadata(metadata_pb.PollMetadataRequest())).changes.topics
-    ] == ["t"]
+    answer = await metadata.DescribeTopics(metadata_pb.DescribeTopicsRequest())
+    assert [topic.name for topic in answer.topics] == ["t"]
 
 
 async def test_every_listener_answers_with_its_own_addresses(door: Door) -> None:

@@ -1,4 +1,4 @@
-"""Events, metadata, replicas and metrics of a cluster of real processes."""
+"""Events, replicas and metrics of a cluster of real processes."""
 
 import contextlib
 import json
@@ -126,29 +126,26 @@ def metadata_stub(address: str) -> Any:
     return MetadataServiceStub(open_channel(address))
 
 
-# streams and polls
+# streams
 
 
 def test_the_controller_publishes_the_events_of_a_topic_from_creation_to_deletion(local_cluster: LocalCluster) -> None:
     stub = metadata_stub(active(local_cluster).client_address)
-    begun = stub.PollEvents(pb.PollEventsRequest(), timeout=30).batch
+    call = stub.WatchEvents(pb.WatchEventsRequest(filter=pb.EventFilter(topics=["told"])), timeout=DEADLINE_S)
+    begun = next(call).batch
     assert not begun.events and begun.cursor
     with Admin(local_cluster.bootstrap) as admin:
         admin.create_topics([NewTopic("told", 1, 3)])
         admin.delete_topics(["told"])
-    wanted = pb.EventFilter(topics=["told"])
     kinds: list[str] = []
-    cursor = begun.cursor
-    deadline = time.monotonic() + DEADLINE_S
-    while "TOPIC_DELETED" not in kinds and time.monotonic() < deadline:
-        request = pb.PollEventsRequest(cursor=cursor, filter=wanted, max_wait_ms=5_000, max_events=3)
-        batch = stub.PollEvents(request, timeout=30).batch
-        assert len(batch.events) <= 3 and not batch.HasField("gap")
+    while "TOPIC_DELETED" not in kinds:
+        batch = next(call).batch
+        assert not batch.HasField("gap")
         events = [event_from_proto(event) for event in batch.events]
         assert all((event.topic_partition or (event.topic,))[0] == "told" for event in events)
         assert all((event.controller_epoch or 0) > 0 for event in events)
-        cursor = batch.cursor
         kinds += [event.kind.name for event in events]
+    call.cancel()
     assert kinds[0] == "TOPIC_CREATED" and kinds[-1] == "TOPIC_DELETED" and kinds.count("TRANSITION") > 5
 
 
@@ -169,7 +166,7 @@ def test_a_broker_publishes_the_events_of_its_replicas(local_cluster: LocalClust
     assert error.metadata["address"] == active(local_cluster).client_address
 
 
-def test_metadata_is_equal_at_brokers_and_controller_and_a_standby_names_the_active_one(
+def test_topics_are_equal_at_brokers_and_controller_and_a_standby_names_the_active_one(
     local_cluster: LocalCluster,
 ) -> None:
     make(local_cluster, "seen", [1, 3], [3, 2])
@@ -179,38 +176,17 @@ def test_metadata_is_equal_at_brokers_and_controller_and_a_standby_names_the_act
         stub = metadata_stub(node.client_address)
 
         def picture(stub: Any = stub) -> Any:
-            return stub.PollMetadata(pb.PollMetadataRequest(topics=["seen"]), timeout=30).changes
+            (topic,) = stub.DescribeTopics(pb.DescribeTopicsRequest(topics=["seen"]), timeout=30).topics
+            return topic.partitions
 
-        changes = eventually(lambda: (found := picture()).topics and found, DEADLINE_S, "the topic exists")
-        assert changes.snapshot and {broker.id for broker in changes.cluster.brokers} == {1, 2, 3}
-        (topic,) = changes.topics
-        assert [list(partition.isr) for partition in topic.partitions] == [[1, 3], [3, 2]]
-        nothing = stub.PollMetadata(pb.PollMetadataRequest(cursor=changes.cursor, topics=["seen"]), timeout=30).changes
-        assert not nothing.topics and not nothing.snapshot
+        partitions = eventually(picture, DEADLINE_S, "the topic exists")
+        assert [list(partition.isr) for partition in partitions] == [[1, 3], [3, 2]]
+        cluster = stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=30)
+        assert {broker.id for broker in cluster.brokers} == {1, 2, 3}
     with pytest.raises(grpc.RpcError) as refused:
-        metadata_stub(standby.client_address).PollMetadata(pb.PollMetadataRequest(), timeout=30)
+        metadata_stub(standby.client_address).DescribeTopics(pb.DescribeTopicsRequest(), timeout=30)
     error = from_rpc_error(refused.value)
     assert isinstance(error, NotControllerError) and error.metadata["address"] == leading.client_address
-
-
-def test_a_metadata_stream_follows_growth_and_deletion(local_cluster: LocalCluster) -> None:
-    call = metadata_stub(local_cluster.broker(3).client_address).WatchMetadata(
-        pb.WatchMetadataRequest(topics=["grows"]), timeout=DEADLINE_S
-    )
-    assert next(call).changes.snapshot
-    make(local_cluster, "grows", [1, 2])
-    counts: list[int] = []
-    for message in call:
-        counts += [len(topic.partitions) for topic in message.changes.topics]
-        if counts == [1]:
-            with Admin(local_cluster.bootstrap) as admin:
-                admin.create_partitions({"grows": 3})
-        if counts and counts[-1] == 3:
-            break
-    with Admin(local_cluster.bootstrap) as admin:
-        admin.delete_topics(["grows"])
-    assert any("grows" in message.changes.removed_topics for message in call)
-    call.cancel()
 
 
 # replicas
@@ -299,7 +275,7 @@ def test_metrics_follow_their_topic_and_are_removed_with_it(local_cluster: Local
 
 
 def test_a_watch_continues_at_the_next_controller(broken_cluster: LocalCluster) -> None:
-    with watching(broken_cluster, "-o", "ndjson") as events, watching(broken_cluster, "--metadata") as metadata:
+    with watching(broken_cluster, "-o", "ndjson") as events:
         make(broken_cluster, "before", [1, 2])
         eventually(lambda: _created(events) == ["before"], DEADLINE_S, "the first topic is reported")
         killed = active(broken_cluster)
@@ -312,16 +288,10 @@ def test_a_watch_continues_at_the_next_controller(broken_cluster: LocalCluster) 
         assert elected[0]["who"] != killed.name
         make(broken_cluster, "after", [2, 3])
         eventually(lambda: _created(events) == ["before", "after"], DEADLINE_S, "the second topic is reported")
-        eventually(
-            lambda: any("after/0" in line for line in list(metadata.lines)),
-            DEADLINE_S,
-            "the metadata of the second topic is reported",
-        )
         assert any("continuing at" in note for note in events.notes)
-        assert sum("before/0" in line for line in metadata.lines) == 1, "unchanged metadata is not reported again"
-        assert (events.interrupt(), metadata.interrupt()) == (130, 130)
+        assert events.interrupt() == 130
         eventually(lambda: events.notes[-1] == "interrupted\n", DEADLINE_S, "the interruption is reported")
-        assert not any("Traceback" in note for note in events.notes + metadata.notes)
+        assert not any("Traceback" in note for note in events.notes)
         broken_cluster.restart(killed)
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         ReassignmentResult,
     )
     from paceline_client.admin_records import DeletedRecords
-    from paceline_client.admin_watch import EventGap, WatchedEvents, WatchedMetadata
+    from paceline_client.admin_watch import EventGap, WatchedEvents
     from paceline_client.aio import AsyncAdmin, AsyncConsumer, AsyncProducer
     from paceline_client.batch import BulkFuture, RecordFuture, RecordMetadata
     from paceline_client.consumer import Consumer
@@ -124,7 +124,6 @@ __all__ = [
     "TopicPartition",
     "TopicResult",
     "WatchedEvents",
-    "WatchedMetadata",
 ]
 
 _MODULES = {
@@ -186,7 +185,6 @@ _MODULES = {
     "TopicPartition": "paceline.model.identifiers",
     "TopicResult": "paceline_client.admin",
     "WatchedEvents": "paceline_client.admin_watch",
-    "WatchedMetadata": "paceline_client.admin_watch",
 }
 
 

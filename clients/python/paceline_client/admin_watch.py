@@ -1,4 +1,4 @@
-"""Watch events and metadata of a cluster live, following the controller from process to process."""
+"""Watch events of a cluster live, following the controller from process to process."""
 
 import threading
 import time
@@ -18,14 +18,11 @@ from paceline.v1.metadata_service_pb2 import (
     EVENT_GAP_REASON_OTHER_PROCESS,
     EventBatch,
     EventFilter,
-    MetadataChanges,
     WatchEventsRequest,
-    WatchMetadataRequest,
 )
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.admin_connection import ONE_CALL_S, AdminConnection, describe_cluster_once, named
 from paceline_client.errors import sendable
-from paceline_client.metadata import Broker, TopicDescription, broker_of, topic_of
 from paceline_client.wait_notice import Wait, wait_notice
 
 STREAM_S: Final = 30.0
@@ -54,26 +51,8 @@ class WatchedEvents:
     """Set when events before these are missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedMetadata:
-    """Changes of the metadata; state, not history."""
-
-    address: str
-    snapshot: bool
-    """Whether a full snapshot begins: discard all earlier state."""
-    topics: tuple[TopicDescription, ...]
-    """New or changed topics, complete."""
-    removed_topics: tuple[str, ...]
-    more: bool
-    """Whether more changes follow at once; until this is False the state is incomplete."""
-    brokers: tuple[Broker, ...] | None = None
-    """None when brokers and controller have not changed."""
-    controller_id: int | None = None
-    controller_epoch: int = 0
-
-
 class WatchAdmin(AdminConnection):
-    """The part of `Admin` that watches. Both methods return endless iterators; `close` them, or the `Admin`."""
+    """The part of `Admin` that watches. `watch_events` returns an endless iterator; `close` it, or the `Admin`."""
 
     def watch_events(
         self,
@@ -122,33 +101,6 @@ class WatchAdmin(AdminConnection):
             if events or gap or address != before:
                 yield WatchedEvents(events, address, gap)
             before = address
-
-    def watch_metadata(
-        self, topics: Collection[str] = (), *, broker_id: int | None = None, patience_ms: int = PATIENCE_MS
-    ) -> Iterator[WatchedMetadata]:
-        """Yield the metadata of brokers and topics, then its changes.
-
-        Args:
-            topics: only these topics; empty means all.
-            broker_id: a broker to watch instead of the active controller.
-            patience_ms: give up when no process has answered for this long.
-
-        Raises:
-            BootstrapError, NotControllerError, BrokerNotAvailableError: no process answered for ``patience_ms``.
-            PacelineError: the watch was refused.
-        """
-        cursor = ""
-
-        def ask(stub: Any, timeout_s: float) -> Any:
-            with sendable():
-                return stub.WatchMetadata(WatchMetadataRequest(cursor=cursor, topics=sorted(topics)), timeout=timeout_s)
-
-        for address, message in self._messages(ask, broker_id, patience_ms):
-            changes: MetadataChanges = message.changes
-            cursor = changes.cursor
-            item = _metadata(address, changes)
-            if item.snapshot or item.topics or item.removed_topics or item.brokers is not None:
-                yield item
 
     def _messages(
         self, ask: Callable[[Any, float], Any], broker_id: int | None, patience_ms: int
@@ -229,21 +181,3 @@ def _gap(batch: EventBatch) -> EventGap:
     gap = batch.gap
     lost = gap.lost_events if gap.HasField("lost_events") else None
     return EventGap(lost, gap.reason == EVENT_GAP_REASON_OTHER_PROCESS)
-
-
-def _metadata(address: str, changes: MetadataChanges) -> WatchedMetadata:
-    topics = tuple(topic_of(topic) for topic in changes.topics)
-    removed = tuple(changes.removed_topics)
-    if not changes.HasField("cluster"):
-        return WatchedMetadata(address, changes.snapshot, topics, removed, changes.more)
-    cluster = changes.cluster
-    return WatchedMetadata(
-        address,
-        changes.snapshot,
-        topics,
-        removed,
-        changes.more,
-        tuple(broker_of(info) for info in cluster.brokers),
-        cluster.controller_id if cluster.HasField("controller_id") else None,
-        cluster.controller_epoch,
-    )

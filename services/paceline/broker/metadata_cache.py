@@ -5,13 +5,12 @@ partitions that it does not list stay. A cached partition never moves back to a 
 same topic id. Source: docs/protocol/replication.md#metadata-cache.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from paceline.model.control import Endpoint, LiveBroker, UpdateMetadataPartition, UpdateMetadataRequest
 from paceline.model.identifiers import LEADER_DURING_DELETE, TopicPartition
-from paceline.model.metadata_revisions import MetadataRevisions
 
 LATEST_ARRIVAL: Final = 100_000
 """A request whose sequence is lower than the latest by this much or more is not a late retry."""
@@ -54,13 +53,10 @@ class MetadataSnapshot:
 class MetadataCache:
     """Holds the current snapshot and replaces it with each update."""
 
-    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
-        """``on_change`` is called after each change that metadata watchers see."""
+    def __init__(self) -> None:
         self._snapshot = MetadataSnapshot()
         self._sequence = 0
         """Sequence of the latest request in its controller epoch."""
-        self.revisions = MetadataRevisions(on_change=on_change)
-        """Revision of each topic, for metadata watchers."""
 
     @property
     def snapshot(self) -> MetadataSnapshot:
@@ -84,7 +80,6 @@ class MetadataCache:
         self._sequence = request.sequence
         topics: dict[str, Partitions] = dict(old.topics)
         touched: dict[str, dict[int, UpdateMetadataPartition]] = {}
-        changed: dict[str, None] = {}
         named: dict[str, UpdateMetadataPartition] = {}
         removed: list[TopicPartition] = []
         for state in request.partitions:
@@ -97,10 +92,7 @@ class MetadataCache:
                 if known is not None and _same_topic(known, state):
                     del partitions[index]
                     removed.append(state.topic_partition)
-                    changed[topic] = None
             elif known is None or not _is_older(state, known):
-                if topic not in changed and state != known:
-                    changed[topic] = None
                 partitions[index] = state
                 is_replaced = known is not None and not _same_topic(state, known)
                 if is_replaced:
@@ -114,7 +106,7 @@ class MetadataCache:
                 topics[topic] = partitions
             else:
                 topics.pop(topic, None)
-        snapshot = self._snapshot = MetadataSnapshot(
+        self._snapshot = MetadataSnapshot(
             version=old.version + 1,
             brokers={broker.broker_id: broker for broker in request.live_brokers},
             topics=topics,
@@ -122,15 +114,7 @@ class MetadataCache:
             controller_epoch=request.stamp.controller_epoch,
             controller_endpoints=request.controller_endpoints,
         )
-        self._note(changed, snapshot)
         return tuple(removed)
-
-    def _note(self, changed: Iterable[str], snapshot: MetadataSnapshot) -> None:
-        cluster = (tuple(snapshot.brokers.values()), snapshot.controller_id, snapshot.controller_epoch)
-        self.revisions.changed((topic for topic in changed if topic in snapshot.topics), cluster)
-        for topic in changed:
-            if topic not in snapshot.topics:
-                self.revisions.topic_deleted(topic)
 
 
 def _same_topic(one: UpdateMetadataPartition, other: UpdateMetadataPartition) -> bool:

@@ -103,7 +103,6 @@ class BrokerNode:
         unclean_restart: bool = False,
         background: BackgroundWork | None = None,
         cleaner_background: BackgroundWork | None = None,
-        on_metadata_change: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the broker without connecting it; `start` connects.
 
@@ -117,7 +116,7 @@ class BrokerNode:
         self._transport = transport
         self._on_state_change = on_state_change
         self._on_fatal = on_fatal
-        self.metadata = MetadataCache(on_metadata_change)
+        self.metadata = MetadataCache()
         self._broker_configs = BrokerConfigs(
             config.broker_id,
             self._zookeeper,

@@ -1,4 +1,4 @@
-"""`paceline watch`: follow events or metadata of the cluster live."""
+"""`paceline watch`: follow events of the cluster live."""
 
 import datetime
 import json
@@ -44,7 +44,6 @@ _OFFSETS: Final = ("isr-shrunk", "isr-expanded", "isr-refused", "truncated")
 )
 @click.option("--since", metavar="10m|all|TIME", help="start in the past: 90s, 10m, 2h, all, 2026-11-21T17:00")
 @click.option("--broker", "broker_id", type=BROKER_ID, help="show events of a broker instead of the controller")
-@click.option("--metadata", is_flag=True, help="show changes of brokers, leaders and ISR instead of events")
 @click.option("-n", "--num", type=click.IntRange(min=1), help="stop after this many lines")
 @click.option("-o", "--output", type=click.Choice(["table", "ndjson"]), default="table", show_default=True)
 @bootstrap_option
@@ -53,7 +52,6 @@ def watch(
     kinds: tuple[str, ...],
     since: str | None,
     broker_id: int | None,
-    metadata: bool,
     num: int | None,
     output: str,
     bootstrap: str,
@@ -63,23 +61,17 @@ def watch(
     The events come from the active controller, and from the next controller after a failover; with --broker from that
     broker, with offsets of its own replicas. Normal transitions of single replicas are shown only with --kind state.
     """
-    if metadata and (kinds or since):
-        raise click.UsageError("--metadata cannot be combined with --kind or --since")
     wanted = [parse_partition(text) for text in topics]
     since_ms, chosen = _since_ms(since), _kinds(kinds)
     with reported(output), reached(bootstrap) as admin:
         _warn_if_absent(admin, {topic for topic, _ in wanted})
-        if metadata:
-            lines = _metadata_lines(admin.watch_metadata([t for t, _ in wanted], broker_id=broker_id), wanted)
-        else:
-            items = admin.watch_events(
-                since_ms=since_ms,
-                topics=sorted({topic for topic, _ in wanted}),
-                kinds=chosen,
-                broker_id=broker_id,
-            )
-            lines = _event_lines(items, wanted, with_replica_steps=bool(kinds))
-        _print(lines, output, num)
+        items = admin.watch_events(
+            since_ms=since_ms,
+            topics=sorted({topic for topic, _ in wanted}),
+            kinds=chosen,
+            broker_id=broker_id,
+        )
+        _print(_event_lines(items, wanted, with_replica_steps=bool(kinds)), output, num)
 
 
 def _warn_if_absent(admin: Any, topics: set[str]) -> None:
@@ -99,9 +91,6 @@ def _print(lines: Iterator[tuple[dict[str, Any], str]], output: str, num: int | 
                 return
         else:
             click.echo(text, err=True)
-
-
-# Events
 
 
 def _event_lines(
@@ -193,80 +182,3 @@ def _since_ms(text: str | None) -> int | None:
             param_hint="--since",
         )
     return since_ms
-
-
-# Metadata
-
-
-def _metadata_lines(items: Any, wanted: list[tuple[str, int | None]]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield only changes since the last printed state, so that a switch to another server repeats no line."""
-    address = ""
-    brokers: Any = None
-    known: dict[tuple[str, int], Any] = {}
-    fresh: set[str] | None = None
-    for item in items:
-        if item.address != address:
-            yield {}, f"{'watching' if not address else 'continuing at'} {item.address}"
-            address = item.address
-        if item.snapshot:
-            fresh = set()
-        if item.brokers is not None and (item.brokers, item.controller_id, item.controller_epoch) != brokers:
-            brokers = (item.brokers, item.controller_id, item.controller_epoch)
-            yield _cluster_line(item)
-        for topic in item.topics:
-            if fresh is not None:
-                fresh.add(topic.name)
-            for partition in topic.partitions:
-                at = (topic.name, partition.partition)
-                if known.get(at) != partition and _is_named(at, wanted):
-                    known[at] = partition
-                    yield _partition_line(topic, partition)
-        gone = list(item.removed_topics)
-        if fresh is not None and not item.more:
-            gone += sorted({topic for topic, _ in known} - fresh)
-            fresh = None
-        for name in gone:
-            if any(topic == name for topic, _ in known):
-                known = {at: partition for at, partition in known.items() if at[0] != name}
-                yield {"type": "topic-removed", "topic": name}, f"{_now()}  {name:<20} deleted"
-
-
-def _is_named(at: tuple[str, int], wanted: list[tuple[str, int | None]]) -> bool:
-    return not wanted or any(at[0] == name and index in (None, at[1]) for name, index in wanted)
-
-
-def _cluster_line(item: Any) -> tuple[dict[str, Any], str]:
-    ids = [broker.broker_id for broker in item.brokers]
-    row = {"type": "cluster", "brokers": ids, "controller": item.controller_id, "epoch": item.controller_epoch}
-    controller = "none" if item.controller_id is None else f"{item.controller_id} epoch {item.controller_epoch}"
-    return row, f"{_now()}  {'cluster':<20} brokers {_ids(tuple(ids))}  controller {controller}"
-
-
-def _partition_line(topic: Any, partition: Any) -> tuple[dict[str, Any], str]:
-    row = {
-        "type": "partition",
-        "topic": topic.name,
-        "partition": partition.partition,
-        "leader": partition.leader,
-        "leader_epoch": partition.leader_epoch,
-        "isr": list(partition.isr),
-        "replicas": list(partition.replicas),
-        "offline_replicas": list(partition.offline_replicas),
-        "adding_replicas": list(partition.adding_replicas),
-        "removing_replicas": list(partition.removing_replicas),
-    }
-    text = (
-        f"{_now()}  {f'{topic.name}/{partition.partition}':<20} "
-        f"leader {'none' if partition.leader is None else partition.leader} epoch {partition.leader_epoch}  "
-        f"isr {_ids(partition.isr)}  replicas {_ids(partition.replicas)}"
-    )
-    extra = (
-        ("offline", partition.offline_replicas),
-        ("adding", partition.adding_replicas),
-        ("removing", partition.removing_replicas),
-    )
-    return row, text + "".join(f"  {word} {_ids(ids)}" for word, ids in extra if ids)
-
-
-def _now() -> str:
-    return datetime.datetime.now().strftime("%H:%M:%S.%f")[:-3]

@@ -24,7 +24,6 @@ from paceline.controller.topics.topic_deletion import TopicDeletionManager
 from paceline.controller.zk_store import Storage
 from paceline.model.control import Endpoint
 from paceline.model.identifiers import TopicPartition
-from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.model.scheduler import Scheduler
 from paceline.model.settings import ControllerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
@@ -43,7 +42,6 @@ class ControllerComponents:
         state_change_sink: Callable[[StateChange], None],
         enqueue: Callable[[Event], None],
         on_response: OnResponse,
-        on_metadata_change: Callable[[], None],
     ) -> None:
         self.config = config
         self.endpoints = endpoints
@@ -62,8 +60,6 @@ class ControllerComponents:
         self.election_settings = ElectionSettings(
             self.storage, config.unclean_leader_election_enable, config.min_insync_replicas
         )
-        self.metadata_revisions = MetadataRevisions(on_change=on_metadata_change)
-        """Revision of each topic, for metadata watchers."""
         self._batches = [self._new_batch() for _ in range(3)]
         self.batch, partition_batch, replica_batch = self._batches
         self.partitions = PartitionStateMachine(
@@ -100,20 +96,13 @@ class ControllerComponents:
 
     def _deletion_completed(self, topic: str, was_being_reassigned: bool) -> None:
         self.log.note(StateChangeKind.TOPIC_DELETED, topic=topic)
-        self.topic_deleted(topic)
+        self.leader_waits.topic_deleted(topic)
         if was_being_reassigned:
             # A reassignment in the admin node that can never complete would block later reassignments (KAFKA-9478).
             self.enqueue(PartitionReassignmentFromNode())
 
-    def topic_deleted(self, topic: str) -> None:
-        """Answer the requests that wait for a deleted topic, and report the deletion to metadata watchers."""
-        self.leader_waits.topic_deleted(topic)
-        self.metadata_revisions.topic_deleted(topic)
-
     def _new_batch(self) -> RequestBatch:
-        return RequestBatch(
-            self.config.controller_id, self.endpoints, self.context, self.channels, self.metadata_revisions
-        )
+        return RequestBatch(self.config.controller_id, self.endpoints, self.context, self.channels)
 
     def send_update_metadata(
         self, broker_ids: Iterable[int], topic_partitions: Sequence[TopicPartition], initial: bool = False
@@ -135,6 +124,5 @@ class ControllerComponents:
         for batch in self._batches:
             batch.clear()
         self.context.clear()
-        self.metadata_revisions.restart()
         self.topic_requests.topics_listed()
         self.leader_waits.resigned()

@@ -44,7 +44,6 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition, validate_topic_name
 from paceline.model.leader_and_isr import LeaderAndIsr
-from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.model.scheduler import Scheduler
 from paceline.model.settings import ControllerConfig
 from paceline.model.state_change import StateChange
@@ -123,7 +122,6 @@ class ControllerNode:
         on_active_change: Callable[[bool], None] | None = None,
         standby_transport: StandbyTransport | None = None,
         on_takeover: Callable[[Takeover], None] | None = None,
-        on_metadata_change: Callable[[], None] = lambda: None,
     ) -> None:
         """``on_event_handled`` receives the event, its queue time in ms and its handling time in ms, for metrics."""
         self._zookeeper = zookeeper
@@ -136,7 +134,6 @@ class ControllerNode:
             state_change_sink,
             self._enqueue,
             self._on_response,
-            on_metadata_change,
         )
         election = ControllerElection(config.controller_id, tuple(endpoints), zookeeper, scheduler)
         self._standby = Standby(
@@ -194,11 +191,6 @@ class ControllerNode:
     def active_controller(self) -> ActiveController | None:
         """The active controller as last read by this process; None when it knows none."""
         return self._event_handler.active_controller
-
-    @property
-    def metadata_revisions(self) -> MetadataRevisions:
-        """Revision of each topic in this term; empty when not active."""
-        return self._components.metadata_revisions
 
     # requests of clients and brokers
 

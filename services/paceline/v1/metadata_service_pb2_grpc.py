@@ -11,8 +11,7 @@ class MetadataServiceStub(object):
 
     Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
     last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
-    cursor, the answer reports a gap (events) or is a full snapshot (metadata); the server keeps no buffer per watcher.
-    Each stream has an equivalent unary long-poll call.
+    cursor, the answer reports a gap; the server keeps no buffer per watcher.
     """
 
     def __init__(self, channel):
@@ -36,25 +35,10 @@ class MetadataServiceStub(object):
                 request_serializer=paceline_dot_v1_dot_metadata__service__pb2.DescribeReplicasRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_metadata__service__pb2.DescribeReplicasResponse.FromString,
                 )
-        self.WatchMetadata = channel.unary_stream(
-                '/paceline.v1.MetadataService/WatchMetadata',
-                request_serializer=paceline_dot_v1_dot_metadata__service__pb2.WatchMetadataRequest.SerializeToString,
-                response_deserializer=paceline_dot_v1_dot_metadata__service__pb2.WatchMetadataResponse.FromString,
-                )
-        self.PollMetadata = channel.unary_unary(
-                '/paceline.v1.MetadataService/PollMetadata',
-                request_serializer=paceline_dot_v1_dot_metadata__service__pb2.PollMetadataRequest.SerializeToString,
-                response_deserializer=paceline_dot_v1_dot_metadata__service__pb2.PollMetadataResponse.FromString,
-                )
         self.WatchEvents = channel.unary_stream(
                 '/paceline.v1.MetadataService/WatchEvents',
                 request_serializer=paceline_dot_v1_dot_metadata__service__pb2.WatchEventsRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_metadata__service__pb2.WatchEventsResponse.FromString,
-                )
-        self.PollEvents = channel.unary_unary(
-                '/paceline.v1.MetadataService/PollEvents',
-                request_serializer=paceline_dot_v1_dot_metadata__service__pb2.PollEventsRequest.SerializeToString,
-                response_deserializer=paceline_dot_v1_dot_metadata__service__pb2.PollEventsResponse.FromString,
                 )
 
 
@@ -64,8 +48,7 @@ class MetadataServiceServicer(object):
 
     Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
     last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
-    cursor, the answer reports a gap (events) or is a full snapshot (metadata); the server keeps no buffer per watcher.
-    Each stream has an equivalent unary long-poll call.
+    cursor, the answer reports a gap; the server keeps no buffer per watcher.
     """
 
     def DescribeCluster(self, request, context):
@@ -89,31 +72,9 @@ class MetadataServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def WatchMetadata(self, request, context):
-        """WatchMetadata sends the state of brokers and topics, then every change, until cancelled. On a controller it ends
-        with NOT_CONTROLLER when that controller is not, or no longer, active.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def PollMetadata(self, request, context):
-        """PollMetadata returns the changes since a cursor, and waits for a change when there is none.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def WatchEvents(self, request, context):
         """WatchEvents sends the events of the called process: elections, state changes, ISR changes, and brokers that
         register or leave. The active controller reports the events of the cluster, a broker those of its own replicas.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def PollEvents(self, request, context):
-        """PollEvents returns the events after a cursor, and waits for an event when there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,25 +98,10 @@ def add_MetadataServiceServicer_to_server(servicer, server):
                     request_deserializer=paceline_dot_v1_dot_metadata__service__pb2.DescribeReplicasRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_metadata__service__pb2.DescribeReplicasResponse.SerializeToString,
             ),
-            'WatchMetadata': grpc.unary_stream_rpc_method_handler(
-                    servicer.WatchMetadata,
-                    request_deserializer=paceline_dot_v1_dot_metadata__service__pb2.WatchMetadataRequest.FromString,
-                    response_serializer=paceline_dot_v1_dot_metadata__service__pb2.WatchMetadataResponse.SerializeToString,
-            ),
-            'PollMetadata': grpc.unary_unary_rpc_method_handler(
-                    servicer.PollMetadata,
-                    request_deserializer=paceline_dot_v1_dot_metadata__service__pb2.PollMetadataRequest.FromString,
-                    response_serializer=paceline_dot_v1_dot_metadata__service__pb2.PollMetadataResponse.SerializeToString,
-            ),
             'WatchEvents': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchEvents,
                     request_deserializer=paceline_dot_v1_dot_metadata__service__pb2.WatchEventsRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_metadata__service__pb2.WatchEventsResponse.SerializeToString,
-            ),
-            'PollEvents': grpc.unary_unary_rpc_method_handler(
-                    servicer.PollEvents,
-                    request_deserializer=paceline_dot_v1_dot_metadata__service__pb2.PollEventsRequest.FromString,
-                    response_serializer=paceline_dot_v1_dot_metadata__service__pb2.PollEventsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -170,8 +116,7 @@ class MetadataService(object):
 
     Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
     last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
-    cursor, the answer reports a gap (events) or is a full snapshot (metadata); the server keeps no buffer per watcher.
-    Each stream has an equivalent unary long-poll call.
+    cursor, the answer reports a gap; the server keeps no buffer per watcher.
     """
 
     @staticmethod
@@ -226,40 +171,6 @@ class MetadataService(object):
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
     @staticmethod
-    def WatchMetadata(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(request, target, '/paceline.v1.MetadataService/WatchMetadata',
-            paceline_dot_v1_dot_metadata__service__pb2.WatchMetadataRequest.SerializeToString,
-            paceline_dot_v1_dot_metadata__service__pb2.WatchMetadataResponse.FromString,
-            options, channel_credentials,
-            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
-
-    @staticmethod
-    def PollMetadata(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(request, target, '/paceline.v1.MetadataService/PollMetadata',
-            paceline_dot_v1_dot_metadata__service__pb2.PollMetadataRequest.SerializeToString,
-            paceline_dot_v1_dot_metadata__service__pb2.PollMetadataResponse.FromString,
-            options, channel_credentials,
-            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
-
-    @staticmethod
     def WatchEvents(request,
             target,
             options=(),
@@ -273,22 +184,5 @@ class MetadataService(object):
         return grpc.experimental.unary_stream(request, target, '/paceline.v1.MetadataService/WatchEvents',
             paceline_dot_v1_dot_metadata__service__pb2.WatchEventsRequest.SerializeToString,
             paceline_dot_v1_dot_metadata__service__pb2.WatchEventsResponse.FromString,
-            options, channel_credentials,
-            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
-
-    @staticmethod
-    def PollEvents(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(request, target, '/paceline.v1.MetadataService/PollEvents',
-            paceline_dot_v1_dot_metadata__service__pb2.PollEventsRequest.SerializeToString,
-            paceline_dot_v1_dot_metadata__service__pb2.PollEventsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -23,8 +23,7 @@ class MetadataServiceStub:
 
     Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
     last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
-    cursor, the answer reports a gap (events) or is a full snapshot (metadata); the server keeps no buffer per watcher.
-    Each stream has an equivalent unary long-poll call.
+    cursor, the answer reports a gap; the server keeps no buffer per watcher.
     """
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
@@ -46,20 +45,6 @@ class MetadataServiceStub:
     ]
     """DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions."""
 
-    WatchMetadata: grpc.UnaryStreamMultiCallable[
-        paceline.v1.metadata_service_pb2.WatchMetadataRequest,
-        paceline.v1.metadata_service_pb2.WatchMetadataResponse,
-    ]
-    """WatchMetadata sends the state of brokers and topics, then every change, until cancelled. On a controller it ends
-    with NOT_CONTROLLER when that controller is not, or no longer, active.
-    """
-
-    PollMetadata: grpc.UnaryUnaryMultiCallable[
-        paceline.v1.metadata_service_pb2.PollMetadataRequest,
-        paceline.v1.metadata_service_pb2.PollMetadataResponse,
-    ]
-    """PollMetadata returns the changes since a cursor, and waits for a change when there is none."""
-
     WatchEvents: grpc.UnaryStreamMultiCallable[
         paceline.v1.metadata_service_pb2.WatchEventsRequest,
         paceline.v1.metadata_service_pb2.WatchEventsResponse,
@@ -68,20 +53,13 @@ class MetadataServiceStub:
     register or leave. The active controller reports the events of the cluster, a broker those of its own replicas.
     """
 
-    PollEvents: grpc.UnaryUnaryMultiCallable[
-        paceline.v1.metadata_service_pb2.PollEventsRequest,
-        paceline.v1.metadata_service_pb2.PollEventsResponse,
-    ]
-    """PollEvents returns the events after a cursor, and waits for an event when there is none."""
-
 class MetadataServiceAsyncStub:
     """MetadataService answers from the cache of the called process. A cache never replaces the state of a partition by a
     state with a lower leader epoch.
 
     Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
     last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
-    cursor, the answer reports a gap (events) or is a full snapshot (metadata); the server keeps no buffer per watcher.
-    Each stream has an equivalent unary long-poll call.
+    cursor, the answer reports a gap; the server keeps no buffer per watcher.
     """
 
     DescribeCluster: grpc.aio.UnaryUnaryMultiCallable[
@@ -102,20 +80,6 @@ class MetadataServiceAsyncStub:
     ]
     """DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions."""
 
-    WatchMetadata: grpc.aio.UnaryStreamMultiCallable[
-        paceline.v1.metadata_service_pb2.WatchMetadataRequest,
-        paceline.v1.metadata_service_pb2.WatchMetadataResponse,
-    ]
-    """WatchMetadata sends the state of brokers and topics, then every change, until cancelled. On a controller it ends
-    with NOT_CONTROLLER when that controller is not, or no longer, active.
-    """
-
-    PollMetadata: grpc.aio.UnaryUnaryMultiCallable[
-        paceline.v1.metadata_service_pb2.PollMetadataRequest,
-        paceline.v1.metadata_service_pb2.PollMetadataResponse,
-    ]
-    """PollMetadata returns the changes since a cursor, and waits for a change when there is none."""
-
     WatchEvents: grpc.aio.UnaryStreamMultiCallable[
         paceline.v1.metadata_service_pb2.WatchEventsRequest,
         paceline.v1.metadata_service_pb2.WatchEventsResponse,
@@ -124,20 +88,13 @@ class MetadataServiceAsyncStub:
     register or leave. The active controller reports the events of the cluster, a broker those of its own replicas.
     """
 
-    PollEvents: grpc.aio.UnaryUnaryMultiCallable[
-        paceline.v1.metadata_service_pb2.PollEventsRequest,
-        paceline.v1.metadata_service_pb2.PollEventsResponse,
-    ]
-    """PollEvents returns the events after a cursor, and waits for an event when there is none."""
-
 class MetadataServiceServicer(metaclass=abc.ABCMeta):
     """MetadataService answers from the cache of the called process. A cache never replaces the state of a partition by a
     state with a lower leader epoch.
 
     Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
     last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
-    cursor, the answer reports a gap (events) or is a full snapshot (metadata); the server keeps no buffer per watcher.
-    Each stream has an equivalent unary long-poll call.
+    cursor, the answer reports a gap; the server keeps no buffer per watcher.
     """
 
     @abc.abstractmethod
@@ -165,24 +122,6 @@ class MetadataServiceServicer(metaclass=abc.ABCMeta):
         """DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions."""
 
     @abc.abstractmethod
-    def WatchMetadata(
-        self,
-        request: paceline.v1.metadata_service_pb2.WatchMetadataRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[paceline.v1.metadata_service_pb2.WatchMetadataResponse], collections.abc.AsyncIterator[paceline.v1.metadata_service_pb2.WatchMetadataResponse]]:
-        """WatchMetadata sends the state of brokers and topics, then every change, until cancelled. On a controller it ends
-        with NOT_CONTROLLER when that controller is not, or no longer, active.
-        """
-
-    @abc.abstractmethod
-    def PollMetadata(
-        self,
-        request: paceline.v1.metadata_service_pb2.PollMetadataRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[paceline.v1.metadata_service_pb2.PollMetadataResponse, collections.abc.Awaitable[paceline.v1.metadata_service_pb2.PollMetadataResponse]]:
-        """PollMetadata returns the changes since a cursor, and waits for a change when there is none."""
-
-    @abc.abstractmethod
     def WatchEvents(
         self,
         request: paceline.v1.metadata_service_pb2.WatchEventsRequest,
@@ -191,13 +130,5 @@ class MetadataServiceServicer(metaclass=abc.ABCMeta):
         """WatchEvents sends the events of the called process: elections, state changes, ISR changes, and brokers that
         register or leave. The active controller reports the events of the cluster, a broker those of its own replicas.
         """
-
-    @abc.abstractmethod
-    def PollEvents(
-        self,
-        request: paceline.v1.metadata_service_pb2.PollEventsRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[paceline.v1.metadata_service_pb2.PollEventsResponse, collections.abc.Awaitable[paceline.v1.metadata_service_pb2.PollEventsResponse]]:
-        """PollEvents returns the events after a cursor, and waits for an event when there is none."""
 
 def add_MetadataServiceServicer_to_server(servicer: MetadataServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -10,17 +10,10 @@ import pytest
 from rich.console import Console
 
 from paceline.cli.top import _chosen, _row, screen
-from paceline.cli.watch import _event_lines, _kinds, _metadata_lines, _since_ms, event_line
+from paceline.cli.watch import _event_lines, _kinds, _since_ms, event_line
 from paceline.model.identifiers import TopicPartition
 from paceline.model.state_change import ReplicaOffsets, StateChange, StateChangeKind
-from paceline_client import (
-    Broker,
-    EventGap,
-    PartitionDescription,
-    TopicDescription,
-    WatchedEvents,
-    WatchedMetadata,
-)
+from paceline_client import EventGap, PartitionDescription, WatchedEvents
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -116,39 +109,6 @@ def test_kinds_are_groups_or_words() -> None:
 
 def partition(index: int, leader: int | None = 1, **more: Any) -> PartitionDescription:
     return PartitionDescription(index, leader, 3, **{"replicas": (1, 2), "isr": (1, 2), **more})
-
-
-def metadata(*topics: TopicDescription, **more: Any) -> WatchedMetadata:
-    fields = {"snapshot": False, "removed_topics": (), "more": False, **more}
-    return WatchedMetadata("a:1", topics=topics, **fields)
-
-
-def test_metadata_is_printed_once_and_later_only_the_differences() -> None:
-    both = TopicDescription("t", "id", (partition(0), partition(1)))
-    other = TopicDescription("u", "id2", (partition(0),))
-    brokers = (Broker(1, "h", 1), Broker(2, "h", 2))
-    items = [
-        metadata(both, other, snapshot=True, brokers=brokers, controller_id=7, controller_epoch=1),
-        metadata(TopicDescription("t", "id", (partition(0), partition(1, isr=(1,), offline_replicas=(2,))))),
-        metadata(
-            TopicDescription("t", "id", (partition(0), partition(1, isr=(1,), offline_replicas=(2,)))),
-            snapshot=True,
-            brokers=brokers,
-            controller_id=7,
-            controller_epoch=1,
-        ),
-    ]
-    rows = [row for row, _ in _metadata_lines(items, []) if row]
-    assert [row["type"] for row in rows] == [
-        "cluster",
-        "partition",
-        "partition",
-        "partition",
-        "partition",
-        "topic-removed",
-    ]
-    assert (rows[4]["topic"], rows[4]["partition"], rows[4]["isr"], rows[4]["offline_replicas"]) == ("t", 1, [1], [2])
-    assert rows[5]["topic"] == "u"
 
 
 def view(lag: int | None, isr: tuple[int, ...] = (1, 2), min_isr: int = 1, **more: Any) -> Any:

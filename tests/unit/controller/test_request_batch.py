@@ -10,7 +10,6 @@ from paceline.controller.errors import IllegalStateError
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import Endpoint, LiveBroker, UpdateMetadataRequest
 from paceline.model.leader_and_isr import LeaderAndIsr
-from paceline.model.metadata_revisions import MetadataRevisions
 from tests.unit.controller.cluster import describe, tp
 
 
@@ -43,7 +42,7 @@ def context() -> ControllerContext:
 
 def batch_of(context: ControllerContext) -> tuple[RequestBatch, Channels]:
     channels = Channels()
-    batch = RequestBatch(1_000_000, (), context, channels, MetadataRevisions())  # type: ignore[arg-type]
+    batch = RequestBatch(1_000_000, (), context, channels)  # type: ignore[arg-type]
     batch.new_batch()
     return batch, channels
 

@@ -24,7 +24,7 @@ def field(number: int, content: bytes) -> bytes:
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 
-FILTER = metadata_pb.PollEventsRequest.DESCRIPTOR.fields_by_name["filter"].number
+FILTER = metadata_pb.WatchEventsRequest.DESCRIPTOR.fields_by_name["filter"].number
 EMPTY_HEADERS = record_pb2.RecordList(
     records=[record_pb2.Record(value=b"v", headers=[record_pb2.Header()] * (FEW + 1))]
 ).SerializeToString()
@@ -40,7 +40,7 @@ EMPTY_HEADERS = record_pb2.RecordList(
         (admin_pb.CreateTopicsRequest, field(1, b"\xa2\x00\x00" * (FEW + 1))),
         (admin_pb.IncrementalAlterConfigsRequest, field(1, field(2, b"") * FEW) * 2),
         (admin_pb.DescribeConfigsRequest, field(1, field(2, b"key") * (FEW + 1))),
-        (metadata_pb.PollEventsRequest, field(FILTER, field(1, b"t") * (FEW + 1))),
+        (metadata_pb.WatchEventsRequest, field(FILTER, field(1, b"t") * (FEW + 1))),
         (log_pb.ProduceRequest, field(3, field(1, b"t") + field(5, EMPTY_HEADERS))),
         (log_pb.ProduceRequest, field(3, field(5, field(1, b"") * (FEW // 2))) * 3),
     ],

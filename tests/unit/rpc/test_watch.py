@@ -1,51 +1,38 @@
-"""Watching and polling: cursors, gaps, limits; and every state change on the wire."""
+"""Watching: cursors, gaps, limits; and every state change on the wire."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from paceline.controller.context import PartitionState, ReplicaState
-from paceline.model.errors import (
-    InvalidRequestError,
-    NotControllerError,
-    PacelineError,
-    ShuttingDownError,
-    ThrottledError,
-)
+from paceline.model.errors import InvalidRequestError, NotControllerError, ShuttingDownError, ThrottledError
 from paceline.model.event_ring import EventRing
 from paceline.model.identifiers import TopicPartition
-from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.model.state_change import ReplicaOffsets, StateChange, StateChangeKind
 from paceline.rpc.convert.events import event_from_proto, event_kind_to_proto, event_to_proto
 from paceline.rpc.watch import watch_servicer
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.rpc.watch.watch_servicer import WatchServicer
-from paceline.v1 import cluster_event_pb2, errors_pb2
+from paceline.v1 import cluster_event_pb2
 from paceline.v1 import metadata_service_pb2 as pb
 
 SOON_S = 60.0
 
 
 class Served(WatchServicer):
-    """A process with topics in a dictionary."""
+    """A process that serves only WatchEvents."""
 
     def __init__(self, capacity: int = 100, max_watchers: int = 10) -> None:
         super().__init__(WatchHub("run1", EventRing(capacity), max_watchers))
         self.hub = self._hub
-        self.revisions = MetadataRevisions(on_change=self.hub.wake)
-        self.partitions: dict[str, int] = {}
         self.active = True
 
     def say(self, *causes: str, kind: StateChangeKind = StateChangeKind.TRANSITION, topic: str | None = None) -> None:
         for cause in causes:
             self.hub.put(StateChange(who="broker-1", wall_ms=int(cause) * 1_000, kind=kind, topic=topic, cause=cause))
-
-    def has(self, topic: str, partitions: int) -> None:
-        self.partitions[topic] = partitions
-        self.revisions.changed([topic], cluster="c")
 
     async def DescribeCluster(self, request: Any, context: Any) -> Any:  # noqa: N802
         raise NotImplementedError
@@ -55,22 +42,6 @@ class Served(WatchServicer):
 
     async def DescribeReplicas(self, request: Any, context: Any) -> Any:  # noqa: N802
         raise NotImplementedError
-
-    def _revisions(self) -> MetadataRevisions:
-        self._check_active()
-        return self.revisions
-
-    def _cluster(self) -> pb.DescribeClusterResponse:
-        return pb.DescribeClusterResponse(cluster_id="c")
-
-    def _topics(self, names: Sequence[str]) -> list[pb.TopicDescription]:
-        return [self._topic(name) for name in names]
-
-    def _topic(self, name: str) -> pb.TopicDescription:
-        if name not in self.partitions:
-            return pb.TopicDescription(name=name, error=errors_pb2.TopicError(message="gone"))
-        described = [pb.PartitionDescription(partition=index) for index in range(self.partitions[name])]
-        return pb.TopicDescription(name=name, partitions=described)
 
     def _check_active(self) -> None:
         if not self.active:
@@ -85,14 +56,10 @@ def causes(batch: pb.EventBatch) -> list[str]:
     return [event.cause for event in batch.events]
 
 
-async def poll(served: Served, **request: Any) -> pb.EventBatch:
-    answer = await asyncio.wait_for(served.PollEvents(pb.PollEventsRequest(**request), None), SOON_S)
-    return answer.batch
-
-
-async def poll_metadata(served: Served, **request: Any) -> pb.MetadataChanges:
-    answer = await asyncio.wait_for(served.PollMetadata(pb.PollMetadataRequest(**request), None), SOON_S)
-    return answer.changes
+async def batches(served: Served, count: int = 1, **request: Any) -> list[pb.EventBatch]:
+    """Return the first batches of a stream."""
+    async with contextlib.aclosing(served.WatchEvents(pb.WatchEventsRequest(**request), None)) as stream:
+        return [message.batch for message in await first(stream, count)]
 
 
 async def test_a_watcher_gets_a_cursor_at_once_and_each_event_as_it_happens() -> None:
@@ -128,10 +95,11 @@ async def test_a_slow_watcher_gets_a_gap_with_the_number_of_lost_events_and_cont
 async def test_a_cursor_of_another_process_gives_a_gap_and_begins_as_requested() -> None:
     served = Served()
     served.say("1", "2", "3")
-    everything = await poll(served, cursor="e.run0.17")
+    (everything,) = await batches(served, cursor="e.run0.17")
     assert causes(everything) == ["1", "2", "3"]
     assert everything.gap.reason == pb.EVENT_GAP_REASON_OTHER_PROCESS and not everything.gap.HasField("lost_events")
-    assert causes(await poll(served, cursor="e.run0.17", since_ms=2_000)) == ["2", "3"]
+    (later,) = await batches(served, cursor="e.run0.17", since_ms=2_000)
+    assert causes(later) == ["2", "3"]
 
 
 async def test_events_are_picked_by_topic_and_by_kind() -> None:
@@ -140,33 +108,20 @@ async def test_events_are_picked_by_topic_and_by_kind() -> None:
     served.say("2", kind=StateChangeKind.TOPIC_CREATED, topic="b")
     served.say("3", kind=StateChangeKind.TOPIC_DELETED, topic="a")
     of_a = pb.EventFilter(topics=["a"])
-    assert causes(await poll(served, since_ms=0, filter=of_a)) == ["1", "3"]
+    (about,) = await batches(served, since_ms=0, filter=of_a)
+    assert causes(about) == ["1", "3"]
     gone = pb.EventFilter(topics=["a"], kinds=[event_kind_to_proto(StateChangeKind.TOPIC_DELETED)])
-    found = await poll(served, since_ms=0, filter=gone)
+    (found,) = await batches(served, since_ms=0, filter=gone)
     assert causes(found) == ["3"]
-    assert causes(await poll(served, cursor=found.cursor, filter=of_a)) == []
-
-
-async def test_a_poll_waits_for_an_event_up_to_its_limit() -> None:
-    served = Served()
-    waiting = asyncio.create_task(poll(served, since_ms=0, max_wait_ms=60_000))
-    while not served.hub.watcher_count:
-        await asyncio.sleep(0)
-    served.say("1")
-    assert causes(await waiting) == ["1"]
-    begin = asyncio.get_running_loop().time()
-    assert causes(await poll(served, max_wait_ms=50)) == []
-    assert 0.04 <= asyncio.get_running_loop().time() - begin < SOON_S
+    (rest,) = await batches(served, cursor=found.cursor, filter=of_a)
+    assert causes(rest) == []
 
 
 async def test_a_long_list_is_sent_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     served = Served()
+    monkeypatch.setattr(watch_servicer, "MAX_EVENTS", 3)
     served.say(*(str(number) for number in range(7)))
-    cursor, pieces = "", []
-    for _ in range(3):
-        batch = await poll(served, cursor=cursor, since_ms=0, max_events=3)
-        cursor = batch.cursor
-        pieces.append(causes(batch))
+    pieces = [causes(batch) for batch in await batches(served, 3, since_ms=0)]
     assert pieces == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
 
 
@@ -176,17 +131,16 @@ async def test_a_long_list_is_sent_in_several_messages(monkeypatch: pytest.Monke
         {"cursor": "nonsense"},
         {"cursor": "e.run1.x"},
         {"cursor": "e.run1.-1"},
-        {"cursor": "m.run1.0.1.1"},
+        {"cursor": "m.run1.1"},
+        {"cursor": "e.run1.0.1"},
         {"cursor": "e.run1." + "9" * 200},
-        {"max_wait_ms": -1},
-        {"max_events": -1},
         {"filter": pb.EventFilter(kinds=[99])},  # type: ignore[list-item]
     ],
     ids=lambda value: str(value)[:40],
 )
 async def test_an_invalid_watch_request_is_refused(request_: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError):
-        await poll(Served(), **request_)
+        await batches(Served(), **request_)
 
 
 async def test_a_watch_of_the_active_controller_ends_with_its_last_event_when_it_resigns() -> None:
@@ -200,7 +154,7 @@ async def test_a_watch_of_the_active_controller_ends_with_its_last_event_when_it
     with pytest.raises(NotControllerError):
         await first(stream)
     with pytest.raises(NotControllerError):
-        await poll(served, active_controller_only=True)
+        await batches(served, active_controller_only=True)
 
 
 async def test_watchers_are_counted_and_one_too_many_is_refused() -> None:
@@ -237,97 +191,19 @@ async def test_many_watchers_receive_the_same_events_in_the_same_order() -> None
 
 async def test_a_process_that_stops_ends_its_watches() -> None:
     served = Served()
-    served.has("a", 1)
-    streams: list[Any] = [
-        served.WatchEvents(pb.WatchEventsRequest(), None),
-        served.WatchMetadata(pb.WatchMetadataRequest(), None),
-    ]
-    for stream in streams:
-        await first(stream)
+    stream = served.WatchEvents(pb.WatchEventsRequest(), None)
+    await first(stream)
     served.hub.close()
-    for stream in streams:
-        with pytest.raises(ShuttingDownError):
-            await first(stream)
     with pytest.raises(ShuttingDownError):
-        await poll(served)
+        await first(stream)
+    with pytest.raises(ShuttingDownError):
+        await batches(served)
 
 
 async def test_an_idle_stream_sends_keepalive_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_servicer, "ALIVE_S", 0.05)
     served = Served()
-    events = await first(served.WatchEvents(pb.WatchEventsRequest(), None), 3)
-    assert all(not message.batch.events and message.batch.cursor for message in events)
-    served.has("a", 1)
-    _, *alive = await first(served.WatchMetadata(pb.WatchMetadataRequest(), None), 3)
-    assert all(not message.changes.topics and message.changes.cursor for message in alive)
-
-
-async def test_metadata_is_sent_completely_and_then_as_changes() -> None:
-    served = Served()
-    served.has("a", 2)
-    served.has("b", 1)
-    stream = served.WatchMetadata(pb.WatchMetadataRequest(), None)
-    (whole,) = await first(stream)
-    assert whole.changes.snapshot and whole.changes.cluster.cluster_id == "c" and not whole.changes.more
-    assert [(topic.name, len(topic.partitions)) for topic in whole.changes.topics] == [("a", 2), ("b", 1)]
-    served.has("b", 5)
-    (grown,) = await first(stream)
-    assert not grown.changes.snapshot and not grown.changes.HasField("cluster")
-    assert [(topic.name, len(topic.partitions)) for topic in grown.changes.topics] == [("b", 5)]
-    del served.partitions["a"]
-    served.revisions.topic_deleted("a")
-    (gone,) = await first(stream)
-    assert list(gone.changes.removed_topics) == ["a"]
-    resumed = await poll_metadata(served, cursor=grown.changes.cursor)
-    assert list(resumed.removed_topics) == ["a"] and not resumed.snapshot
-
-
-async def test_metadata_of_another_process_or_controller_epoch_is_sent_completely() -> None:
-    served = Served()
-    served.has("a", 1)
-    before = await poll_metadata(served)
-    assert (await poll_metadata(served, cursor="m.run0.0.5.0")).snapshot
-    served.revisions.restart()
-    served.has("b", 1)
-    after = await poll_metadata(served, cursor=before.cursor)
-    assert after.snapshot and [topic.name for topic in after.topics] == ["b"]
-
-
-async def test_metadata_of_many_partitions_is_sent_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_servicer, "MAX_PARTITIONS", 10)
-    served = Served()
-    for number in range(8):
-        served.has(f"t{number}", 4)
-    pieces, cursor, more = [], "", True
-    while more:
-        changes = await poll_metadata(served, cursor=cursor)
-        cursor, more = changes.cursor, changes.more
-        pieces.append([topic.name for topic in changes.topics])
-    assert pieces == [["t0", "t1", "t2"], ["t3", "t4", "t5"], ["t6", "t7"]]
-    assert await answered_empty(served, cursor)
-
-
-async def answered_empty(served: Served, cursor: str) -> bool:
-    changes = await poll_metadata(served, cursor=cursor)
-    return not (changes.snapshot or changes.topics or changes.removed_topics or changes.HasField("cluster"))
-
-
-async def test_only_metadata_of_the_requested_topics_is_sent() -> None:
-    served = Served()
-    for name in ("a", "b", "c"):
-        served.has(name, 1)
-    whole = await poll_metadata(served, topics=["b"])
-    assert [topic.name for topic in whole.topics] == ["b"]
-    served.has("c", 2)
-    assert await answered_empty_of(served, whole.cursor, "b")
-    served.active = False
-    with pytest.raises(PacelineError, match="not active"):
-        await poll_metadata(served)
-
-
-async def answered_empty_of(served: Served, cursor: str, topic: str) -> bool:
-    changes = await poll_metadata(served, cursor=cursor, topics=[topic])
-    return not changes.topics and changes.cursor != cursor
+    assert all(not batch.events and batch.cursor for batch in await batches(served, 3))
 
 
 def test_every_kind_of_state_change_has_a_number() -> None:

@@ -12,7 +12,7 @@ from paceline_client.aio.calls import Calls
 class AsyncAdmin:
     """Administration from asyncio: ``await admin.create_topics([...])`` and every other method of `Admin`.
 
-    The blocking iterators `Admin.watch_events` and `watch_metadata` are not supported.
+    The blocking iterator `Admin.watch_events` is not supported.
     """
 
     def __init__(self, bootstrap: Any, **settings: Any) -> None:

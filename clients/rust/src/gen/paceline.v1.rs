@@ -4193,65 +4193,6 @@ pub struct ReplicaProgress {
     #[prost(bool, tag = "10")]
     pub online: bool,
 }
-/// WatchMetadataRequest selects topics and the start.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct WatchMetadataRequest {
-    /// Cursor to continue from; empty, or a cursor of another process, starts with a full snapshot.
-    #[prost(string, tag = "1")]
-    pub cursor: ::prost::alloc::string::String,
-    /// Names of topics; empty means every topic.
-    #[prost(string, repeated, tag = "2")]
-    pub topics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-}
-/// MetadataChanges is state, not history: a topic that changed twice since the cursor has one entry, its present state.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct MetadataChanges {
-    /// Whether this is the beginning of a full snapshot: discard all topics and brokers received before.
-    #[prost(bool, tag = "1")]
-    pub snapshot: bool,
-    /// Cursor to continue from.
-    #[prost(string, tag = "2")]
-    pub cursor: ::prost::alloc::string::String,
-    /// Brokers and controller; absent when they have not changed.
-    #[prost(message, optional, tag = "3")]
-    pub cluster: ::core::option::Option<DescribeClusterResponse>,
-    /// New and changed topics, complete, in the order of their changes.
-    #[prost(message, repeated, tag = "4")]
-    pub topics: ::prost::alloc::vec::Vec<TopicDescription>,
-    /// Deleted topics.
-    #[prost(string, repeated, tag = "5")]
-    pub removed_topics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Whether more changes are available at once; until this is false the state is incomplete.
-    #[prost(bool, tag = "6")]
-    pub more: bool,
-}
-/// WatchMetadataResponse is one message of the stream; an empty message is sent every ten seconds as keepalive.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct WatchMetadataResponse {
-    /// The changes.
-    #[prost(message, optional, tag = "1")]
-    pub changes: ::core::option::Option<MetadataChanges>,
-}
-/// PollMetadataRequest asks for the changes since a cursor.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PollMetadataRequest {
-    /// Cursor to continue from; empty, or a cursor of another process, starts with a full snapshot.
-    #[prost(string, tag = "1")]
-    pub cursor: ::prost::alloc::string::String,
-    /// Names of topics; empty means every topic.
-    #[prost(string, repeated, tag = "2")]
-    pub topics: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Longest wait for a change in milliseconds, up to a minute; 0 answers at once.
-    #[prost(int32, tag = "3")]
-    pub max_wait_ms: i32,
-}
-/// PollMetadataResponse carries the changes.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct PollMetadataResponse {
-    /// The changes; only the cursor when nothing has changed.
-    #[prost(message, optional, tag = "1")]
-    pub changes: ::core::option::Option<MetadataChanges>,
-}
 /// EventFilter selects events.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EventFilter {
@@ -4309,35 +4250,6 @@ pub struct WatchEventsResponse {
     #[prost(message, optional, tag = "1")]
     pub batch: ::core::option::Option<EventBatch>,
 }
-/// PollEventsRequest asks for the events after a cursor.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PollEventsRequest {
-    /// Cursor to continue from. Empty starts with future events, or with events since since_ms.
-    #[prost(string, tag = "1")]
-    pub cursor: ::prost::alloc::string::String,
-    /// As in WatchEventsRequest.
-    #[prost(int64, optional, tag = "2")]
-    pub since_ms: ::core::option::Option<i64>,
-    /// Events to return.
-    #[prost(message, optional, tag = "3")]
-    pub filter: ::core::option::Option<EventFilter>,
-    /// As in WatchEventsRequest.
-    #[prost(bool, tag = "4")]
-    pub active_controller_only: bool,
-    /// Longest wait for an event in milliseconds, up to a minute; 0 answers at once.
-    #[prost(int32, tag = "5")]
-    pub max_wait_ms: i32,
-    /// Maximum events per answer; 0 means 500, which is also the upper limit.
-    #[prost(int32, tag = "6")]
-    pub max_events: i32,
-}
-/// PollEventsResponse carries the events.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct PollEventsResponse {
-    /// The events.
-    #[prost(message, optional, tag = "1")]
-    pub batch: ::core::option::Option<EventBatch>,
-}
 /// EventGapReason is the reason why events are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -4387,8 +4299,7 @@ pub mod metadata_service_client {
     ///
     /// Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
     /// last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
-    /// cursor, the answer reports a gap (events) or is a full snapshot (metadata); the server keeps no buffer per watcher.
-    /// Each stream has an equivalent unary long-poll call.
+    /// cursor, the answer reports a gap; the server keeps no buffer per watcher.
     #[derive(Debug, Clone)]
     pub struct MetadataServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -4539,57 +4450,6 @@ pub mod metadata_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// WatchMetadata sends the state of brokers and topics, then every change, until cancelled. On a controller it ends
-        /// with NOT_CONTROLLER when that controller is not, or no longer, active.
-        pub async fn watch_metadata(
-            &mut self,
-            request: impl tonic::IntoRequest<super::WatchMetadataRequest>,
-        ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<super::WatchMetadataResponse>>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/paceline.v1.MetadataService/WatchMetadata",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("paceline.v1.MetadataService", "WatchMetadata"));
-            self.inner.server_streaming(req, path, codec).await
-        }
-        /// PollMetadata returns the changes since a cursor, and waits for a change when there is none.
-        pub async fn poll_metadata(
-            &mut self,
-            request: impl tonic::IntoRequest<super::PollMetadataRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::PollMetadataResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/paceline.v1.MetadataService/PollMetadata",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("paceline.v1.MetadataService", "PollMetadata"));
-            self.inner.unary(req, path, codec).await
-        }
         /// WatchEvents sends the events of the called process: elections, state changes, ISR changes, and brokers that
         /// register or leave. The active controller reports the events of the cluster, a broker those of its own replicas.
         pub async fn watch_events(
@@ -4615,31 +4475,6 @@ pub mod metadata_service_client {
             req.extensions_mut()
                 .insert(GrpcMethod::new("paceline.v1.MetadataService", "WatchEvents"));
             self.inner.server_streaming(req, path, codec).await
-        }
-        /// PollEvents returns the events after a cursor, and waits for an event when there is none.
-        pub async fn poll_events(
-            &mut self,
-            request: impl tonic::IntoRequest<super::PollEventsRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::PollEventsResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/paceline.v1.MetadataService/PollEvents",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("paceline.v1.MetadataService", "PollEvents"));
-            self.inner.unary(req, path, codec).await
         }
     }
 }

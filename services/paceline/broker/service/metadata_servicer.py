@@ -1,10 +1,10 @@
 """MetadataService of one listener, for clients. It describes the cluster from the broker's cache."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from paceline import __version__
-from paceline.broker.metadata_cache import MetadataCache
+from paceline.broker.metadata_cache import MetadataSnapshot
 from paceline.broker.service.node_handle import Listener, NodeHandle
 from paceline.model.control import UpdateMetadataPartition
 from paceline.model.errors import (
@@ -16,7 +16,6 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import validate_topic_name
-from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.rpc import convert
 from paceline.rpc.pages import topics_page
 from paceline.rpc.security.guard import current_caller
@@ -39,9 +38,6 @@ class MetadataServicer(WatchServicer):
         self, request: metadata_pb.DescribeClusterRequest, context: Any
     ) -> metadata_pb.DescribeClusterResponse:
         """List live brokers and the controller."""
-        return self._cluster()
-
-    def _cluster(self) -> metadata_pb.DescribeClusterResponse:
         core = self._core.get()
         snapshot = core.metadata.snapshot
         brokers = [snapshot.brokers[broker_id] for broker_id in sorted(snapshot.brokers)]
@@ -61,27 +57,20 @@ class MetadataServicer(WatchServicer):
         self, request: metadata_pb.DescribeTopicsRequest, context: Any
     ) -> metadata_pb.DescribeTopicsResponse:
         """Return a page of the requested topics, or of all topics."""
-        topics = self._received_metadata().snapshot.topics
+        topics = self._received_metadata().topics
         convert.bounded(request.topics, convert.MAX_CLIENT_PARTITIONS, "topics")
-        return topics_page(request, lambda: sorted(topics), lambda name: self._topics([name])[0])
+        return topics_page(request, lambda: sorted(topics), lambda name: _topic_description(name, topics.get(name)))
 
-    def _topics(self, names: Sequence[str]) -> list[metadata_pb.TopicDescription]:
-        topics = self._core.get().metadata.snapshot.topics
-        return [_topic_description(name, topics.get(name)) for name in names]
-
-    def _revisions(self) -> MetadataRevisions:
-        return self._received_metadata().revisions
-
-    def _received_metadata(self) -> MetadataCache:
+    def _received_metadata(self) -> MetadataSnapshot:
         """Return the metadata, but not before the first UpdateMetadata: every topic would look unknown.
 
         Raises:
             BrokerNotAvailableError: this broker has not received metadata yet.
         """
-        metadata = self._core.get().metadata
-        if not metadata.snapshot.version:
+        snapshot = self._core.get().metadata.snapshot
+        if not snapshot.version:
             raise BrokerNotAvailableError("this broker has not received metadata from a controller yet")
-        return metadata
+        return snapshot
 
     def _check_active(self) -> None:
         snapshot, endpoint = self._core.get().metadata.snapshot, self._listener.controller_address()

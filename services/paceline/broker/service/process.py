@@ -166,7 +166,6 @@ class BrokerProcess(NodeProcess):
             unclean_restart=report.is_unclean_restart(_boot_id()),
             background=ExecutorWork(self._loop, "flush"),
             cleaner_background=ExecutorWork(self._loop, "log-cleaner", self._settings.keys.log_cleaner_threads),
-            on_metadata_change=self._hub.wake,
         )
 
     def _controller_lost(self) -> None:

@@ -23,7 +23,6 @@ from paceline.model.control import (
 )
 from paceline.model.identifiers import EPOCH_DURING_DELETE, LEADER_DURING_DELETE, NO_EPOCH, TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
-from paceline.model.metadata_revisions import MetadataRevisions
 
 
 @dataclass(slots=True)
@@ -53,13 +52,11 @@ class RequestBatch:
         controller_endpoints: tuple[Endpoint, ...],
         context: ControllerContext,
         channels: ChannelManager,
-        revisions: MetadataRevisions,
     ) -> None:
         self._controller_id = controller_id
         self._controller_endpoints = controller_endpoints
         self._context = context
         self._channels = channels
-        self._revisions = revisions
         self._collected = _Collected()
 
     def new_batch(self) -> None:
@@ -181,11 +178,10 @@ class RequestBatch:
             self._channels.send(broker_id, LeaderAndIsrRequest(self._stamp(), live_leaders, partitions))
 
     def _send_update_metadata(self, collected: _Collected) -> None:
-        registered = self._context.registered_broker_ids()
-        live_brokers: tuple[LiveBroker, ...] = tuple(self._context.brokers[broker_id] for broker_id in registered)
-        self._revisions.changed((tp.topic for tp in collected.metadata_partitions), live_brokers)
         if not collected.metadata_to_all and not collected.metadata_brokers:
             return
+        registered = self._context.registered_broker_ids()
+        live_brokers: tuple[LiveBroker, ...] = tuple(self._context.brokers[broker_id] for broker_id in registered)
         partitions = tuple(map(self._metadata_of, collected.metadata_partitions))
         self._context.metadata_sequence += 1
         request = UpdateMetadataRequest(

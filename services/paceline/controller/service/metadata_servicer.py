@@ -5,7 +5,7 @@ A servicer makes no decisions: it checks and converts requests, calls the node o
 
 import concurrent.futures
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -26,7 +26,6 @@ from paceline.model.errors import (
     ThrottledError,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.model.metadata_revisions import MetadataRevisions
 from paceline.rpc import convert
 from paceline.rpc.errors import MAX_MESSAGE_CHARACTERS
 from paceline.rpc.pages import topics_page
@@ -126,9 +125,6 @@ class MetadataServicer(WatchServicer):
         self, request: metadata_pb.DescribeClusterRequest, context: Any
     ) -> metadata_pb.DescribeClusterResponse:
         """List live brokers and the active controller; a controller that is not active returns no brokers."""
-        return self._cluster()
-
-    def _cluster(self) -> metadata_pb.DescribeClusterResponse:
         node = self._handle.get()
         if self._handle.is_loading:
             raise not_controller(node, self._listener)
@@ -151,20 +147,13 @@ class MetadataServicer(WatchServicer):
         """Return a page of the requested topics, or of all topics."""
         convert.bounded(request.topics, MAX_TOPICS, "topics")
         self._check_active()
-        return topics_page(request, self._handle.get().topic_names, lambda name: self._topics([name])[0])
-
-    def _topics(self, names: Sequence[str]) -> list[metadata_pb.TopicDescription]:
-        self._check_active()
-        return [_described(topic) for topic in self._handle.get().describe_topics(names)]
+        node = self._handle.get()
+        return topics_page(request, node.topic_names, lambda name: _described(node.describe_topics([name])[0]))
 
     def _check_active(self) -> None:
         node = self._handle.get()
         if not node.is_active or self._handle.is_loading:
             raise not_controller(node, self._listener)
-
-    def _revisions(self) -> MetadataRevisions:
-        self._check_active()
-        return self._handle.get().metadata_revisions
 
     async def DescribeReplicas(  # noqa: N802
         self, request: metadata_pb.DescribeReplicasRequest, context: Any

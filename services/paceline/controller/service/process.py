@@ -78,7 +78,6 @@ class ControllerProcess(NodeProcess):
             standby_transport=self._standby_transport,
             on_active_change=self._handle.set_loaded,
             on_takeover=self._taken_over,
-            on_metadata_change=self._hub.wake,
         )
         self._handle.set(self._node)
         self._node.start()

@@ -80,9 +80,7 @@ def _load(
         for partition, assignment in assignments.items()
         if assignment.adding or assignment.removing
     )
-    loaded = yield from load_states(components, mirror, journal, topic_partitions, noticed, marked)
-    components.metadata_revisions.changed(context.topics, None)
-    return loaded
+    return (yield from load_states(components, mirror, journal, topic_partitions, noticed, marked))
 
 
 def _halted_topics(components: ControllerComponents, marked: Collection[str]) -> list[str]:

@@ -154,7 +154,7 @@ def forget_topic(components: ControllerComponents, topic: str) -> Flow[None]:
     """
     is_marked = components.context.is_queued_for_deletion(topic)
     components.context.drop_topic(topic)
-    components.topic_deleted(topic)
+    components.leader_waits.topic_deleted(topic)
     if is_marked:
         yield from components.deletion.remove_markers([topic])
 

@@ -1,4 +1,4 @@
-"""Watch streams and the long-poll RPCs that correspond to them.
+"""Watch streams of the events of a process, and their publication to a topic.
 
 Read `watch_servicer.py` first.
 """

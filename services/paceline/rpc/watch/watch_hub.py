@@ -1,4 +1,4 @@
-"""Wake the watch streams and long polls of this process; one hub per process, used on its event loop only.
+"""Wake the watch streams of this process; one hub per process, used on its event loop only.
 
 A watcher costs a coroutine and a position. A burst of changes wakes it once.
 """
@@ -13,7 +13,7 @@ from paceline.model.event_ring import EventRing
 from paceline.model.state_change import StateChange
 
 MAX_WATCHERS: Final = 1_000
-"""Maximum number of concurrent watch streams and long polls; further watches are throttled."""
+"""Maximum number of concurrent watch streams; further watches are throttled."""
 _BURST_S: Final = 0.02
 
 
@@ -31,16 +31,11 @@ class WatchHub:
         self._closed = False
 
     def put(self, change: StateChange) -> None:
-        """Append an event to the ring and wake the watchers."""
+        """Append an event to the ring and wake the watchers after `_BURST_S`: one wake-up covers a burst of events."""
         self.ring.append(change)
-        self.wake()
-
-    def wake(self) -> None:
-        """Wake the watchers after `_BURST_S`, so that one wake-up covers a burst of changes."""
-        if self._next_wake is None or self._due:
-            return
-        self._due = True
-        asyncio.get_running_loop().call_later(_BURST_S, self._wake_now)
+        if self._next_wake is not None and not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_later(_BURST_S, self._wake_now)
 
     @property
     def is_closed(self) -> bool:

@@ -1044,308 +1044,6 @@ func (x *ReplicaProgress) GetOnline() bool {
 	return false
 }
 
-// WatchMetadataRequest selects topics and the start.
-type WatchMetadataRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Cursor to continue from; empty, or a cursor of another process, starts with a full snapshot.
-	Cursor string `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
-	// Names of topics; empty means every topic.
-	Topics        []string `protobuf:"bytes,2,rep,name=topics,proto3" json:"topics,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *WatchMetadataRequest) Reset() {
-	*x = WatchMetadataRequest{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[11]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *WatchMetadataRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*WatchMetadataRequest) ProtoMessage() {}
-
-func (x *WatchMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[11]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use WatchMetadataRequest.ProtoReflect.Descriptor instead.
-func (*WatchMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{11}
-}
-
-func (x *WatchMetadataRequest) GetCursor() string {
-	if x != nil {
-		return x.Cursor
-	}
-	return ""
-}
-
-func (x *WatchMetadataRequest) GetTopics() []string {
-	if x != nil {
-		return x.Topics
-	}
-	return nil
-}
-
-// MetadataChanges is state, not history: a topic that changed twice since the cursor has one entry, its present state.
-type MetadataChanges struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether this is the beginning of a full snapshot: discard all topics and brokers received before.
-	Snapshot bool `protobuf:"varint,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
-	// Cursor to continue from.
-	Cursor string `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
-	// Brokers and controller; absent when they have not changed.
-	Cluster *DescribeClusterResponse `protobuf:"bytes,3,opt,name=cluster,proto3,oneof" json:"cluster,omitempty"`
-	// New and changed topics, complete, in the order of their changes.
-	Topics []*TopicDescription `protobuf:"bytes,4,rep,name=topics,proto3" json:"topics,omitempty"`
-	// Deleted topics.
-	RemovedTopics []string `protobuf:"bytes,5,rep,name=removed_topics,json=removedTopics,proto3" json:"removed_topics,omitempty"`
-	// Whether more changes are available at once; until this is false the state is incomplete.
-	More          bool `protobuf:"varint,6,opt,name=more,proto3" json:"more,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *MetadataChanges) Reset() {
-	*x = MetadataChanges{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[12]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *MetadataChanges) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*MetadataChanges) ProtoMessage() {}
-
-func (x *MetadataChanges) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[12]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use MetadataChanges.ProtoReflect.Descriptor instead.
-func (*MetadataChanges) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *MetadataChanges) GetSnapshot() bool {
-	if x != nil {
-		return x.Snapshot
-	}
-	return false
-}
-
-func (x *MetadataChanges) GetCursor() string {
-	if x != nil {
-		return x.Cursor
-	}
-	return ""
-}
-
-func (x *MetadataChanges) GetCluster() *DescribeClusterResponse {
-	if x != nil {
-		return x.Cluster
-	}
-	return nil
-}
-
-func (x *MetadataChanges) GetTopics() []*TopicDescription {
-	if x != nil {
-		return x.Topics
-	}
-	return nil
-}
-
-func (x *MetadataChanges) GetRemovedTopics() []string {
-	if x != nil {
-		return x.RemovedTopics
-	}
-	return nil
-}
-
-func (x *MetadataChanges) GetMore() bool {
-	if x != nil {
-		return x.More
-	}
-	return false
-}
-
-// WatchMetadataResponse is one message of the stream; an empty message is sent every ten seconds as keepalive.
-type WatchMetadataResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The changes.
-	Changes       *MetadataChanges `protobuf:"bytes,1,opt,name=changes,proto3" json:"changes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *WatchMetadataResponse) Reset() {
-	*x = WatchMetadataResponse{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[13]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *WatchMetadataResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*WatchMetadataResponse) ProtoMessage() {}
-
-func (x *WatchMetadataResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[13]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use WatchMetadataResponse.ProtoReflect.Descriptor instead.
-func (*WatchMetadataResponse) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{13}
-}
-
-func (x *WatchMetadataResponse) GetChanges() *MetadataChanges {
-	if x != nil {
-		return x.Changes
-	}
-	return nil
-}
-
-// PollMetadataRequest asks for the changes since a cursor.
-type PollMetadataRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Cursor to continue from; empty, or a cursor of another process, starts with a full snapshot.
-	Cursor string `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
-	// Names of topics; empty means every topic.
-	Topics []string `protobuf:"bytes,2,rep,name=topics,proto3" json:"topics,omitempty"`
-	// Longest wait for a change in milliseconds, up to a minute; 0 answers at once.
-	MaxWaitMs     int32 `protobuf:"varint,3,opt,name=max_wait_ms,json=maxWaitMs,proto3" json:"max_wait_ms,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PollMetadataRequest) Reset() {
-	*x = PollMetadataRequest{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[14]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PollMetadataRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PollMetadataRequest) ProtoMessage() {}
-
-func (x *PollMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[14]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PollMetadataRequest.ProtoReflect.Descriptor instead.
-func (*PollMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{14}
-}
-
-func (x *PollMetadataRequest) GetCursor() string {
-	if x != nil {
-		return x.Cursor
-	}
-	return ""
-}
-
-func (x *PollMetadataRequest) GetTopics() []string {
-	if x != nil {
-		return x.Topics
-	}
-	return nil
-}
-
-func (x *PollMetadataRequest) GetMaxWaitMs() int32 {
-	if x != nil {
-		return x.MaxWaitMs
-	}
-	return 0
-}
-
-// PollMetadataResponse carries the changes.
-type PollMetadataResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The changes; only the cursor when nothing has changed.
-	Changes       *MetadataChanges `protobuf:"bytes,1,opt,name=changes,proto3" json:"changes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PollMetadataResponse) Reset() {
-	*x = PollMetadataResponse{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[15]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PollMetadataResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PollMetadataResponse) ProtoMessage() {}
-
-func (x *PollMetadataResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[15]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PollMetadataResponse.ProtoReflect.Descriptor instead.
-func (*PollMetadataResponse) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{15}
-}
-
-func (x *PollMetadataResponse) GetChanges() *MetadataChanges {
-	if x != nil {
-		return x.Changes
-	}
-	return nil
-}
-
 // EventFilter selects events.
 type EventFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1359,7 +1057,7 @@ type EventFilter struct {
 
 func (x *EventFilter) Reset() {
 	*x = EventFilter{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[16]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1069,7 @@ func (x *EventFilter) String() string {
 func (*EventFilter) ProtoMessage() {}
 
 func (x *EventFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[16]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1082,7 @@ func (x *EventFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventFilter.ProtoReflect.Descriptor instead.
 func (*EventFilter) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{16}
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EventFilter) GetTopics() []string {
@@ -1419,7 +1117,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[17]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1431,7 +1129,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[17]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1444,7 +1142,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{17}
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchEventsRequest) GetCursor() string {
@@ -1488,7 +1186,7 @@ type EventGap struct {
 
 func (x *EventGap) Reset() {
 	*x = EventGap{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[18]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1198,7 @@ func (x *EventGap) String() string {
 func (*EventGap) ProtoMessage() {}
 
 func (x *EventGap) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[18]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1211,7 @@ func (x *EventGap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventGap.ProtoReflect.Descriptor instead.
 func (*EventGap) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{18}
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EventGap) GetReason() EventGapReason {
@@ -1545,7 +1243,7 @@ type EventBatch struct {
 
 func (x *EventBatch) Reset() {
 	*x = EventBatch{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[19]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +1255,7 @@ func (x *EventBatch) String() string {
 func (*EventBatch) ProtoMessage() {}
 
 func (x *EventBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[19]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +1268,7 @@ func (x *EventBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventBatch.ProtoReflect.Descriptor instead.
 func (*EventBatch) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{19}
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EventBatch) GetEvents() []*ClusterEvent {
@@ -1605,7 +1303,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[20]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +1315,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[20]
+	mi := &file_paceline_v1_metadata_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,147 +1328,10 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{20}
+	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchEventsResponse) GetBatch() *EventBatch {
-	if x != nil {
-		return x.Batch
-	}
-	return nil
-}
-
-// PollEventsRequest asks for the events after a cursor.
-type PollEventsRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Cursor to continue from. Empty starts with future events, or with events since since_ms.
-	Cursor string `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
-	// As in WatchEventsRequest.
-	SinceMs *int64 `protobuf:"varint,2,opt,name=since_ms,json=sinceMs,proto3,oneof" json:"since_ms,omitempty"`
-	// Events to return.
-	Filter *EventFilter `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
-	// As in WatchEventsRequest.
-	ActiveControllerOnly bool `protobuf:"varint,4,opt,name=active_controller_only,json=activeControllerOnly,proto3" json:"active_controller_only,omitempty"`
-	// Longest wait for an event in milliseconds, up to a minute; 0 answers at once.
-	MaxWaitMs int32 `protobuf:"varint,5,opt,name=max_wait_ms,json=maxWaitMs,proto3" json:"max_wait_ms,omitempty"`
-	// Maximum events per answer; 0 means 500, which is also the upper limit.
-	MaxEvents     int32 `protobuf:"varint,6,opt,name=max_events,json=maxEvents,proto3" json:"max_events,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PollEventsRequest) Reset() {
-	*x = PollEventsRequest{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[21]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PollEventsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PollEventsRequest) ProtoMessage() {}
-
-func (x *PollEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[21]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PollEventsRequest.ProtoReflect.Descriptor instead.
-func (*PollEventsRequest) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{21}
-}
-
-func (x *PollEventsRequest) GetCursor() string {
-	if x != nil {
-		return x.Cursor
-	}
-	return ""
-}
-
-func (x *PollEventsRequest) GetSinceMs() int64 {
-	if x != nil && x.SinceMs != nil {
-		return *x.SinceMs
-	}
-	return 0
-}
-
-func (x *PollEventsRequest) GetFilter() *EventFilter {
-	if x != nil {
-		return x.Filter
-	}
-	return nil
-}
-
-func (x *PollEventsRequest) GetActiveControllerOnly() bool {
-	if x != nil {
-		return x.ActiveControllerOnly
-	}
-	return false
-}
-
-func (x *PollEventsRequest) GetMaxWaitMs() int32 {
-	if x != nil {
-		return x.MaxWaitMs
-	}
-	return 0
-}
-
-func (x *PollEventsRequest) GetMaxEvents() int32 {
-	if x != nil {
-		return x.MaxEvents
-	}
-	return 0
-}
-
-// PollEventsResponse carries the events.
-type PollEventsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The events.
-	Batch         *EventBatch `protobuf:"bytes,1,opt,name=batch,proto3" json:"batch,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PollEventsResponse) Reset() {
-	*x = PollEventsResponse{}
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[22]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PollEventsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PollEventsResponse) ProtoMessage() {}
-
-func (x *PollEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_paceline_v1_metadata_service_proto_msgTypes[22]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PollEventsResponse.ProtoReflect.Descriptor instead.
-func (*PollEventsResponse) Descriptor() ([]byte, []int) {
-	return file_paceline_v1_metadata_service_proto_rawDescGZIP(), []int{22}
-}
-
-func (x *PollEventsResponse) GetBatch() *EventBatch {
 	if x != nil {
 		return x.Batch
 	}
@@ -1880,27 +1441,7 @@ const file_paceline_v1_metadata_service_proto_rawDesc = "" +
 	"\x12_last_fetch_ago_msB\x11\n" +
 	"\x0f_high_watermarkB\x0e\n" +
 	"\f_lag_recordsB\x0f\n" +
-	"\r_broker_epoch\"F\n" +
-	"\x14WatchMetadataRequest\x12\x16\n" +
-	"\x06cursor\x18\x01 \x01(\tR\x06cursor\x12\x16\n" +
-	"\x06topics\x18\x02 \x03(\tR\x06topics\"\x88\x02\n" +
-	"\x0fMetadataChanges\x12\x1a\n" +
-	"\bsnapshot\x18\x01 \x01(\bR\bsnapshot\x12\x16\n" +
-	"\x06cursor\x18\x02 \x01(\tR\x06cursor\x12C\n" +
-	"\acluster\x18\x03 \x01(\v2$.paceline.v1.DescribeClusterResponseH\x00R\acluster\x88\x01\x01\x125\n" +
-	"\x06topics\x18\x04 \x03(\v2\x1d.paceline.v1.TopicDescriptionR\x06topics\x12%\n" +
-	"\x0eremoved_topics\x18\x05 \x03(\tR\rremovedTopics\x12\x12\n" +
-	"\x04more\x18\x06 \x01(\bR\x04moreB\n" +
-	"\n" +
-	"\b_cluster\"O\n" +
-	"\x15WatchMetadataResponse\x126\n" +
-	"\achanges\x18\x01 \x01(\v2\x1c.paceline.v1.MetadataChangesR\achanges\"e\n" +
-	"\x13PollMetadataRequest\x12\x16\n" +
-	"\x06cursor\x18\x01 \x01(\tR\x06cursor\x12\x16\n" +
-	"\x06topics\x18\x02 \x03(\tR\x06topics\x12\x1e\n" +
-	"\vmax_wait_ms\x18\x03 \x01(\x05R\tmaxWaitMs\"N\n" +
-	"\x14PollMetadataResponse\x126\n" +
-	"\achanges\x18\x01 \x01(\v2\x1c.paceline.v1.MetadataChangesR\achanges\"Z\n" +
+	"\r_broker_epoch\"Z\n" +
 	"\vEventFilter\x12\x16\n" +
 	"\x06topics\x18\x01 \x03(\tR\x06topics\x123\n" +
 	"\x05kinds\x18\x02 \x03(\x0e2\x1d.paceline.v1.ClusterEventKindR\x05kinds\"\xc1\x01\n" +
@@ -1922,31 +1463,16 @@ const file_paceline_v1_metadata_service_proto_rawDesc = "" +
 	"\x03gap\x18\x03 \x01(\v2\x15.paceline.v1.EventGapH\x00R\x03gap\x88\x01\x01B\x06\n" +
 	"\x04_gap\"D\n" +
 	"\x13WatchEventsResponse\x12-\n" +
-	"\x05batch\x18\x01 \x01(\v2\x17.paceline.v1.EventBatchR\x05batch\"\xff\x01\n" +
-	"\x11PollEventsRequest\x12\x16\n" +
-	"\x06cursor\x18\x01 \x01(\tR\x06cursor\x12\x1e\n" +
-	"\bsince_ms\x18\x02 \x01(\x03H\x00R\asinceMs\x88\x01\x01\x120\n" +
-	"\x06filter\x18\x03 \x01(\v2\x18.paceline.v1.EventFilterR\x06filter\x124\n" +
-	"\x16active_controller_only\x18\x04 \x01(\bR\x14activeControllerOnly\x12\x1e\n" +
-	"\vmax_wait_ms\x18\x05 \x01(\x05R\tmaxWaitMs\x12\x1d\n" +
-	"\n" +
-	"max_events\x18\x06 \x01(\x05R\tmaxEventsB\v\n" +
-	"\t_since_ms\"C\n" +
-	"\x12PollEventsResponse\x12-\n" +
 	"\x05batch\x18\x01 \x01(\v2\x17.paceline.v1.EventBatchR\x05batch*s\n" +
 	"\x0eEventGapReason\x12 \n" +
 	"\x1cEVENT_GAP_REASON_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17EVENT_GAP_REASON_LAGGED\x10\x01\x12\"\n" +
-	"\x1eEVENT_GAP_REASON_OTHER_PROCESS\x10\x022\xfd\x04\n" +
+	"\x1eEVENT_GAP_REASON_OTHER_PROCESS\x10\x022\xff\x02\n" +
 	"\x0fMetadataService\x12\\\n" +
 	"\x0fDescribeCluster\x12#.paceline.v1.DescribeClusterRequest\x1a$.paceline.v1.DescribeClusterResponse\x12Y\n" +
 	"\x0eDescribeTopics\x12\".paceline.v1.DescribeTopicsRequest\x1a#.paceline.v1.DescribeTopicsResponse\x12_\n" +
-	"\x10DescribeReplicas\x12$.paceline.v1.DescribeReplicasRequest\x1a%.paceline.v1.DescribeReplicasResponse\x12X\n" +
-	"\rWatchMetadata\x12!.paceline.v1.WatchMetadataRequest\x1a\".paceline.v1.WatchMetadataResponse0\x01\x12S\n" +
-	"\fPollMetadata\x12 .paceline.v1.PollMetadataRequest\x1a!.paceline.v1.PollMetadataResponse\x12R\n" +
-	"\vWatchEvents\x12\x1f.paceline.v1.WatchEventsRequest\x1a .paceline.v1.WatchEventsResponse0\x01\x12M\n" +
-	"\n" +
-	"PollEvents\x12\x1e.paceline.v1.PollEventsRequest\x1a\x1f.paceline.v1.PollEventsResponseB\x81\x01\n" +
+	"\x10DescribeReplicas\x12$.paceline.v1.DescribeReplicasRequest\x1a%.paceline.v1.DescribeReplicasResponse\x12R\n" +
+	"\vWatchEvents\x12\x1f.paceline.v1.WatchEventsRequest\x1a .paceline.v1.WatchEventsResponse0\x01B\x81\x01\n" +
 	"\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\vPaceline.V1\xca\x02\vPaceline\\V1\xea\x02\fPaceline::V1b\x06proto3"
 
 var (
@@ -1962,7 +1488,7 @@ func file_paceline_v1_metadata_service_proto_rawDescGZIP() []byte {
 }
 
 var file_paceline_v1_metadata_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_paceline_v1_metadata_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_paceline_v1_metadata_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_paceline_v1_metadata_service_proto_goTypes = []any{
 	(EventGapReason)(0),              // 0: paceline.v1.EventGapReason
 	(*DescribeClusterRequest)(nil),   // 1: paceline.v1.DescribeClusterRequest
@@ -1976,63 +1502,44 @@ var file_paceline_v1_metadata_service_proto_goTypes = []any{
 	(*DescribeReplicasResponse)(nil), // 9: paceline.v1.DescribeReplicasResponse
 	(*PartitionReplicas)(nil),        // 10: paceline.v1.PartitionReplicas
 	(*ReplicaProgress)(nil),          // 11: paceline.v1.ReplicaProgress
-	(*WatchMetadataRequest)(nil),     // 12: paceline.v1.WatchMetadataRequest
-	(*MetadataChanges)(nil),          // 13: paceline.v1.MetadataChanges
-	(*WatchMetadataResponse)(nil),    // 14: paceline.v1.WatchMetadataResponse
-	(*PollMetadataRequest)(nil),      // 15: paceline.v1.PollMetadataRequest
-	(*PollMetadataResponse)(nil),     // 16: paceline.v1.PollMetadataResponse
-	(*EventFilter)(nil),              // 17: paceline.v1.EventFilter
-	(*WatchEventsRequest)(nil),       // 18: paceline.v1.WatchEventsRequest
-	(*EventGap)(nil),                 // 19: paceline.v1.EventGap
-	(*EventBatch)(nil),               // 20: paceline.v1.EventBatch
-	(*WatchEventsResponse)(nil),      // 21: paceline.v1.WatchEventsResponse
-	(*PollEventsRequest)(nil),        // 22: paceline.v1.PollEventsRequest
-	(*PollEventsResponse)(nil),       // 23: paceline.v1.PollEventsResponse
-	(*TopicError)(nil),               // 24: paceline.v1.TopicError
-	(*PartitionError)(nil),           // 25: paceline.v1.PartitionError
-	(ClusterEventKind)(0),            // 26: paceline.v1.ClusterEventKind
-	(*ClusterEvent)(nil),             // 27: paceline.v1.ClusterEvent
+	(*EventFilter)(nil),              // 12: paceline.v1.EventFilter
+	(*WatchEventsRequest)(nil),       // 13: paceline.v1.WatchEventsRequest
+	(*EventGap)(nil),                 // 14: paceline.v1.EventGap
+	(*EventBatch)(nil),               // 15: paceline.v1.EventBatch
+	(*WatchEventsResponse)(nil),      // 16: paceline.v1.WatchEventsResponse
+	(*TopicError)(nil),               // 17: paceline.v1.TopicError
+	(*PartitionError)(nil),           // 18: paceline.v1.PartitionError
+	(ClusterEventKind)(0),            // 19: paceline.v1.ClusterEventKind
+	(*ClusterEvent)(nil),             // 20: paceline.v1.ClusterEvent
 }
 var file_paceline_v1_metadata_service_proto_depIdxs = []int32{
 	3,  // 0: paceline.v1.DescribeClusterResponse.brokers:type_name -> paceline.v1.BrokerInfo
 	6,  // 1: paceline.v1.DescribeTopicsResponse.topics:type_name -> paceline.v1.TopicDescription
-	24, // 2: paceline.v1.TopicDescription.error:type_name -> paceline.v1.TopicError
+	17, // 2: paceline.v1.TopicDescription.error:type_name -> paceline.v1.TopicError
 	7,  // 3: paceline.v1.TopicDescription.partitions:type_name -> paceline.v1.PartitionDescription
-	25, // 4: paceline.v1.PartitionDescription.error:type_name -> paceline.v1.PartitionError
+	18, // 4: paceline.v1.PartitionDescription.error:type_name -> paceline.v1.PartitionError
 	10, // 5: paceline.v1.DescribeReplicasResponse.partitions:type_name -> paceline.v1.PartitionReplicas
-	25, // 6: paceline.v1.PartitionReplicas.error:type_name -> paceline.v1.PartitionError
+	18, // 6: paceline.v1.PartitionReplicas.error:type_name -> paceline.v1.PartitionError
 	11, // 7: paceline.v1.PartitionReplicas.replicas:type_name -> paceline.v1.ReplicaProgress
-	2,  // 8: paceline.v1.MetadataChanges.cluster:type_name -> paceline.v1.DescribeClusterResponse
-	6,  // 9: paceline.v1.MetadataChanges.topics:type_name -> paceline.v1.TopicDescription
-	13, // 10: paceline.v1.WatchMetadataResponse.changes:type_name -> paceline.v1.MetadataChanges
-	13, // 11: paceline.v1.PollMetadataResponse.changes:type_name -> paceline.v1.MetadataChanges
-	26, // 12: paceline.v1.EventFilter.kinds:type_name -> paceline.v1.ClusterEventKind
-	17, // 13: paceline.v1.WatchEventsRequest.filter:type_name -> paceline.v1.EventFilter
-	0,  // 14: paceline.v1.EventGap.reason:type_name -> paceline.v1.EventGapReason
-	27, // 15: paceline.v1.EventBatch.events:type_name -> paceline.v1.ClusterEvent
-	19, // 16: paceline.v1.EventBatch.gap:type_name -> paceline.v1.EventGap
-	20, // 17: paceline.v1.WatchEventsResponse.batch:type_name -> paceline.v1.EventBatch
-	17, // 18: paceline.v1.PollEventsRequest.filter:type_name -> paceline.v1.EventFilter
-	20, // 19: paceline.v1.PollEventsResponse.batch:type_name -> paceline.v1.EventBatch
-	1,  // 20: paceline.v1.MetadataService.DescribeCluster:input_type -> paceline.v1.DescribeClusterRequest
-	4,  // 21: paceline.v1.MetadataService.DescribeTopics:input_type -> paceline.v1.DescribeTopicsRequest
-	8,  // 22: paceline.v1.MetadataService.DescribeReplicas:input_type -> paceline.v1.DescribeReplicasRequest
-	12, // 23: paceline.v1.MetadataService.WatchMetadata:input_type -> paceline.v1.WatchMetadataRequest
-	15, // 24: paceline.v1.MetadataService.PollMetadata:input_type -> paceline.v1.PollMetadataRequest
-	18, // 25: paceline.v1.MetadataService.WatchEvents:input_type -> paceline.v1.WatchEventsRequest
-	22, // 26: paceline.v1.MetadataService.PollEvents:input_type -> paceline.v1.PollEventsRequest
-	2,  // 27: paceline.v1.MetadataService.DescribeCluster:output_type -> paceline.v1.DescribeClusterResponse
-	5,  // 28: paceline.v1.MetadataService.DescribeTopics:output_type -> paceline.v1.DescribeTopicsResponse
-	9,  // 29: paceline.v1.MetadataService.DescribeReplicas:output_type -> paceline.v1.DescribeReplicasResponse
-	14, // 30: paceline.v1.MetadataService.WatchMetadata:output_type -> paceline.v1.WatchMetadataResponse
-	16, // 31: paceline.v1.MetadataService.PollMetadata:output_type -> paceline.v1.PollMetadataResponse
-	21, // 32: paceline.v1.MetadataService.WatchEvents:output_type -> paceline.v1.WatchEventsResponse
-	23, // 33: paceline.v1.MetadataService.PollEvents:output_type -> paceline.v1.PollEventsResponse
-	27, // [27:34] is the sub-list for method output_type
-	20, // [20:27] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	19, // 8: paceline.v1.EventFilter.kinds:type_name -> paceline.v1.ClusterEventKind
+	12, // 9: paceline.v1.WatchEventsRequest.filter:type_name -> paceline.v1.EventFilter
+	0,  // 10: paceline.v1.EventGap.reason:type_name -> paceline.v1.EventGapReason
+	20, // 11: paceline.v1.EventBatch.events:type_name -> paceline.v1.ClusterEvent
+	14, // 12: paceline.v1.EventBatch.gap:type_name -> paceline.v1.EventGap
+	15, // 13: paceline.v1.WatchEventsResponse.batch:type_name -> paceline.v1.EventBatch
+	1,  // 14: paceline.v1.MetadataService.DescribeCluster:input_type -> paceline.v1.DescribeClusterRequest
+	4,  // 15: paceline.v1.MetadataService.DescribeTopics:input_type -> paceline.v1.DescribeTopicsRequest
+	8,  // 16: paceline.v1.MetadataService.DescribeReplicas:input_type -> paceline.v1.DescribeReplicasRequest
+	13, // 17: paceline.v1.MetadataService.WatchEvents:input_type -> paceline.v1.WatchEventsRequest
+	2,  // 18: paceline.v1.MetadataService.DescribeCluster:output_type -> paceline.v1.DescribeClusterResponse
+	5,  // 19: paceline.v1.MetadataService.DescribeTopics:output_type -> paceline.v1.DescribeTopicsResponse
+	9,  // 20: paceline.v1.MetadataService.DescribeReplicas:output_type -> paceline.v1.DescribeReplicasResponse
+	16, // 21: paceline.v1.MetadataService.WatchEvents:output_type -> paceline.v1.WatchEventsResponse
+	18, // [18:22] is the sub-list for method output_type
+	14, // [14:18] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_paceline_v1_metadata_service_proto_init() }
@@ -2048,17 +1555,15 @@ func file_paceline_v1_metadata_service_proto_init() {
 	file_paceline_v1_metadata_service_proto_msgTypes[9].OneofWrappers = []any{}
 	file_paceline_v1_metadata_service_proto_msgTypes[10].OneofWrappers = []any{}
 	file_paceline_v1_metadata_service_proto_msgTypes[12].OneofWrappers = []any{}
-	file_paceline_v1_metadata_service_proto_msgTypes[17].OneofWrappers = []any{}
-	file_paceline_v1_metadata_service_proto_msgTypes[18].OneofWrappers = []any{}
-	file_paceline_v1_metadata_service_proto_msgTypes[19].OneofWrappers = []any{}
-	file_paceline_v1_metadata_service_proto_msgTypes[21].OneofWrappers = []any{}
+	file_paceline_v1_metadata_service_proto_msgTypes[13].OneofWrappers = []any{}
+	file_paceline_v1_metadata_service_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_paceline_v1_metadata_service_proto_rawDesc), len(file_paceline_v1_metadata_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   23,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

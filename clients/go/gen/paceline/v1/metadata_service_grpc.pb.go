@@ -24,10 +24,7 @@ const (
 	MetadataService_DescribeCluster_FullMethodName  = "/paceline.v1.MetadataService/DescribeCluster"
 	MetadataService_DescribeTopics_FullMethodName   = "/paceline.v1.MetadataService/DescribeTopics"
 	MetadataService_DescribeReplicas_FullMethodName = "/paceline.v1.MetadataService/DescribeReplicas"
-	MetadataService_WatchMetadata_FullMethodName    = "/paceline.v1.MetadataService/WatchMetadata"
-	MetadataService_PollMetadata_FullMethodName     = "/paceline.v1.MetadataService/PollMetadata"
 	MetadataService_WatchEvents_FullMethodName      = "/paceline.v1.MetadataService/WatchEvents"
-	MetadataService_PollEvents_FullMethodName       = "/paceline.v1.MetadataService/PollEvents"
 )
 
 // MetadataServiceClient is the client API for MetadataService service.
@@ -39,8 +36,7 @@ const (
 //
 // Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
 // last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
-// cursor, the answer reports a gap (events) or is a full snapshot (metadata); the server keeps no buffer per watcher.
-// Each stream has an equivalent unary long-poll call.
+// cursor, the answer reports a gap; the server keeps no buffer per watcher.
 type MetadataServiceClient interface {
 	// DescribeCluster lists the live brokers and names the active controller.
 	DescribeCluster(ctx context.Context, in *DescribeClusterRequest, opts ...grpc.CallOption) (*DescribeClusterResponse, error)
@@ -48,16 +44,9 @@ type MetadataServiceClient interface {
 	DescribeTopics(ctx context.Context, in *DescribeTopicsRequest, opts ...grpc.CallOption) (*DescribeTopicsResponse, error)
 	// DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions.
 	DescribeReplicas(ctx context.Context, in *DescribeReplicasRequest, opts ...grpc.CallOption) (*DescribeReplicasResponse, error)
-	// WatchMetadata sends the state of brokers and topics, then every change, until cancelled. On a controller it ends
-	// with NOT_CONTROLLER when that controller is not, or no longer, active.
-	WatchMetadata(ctx context.Context, in *WatchMetadataRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchMetadataResponse], error)
-	// PollMetadata returns the changes since a cursor, and waits for a change when there is none.
-	PollMetadata(ctx context.Context, in *PollMetadataRequest, opts ...grpc.CallOption) (*PollMetadataResponse, error)
 	// WatchEvents sends the events of the called process: elections, state changes, ISR changes, and brokers that
 	// register or leave. The active controller reports the events of the cluster, a broker those of its own replicas.
 	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
-	// PollEvents returns the events after a cursor, and waits for an event when there is none.
-	PollEvents(ctx context.Context, in *PollEventsRequest, opts ...grpc.CallOption) (*PollEventsResponse, error)
 }
 
 type metadataServiceClient struct {
@@ -98,38 +87,9 @@ func (c *metadataServiceClient) DescribeReplicas(ctx context.Context, in *Descri
 	return out, nil
 }
 
-func (c *metadataServiceClient) WatchMetadata(ctx context.Context, in *WatchMetadataRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchMetadataResponse], error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &MetadataService_ServiceDesc.Streams[0], MetadataService_WatchMetadata_FullMethodName, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	x := &grpc.GenericClientStream[WatchMetadataRequest, WatchMetadataResponse]{ClientStream: stream}
-	if err := x.ClientStream.SendMsg(in); err != nil {
-		return nil, err
-	}
-	if err := x.ClientStream.CloseSend(); err != nil {
-		return nil, err
-	}
-	return x, nil
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type MetadataService_WatchMetadataClient = grpc.ServerStreamingClient[WatchMetadataResponse]
-
-func (c *metadataServiceClient) PollMetadata(ctx context.Context, in *PollMetadataRequest, opts ...grpc.CallOption) (*PollMetadataResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(PollMetadataResponse)
-	err := c.cc.Invoke(ctx, MetadataService_PollMetadata_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 func (c *metadataServiceClient) WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &MetadataService_ServiceDesc.Streams[1], MetadataService_WatchEvents_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &MetadataService_ServiceDesc.Streams[0], MetadataService_WatchEvents_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -146,16 +106,6 @@ func (c *metadataServiceClient) WatchEvents(ctx context.Context, in *WatchEvents
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type MetadataService_WatchEventsClient = grpc.ServerStreamingClient[WatchEventsResponse]
 
-func (c *metadataServiceClient) PollEvents(ctx context.Context, in *PollEventsRequest, opts ...grpc.CallOption) (*PollEventsResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(PollEventsResponse)
-	err := c.cc.Invoke(ctx, MetadataService_PollEvents_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 // MetadataServiceServer is the server API for MetadataService service.
 // All implementations must embed UnimplementedMetadataServiceServer
 // for forward compatibility.
@@ -165,8 +115,7 @@ func (c *metadataServiceClient) PollEvents(ctx context.Context, in *PollEventsRe
 //
 // Watching: start without a cursor, keep the cursor of every answer, and after a broken connection call again with the
 // last cursor, on the same process or another. When the watcher is too slow, or the called process does not know its
-// cursor, the answer reports a gap (events) or is a full snapshot (metadata); the server keeps no buffer per watcher.
-// Each stream has an equivalent unary long-poll call.
+// cursor, the answer reports a gap; the server keeps no buffer per watcher.
 type MetadataServiceServer interface {
 	// DescribeCluster lists the live brokers and names the active controller.
 	DescribeCluster(context.Context, *DescribeClusterRequest) (*DescribeClusterResponse, error)
@@ -174,16 +123,9 @@ type MetadataServiceServer interface {
 	DescribeTopics(context.Context, *DescribeTopicsRequest) (*DescribeTopicsResponse, error)
 	// DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions.
 	DescribeReplicas(context.Context, *DescribeReplicasRequest) (*DescribeReplicasResponse, error)
-	// WatchMetadata sends the state of brokers and topics, then every change, until cancelled. On a controller it ends
-	// with NOT_CONTROLLER when that controller is not, or no longer, active.
-	WatchMetadata(*WatchMetadataRequest, grpc.ServerStreamingServer[WatchMetadataResponse]) error
-	// PollMetadata returns the changes since a cursor, and waits for a change when there is none.
-	PollMetadata(context.Context, *PollMetadataRequest) (*PollMetadataResponse, error)
 	// WatchEvents sends the events of the called process: elections, state changes, ISR changes, and brokers that
 	// register or leave. The active controller reports the events of the cluster, a broker those of its own replicas.
 	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
-	// PollEvents returns the events after a cursor, and waits for an event when there is none.
-	PollEvents(context.Context, *PollEventsRequest) (*PollEventsResponse, error)
 	mustEmbedUnimplementedMetadataServiceServer()
 }
 
@@ -203,17 +145,8 @@ func (UnimplementedMetadataServiceServer) DescribeTopics(context.Context, *Descr
 func (UnimplementedMetadataServiceServer) DescribeReplicas(context.Context, *DescribeReplicasRequest) (*DescribeReplicasResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeReplicas not implemented")
 }
-func (UnimplementedMetadataServiceServer) WatchMetadata(*WatchMetadataRequest, grpc.ServerStreamingServer[WatchMetadataResponse]) error {
-	return status.Error(codes.Unimplemented, "method WatchMetadata not implemented")
-}
-func (UnimplementedMetadataServiceServer) PollMetadata(context.Context, *PollMetadataRequest) (*PollMetadataResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method PollMetadata not implemented")
-}
 func (UnimplementedMetadataServiceServer) WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchEvents not implemented")
-}
-func (UnimplementedMetadataServiceServer) PollEvents(context.Context, *PollEventsRequest) (*PollEventsResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method PollEvents not implemented")
 }
 func (UnimplementedMetadataServiceServer) mustEmbedUnimplementedMetadataServiceServer() {}
 func (UnimplementedMetadataServiceServer) testEmbeddedByValue()                         {}
@@ -290,35 +223,6 @@ func _MetadataService_DescribeReplicas_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
-func _MetadataService_WatchMetadata_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(WatchMetadataRequest)
-	if err := stream.RecvMsg(m); err != nil {
-		return err
-	}
-	return srv.(MetadataServiceServer).WatchMetadata(m, &grpc.GenericServerStream[WatchMetadataRequest, WatchMetadataResponse]{ServerStream: stream})
-}
-
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type MetadataService_WatchMetadataServer = grpc.ServerStreamingServer[WatchMetadataResponse]
-
-func _MetadataService_PollMetadata_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(PollMetadataRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(MetadataServiceServer).PollMetadata(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: MetadataService_PollMetadata_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(MetadataServiceServer).PollMetadata(ctx, req.(*PollMetadataRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
 func _MetadataService_WatchEvents_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchEventsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -329,24 +233,6 @@ func _MetadataService_WatchEvents_Handler(srv interface{}, stream grpc.ServerStr
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type MetadataService_WatchEventsServer = grpc.ServerStreamingServer[WatchEventsResponse]
-
-func _MetadataService_PollEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(PollEventsRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(MetadataServiceServer).PollEvents(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: MetadataService_PollEvents_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(MetadataServiceServer).PollEvents(ctx, req.(*PollEventsRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
 
 // MetadataService_ServiceDesc is the grpc.ServiceDesc for MetadataService service.
 // It's only intended for direct use with grpc.RegisterService,
@@ -367,21 +253,8 @@ var MetadataService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "DescribeReplicas",
 			Handler:    _MetadataService_DescribeReplicas_Handler,
 		},
-		{
-			MethodName: "PollMetadata",
-			Handler:    _MetadataService_PollMetadata_Handler,
-		},
-		{
-			MethodName: "PollEvents",
-			Handler:    _MetadataService_PollEvents_Handler,
-		},
 	},
 	Streams: []grpc.StreamDesc{
-		{
-			StreamName:    "WatchMetadata",
-			Handler:       _MetadataService_WatchMetadata_Handler,
-			ServerStreams: true,
-		},
 		{
 			StreamName:    "WatchEvents",
 			Handler:       _MetadataService_WatchEvents_Handler,
