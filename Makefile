@@ -18,7 +18,7 @@ FIRST ?= 1
 ROUNDS ?= 100
 MINUTES ?= 10
 
-.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak soak-failover kill-matrix simulate integration containers images up logs ps down certificate bench bench-kafka bench-callers bench-control bench-replicas bench-groups bench-pipeline bench-security origins lock duplicates clean
+.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak soak-failover kill-matrix simulate integration containers images up logs ps down certificate bench bench-kafka bench-callers bench-control bench-replicas bench-groups bench-pipeline bench-security lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -135,9 +135,6 @@ ps: ## list its containers
 
 down: ## stop it; its data stays unless VOLUMES=1
 	@INSECURE=$(INSECURE) RACKS=$(RACKS) scripts/compose.sh down --remove-orphans $(if $(VOLUMES),-v)
-
-origins: install java ## run the tests of every documented behaviour and write docs/origins.md
-	@$(PY) scripts/origins_table.py --run
 
 lock: ## refresh requirements.lock
 	@scripts/lock.sh

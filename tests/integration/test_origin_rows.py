@@ -48,9 +48,10 @@ def zookeeper(tmp_path: Path) -> Iterator[str]:
         yield server.address
 
 
+@pytest.mark.origin("S3-1")
 @pytest.mark.cluster
 @pytest.mark.zookeeper
-def test_s3_1_a_killed_brokers_node_is_deleted_with_its_session_and_a_stopped_ones_at_once(
+def test_a_killed_brokers_node_is_deleted_with_its_session_and_a_stopped_ones_at_once(
     zookeeper: str, tmp_path: Path
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -94,9 +95,10 @@ def test_s3_1_a_killed_brokers_node_is_deleted_with_its_session_and_a_stopped_on
         assert client.get_children("/rows/brokers/ids") == ["3"]
 
 
+@pytest.mark.origin("S3-9")
 @pytest.mark.cluster
 @pytest.mark.zookeeper
-def test_s3_9_a_sigterm_moves_leaders_before_the_broker_leaves_and_single_replicas_do_not_delay_it(
+def test_a_sigterm_moves_leaders_before_the_broker_leaves_and_single_replicas_do_not_delay_it(
     zookeeper: str, tmp_path: Path
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -178,9 +180,10 @@ def written(address: str, topic: str) -> errors_pb2.PartitionError:
     return result.error
 
 
+@pytest.mark.origin("S3-7")
 @pytest.mark.cluster
 @pytest.mark.zookeeper
-def test_s3_7_every_broker_answers_leader_not_available_until_the_single_replica_returns(cluster: LocalCluster) -> None:
+def test_every_broker_answers_leader_not_available_until_the_single_replica_returns(cluster: LocalCluster) -> None:
     state_path = f"{znodes.TOPICS}/one/partitions/0/state"
     with contextlib.ExitStack() as stack:
         admin = stack.enter_context(Admin(cluster.bootstrap))
@@ -255,9 +258,10 @@ class Load:
         until(written)
 
 
+@pytest.mark.origin("S3-8")
 @pytest.mark.cluster
 @pytest.mark.zookeeper
-def test_s3_8_a_single_replica_moves_under_load_and_its_broker_stops_without_an_error_of_a_client(
+def test_a_single_replica_moves_under_load_and_its_broker_stops_without_an_error_of_a_client(
     cluster: LocalCluster,
 ) -> None:
     """The new replica needs several fetches, and several batches of one producer are in flight.
@@ -300,9 +304,10 @@ def changes(cluster: LocalCluster, broker_id: int, kind: StateChangeKind, topic:
     return [one for one in found if (one.get("kind"), one.get("topic"), one.get("partition")) == (kind.value, topic, 0)]
 
 
+@pytest.mark.origin("S1-12")
 @pytest.mark.cluster
 @pytest.mark.zookeeper
-def test_s1_12_an_orderly_stop_moves_the_leader_and_then_closes(
+def test_an_orderly_stop_moves_the_leader_and_then_closes(
     cluster: LocalCluster, record_property: Callable[[str, object], None]
 ) -> None:
     with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
@@ -324,9 +329,10 @@ def test_s1_12_an_orderly_stop_moves_the_leader_and_then_closes(
     record_property("real processes, orderly stop: closed (ms)", round(ended_ms - moved["wall_ms"]))
 
 
+@pytest.mark.origin("S1-12")
 @pytest.mark.cluster
 @pytest.mark.zookeeper
-def test_s1_12_a_leader_that_returns_truncates_what_its_successor_lacks(
+def test_a_leader_that_returns_truncates_what_its_successor_lacks(
     cluster: LocalCluster, record_property: Callable[[str, object], None]
 ) -> None:
     followers = [cluster.broker(number) for number in (1, 2)]

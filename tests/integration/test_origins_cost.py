@@ -143,7 +143,8 @@ class SelfElectingReplica:
         self.zookeeper.submit([isr], lambda _answers: self.leads.add(partition))
 
 
-def test_s1_13_the_leader_driven_design_pays_seven_requests_and_two_events_for_each_partition(
+@pytest.mark.origin("S1-13")
+def test_the_leader_driven_design_pays_seven_requests_and_two_events_for_each_partition(
     ensemble: Ensemble, record_property: Callable[[str, object], None]
 ) -> None:
     partitions = [f"/p{number}" for number in range(PARTITIONS)]
@@ -176,7 +177,8 @@ def test_s1_13_the_leader_driven_design_pays_seven_requests_and_two_events_for_e
     record_property(f"leader-driven, {PARTITIONS} partitions: watch events", events)
 
 
-def test_s1_13_the_controller_pays_the_same_few_requests_for_all_partitions_together(
+@pytest.mark.origin("S1-13")
+def test_the_controller_pays_the_same_few_requests_for_all_partitions_together(
     ensemble: Ensemble, record_property: Callable[[str, object], None]
 ) -> None:
     ensemble.create(*znodes.PERSISTENT_NODES)

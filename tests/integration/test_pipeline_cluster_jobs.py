@@ -39,7 +39,8 @@ def leader_of(admin: Admin, topic: str) -> int | None:
     return described.partitions[0].leader
 
 
-def test_s1_12_the_events_of_a_killed_leader_become_the_spans_of_a_failover(
+@pytest.mark.origin("S1-12")
+def test_the_events_of_a_killed_leader_become_the_spans_of_a_failover(
     spark: Any,  # noqa: F811
     cluster: LocalCluster,
     record_property: Callable[[str, object], None],

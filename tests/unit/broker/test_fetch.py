@@ -340,7 +340,8 @@ def test_a_leader_describes_its_replicas(cluster: BrokerCluster) -> None:
     assert [one.topic_partition for one in cluster[1].node.describe_replicas("orders", [])] == [TP]
 
 
-def test_s2_1_a_partition_without_metadata_is_unknown_and_one_hosted_elsewhere_has_another_leader(
+@pytest.mark.origin("S2-1")
+def test_a_partition_without_metadata_is_unknown_and_one_hosted_elsewhere_has_another_leader(
     cluster: BrokerCluster,
 ) -> None:
     cluster.boot(4)

@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Callable
 
+import pytest
+
 from paceline.coordination import znodes
 from paceline.coordination.interface import GetData
 from paceline.model.identifiers import TopicPartition
@@ -12,7 +14,8 @@ from tests.support.broker_cluster import TP
 from tests.unit.broker.isr_cluster import lag, leader, make, notifications
 
 
-def test_s2_10_a_single_change_is_sent_to_the_controller_at_the_next_tick() -> None:
+@pytest.mark.origin("S2-10")
+def test_a_single_change_is_sent_to_the_controller_at_the_next_tick() -> None:
     cluster = make()
     lag(cluster, 3)
     cluster.time.run_until(lambda: 3 not in leader(cluster).isr, 10_000)
@@ -22,7 +25,8 @@ def test_s2_10_a_single_change_is_sent_to_the_controller_at_the_next_tick() -> N
     assert znodes.decode_partition_set(path, cluster.zk(GetData(path)).data) == (TP,)  # type: ignore[attr-defined]
 
 
-def test_s2_10_the_three_timings_at_a_broker() -> None:
+@pytest.mark.origin("S2-10")
+def test_the_three_timings_at_a_broker() -> None:
     cluster = make()
     told_ms: list[int] = []
     changed_ms: list[int] = []
@@ -68,7 +72,8 @@ def test_s2_10_the_three_timings_at_a_broker() -> None:
     assert told_ms[-1] - changed_ms[-1] <= 2_520, "after a minute without changes it is sent at the next tick"
 
 
-def test_s2_11_a_refused_write_is_not_notified() -> None:
+@pytest.mark.origin("S2-11")
+def test_a_refused_write_is_not_notified() -> None:
     cluster = make()
     lag(cluster, 3)
     cluster.decide(2, 1, (2, 3), to=[])
@@ -77,7 +82,8 @@ def test_s2_11_a_refused_write_is_not_notified() -> None:
     assert notifications(cluster) == []
 
 
-def test_s2_11_a_write_with_a_version_conflict_is_not_notified_and_the_next_write_is() -> None:
+@pytest.mark.origin("S2-11")
+def test_a_write_with_a_version_conflict_is_not_notified_and_the_next_write_is() -> None:
     cluster = make()
     pending = cluster[1].node.replica_manager.isr_propagation
     cluster.write_state(LeaderAndIsr(1, 0, (1, 2, 3), 0, cluster.state().controller_epoch))
@@ -95,7 +101,8 @@ def test_s2_11_a_write_with_a_version_conflict_is_not_notified_and_the_next_writ
     assert pending.pending == (TP,)
 
 
-def test_s2_11_a_refused_joiner_is_not_notified() -> None:
+@pytest.mark.origin("S2-11")
+def test_a_refused_joiner_is_not_notified() -> None:
     cluster = make()
     cluster.decide(1, 1, (1, 2))
     # Its registration was deleted, but the leader was not notified.

@@ -48,14 +48,16 @@ def known(cluster: BrokerCluster) -> None:
     cluster[2].up = False
 
 
-def test_s2_2_a_new_partition_is_led_from_epoch_0(cluster: BrokerCluster) -> None:
+@pytest.mark.origin("S2-2")
+def test_a_new_partition_is_led_from_epoch_0(cluster: BrokerCluster) -> None:
     assert send(cluster, cluster.partition(ME, 0, (1,), is_new=True)) is ErrorCode.NONE
     assert role(cluster[ME]) == (ME, 0)
     assert cluster[ME].epochs() == [(0, 0)]
     assert hosted(cluster[ME]).leader_epoch_start_offset == 0
 
 
-def test_s2_2_a_leader_in_a_higher_epoch_keeps_end_offsets_and_resets_caught_up_times(cluster: BrokerCluster) -> None:
+@pytest.mark.origin("S2-2")
+def test_a_leader_in_a_higher_epoch_keeps_end_offsets_and_resets_caught_up_times(cluster: BrokerCluster) -> None:
     send(cluster, cluster.partition(ME, 3, (1, 2)))
     cluster.time.run_due()
     cluster[ME].produce(b"a", b"b")
@@ -69,7 +71,8 @@ def test_s2_2_a_leader_in_a_higher_epoch_keeps_end_offsets_and_resets_caught_up_
     assert hosted(cluster[ME]).leader_epoch_start_offset == 2
 
 
-def test_s2_2_a_leader_that_becomes_follower_fails_waiting_produces_and_fetches_from_its_log_end(
+@pytest.mark.origin("S2-2")
+def test_a_leader_that_becomes_follower_fails_waiting_produces_and_fetches_from_its_log_end(
     cluster: BrokerCluster,
 ) -> None:
     known(cluster)
@@ -86,7 +89,8 @@ def test_s2_2_a_leader_that_becomes_follower_fails_waiting_produces_and_fetches_
     assert (named.fetch_offset, named.current_leader_epoch, named.last_fetched_epoch) == (2, 5, 4)
 
 
-def test_s2_2_a_follower_of_the_same_leader_restarts_its_fetcher_in_the_new_epoch(cluster: BrokerCluster) -> None:
+@pytest.mark.origin("S2-2")
+def test_a_follower_of_the_same_leader_restarts_its_fetcher_in_the_new_epoch(cluster: BrokerCluster) -> None:
     known(cluster)
     send(cluster, cluster.partition(2, 5, (2,)))
     assert send(cluster, cluster.partition(2, 7, (2,))) is ErrorCode.NONE
@@ -95,7 +99,8 @@ def test_s2_2_a_follower_of_the_same_leader_restarts_its_fetcher_in_the_new_epoc
     assert state is not None and state.leader_epoch == 7
 
 
-def test_s2_2_an_equal_epoch_is_refused_and_changes_nothing(cluster: BrokerCluster) -> None:
+@pytest.mark.origin("S2-2")
+def test_an_equal_epoch_is_refused_and_changes_nothing(cluster: BrokerCluster) -> None:
     known(cluster)
     send(cluster, cluster.partition(2, 7, (2,)))
     state = cluster[ME].node.replica_manager.fetchers.state(TP)
@@ -111,15 +116,17 @@ def test_an_equal_epoch_does_not_move_a_leaders_epoch_start(cluster: BrokerClust
     assert hosted(cluster[ME]).leader_epoch_start_offset == 0
 
 
-def test_s2_2_a_lower_epoch_is_refused(cluster: BrokerCluster) -> None:
+@pytest.mark.origin("S2-2")
+def test_a_lower_epoch_is_refused(cluster: BrokerCluster) -> None:
     known(cluster)
     send(cluster, cluster.partition(2, 7, (2,)))
     assert send(cluster, cluster.partition(ME, 6, (1,))) is ErrorCode.STALE_CONTROLLER_EPOCH
     assert role(cluster[ME]) == (2, 7)
 
 
+@pytest.mark.origin("S2-2")
 @pytest.mark.parametrize("leader", [9, -1])
-def test_s2_2_an_unknown_leader_is_answered_without_error_and_applied_when_it_is_known(
+def test_an_unknown_leader_is_answered_without_error_and_applied_when_it_is_known(
     cluster: BrokerCluster, leader: int
 ) -> None:
     known(cluster)
@@ -145,7 +152,8 @@ def test_a_leader_named_in_the_request_need_not_be_in_the_metadata_cache(cluster
     assert role(cluster[ME]) == (2, 1)
 
 
-def test_s2_2_a_lower_controller_epoch_is_refused_for_every_partition(cluster: BrokerCluster) -> None:
+@pytest.mark.origin("S2-2")
+def test_a_lower_controller_epoch_is_refused_for_every_partition(cluster: BrokerCluster) -> None:
     cluster.set_controller_epoch(2)
     send(cluster, cluster.partition(ME, 0, (1,), is_new=True))
     cluster.time.run_for(10)  # ZooKeeper confirms the higher one
@@ -156,7 +164,8 @@ def test_s2_2_a_lower_controller_epoch_is_refused_for_every_partition(cluster: B
     assert role(cluster[ME]) == (ME, 0)
 
 
-def test_s2_2_a_lower_broker_epoch_is_refused(cluster: BrokerCluster) -> None:
+@pytest.mark.origin("S2-2")
+def test_a_lower_broker_epoch_is_refused(cluster: BrokerCluster) -> None:
     stamp = replace(cluster.stamp(ME), broker_epoch=cluster[ME].node.broker_epoch - 1)
     response = cluster[ME].node.handle_control(LeaderAndIsrRequest(stamp, (), (cluster.partition(ME, 0, (1,)),)))
     assert response.error is ErrorCode.STALE_BROKER_EPOCH
@@ -170,7 +179,8 @@ def test_a_missing_or_newer_broker_epoch_is_accepted(cluster: BrokerCluster, bro
     assert response.error is ErrorCode.NONE
 
 
-def test_s2_2_a_leaderless_partition_gets_its_log_but_no_role(cluster: BrokerCluster) -> None:
+@pytest.mark.origin("S2-2")
+def test_a_leaderless_partition_gets_its_log_but_no_role(cluster: BrokerCluster) -> None:
     assert send(cluster, cluster.partition(-1, 2, (2,))) is ErrorCode.NONE
     assert role(cluster[ME]) == (-1, -1)
     assert cluster[ME].logs.get(TP) is not None
@@ -178,7 +188,8 @@ def test_s2_2_a_leaderless_partition_gets_its_log_but_no_role(cluster: BrokerClu
     assert role(cluster[ME]) == (ME, 3)
 
 
-def test_s2_2_a_partition_that_is_not_assigned_here_is_unknown_and_not_hosted(
+@pytest.mark.origin("S2-2")
+def test_a_partition_that_is_not_assigned_here_is_unknown_and_not_hosted(
     cluster: BrokerCluster,
 ) -> None:
     decision = cluster.partition(2, 3, (2,), replicas=(2, 3))
@@ -187,7 +198,8 @@ def test_s2_2_a_partition_that_is_not_assigned_here_is_unknown_and_not_hosted(
     assert send(cluster, cluster.partition(ME, 3, (1,))) is ErrorCode.NONE
 
 
-def test_s2_2_another_topic_of_the_same_name_is_refused(cluster: BrokerCluster) -> None:
+@pytest.mark.origin("S2-2")
+def test_another_topic_of_the_same_name_is_refused(cluster: BrokerCluster) -> None:
     send(cluster, cluster.partition(ME, 0, (1,), is_new=True))
     refused = cluster.partition(ME, 1, (1,), topic_id="another-id")
     assert send(cluster, refused) is ErrorCode.INCONSISTENT_TOPIC_ID
@@ -195,7 +207,8 @@ def test_s2_2_another_topic_of_the_same_name_is_refused(cluster: BrokerCluster) 
     assert send(cluster, cluster.partition(ME, 1, (1,), topic_id=None)) is ErrorCode.NONE
 
 
-def test_s2_2_a_log_without_a_topic_id_adopts_the_id_of_the_first_request(cluster: BrokerCluster) -> None:
+@pytest.mark.origin("S2-2")
+def test_a_log_without_a_topic_id_adopts_the_id_of_the_first_request(cluster: BrokerCluster) -> None:
     assert send(cluster, cluster.partition(ME, 0, (1,), is_new=True, topic_id=None)) is ErrorCode.NONE
     assert cluster[ME].log().topic_id is None
     assert send(cluster, cluster.partition(ME, 1, (1,), topic_id="an-id")) is ErrorCode.NONE
@@ -204,7 +217,8 @@ def test_s2_2_a_log_without_a_topic_id_adopts_the_id_of_the_first_request(cluste
     assert send(cluster, refused) is ErrorCode.INCONSISTENT_TOPIC_ID
 
 
-def test_s2_3_one_request_may_make_leader_and_follower(cluster: BrokerCluster) -> None:
+@pytest.mark.origin("S2-3")
+def test_one_request_may_make_leader_and_follower(cluster: BrokerCluster) -> None:
     known(cluster)
     response = cluster.send(
         ME, cluster.partition(ME, 0, (1,), is_new=True), cluster.partition(2, 0, (2,), tp=OTHER, is_new=True)
@@ -215,7 +229,8 @@ def test_s2_3_one_request_may_make_leader_and_follower(cluster: BrokerCluster) -
     assert kinds == [StateChangeKind.BECAME_LEADER, StateChangeKind.BECAME_FOLLOWER]
 
 
-def test_s2_5_a_follower_that_becomes_leader_stops_fetching_first_and_has_no_end_offsets(
+@pytest.mark.origin("S2-5")
+def test_a_follower_that_becomes_leader_stops_fetching_first_and_has_no_end_offsets(
     cluster: BrokerCluster,
 ) -> None:
     known(cluster)
@@ -233,7 +248,8 @@ def test_s2_5_a_follower_that_becomes_leader_stops_fetching_first_and_has_no_end
     )
 
 
-def test_s2_5_all_fetchers_stop_before_the_first_role_change(
+@pytest.mark.origin("S2-5")
+def test_all_fetchers_stop_before_the_first_role_change(
     cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known(cluster)
@@ -252,7 +268,8 @@ def test_s2_5_all_fetchers_stop_before_the_first_role_change(
     assert fetched == [[], []]
 
 
-def test_s2_7_a_follower_has_no_isr_of_its_own(cluster: BrokerCluster) -> None:
+@pytest.mark.origin("S2-7")
+def test_a_follower_has_no_isr_of_its_own(cluster: BrokerCluster) -> None:
     known(cluster)
     send(cluster, cluster.partition(2, 3, (1, 2)))
     assert hosted(cluster[ME]).isr == ()
@@ -263,7 +280,8 @@ def test_s2_7_a_follower_has_no_isr_of_its_own(cluster: BrokerCluster) -> None:
     assert hosted(cluster[ME]).leader_epoch_start_offset is None and hosted(cluster[ME]).followers == {}
 
 
-def test_s2_7_a_new_follower_has_the_assignment_epochs_and_leader_of_the_request_and_keeps_its_records(
+@pytest.mark.origin("S2-7")
+def test_a_new_follower_has_the_assignment_epochs_and_leader_of_the_request_and_keeps_its_records(
     cluster: BrokerCluster,
 ) -> None:
     known(cluster)
@@ -294,7 +312,8 @@ def test_s2_7_a_new_follower_has_the_assignment_epochs_and_leader_of_the_request
     assert cluster[ME].node.replica_manager.fetchers.state(TP) is fetched_from
 
 
-def test_s2_6_no_fetch_is_sent_to_the_old_leader_after_the_change() -> None:
+@pytest.mark.origin("S2-6")
+def test_no_fetch_is_sent_to_the_old_leader_after_the_change() -> None:
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster.time.run_for(50)
@@ -304,7 +323,8 @@ def test_s2_6_no_fetch_is_sent_to_the_old_leader_after_the_change() -> None:
     assert {leader for leader, _ in cluster[3].transport.fetches[sent:]} == {2}
 
 
-def test_s2_4_no_checkpoint_is_written_before_the_first_request(cluster: BrokerCluster) -> None:
+@pytest.mark.origin("S2-4")
+def test_no_checkpoint_is_written_before_the_first_request(cluster: BrokerCluster) -> None:
     path = join("/data", "replication-offset-checkpoint")
     files = cluster[ME].files
     cluster.time.run_for(60_000)

@@ -19,7 +19,8 @@ def test_an_idle_follower_stays_in_the_isr_after_a_late_copy_of_its_first_fetch(
     assert leader(cluster).followers[3].caught_up_ms(end) > cluster.time.now_ms() - LAG_MAX_MS
 
 
-def test_s2_8_a_lagging_follower_leaves_between_one_and_one_and_a_half_times_the_limit() -> None:
+@pytest.mark.origin("S2-8")
+def test_a_lagging_follower_leaves_between_one_and_one_and_a_half_times_the_limit() -> None:
     cluster = make()
     caught_up_ms = lag(cluster, 3)
     cluster.time.run_until(lambda: 3 not in leader(cluster).isr, 10_000)
@@ -30,7 +31,8 @@ def test_s2_8_a_lagging_follower_leaves_between_one_and_one_and_a_half_times_the
     assert (shrunk.old_isr, shrunk.isr) == ((1, 2, 3), (1, 2))
 
 
-def test_s2_8_the_timeline_of_the_specification_in_tenths() -> None:
+@pytest.mark.origin("S2-8")
+def test_the_timeline_of_the_specification_in_tenths() -> None:
     # lag limit 30 s, checks at 14.9, 29.9 and 44.9 s after the follower was last caught up; here in tenths.
     cluster = BrokerCluster(replica_lag_time_max_ms=3_000)
     origin_ms = cluster[1].node.replica_manager.now_ms()
@@ -61,8 +63,9 @@ def test_s2_8_the_timeline_of_the_specification_in_tenths() -> None:
     assert leader(cluster).isr == (1, 2)
 
 
+@pytest.mark.origin("S2-8")
 @pytest.mark.parametrize("lag_max_ms", [200, 333])
-def test_s2_8_a_follower_leaves_between_one_and_one_and_a_half_times_the_limit_whenever_it_stops(
+def test_a_follower_leaves_between_one_and_one_and_a_half_times_the_limit_whenever_it_stops(
     lag_max_ms: int,
 ) -> None:
     cluster = BrokerCluster(replica_lag_time_max_ms=lag_max_ms, replica_fetch_wait_max_ms=20)
@@ -91,7 +94,8 @@ def test_s2_8_a_follower_leaves_between_one_and_one_and_a_half_times_the_limit_w
     assert len(set(delays)) == period_ms, "every case between them occurs"
 
 
-def test_s2_8_a_follower_that_repeats_the_same_offset_leaves_like_one_that_stops_fetching() -> None:
+@pytest.mark.origin("S2-8")
+def test_a_follower_that_repeats_the_same_offset_leaves_like_one_that_stops_fetching() -> None:
     cluster = make()
     caught_up_ms = lag(cluster, 3)
     while 3 in leader(cluster).isr:
@@ -103,7 +107,8 @@ def test_s2_8_a_follower_that_repeats_the_same_offset_leaves_like_one_that_stops
     assert cluster.time.now_ms() - caught_up_ms > LAG_MAX_MS
 
 
-def test_s2_8_a_follower_always_one_batch_behind_stays() -> None:
+@pytest.mark.origin("S2-8")
+def test_a_follower_always_one_batch_behind_stays() -> None:
     cluster = make()
     cluster.cuts.add((3, 1))
     end = cluster[1].log().log_end_offset
@@ -151,7 +156,8 @@ def test_the_lag_clock_starts_with_the_leadership() -> None:
     assert cluster.time.now_ms() - begin_ms > LAG_MAX_MS
 
 
-def test_s2_9_a_produce_that_waits_for_a_removed_follower_completes_without_more_traffic() -> None:
+@pytest.mark.origin("S2-9")
+def test_a_produce_that_waits_for_a_removed_follower_completes_without_more_traffic() -> None:
     cluster = make()
     cluster.cuts.add((3, 1))
     answer = cluster[1].produce(b"b")

@@ -1,5 +1,7 @@
 """Restarts, storage failures and producer ids of one broker core."""
 
+import pytest
+
 from paceline.broker.metrics import label_families_of
 from paceline.coordination import znodes
 from paceline.coordination.interface import SetData
@@ -46,7 +48,8 @@ def failing(files: MemoryFiles, folder: str) -> None:
     )
 
 
-def test_s2_1_a_failed_directory_takes_exactly_its_own_partitions_offline() -> None:
+@pytest.mark.origin("S2-1")
+def test_a_failed_directory_takes_exactly_its_own_partitions_offline() -> None:
     cluster = BrokerCluster((2,))
     broker = cluster.boot(1, dirs=("/one", "/two"))
     cluster.time.run_until(lambda: broker.node.ready, 5_000)

@@ -1,5 +1,7 @@
 """Brokers that start, die, restart or change their address."""
 
+import pytest
+
 from paceline.coordination import znodes
 from paceline.coordination.interface import GetData, SetData
 from paceline.model.control import (
@@ -20,7 +22,8 @@ def test_a_restart_between_two_reads_is_handled_as_a_failure_and_then_a_start() 
     assert 1 in cluster.brokers.closed, "the old connection is closed, its queued requests are dropped"
 
 
-def test_s4_2_new_brokers_are_handled_before_bounced_and_bounced_before_dead_ones() -> None:
+@pytest.mark.origin("S4-2")
+def test_new_brokers_are_handled_before_bounced_and_bounced_before_dead_ones() -> None:
     cluster = started(("a", (1, 2)), ("c", (3, 1)))
     cluster.controller_clients[CONTROLLER_ID].link.cut(requests=False, replies=True)
     cluster.start_broker(4)
@@ -47,7 +50,8 @@ def test_s4_2_new_brokers_are_handled_before_bounced_and_bounced_before_dead_one
     assert told[1][-1] == "UM {c-0 -1/2 [3] offline [3]}"
 
 
-def test_s3_1_the_end_of_a_session_is_the_end_of_the_broker() -> None:
+@pytest.mark.origin("S3-1")
+def test_the_end_of_a_session_is_the_end_of_the_broker() -> None:
     cluster = started(("a", (1, 2)))
     client = cluster.broker_sessions.pop(1)
     client.crash()

@@ -124,7 +124,8 @@ def test_brokers_do_not_wait_for_each_other() -> None:
     assert manager.total_queue_size == 2
 
 
-def test_s4_3_no_request_is_sent_after_a_broker_is_removed() -> None:
+@pytest.mark.origin("S4-3")
+def test_no_request_is_sent_after_a_broker_is_removed() -> None:
     manager, transport, time, answers = channels()
     manager.add_broker(broker(1))
     manager.send(1, request(1))

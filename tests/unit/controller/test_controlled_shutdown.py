@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import pytest
+
 from paceline.controller.events import ControlledShutdown
 from paceline.model.control import ControlledShutdownRequest, ControlledShutdownResponse
 from paceline.model.errors import ErrorCode, NotControllerError
 from tests.unit.controller.cluster import CONTROLLER_ID, started, tp
 
 
-def test_s3_9_a_controlled_shutdown_moves_leaders_first_and_stops_followers() -> None:
+@pytest.mark.origin("S3-9")
+def test_a_controlled_shutdown_moves_leaders_first_and_stops_followers() -> None:
     cluster = started(("a", (1, 2)), ("b", (2, 1)), ("u", (1,)))
     response = cluster.controlled_shutdown(1)
     assert response.remaining == (), "the single replica of u does not block"

@@ -43,8 +43,9 @@ OFFLINE = [
 ]
 
 
+@pytest.mark.origin("S3-6")
 @pytest.mark.parametrize(("row", "assigned", "before", "online", "unclean", "expected"), OFFLINE)
-def test_s3_6_the_first_assigned_replica_that_is_online_and_in_the_isr_leads(
+def test_the_first_assigned_replica_that_is_online_and_in_the_isr_leads(
     row: str,
     assigned: tuple[int, ...],
     before: LeaderAndIsr,

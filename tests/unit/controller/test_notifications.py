@@ -30,7 +30,8 @@ def notices(cluster: Cluster) -> tuple[str, ...]:
     return cluster.children(znodes.ISR_CHANGE_NOTIFICATION)
 
 
-def test_s4_11_an_isr_change_is_sent_to_all_brokers_and_its_notification_deleted(cluster: Cluster) -> None:
+@pytest.mark.origin("S4-11")
+def test_an_isr_change_is_sent_to_all_brokers_and_its_notification_deleted(cluster: Cluster) -> None:
     cluster.change_isr("a-0", [1])
     cluster.settle()
     assert cluster.told() == {broker_id: ["UM {a-0 1/0 [1]}"] for broker_id in (1, 2, 3)}
@@ -54,7 +55,8 @@ def test_several_notifications_become_one_update(cluster: Cluster) -> None:
     assert notices(cluster) == ()
 
 
-def test_s4_11_notifications_are_deleted_even_when_handling_them_failed(
+@pytest.mark.origin("S4-11")
+def test_notifications_are_deleted_even_when_handling_them_failed(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(components: object, partitions: object) -> None:
@@ -86,7 +88,8 @@ def test_a_notification_about_an_unknown_partition_changes_nothing(cluster: Clus
     assert cluster.told() == {broker_id: ["UM {}"] for broker_id in (1, 2, 3)}
 
 
-def test_s4_12_the_node_of_a_preferred_election_is_removed_and_watched_again(cluster: Cluster) -> None:
+@pytest.mark.origin("S4-12")
+def test_the_node_of_a_preferred_election_is_removed_and_watched_again(cluster: Cluster) -> None:
     cluster.kill_broker(1)
     cluster.settle()
     cluster.start_broker(1)
@@ -104,7 +107,8 @@ def test_s4_12_the_node_of_a_preferred_election_is_removed_and_watched_again(clu
     assert cluster.told() == {1: ["LAI a-0 1/2 [2, 1]", picture], 2: ["LAI a-0 1/2 [2, 1]", picture], 3: [picture]}
 
 
-def test_s4_12_a_preferred_replica_that_is_dead_or_out_of_sync_is_not_elected_and_the_node_is_removed(
+@pytest.mark.origin("S4-12")
+def test_a_preferred_replica_that_is_dead_or_out_of_sync_is_not_elected_and_the_node_is_removed(
     cluster: Cluster,
 ) -> None:
     asked = znodes.encode_partition_set([tp("a-0")])
@@ -128,7 +132,8 @@ def test_s4_12_a_preferred_replica_that_is_dead_or_out_of_sync_is_not_elected_an
     assert cluster.state("a-0").startswith("1/2 isr [2, 1]")
 
 
-def test_s4_12_a_pending_preferred_election_is_executed_by_the_next_controller(cluster: Cluster) -> None:
+@pytest.mark.origin("S4-12")
+def test_a_pending_preferred_election_is_executed_by_the_next_controller(cluster: Cluster) -> None:
     cluster.kill_broker(1)
     cluster.settle()
     cluster.start_broker(1)
@@ -147,7 +152,8 @@ def test_s4_12_a_pending_preferred_election_is_executed_by_the_next_controller(c
     assert cluster.state("a-0").startswith("1/2 isr [2, 1]")
 
 
-def test_s4_12_the_node_is_removed_and_watched_again_after_an_election_that_failed(
+@pytest.mark.origin("S4-12")
+def test_the_node_is_removed_and_watched_again_after_an_election_that_failed(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(components: object, topic_partitions: object) -> None:
@@ -191,8 +197,9 @@ def targets_of(cluster: Cluster) -> dict[TopicPartition, tuple[int, ...]]:
     return {partition: move.target for partition, move in running_reassignments(cluster.controller).items()}
 
 
+@pytest.mark.origin("S4-15")
 @pytest.mark.parametrize("read_again", ["after a reconnection", "by the next controller"])
-def test_s4_15_rewriting_the_admin_node_starts_no_reassignment(cluster: Cluster, read_again: str) -> None:
+def test_rewriting_the_admin_node_starts_no_reassignment(cluster: Cluster, read_again: str) -> None:
     cluster.create(NewTopic("b", assignments=((1, 2),)))
     running, added = {tp("a-0"): (3, 2), tp("a-1"): (2, 3)}, {tp("b-0"): (2, 3)}
     cluster.zk(Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment(running)))

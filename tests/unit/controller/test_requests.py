@@ -32,7 +32,8 @@ def test_a_new_topic_is_sent_to_its_replicas_and_to_all_brokers_as_metadata() ->
     }
 
 
-def test_s3_3_when_a_broker_dies_leaders_are_elected_before_isrs_shrink() -> None:
+@pytest.mark.origin("S3-3")
+def test_when_a_broker_dies_leaders_are_elected_before_isrs_shrink() -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (2, 1)))
     cluster.kill_broker(1)
     cluster.settle()
@@ -48,7 +49,8 @@ def test_s3_3_when_a_broker_dies_leaders_are_elected_before_isrs_shrink() -> Non
     assert (cluster.state("a-0"), cluster.state("b-0")) == ("2/1 isr [2] ce 1 v1", "2/1 isr [2] ce 1 v1")
 
 
-def test_s1_6_a_broker_that_starts_gets_all_metadata_and_then_its_partitions() -> None:
+@pytest.mark.origin("S1-6")
+def test_a_broker_that_starts_gets_all_metadata_and_then_its_partitions() -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (2, 1)), ("c", (2, 3)))
     cluster.kill_broker(1)
     cluster.settle()
@@ -141,7 +143,8 @@ def test_a_deleted_topic_leaves_the_metadata_then_is_stopped_and_deleted() -> No
     }
 
 
-def test_s1_5_a_new_controller_sends_everything_again_and_changes_nothing() -> None:
+@pytest.mark.origin("S1-5")
+def test_a_new_controller_sends_everything_again_and_changes_nothing() -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (2, 3)))
     standby = cluster.start_controller(CONTROLLER_ID + 1)
     states = [cluster.state("a-0"), cluster.state("b-0")]
@@ -159,7 +162,8 @@ def test_s1_5_a_new_controller_sends_everything_again_and_changes_nothing() -> N
     assert [cluster.state("a-0"), cluster.state("b-0")] == states
 
 
-def test_s4_10_a_failed_log_directory_takes_only_its_replicas_offline() -> None:
+@pytest.mark.origin("S4-10")
+def test_a_failed_log_directory_takes_only_its_replicas_offline() -> None:
     cluster = cluster_with(("a", (1, 2)), ("b", (1, 2)))
     cluster.brokers.failed_dirs[1].add(tp("a-0"))
     cluster.zk(Create(znodes.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(1), sequential=True))

@@ -59,9 +59,10 @@ def machines() -> Machines:
     return Machines()
 
 
+@pytest.mark.origin("S3-4")
 @pytest.mark.parametrize("target", list(P))
 @pytest.mark.parametrize("before", list(P))
-def test_s3_4_a_partition_makes_only_the_transitions_of_the_table(before: P, target: P) -> None:
+def test_a_partition_makes_only_the_transitions_of_the_table(before: P, target: P) -> None:
     machines = Machines()
     context = machines.components.context
     partition = tp("a-0")
@@ -116,7 +117,8 @@ def test_a_new_partition_without_a_live_replica_stays_new() -> None:
     assert machines.cluster.state("z-1") == "3/0 isr [3] ce 1 v0"
 
 
-def test_s1_4_the_first_live_replica_leads_a_new_partition_and_the_isr_is_all_live_replicas(machines: Machines) -> None:
+@pytest.mark.origin("S1-4")
+def test_the_first_live_replica_leads_a_new_partition_and_the_isr_is_all_live_replicas(machines: Machines) -> None:
     machines.cluster.create_topic_node("z", [[9, 3, 8, 1]])
     machines.cluster.settle()
     assert machines.cluster.state("z-0") == "3/0 isr [3, 1] ce 1 v0"
@@ -151,7 +153,8 @@ def test_removal_from_the_isr_finds_a_member_that_is_not_cached_yet(machines: Ma
     assert cluster.state("a-0") == "1/1 isr [1] ce 1 v3"
 
 
-def test_s1_2_change_leaders_keeps_a_concurrent_isr_change(machines: Machines) -> None:
+@pytest.mark.origin("S1-2")
+def test_change_leaders_keeps_a_concurrent_isr_change(machines: Machines) -> None:
     cluster = machines.cluster
     # The leader has shrunk the ISR to itself; the controller has not been notified when it elects.
     cluster.change_isr("a-0", [1], notify=False)
@@ -170,7 +173,8 @@ def test_an_election_finds_an_isr_member_that_is_not_cached_yet(machines: Machin
     assert cluster.state("a-0") == "2/1 isr [2] ce 1 v3"
 
 
-def test_s3_5_a_state_of_a_newer_controller_fails_the_partition_and_not_the_controller(machines: Machines) -> None:
+@pytest.mark.origin("S3-5")
+def test_a_state_of_a_newer_controller_fails_the_partition_and_not_the_controller(machines: Machines) -> None:
     cluster = machines.cluster
     cluster.write_state("a-0", LeaderAndIsr(1, 4, (1, 2), 0, 7))
     cluster.kill_broker(1)
@@ -190,7 +194,8 @@ def test_keys_outside_kafkas_schema_survive_an_election(machines: Machines) -> N
     assert cluster.state("a-0") == "2/1 isr [2] ce 1 v2"
 
 
-def test_s1_9_a_leaderless_partition_is_elected_again_when_a_broker_starts(machines: Machines) -> None:
+@pytest.mark.origin("S1-9")
+def test_a_leaderless_partition_is_elected_again_when_a_broker_starts(machines: Machines) -> None:
     cluster = machines.cluster
     cluster.kill_broker(1, 2)
     cluster.settle()

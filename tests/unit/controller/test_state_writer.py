@@ -55,7 +55,8 @@ def states(cluster: Cluster) -> set[str]:
     return {cluster.state(f"a-{partition}") for partition in range(PARTITIONS)}
 
 
-def test_s1_14_all_elections_of_a_dead_broker_are_one_multi_with_one_check() -> None:
+@pytest.mark.origin("S1-14")
+def test_all_elections_of_a_dead_broker_are_one_multi_with_one_check() -> None:
     cluster, recorder = cluster_of(CONFIG)
     recorder.requests.clear()
     cluster.kill_broker(1)

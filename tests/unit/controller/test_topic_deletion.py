@@ -37,14 +37,16 @@ def is_gone(cluster: Cluster, topic: str) -> bool:
     return not any(cluster.exists(path) for path in paths)
 
 
-def test_s4_6_a_marker_deletes_the_topic_and_all_its_nodes() -> None:
+@pytest.mark.origin("S4-6")
+def test_a_marker_deletes_the_topic_and_all_its_nodes() -> None:
     cluster = started()
     mark(cluster, "a")
     assert is_gone(cluster, "a")
     assert cluster.controller.describe_topics([]) == []
 
 
-def test_s4_6_a_marker_of_an_unknown_topic_is_removed() -> None:
+@pytest.mark.origin("S4-6")
+def test_a_marker_of_an_unknown_topic_is_removed() -> None:
     cluster = started()
     mark(cluster, "nosuch")
     assert cluster.children(znodes.DELETE_TOPICS) == ()
@@ -66,7 +68,8 @@ def test_a_marker_of_a_topic_that_the_controller_has_not_read_yet_deletes_it() -
     assert [topic.name for topic in cluster.controller.describe_topics([])] == ["a"]
 
 
-def test_s4_6_with_deletion_disabled_markers_are_removed_and_the_topic_stays() -> None:
+@pytest.mark.origin("S4-6")
+def test_with_deletion_disabled_markers_are_removed_and_the_topic_stays() -> None:
     cluster = Cluster(ControllerConfig(CONTROLLER_ID, delete_topic_enable=False))
     cluster.start_broker(1)
     cluster.start_controller()
@@ -76,7 +79,8 @@ def test_s4_6_with_deletion_disabled_markers_are_removed_and_the_topic_stays() -
     assert cluster.exists(znodes.topic_path("a"))
 
 
-def test_s4_7_deletion_waits_for_a_broker_that_is_down_and_completes_when_it_returns() -> None:
+@pytest.mark.origin("S4-7")
+def test_deletion_waits_for_a_broker_that_is_down_and_completes_when_it_returns() -> None:
     cluster = started()
     cluster.kill_broker(3)
     cluster.settle()
@@ -95,7 +99,8 @@ def test_s4_7_deletion_waits_for_a_broker_that_is_down_and_completes_when_it_ret
     assert is_gone(cluster, "a")
 
 
-def test_s3_2_a_broker_that_dies_halts_the_deletion_and_its_other_partitions_are_elected() -> None:
+@pytest.mark.origin("S3-2")
+def test_a_broker_that_dies_halts_the_deletion_and_its_other_partitions_are_elected() -> None:
     cluster = started(NewTopic("a", assignments=((1, 2),)), NewTopic("b", assignments=((1, 2),)))
     cluster.brokers.silent.add(1)
     mark(cluster, "a")
@@ -109,7 +114,8 @@ def test_s3_2_a_broker_that_dies_halts_the_deletion_and_its_other_partitions_are
     assert is_gone(cluster, "a")
 
 
-def test_s4_7_a_late_answer_of_an_earlier_registration_does_not_halt_a_resumed_deletion() -> None:
+@pytest.mark.origin("S4-7")
+def test_a_late_answer_of_an_earlier_registration_does_not_halt_a_resumed_deletion() -> None:
     cluster = started(NewTopic("a", assignments=((2, 3),)))
     cluster.brokers.silent.add(3)
     stamp = stamp_of(cluster, 3)
@@ -128,7 +134,8 @@ def test_s4_7_a_late_answer_of_an_earlier_registration_does_not_halt_a_resumed_d
     assert is_gone(cluster, "a")
 
 
-def test_s4_7_a_late_answer_to_an_earlier_controller_epoch_does_not_complete_a_deletion() -> None:
+@pytest.mark.origin("S4-7")
+def test_a_late_answer_to_an_earlier_controller_epoch_does_not_complete_a_deletion() -> None:
     cluster = started(NewTopic("a", assignments=((2, 3),)))
     cluster.brokers.silent.add(3)
     stamp = stamp_of(cluster, 3)
@@ -147,7 +154,8 @@ def test_s4_7_a_late_answer_to_an_earlier_controller_epoch_does_not_complete_a_d
     assert is_gone(cluster, "a")
 
 
-def test_s4_7_a_deletion_halted_for_a_failed_replica_completes_when_the_broker_reports_it_deleted() -> None:
+@pytest.mark.origin("S4-7")
+def test_a_deletion_halted_for_a_failed_replica_completes_when_the_broker_reports_it_deleted() -> None:
     cluster = started(NewTopic("a", assignments=((2, 3),)))
     cluster.brokers.failed_dirs[3].add(tp("a-0"))
     cluster.brokers.silent.add(3)
@@ -176,7 +184,8 @@ def deletes(request: StopReplicaRequest) -> bool:
     return all(partition.delete_partition for partition in request.partitions)
 
 
-def test_s4_8_only_failed_deletions_of_replicas_are_retried() -> None:
+@pytest.mark.origin("S4-8")
+def test_only_failed_deletions_of_replicas_are_retried() -> None:
     cluster = started(NewTopic("a", assignments=((1, 2), (2, 1))))
     cluster.brokers.undeletable[2].add(tp("a-1"))
     mark(cluster, "a")
@@ -202,7 +211,8 @@ def test_s4_8_only_failed_deletions_of_replicas_are_retried() -> None:
     )
 
 
-def test_s1_10_a_deletion_started_by_one_controller_is_completed_by_the_next() -> None:
+@pytest.mark.origin("S1-10")
+def test_a_deletion_started_by_one_controller_is_completed_by_the_next() -> None:
     cluster = started()
     cluster.start_controller(CONTROLLER_ID + 1)
     cluster.brokers.silent.add(3)
@@ -215,7 +225,8 @@ def test_s1_10_a_deletion_started_by_one_controller_is_completed_by_the_next() -
     assert is_gone(cluster, "a")
 
 
-def test_s4_5_partitions_added_to_a_topic_that_is_being_deleted_are_removed_again() -> None:
+@pytest.mark.origin("S4-5")
+def test_partitions_added_to_a_topic_that_is_being_deleted_are_removed_again() -> None:
     cluster = started()
     cluster.kill_broker(3)
     cluster.settle()
@@ -231,7 +242,8 @@ def test_s4_5_partitions_added_to_a_topic_that_is_being_deleted_are_removed_agai
     assert is_gone(cluster, "a")
 
 
-def test_s4_9_a_re_created_topic_is_a_new_topic() -> None:
+@pytest.mark.origin("S4-9")
+def test_a_re_created_topic_is_a_new_topic() -> None:
     cluster = started()
     mark(cluster, "a")
     cluster.told()
@@ -241,7 +253,8 @@ def test_s4_9_a_re_created_topic_is_a_new_topic() -> None:
     assert cluster.told()[1][0] == "LAI a-0 2/0 [2, 1] new"
 
 
-def test_s4_9_a_deletion_removes_the_settings_and_last_the_marker() -> None:
+@pytest.mark.origin("S4-9")
+def test_a_deletion_removes_the_settings_and_last_the_marker() -> None:
     cluster = started()
     settings = znodes.topic_config_path("a")
     cluster.zk(SetData(settings, znodes.encode_config({"retention.ms": "1"})))
@@ -269,7 +282,8 @@ def test_a_topic_deleted_and_re_created_between_two_reads_is_a_new_topic() -> No
     assert cluster.state("a-0") == "3/0 isr [3, 1] ce 1 v0"
 
 
-def test_s4_4_a_topic_whose_node_was_deleted_is_removed_from_memory() -> None:
+@pytest.mark.origin("S4-4")
+def test_a_topic_whose_node_was_deleted_is_removed_from_memory() -> None:
     cluster = started()
     paths = [path for path in cluster.server.tree.paths() if path.startswith("/brokers/topics/a")]
     for path in sorted(paths, reverse=True):
@@ -299,7 +313,8 @@ def test_many_partitions_are_deleted_in_several_multis() -> None:
     assert is_gone(cluster, "a")
 
 
-def test_s4_7_a_topic_in_mid_reassignment_is_deleted_on_all_its_brokers() -> None:
+@pytest.mark.origin("S4-7")
+def test_a_topic_in_mid_reassignment_is_deleted_on_all_its_brokers() -> None:
     cluster = started(NewTopic("a", assignments=((1, 2),)))
     cluster.reassign({tp("a-0"): (3, 2)})
     cluster.settle()

@@ -33,7 +33,8 @@ def leader(cluster: BrokerCluster):  # type: ignore[no-untyped-def]
 # S0-8
 
 
-def test_s0_8_a_request_is_answered_when_the_whole_isr_has_it() -> None:
+@pytest.mark.origin("S0-8")
+def test_a_request_is_answered_when_the_whole_isr_has_it() -> None:
     one = loop()
     one.produce(7, 10)
     assert one.run(0) == []
@@ -46,7 +47,8 @@ def test_s0_8_a_request_is_answered_when_the_whole_isr_has_it() -> None:
     assert one.run(4) == []
 
 
-def test_s0_8_a_stuck_follower_delays_a_request_for_keep_in_sync_time_only() -> None:
+@pytest.mark.origin("S0-8")
+def test_a_stuck_follower_delays_a_request_for_keep_in_sync_time_only() -> None:
     one = loop()
     one.produce(7, 10)
     one.replicated(2, 10)
@@ -55,7 +57,8 @@ def test_s0_8_a_stuck_follower_delays_a_request_for_keep_in_sync_time_only() -> 
     assert one.run(500 + KEEP_IN_SYNC_MS) == [IsrWritten((1, 2)), Committed(7, 10)]
 
 
-def test_s0_8_a_slow_request_delays_the_next_whose_time_begins_only_then() -> None:
+@pytest.mark.origin("S0-8")
+def test_a_slow_request_delays_the_next_whose_time_begins_only_then() -> None:
     one = loop()
     one.produce(7, 10)
     one.produce(8, 20)
@@ -67,7 +70,8 @@ def test_s0_8_a_slow_request_delays_the_next_whose_time_begins_only_then() -> No
     assert one.run(900 + KEEP_IN_SYNC_MS) == [IsrWritten((1, 2)), Committed(8, 20)]
 
 
-def test_s0_8_today_acks_all_answers_only_when_every_isr_member_has_it() -> None:
+@pytest.mark.origin("S0-8")
+def test_today_acks_all_answers_only_when_every_isr_member_has_it() -> None:
     cluster = made()
     cluster.cuts.add((3, 1))
     caught_up_ms = leader(cluster).followers[3].caught_up_ms(1)
@@ -87,7 +91,8 @@ def test_s0_8_today_acks_all_answers_only_when_every_isr_member_has_it() -> None
 # S0-9
 
 
-def test_s0_9_a_replica_that_is_catching_up_joins_the_isr_at_the_committed_offset_and_not_before() -> None:
+@pytest.mark.origin("S0-9")
+def test_a_replica_that_is_catching_up_joins_the_isr_at_the_committed_offset_and_not_before() -> None:
     one = loop(1, 2)
     assert one.catching_up == (3,)
     one.produce(7, 10)
@@ -101,7 +106,8 @@ def test_s0_9_a_replica_that_is_catching_up_joins_the_isr_at_the_committed_offse
     assert one.catching_up == ()
 
 
-def test_s0_9_today_a_follower_joins_again_when_it_reaches_the_high_watermark_and_not_before() -> None:
+@pytest.mark.origin("S0-9")
+def test_today_a_follower_joins_again_when_it_reaches_the_high_watermark_and_not_before() -> None:
     cluster = made()
     cluster.cuts.add((3, 1))
     cluster[1].produce(b"b", acks=RequiredAcks.LEADER)
@@ -124,7 +130,8 @@ def test_s0_9_today_a_follower_joins_again_when_it_reaches_the_high_watermark_an
     assert cluster[3].log().log_end_offset >= high_watermark and cluster.state().isr == (1, 2, 3)
 
 
-def test_s0_9_today_a_follower_does_not_join_at_a_high_watermark_below_the_start_of_the_leader_epoch() -> None:
+@pytest.mark.origin("S0-9")
+def test_today_a_follower_does_not_join_at_a_high_watermark_below_the_start_of_the_leader_epoch() -> None:
     cluster = made()
     cluster.decide(1, 1, (1, 2))
     for follower in (2, 3):
@@ -148,8 +155,9 @@ def test_s0_9_today_a_follower_does_not_join_at_a_high_watermark_below_the_start
 # S0-10
 
 
+@pytest.mark.origin("S0-10")
 @pytest.mark.parametrize("seed", range(5))
-def test_s0_10_the_high_watermark_never_moves_back_and_every_request_is_answered_once(seed: int) -> None:
+def test_the_high_watermark_never_moves_back_and_every_request_is_answered_once(seed: int) -> None:
     chance = random.Random(seed)
     one = loop()
     answered: list[int] = []
@@ -173,7 +181,8 @@ def test_s0_10_the_high_watermark_never_moves_back_and_every_request_is_answered
     assert answered == sorted(set(answered)) and answered
 
 
-def test_s0_10_today_the_high_watermark_never_moves_back_and_its_checkpoint_never_exceeds_it() -> None:
+@pytest.mark.origin("S0-10")
+def test_today_the_high_watermark_never_moves_back_and_its_checkpoint_never_exceeds_it() -> None:
     cluster = made()
     seen = [cluster[1].log().high_watermark]
     for value in range(20):
@@ -211,7 +220,8 @@ def checkpoint(cluster: BrokerCluster, broker_id: int) -> int:
     return int(line.split()[-1])
 
 
-def test_s0_10_today_a_followers_high_watermark_stays_when_the_next_leader_knows_a_lower_one() -> None:
+@pytest.mark.origin("S0-10")
+def test_today_a_followers_high_watermark_stays_when_the_next_leader_knows_a_lower_one() -> None:
     cluster = made()
     # Broker 2 has the record, but not the answer that tells it that the record is committed.
     fetched: list[bool] = []
@@ -230,7 +240,8 @@ def test_s0_10_today_a_followers_high_watermark_stays_when_the_next_leader_knows
     assert cluster[3].log().high_watermark == 2
 
 
-def test_s0_10_today_a_member_that_lost_its_log_does_not_move_the_high_watermark_back() -> None:
+@pytest.mark.origin("S0-10")
+def test_today_a_member_that_lost_its_log_does_not_move_the_high_watermark_back() -> None:
     cluster = made()
     broker = cluster.restart(3, wipe=True)
     broker.transport.hold = lambda _leader, _answer: True
@@ -245,8 +256,9 @@ def test_s0_10_today_a_member_that_lost_its_log_does_not_move_the_high_watermark
 # S0-11
 
 
+@pytest.mark.origin("S0-11")
 @pytest.mark.parametrize("phase", range(0, 1_000, 130))
-def test_s0_11_a_follower_leaves_the_isr_between_one_and_one_and_a_half_times_the_limit(phase: int) -> None:
+def test_a_follower_leaves_the_isr_between_one_and_one_and_a_half_times_the_limit(phase: int) -> None:
     cluster = made()
     cluster.time.run_for(phase)
     cluster.cuts.add((3, 1))
@@ -258,7 +270,8 @@ def test_s0_11_a_follower_leaves_the_isr_between_one_and_one_and_a_half_times_th
     assert cluster.time.now_ms() - caught_up_ms <= 1.5 * LAG_MAX_MS + 20
 
 
-def test_s0_11_the_time_of_a_request_begins_after_the_request_before_it() -> None:
+@pytest.mark.origin("S0-11")
+def test_the_time_of_a_request_begins_after_the_request_before_it() -> None:
     one = loop()
     one.produce(7, 10)
     one.replicated(2, 10)

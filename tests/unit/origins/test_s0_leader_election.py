@@ -58,6 +58,7 @@ def race(assigned: tuple[int, ...], isr: tuple[int, ...], alive: tuple[int, ...]
     return won[0], len(stood), time.now_ms() - begun_ms
 
 
+@pytest.mark.origin("S0-6")
 @pytest.mark.parametrize(
     ("assigned", "isr", "alive", "winner", "candidates"),
     [
@@ -76,12 +77,13 @@ def race(assigned: tuple[int, ...], isr: tuple[int, ...], alive: tuple[int, ...]
         ((1, 2, 3), (1, 2, 3), (4,), None, 0),  # not assigned
     ],
 )
-def test_s0_6_exactly_one_replica_wins_the_race(
+def test_exactly_one_replica_wins_the_race(
     assigned: tuple[int, ...], isr: tuple[int, ...], alive: tuple[int, ...], winner: int | None, candidates: int
 ) -> None:
     assert race(assigned, isr, alive)[:2] == (winner, candidates)
 
 
+@pytest.mark.origin("S0-6")
 @pytest.mark.parametrize(
     ("isr", "alive", "expected"),
     [
@@ -90,13 +92,14 @@ def test_s0_6_exactly_one_replica_wins_the_race(
         ([2], (1, 3), -1),  # no live ISR member: no leader rather than lost records
     ],
 )
-def test_s0_6_today_the_controller_elects_by_assignment_from_the_isr(
+def test_today_the_controller_elects_by_assignment_from_the_isr(
     isr: list[int], alive: tuple[int, ...], expected: int
 ) -> None:
     assert elected(isr, alive, unclean=False) == expected
 
 
-def test_s0_6_today_a_replica_outside_the_isr_leads_only_where_that_is_allowed() -> None:
+@pytest.mark.origin("S0-6")
+def test_today_a_replica_outside_the_isr_leads_only_where_that_is_allowed() -> None:
     assert elected([2], (1, 3), unclean=True) == 1
 
 
@@ -120,7 +123,8 @@ def elected(isr: list[int], alive: tuple[int, ...], unclean: bool) -> int:
 # S0-7
 
 
-def test_s0_7_a_follower_switches_to_the_new_leader_and_stops_fetching_from_the_old_one() -> None:
+@pytest.mark.origin("S0-7")
+def test_a_follower_switches_to_the_new_leader_and_stops_fetching_from_the_old_one() -> None:
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster[1].produce(b"a")
@@ -138,10 +142,11 @@ def test_s0_7_a_follower_switches_to_the_new_leader_and_stops_fetching_from_the_
 # S0-12
 
 
+@pytest.mark.origin("S0-12")
 @pytest.mark.parametrize(
     ("leader", "isr", "expected"), [(2, (2, 1), True), (2, (2, 3), False), (1, (1, 2), False), (3, (1, 2, 3), True)]
 )
-def test_s0_12_a_leader_resigned_for_the_preferred_replica_only_if_that_was_in_sync(
+def test_a_leader_resigned_for_the_preferred_replica_only_if_that_was_in_sync(
     leader: int, isr: tuple[int, ...], expected: bool
 ) -> None:
     assert should_give_up_leadership(leader, (1, 2, 3), isr) is expected
@@ -152,7 +157,8 @@ def ask_for_preferred_leader(cluster: WholeCluster) -> None:
     cluster.time.run_for(100)
 
 
-def test_s0_12_today_the_preferred_leader_is_restored_without_losing_a_record() -> None:
+@pytest.mark.origin("S0-12")
+def test_today_the_preferred_leader_is_restored_without_losing_a_record() -> None:
     cluster = WholeCluster(replica_lag_time_max_ms=2_000)
     cluster.create("orders", (1, 2, 3))
     cluster.write(TP, b"a")
@@ -171,7 +177,8 @@ def test_s0_12_today_the_preferred_leader_is_restored_without_losing_a_record() 
     assert cluster[1].values() == [b"a", b"b", b"c"]
 
 
-def test_s0_12_today_nothing_happens_while_the_preferred_replica_is_out_of_sync() -> None:
+@pytest.mark.origin("S0-12")
+def test_today_nothing_happens_while_the_preferred_replica_is_out_of_sync() -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.start_controller()
@@ -187,10 +194,9 @@ def test_s0_12_today_nothing_happens_while_the_preferred_replica_is_out_of_sync(
     assert cluster.state("a-0").startswith("2/1 isr [2]") and cluster.told() == {}
 
 
+@pytest.mark.origin("S0-12")
 @pytest.mark.parametrize(("percentage", "leaders"), [(49, [1, 1, 2, 2]), (50, [2, 1, 2, 2])])
-def test_s0_12_today_preferred_leaders_are_restored_above_the_imbalance_limit(
-    percentage: int, leaders: list[int]
-) -> None:
+def test_today_preferred_leaders_are_restored_above_the_imbalance_limit(percentage: int, leaders: list[int]) -> None:
     config = ControllerConfig(
         CONTROLLER_ID, leader_imbalance_check_interval_ms=5_000, leader_imbalance_per_broker_percentage=percentage
     )

@@ -35,7 +35,8 @@ def started(*assignment: int, brokers: tuple[int, ...] = (1, 2, 3, 4, 5, 6)) -> 
 # S0-13
 
 
-def test_s0_13_a_target_starts_new_replicas_and_an_empty_target_closes_all() -> None:
+@pytest.mark.origin("S0-13")
+def test_a_target_starts_new_replicas_and_an_empty_target_closes_all() -> None:
     start = StateChange(Order.START_REPLICA, TP, 6)
     close = StateChange(Order.CLOSE_REPLICA, TP, 6)
     assert orders_for_new_target(TP, (1, 2, 3), (3, 4, 5), 6) == [(4, start), (5, start)]
@@ -43,7 +44,8 @@ def test_s0_13_a_target_starts_new_replicas_and_an_empty_target_closes_all() -> 
     assert orders_for_new_target(TP, (1, 2, 3), (), 6) == [(1, close), (2, close), (3, close)]
 
 
-def test_s0_13_today_new_replicas_start_fetching_and_join() -> None:
+@pytest.mark.origin("S0-13")
+def test_today_new_replicas_start_fetching_and_join() -> None:
     cluster = WholeCluster((1, 2, 3))
     cluster.create("orders", (1, 2))
     cluster.write(TP, b"a")
@@ -57,7 +59,8 @@ def test_s0_13_today_new_replicas_start_fetching_and_join() -> None:
     cluster.time.run_until(lambda: cluster[2].logs.get(TP) is None, 5_000)
 
 
-def test_s0_13_today_an_empty_target_is_refused_and_deletion_uses_a_marker() -> None:
+@pytest.mark.origin("S0-13")
+def test_today_an_empty_target_is_refused_and_deletion_uses_a_marker() -> None:
     cluster = started(1, 2)
     (result,) = cluster.reassign({tp("a-0"): ()})
     assert isinstance(result.error, InvalidReplicaAssignmentError) and cluster.told() == {}
@@ -76,20 +79,23 @@ def progress(ends: dict[int, int], isr: tuple[int, ...], leader: int = 1, sent: 
     return check_reassigned_replicas(100, ends, AR, RAR, isr, leader, sent)
 
 
-def test_s0_14_no_replica_is_closed_before_every_new_replica_has_the_record() -> None:
+@pytest.mark.origin("S0-14")
+def test_no_replica_is_closed_before_every_new_replica_has_the_record() -> None:
     assert progress({4: 100, 5: 100, 6: 99}, AR) is Progress.WAIT
     assert progress({4: 100, 5: 100}, AR) is Progress.WAIT
     assert progress({4: 100, 5: 100, 6: 100}, AR) is Progress.CLOSE_OLD
 
 
-def test_s0_14_the_leader_waits_until_closed_replicas_left_the_isr_and_leaves_last() -> None:
+@pytest.mark.origin("S0-14")
+def test_the_leader_waits_until_closed_replicas_left_the_isr_and_leaves_last() -> None:
     caught_up = dict.fromkeys(RAR, 100)
     assert progress(caught_up, (1, 2, *RAR), sent=True) is Progress.WAIT
     assert progress(caught_up, (1, *RAR), sent=True) is Progress.COMPLETE_AND_STOP
     assert progress(caught_up, RAR, leader=4, sent=True) is Progress.COMPLETE
 
 
-def test_s0_14_today_old_replicas_are_stopped_after_all_new_ones_joined_and_the_leader_after_its_successor() -> None:
+@pytest.mark.origin("S0-14")
+def test_today_old_replicas_are_stopped_after_all_new_ones_joined_and_the_leader_after_its_successor() -> None:
     cluster = started(1, 2, 3)
     cluster.reassign({tp("a-0"): (4, 5, 6)})
     cluster.settle()
@@ -127,7 +133,8 @@ def after_crash(nodes: PartitionNodes) -> PartitionNodes:
     return steps[-1].nodes if steps else elected
 
 
-def test_s0_15_the_isr_is_written_before_the_assignment_and_the_target_is_deleted_last() -> None:
+@pytest.mark.origin("S0-15")
+def test_the_isr_is_written_before_the_assignment_and_the_target_is_deleted_last() -> None:
     assert [step.what for step in completion_steps(NODES, stop=True)] == [
         "write ISR",
         "write assignment",
@@ -140,8 +147,9 @@ def test_s0_15_the_isr_is_written_before_the_assignment_and_the_target_is_delete
     assert [step.what for step in stays] == ["write ISR", "write assignment", "delete target"]
 
 
+@pytest.mark.origin("S0-15")
 @pytest.mark.parametrize("done", range(6))
-def test_s0_15_after_a_crash_between_any_two_steps_the_target_is_assigned_in_sync_and_leads(done: int) -> None:
+def test_after_a_crash_between_any_two_steps_the_target_is_assigned_in_sync_and_leads(done: int) -> None:
     steps = [CompletionStep("nothing", NODES), *completion_steps(NODES, stop=True)]
     nodes = after_crash(steps[done].nodes)
     assert nodes.assigned_replicas == RAR and nodes.target is None
@@ -150,15 +158,17 @@ def test_s0_15_after_a_crash_between_any_two_steps_the_target_is_assigned_in_syn
     assert eligible == list(RAR), "no replica that was moved away can lead again"
 
 
-def test_s0_15_the_other_order_leaves_an_assignment_without_an_in_sync_replica() -> None:
+@pytest.mark.origin("S0-15")
+def test_the_other_order_leaves_an_assignment_without_an_in_sync_replica() -> None:
     only_old_in_sync = PartitionNodes(assigned_replicas=RAR, isr=(1,), leader=1, target=RAR)
     assert not set(only_old_in_sync.isr) & set(only_old_in_sync.assigned_replicas)
     for done in completion_steps(PartitionNodes(AR, (1,), 1, RAR), stop=True):
         assert set(done.nodes.isr) & set(done.nodes.assigned_replicas), done
 
 
+@pytest.mark.origin("S0-15")
 @pytest.mark.parametrize("writes", range(12))
-def test_s0_15_today_a_controller_that_dies_after_any_write_of_the_completion_is_succeeded(writes: int) -> None:
+def test_today_a_controller_that_dies_after_any_write_of_the_completion_is_succeeded(writes: int) -> None:
     cluster = started(1, 2, 3)
     cluster.reassign({tp("a-0"): (4, 5, 6)})
     cluster.settle()
@@ -195,7 +205,8 @@ def test_s0_15_today_a_controller_that_dies_after_any_write_of_the_completion_is
 # S0-16
 
 
-def test_s0_16_a_refused_deletion_is_retried_and_a_reassignment_waits_for_no_answer() -> None:
+@pytest.mark.origin("S0-16")
+def test_a_refused_deletion_is_retried_and_a_reassignment_waits_for_no_answer() -> None:
     cluster = started(1, 2)
     cluster.brokers.undeletable[2].add(tp("a-0"))
     cluster.zk(Create(znodes.delete_topic_path("a")))

@@ -79,7 +79,8 @@ class Setup:
 # S0-1
 
 
-def test_s0_1_orders_arrive_in_order_and_survive_a_receiver() -> None:
+@pytest.mark.origin("S0-1")
+def test_orders_arrive_in_order_and_survive_a_receiver() -> None:
     setup = Setup()
     orders = [start("a-0", 5), close("b-1", 2), start("a-2", 5), close("a-0", 4)]
     for order in orders[:3]:
@@ -94,7 +95,8 @@ def test_s0_1_orders_arrive_in_order_and_survive_a_receiver() -> None:
     assert setup.pending() == []
 
 
-def test_s0_1_ten_thousand_children_are_still_in_the_order_of_their_numbers() -> None:
+@pytest.mark.origin("S0-1")
+def test_ten_thousand_children_are_still_in_the_order_of_their_numbers() -> None:
     class Names:
         def __init__(self) -> None:
             self.orders = {f"{n:010d}": start(f"a-{n}", 5).encode() for n in (9, 10, 9_999, 10_000)}
@@ -115,7 +117,8 @@ def test_s0_1_ten_thousand_children_are_still_in_the_order_of_their_numbers() ->
     assert [entry.change.topic_partition.partition for entry in queue.pending()] == [9, 10, 9_999, 10_000]
 
 
-def test_s0_1_s1_15_today_the_queue_ends_with_its_controller_and_the_next_one_sends_all_states() -> None:
+@pytest.mark.origin("S0-1", "S1-15")
+def test_today_the_queue_ends_with_its_controller_and_the_next_one_sends_all_states() -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.start_controller()
@@ -139,7 +142,8 @@ def test_s0_1_s1_15_today_the_queue_ends_with_its_controller_and_the_next_one_se
 # S0-2
 
 
-def test_s0_2_a_full_queue_keeps_the_newest_close_of_each_partition_and_no_start() -> None:
+@pytest.mark.origin("S0-2")
+def test_a_full_queue_keeps_the_newest_close_of_each_partition_and_no_start() -> None:
     setup = Setup(size=6)
     queued = [close("a-0", 1), start("a-0", 2), close("b-0", 7), close("a-0", 3), start("c-0", 9), close("b-0", 6)]
     for order in queued:
@@ -149,12 +153,14 @@ def test_s0_2_a_full_queue_keeps_the_newest_close_of_each_partition_and_no_start
     assert setup.pending() == [close("b-0", 7), close("a-0", 3), close("d-0", 1)]
 
 
-def test_s0_2_between_closes_of_one_epoch_the_one_sent_last_stays() -> None:
+@pytest.mark.origin("S0-2")
+def test_between_closes_of_one_epoch_the_one_sent_last_stays() -> None:
     queued = [QueuedChange(f"{n:010d}", close("a-0", 4)) for n in range(3)]
     assert kept_when_full(queued) == [queued[2]]
 
 
-def test_s0_2_a_queue_full_of_distinct_closes_refuses_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.origin("S0-2")
+def test_a_queue_full_of_distinct_closes_refuses_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     setup = Setup(size=4)
     orders = [close(f"a-{n}", n) for n in range(4)]
     for order in orders:
@@ -167,13 +173,15 @@ def test_s0_2_a_queue_full_of_distinct_closes_refuses_and_changes_nothing(caplog
     setup.queue.put(start("b-0", 5))
 
 
-def test_s0_2_the_default_size_is_a_thousand() -> None:
+@pytest.mark.origin("S0-2")
+def test_the_default_size_is_a_thousand() -> None:
     assert DEFAULT_QUEUE_SIZE == 1_000
     entries = [QueuedChange(f"{n:010d}", close(f"a-{n % 500}", n)) for n in range(1_000)]
     assert [entry.change.epoch for entry in kept_when_full(entries)] == list(range(500, 1_000))
 
 
-def test_s0_2_s1_10_today_a_broker_that_was_down_deletes_its_replica_when_it_returns() -> None:
+@pytest.mark.origin("S0-2", "S1-10")
+def test_today_a_broker_that_was_down_deletes_its_replica_when_it_returns() -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2)
     cluster.start_controller()
@@ -190,7 +198,8 @@ def test_s0_2_s1_10_today_a_broker_that_was_down_deletes_its_replica_when_it_ret
     assert cluster.children(znodes.DELETE_TOPICS) == () and not cluster.exists(znodes.topic_path("a"))
 
 
-def test_s0_2_today_the_replica_is_deleted_on_disk_when_its_broker_returns() -> None:
+@pytest.mark.origin("S0-2")
+def test_today_the_replica_is_deleted_on_disk_when_its_broker_returns() -> None:
     cluster = WholeCluster((1, 2), controllers=1)
     cluster.create("orders", (1, 2))
     cluster.write(TP, b"a")
@@ -211,18 +220,20 @@ def test_s0_2_today_the_replica_is_deleted_on_disk_when_its_broker_returns() -> 
 # S0-3 and S0-4
 
 
+@pytest.mark.origin("S0-3")
 @pytest.mark.parametrize(
     ("epoch", "outcome"),
     [(5, Outcome.STARTED), (4, Outcome.IGNORED), (0, Outcome.IGNORED), (ADMIN_EPOCH, Outcome.STARTED)],
 )
-def test_s0_3_a_start_counts_in_the_current_epoch_or_as_an_administrators(epoch: int, outcome: Outcome) -> None:
+def test_a_start_counts_in_the_current_epoch_or_as_an_administrators(epoch: int, outcome: Outcome) -> None:
     setup = Setup(leader_epoch=5)
     setup.queue.put(start("a-0", epoch))
     assert setup.receiver().handle_all() == [outcome]
     assert (tp("a-0") in setup.replicas.present) is (outcome is Outcome.STARTED)
 
 
-def test_s0_3_a_start_ahead_of_the_leader_is_an_illegal_state_and_stays_queued() -> None:
+@pytest.mark.origin("S0-3")
+def test_a_start_ahead_of_the_leader_is_an_illegal_state_and_stays_queued() -> None:
     setup = Setup(leader_epoch=5)
     setup.queue.put(start("a-0", 6))
     for _ in range(2):
@@ -231,14 +242,16 @@ def test_s0_3_a_start_ahead_of_the_leader_is_an_illegal_state_and_stays_queued()
     assert setup.replicas.calls == [] and setup.pending() == [start("a-0", 6)]
 
 
-def test_s0_3_without_a_leader_only_an_administrators_start_counts() -> None:
+@pytest.mark.origin("S0-3")
+def test_without_a_leader_only_an_administrators_start_counts() -> None:
     setup = Setup(leader_epoch=None)
     setup.queue.put(start("a-0", 3))
     setup.queue.put(start("a-1", ADMIN_EPOCH))
     assert setup.receiver().handle_all() == [Outcome.IGNORED, Outcome.STARTED]
 
 
-def test_s0_3_a_repeated_start_changes_nothing() -> None:
+@pytest.mark.origin("S0-3")
+def test_a_repeated_start_changes_nothing() -> None:
     setup = Setup()
     for _ in range(2):
         setup.queue.put(start("a-0", 5))
@@ -246,7 +259,8 @@ def test_s0_3_a_repeated_start_changes_nothing() -> None:
     assert setup.replicas.present == {tp("a-0")}
 
 
-def test_s0_3_today_a_new_replica_is_created_in_the_current_epoch_only() -> None:
+@pytest.mark.origin("S0-3")
+def test_today_a_new_replica_is_created_in_the_current_epoch_only() -> None:
     cluster = BrokerCluster((1, 2))
     decision = cluster.decide(1, 4, (1,), (1, 2), to=[1], is_new=True)
     cluster.set_controller_epoch(2)
@@ -258,9 +272,10 @@ def test_s0_3_today_a_new_replica_is_created_in_the_current_epoch_only() -> None
     assert cluster[2].node.replica_manager.partitions[TP].leader_epoch == decision.leader_epoch
 
 
+@pytest.mark.origin("S0-4")
 @pytest.mark.parametrize("epoch", [ADMIN_EPOCH, 0, 4, 5, 6, 1_000])
 @pytest.mark.parametrize("leader_epoch", [None, 5])
-def test_s0_4_a_close_counts_at_any_epoch(epoch: int, leader_epoch: int | None) -> None:
+def test_a_close_counts_at_any_epoch(epoch: int, leader_epoch: int | None) -> None:
     setup = Setup(leader_epoch=leader_epoch)
     setup.replicas.present.add(tp("a-0"))
     setup.queue.put(close("a-0", epoch))
@@ -268,7 +283,8 @@ def test_s0_4_a_close_counts_at_any_epoch(epoch: int, leader_epoch: int | None) 
     assert setup.replicas.present == set()
 
 
-def test_s0_4_today_a_deleted_topics_replica_is_closed_at_any_epoch_and_its_directory_renamed() -> None:
+@pytest.mark.origin("S0-4")
+def test_today_a_deleted_topics_replica_is_closed_at_any_epoch_and_its_directory_renamed() -> None:
     cluster = BrokerCluster((1,))
     cluster.decide(1, 9, (1,), is_new=True)
     path = cluster[1].log().path
@@ -281,7 +297,8 @@ def test_s0_4_today_a_deleted_topics_replica_is_closed_at_any_epoch_and_its_dire
 # S0-5
 
 
-def test_s0_5_a_crash_between_handling_and_removal_repeats_the_order_without_harm() -> None:
+@pytest.mark.origin("S0-5")
+def test_a_crash_between_handling_and_removal_repeats_the_order_without_harm() -> None:
     setup = Setup()
     for order in (start("a-0", 5), close("b-0", 1)):
         setup.queue.put(order)
@@ -305,10 +322,11 @@ def test_s0_5_a_crash_between_handling_and_removal_repeats_the_order_without_har
     assert setup.replicas.present == {tp("a-0")}
 
 
+@pytest.mark.origin("S0-5")
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b'{"state":"open-replica","topic":"a","partition":"0","epoch":"1"}']
 )
-def test_s0_5_malformed_data_does_not_stop_the_queue(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_data_does_not_stop_the_queue(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     setup = Setup()
     setup.cluster.zk(Create(f"/brokers/state/{BROKER}/", data, sequential=True))
     setup.queue.put(start("a-0", 5))
@@ -316,7 +334,8 @@ def test_s0_5_malformed_data_does_not_stop_the_queue(data: bytes, caplog: pytest
     assert "is dropped" in caplog.text and setup.pending() == []
 
 
-def test_s0_5_today_the_next_request_waits_for_the_answer_and_an_unanswered_one_is_sent_again() -> None:
+@pytest.mark.origin("S0-5")
+def test_today_the_next_request_waits_for_the_answer_and_an_unanswered_one_is_sent_again() -> None:
     cluster = Cluster()
     cluster.start_broker(1)
     cluster.start_controller()

@@ -37,7 +37,8 @@ def allow_unclean_election(cluster: Cluster, topic: str) -> None:
 # S1-1, S1-2
 
 
-def test_s1_1_only_partitions_whose_leader_died_get_another_leader() -> None:
+@pytest.mark.origin("S1-1")
+def test_only_partitions_whose_leader_died_get_another_leader() -> None:
     cluster = started(("a", (1, 2)), ("b", (2, 3)), ("c", (3, 2)), ("d", (2, 1)))
     before = {topic: cluster.state(f"{topic}-0") for topic in "abc"}
     cluster.kill_broker(1)
@@ -49,6 +50,7 @@ def test_s1_1_only_partitions_whose_leader_died_get_another_leader() -> None:
     assert elected == [tp("a-0")]
 
 
+@pytest.mark.origin("S1-2")
 @pytest.mark.parametrize(
     ("row", "assigned", "before", "online", "unclean", "after", "told"),
     [
@@ -60,7 +62,7 @@ def test_s1_1_only_partitions_whose_leader_died_get_another_leader() -> None:
         ("E5 back", (1,), (-1, 1, [1]), (1,), False, "1/2 isr [1]", (1,)),
     ],
 )
-def test_s1_2_change_leaders_after_the_table(
+def test_change_leaders_after_the_table(
     row: str,
     assigned: tuple[int, ...],
     before: tuple[int, int, list[int]],
@@ -95,7 +97,8 @@ def test_s1_2_change_leaders_after_the_table(
 # S1-3
 
 
-def test_s1_3_an_isr_write_with_an_old_version_fails_and_changes_nothing() -> None:
+@pytest.mark.origin("S1-3")
+def test_an_isr_write_with_an_old_version_fails_and_changes_nothing() -> None:
     cluster = BrokerCluster(replica_lag_time_max_ms=2_000)
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster[1].produce(b"a")
@@ -115,7 +118,8 @@ def test_s1_3_an_isr_write_with_an_old_version_fails_and_changes_nothing() -> No
 # S1-5
 
 
-def test_s1_5_a_killed_controller_is_succeeded_within_a_session_timeout_and_all_states_are_sent_again() -> None:
+@pytest.mark.origin("S1-5")
+def test_a_killed_controller_is_succeeded_within_a_session_timeout_and_all_states_are_sent_again() -> None:
     cluster = WholeCluster(controllers=2)
     cluster.create("orders", (1, 2, 3))
     cluster.create("other", (2, 3))
@@ -153,7 +157,8 @@ def test_s1_5_a_killed_controller_is_succeeded_within_a_session_timeout_and_all_
 # S1-7
 
 
-def test_s1_7_a_reassignment_completes_on_the_event_of_the_isr_change_without_polling() -> None:
+@pytest.mark.origin("S1-7")
+def test_a_reassignment_completes_on_the_event_of_the_isr_change_without_polling() -> None:
     cluster = started(("a", (1, 2)))
     cluster.reassign({tp("a-0"): (3, 2)})
     cluster.settle()
@@ -166,7 +171,8 @@ def test_s1_7_a_reassignment_completes_on_the_event_of_the_isr_change_without_po
     assert cluster.data(znodes.topic_path("a"))["partitions"] == {"0": [3, 2]}, "no time has passed"
 
 
-def test_s1_7_a_dead_old_replica_does_not_block_a_reassignment() -> None:
+@pytest.mark.origin("S1-7")
+def test_a_dead_old_replica_does_not_block_a_reassignment() -> None:
     cluster = started(("a", (1, 2)), brokers=(1, 2, 3, 4))
     cluster.reassign({tp("a-0"): (3, 4)})
     cluster.kill_broker(2)
@@ -179,7 +185,8 @@ def test_s1_7_a_dead_old_replica_does_not_block_a_reassignment() -> None:
 # S1-8
 
 
-def test_s1_8_duplicate_and_reordered_old_requests_have_no_effect() -> None:
+@pytest.mark.origin("S1-8")
+def test_duplicate_and_reordered_old_requests_have_no_effect() -> None:
     cluster = BrokerCluster()
     first = cluster.decide(1, 0, (1, 2, 3), is_new=True)
     second = cluster.decide(2, 1, (1, 2, 3))
@@ -202,7 +209,8 @@ def test_s1_8_duplicate_and_reordered_old_requests_have_no_effect() -> None:
 # S1-10, S1-11
 
 
-def test_s1_10_a_broker_that_was_down_receives_the_new_leader_when_it_starts() -> None:
+@pytest.mark.origin("S1-10")
+def test_a_broker_that_was_down_receives_the_new_leader_when_it_starts() -> None:
     cluster = WholeCluster(replica_lag_time_max_ms=2_000)
     cluster.create("orders", (1, 2, 3))
     cluster.write(TP, b"a")
@@ -223,7 +231,8 @@ def test_s1_10_a_broker_that_was_down_receives_the_new_leader_when_it_starts() -
     assert broker.values() == [b"a", b"b", b"c"]
 
 
-def test_s1_11_a_failed_disk_moves_its_own_partitions_and_no_others() -> None:
+@pytest.mark.origin("S1-11")
+def test_a_failed_disk_moves_its_own_partitions_and_no_others() -> None:
     cluster = started(("a", (1, 2)), ("b", (1, 2)), ("c", (2, 1)), ("d", (1, 3)))
     for failed in ("a-0", "c-0"):
         cluster.brokers.failed_dirs[1].add(tp(failed))
@@ -236,7 +245,8 @@ def test_s1_11_a_failed_disk_moves_its_own_partitions_and_no_others() -> None:
     assert {s.topic_partition for r in stopped for s in r.partitions} == {tp("a-0"), tp("c-0")}
 
 
-def test_s1_11_unclean_election_may_be_allowed_without_any_broker_failing() -> None:
+@pytest.mark.origin("S1-11")
+def test_unclean_election_may_be_allowed_without_any_broker_failing() -> None:
     cluster = started(("a", (1, 2)))
     cluster.change_isr("a-0", [1])
     cluster.kill_broker(1)

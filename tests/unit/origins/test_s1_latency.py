@@ -42,7 +42,8 @@ class TwoMilliseconds(Link):
         return REQUEST_MS / 2
 
 
-def test_s1_12_each_span_of_a_leader_change_is_measured_by_itself(
+@pytest.mark.origin("S1-12")
+def test_each_span_of_a_leader_change_is_measured_by_itself(
     record_property: Callable[[str, object], None],
 ) -> None:
     cluster = WholeCluster(controllers=0)
@@ -107,7 +108,8 @@ def state_of(cluster: WholeCluster) -> LeaderAndIsr:
     return znodes.decode_partition_state(path, node.data, 0).leader_and_isr
 
 
-def test_s1_12_a_controlled_shutdown_has_moved_the_leader_before_anything_is_closed(
+@pytest.mark.origin("S1-12")
+def test_a_controlled_shutdown_has_moved_the_leader_before_anything_is_closed(
     record_property: Callable[[str, object], None],
 ) -> None:
     cluster = WholeCluster(controllers=0)
@@ -192,7 +194,8 @@ class Ensemble:
         return self.time._now_ms - begun_ms, slow.requests
 
 
-def test_s1_14_ten_thousand_elections_at_2_ms_a_request(record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.origin("S1-14")
+def test_ten_thousand_elections_at_2_ms_a_request(record_property: Callable[[str, object], None]) -> None:
     sequential_ms, sequential_requests = Ensemble().elect(per_multi=1, in_flight=1)
     pipelined_ms, pipelined_requests = Ensemble().elect(per_multi=1, in_flight=10)
     batched_ms, batched_requests = Ensemble().elect(per_multi=None, in_flight=10)
@@ -206,7 +209,8 @@ def test_s1_14_ten_thousand_elections_at_2_ms_a_request(record_property: Callabl
         record_property(f"{name} (ms)", round(figure))
 
 
-def test_s1_14_a_stale_fence_costs_one_request_and_writes_nothing() -> None:
+@pytest.mark.origin("S1-14")
+def test_a_stale_fence_costs_one_request_and_writes_nothing() -> None:
     ensemble = Ensemble()
     ensemble.client.submit([GetData(znodes.CONTROLLER_EPOCH)], lambda _: None)
     context = ControllerContext(epoch=1, epoch_zk_version=7)

@@ -62,13 +62,15 @@ def answers(broker: BrokerUnderTest, tp: TopicPartition) -> dict[str, ErrorCode 
     return found
 
 
-def test_s2_1_every_operation_on_a_partition_without_metadata_answers_unknown() -> None:
+@pytest.mark.origin("S2-1")
+def test_every_operation_on_a_partition_without_metadata_answers_unknown() -> None:
     cluster = BrokerCluster((1, 2))
     assert set(answers(cluster[ME], TP).values()) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert TP not in cluster[ME].node.replica_manager.partitions and cluster[ME].logs.get(TP) is None
 
 
-def test_s2_1_every_operation_on_a_partition_hosted_elsewhere_answers_not_leader() -> None:
+@pytest.mark.origin("S2-1")
+def test_every_operation_on_a_partition_hosted_elsewhere_answers_not_leader() -> None:
     cluster = BrokerCluster((1, 2))
     cluster.decide(2, 0, (2,), (2,), is_new=True)
     assert set(answers(cluster[ME], TP).values()) == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
@@ -77,7 +79,8 @@ def test_s2_1_every_operation_on_a_partition_hosted_elsewhere_answers_not_leader
     )
 
 
-def test_s2_1_every_operation_on_an_offline_partition_answers_a_storage_error_until_it_is_repaired() -> None:
+@pytest.mark.origin("S2-1")
+def test_every_operation_on_an_offline_partition_answers_a_storage_error_until_it_is_repaired() -> None:
     cluster = BrokerCluster((2,))
     broker = cluster.boot(ME, dirs=("/one", "/two"))
     cluster.time.run_until(lambda: broker.node.ready, 5_000)
@@ -107,7 +110,8 @@ def test_s2_1_every_operation_on_an_offline_partition_answers_a_storage_error_un
     assert (answer[0].failure, list(again.node.replica_manager.offline)) == (None, [])
 
 
-def test_s2_3_one_request_makes_leaders_and_followers_and_a_dead_disk_fails_only_its_own_partition() -> None:
+@pytest.mark.origin("S2-3")
+def test_one_request_makes_leaders_and_followers_and_a_dead_disk_fails_only_its_own_partition() -> None:
     cluster = BrokerCluster((2,))
     broker = cluster.boot(ME, dirs=("/one", "/two"))
     cluster.time.run_until(lambda: broker.node.ready, 5_000)
@@ -139,7 +143,8 @@ def test_s2_3_one_request_makes_leaders_and_followers_and_a_dead_disk_fails_only
     ]
 
 
-def test_s2_3_disks_that_die_during_role_changes_fail_only_their_partitions() -> None:
+@pytest.mark.origin("S2-3")
+def test_disks_that_die_during_role_changes_fail_only_their_partitions() -> None:
     cluster = BrokerCluster((2,))
     broker = cluster.boot(ME, dirs=("/one", "/two", "/three", "/four"))
     cluster.time.run_until(lambda: broker.node.ready, 5_000)
@@ -160,7 +165,8 @@ def test_s2_3_disks_that_die_during_role_changes_fail_only_their_partitions() ->
     assert {tp: one.leader_id for tp, one in manager.partitions.items()} == {OTHER: ME, FOURTH: 2}
 
 
-def test_s2_3_the_metrics_of_a_role_end_with_the_role() -> None:
+@pytest.mark.origin("S2-3")
+def test_the_metrics_of_a_role_end_with_the_role() -> None:
     cluster = BrokerCluster((1, 2))
     cluster.decide(1, 0, (1,), (1, 2), is_new=True)
     cluster.cuts.add((2, 1))
@@ -181,7 +187,8 @@ def topic_series(broker: BrokerUnderTest, topic: str) -> set[str]:
     return {name for name, rows in families.items() if name.startswith("topic_") and (topic,) in rows}
 
 
-def test_s2_3_a_topics_counters_of_a_role_are_removed_when_no_partition_has_the_role() -> None:
+@pytest.mark.origin("S2-3")
+def test_a_topics_counters_of_a_role_are_removed_when_no_partition_has_the_role() -> None:
     cluster = BrokerCluster((1, 2))
     for tp in (TP, OTHER):
         cluster.decide(1, 0, (1, 2), (1, 2), tp=tp, is_new=True)
@@ -212,7 +219,8 @@ def test_s2_3_a_topics_counters_of_a_role_are_removed_when_no_partition_has_the_
     assert label_families_of(cluster[ME].node.replica_manager, 10)["partition_replica_lag_records"] == {}
 
 
-def test_s2_6_the_steps_of_becoming_a_follower_run_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.origin("S2-6")
+def test_the_steps_of_becoming_a_follower_run_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = BrokerCluster()
     cluster.decide(1, 0, (1, 2, 3), is_new=True)
     cluster[1].produce(b"a")
@@ -275,7 +283,8 @@ def test_s2_6_the_steps_of_becoming_a_follower_run_in_order(monkeypatch: pytest.
     assert cluster[3].values() == [b"a"]
 
 
-def test_s2_11_a_successful_isr_write_lists_exactly_its_partition_until_it_is_notified() -> None:
+@pytest.mark.origin("S2-11")
+def test_a_successful_isr_write_lists_exactly_its_partition_until_it_is_notified() -> None:
     cluster = BrokerCluster(replica_lag_time_max_ms=2_000)
     for tp in (TP, OTHER):
         cluster.decide(1, 0, (1, 2, 3), tp=tp, is_new=True)

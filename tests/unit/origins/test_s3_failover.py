@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from paceline.controller.context import PartitionState, Replica, ReplicaState
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
@@ -16,7 +18,8 @@ from tests.unit.controller.cluster import Cluster, tp
 from tests.unit.origins.whole_cluster import WholeCluster
 
 
-def test_s3_2_s3_3_one_event_halts_deletions_and_elects_leaders_of_other_partitions() -> None:
+@pytest.mark.origin("S3-2", "S3-3")
+def test_one_event_halts_deletions_and_elects_leaders_of_other_partitions() -> None:
     cluster = Cluster()
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
@@ -43,7 +46,8 @@ def test_s3_2_s3_3_one_event_halts_deletions_and_elects_leaders_of_other_partiti
     assert causes == {"session: the broker's registration has ended"}, "one event handles all partitions"
 
 
-def test_s3_7_a_single_replica_that_goes_down_leaves_leader_minus_1_and_leads_again_when_it_returns() -> None:
+@pytest.mark.origin("S3-7")
+def test_a_single_replica_that_goes_down_leaves_leader_minus_1_and_leads_again_when_it_returns() -> None:
     cluster = WholeCluster()
     cluster.create("orders", (1,))
     cluster.write(TP, b"a")
@@ -130,7 +134,8 @@ class Load:
         self.most_in_flight = max(self.most_in_flight, len(self._in_flight))
 
 
-def test_s3_8_a_partition_with_one_replica_moves_under_load_and_every_record_arrives_once() -> None:
+@pytest.mark.origin("S3-8")
+def test_a_partition_with_one_replica_moves_under_load_and_every_record_arrives_once() -> None:
     cluster = WholeCluster(replica_fetch_max_bytes=FETCH_MAX_BYTES)
     cluster.create("orders", (1,))
     old = [b"%d" % number + b"x" * 1_000 for number in range(60)]

@@ -88,10 +88,9 @@ WATCHES: list[tuple[str, Callable[[Cluster], object], str]] = [
 ]
 
 
+@pytest.mark.origin("S4-1")
 @pytest.mark.parametrize(("name", "happening", "event"), WATCHES, ids=[row[0] for row in WATCHES])
-def test_s4_1_each_watch_fires_its_event_repeatedly(
-    name: str, happening: Callable[[Cluster], object], event: str
-) -> None:
+def test_each_watch_fires_its_event_repeatedly(name: str, happening: Callable[[Cluster], object], event: str) -> None:
     cluster = started(("a", (1, 2)))
     assert events_of(cluster, happening)[0] == event
     # The handler has armed the watch again.
@@ -105,8 +104,9 @@ def test_s4_1_each_watch_fires_its_event_repeatedly(
     assert event in events_of(cluster, again.get(name, happening))
 
 
+@pytest.mark.origin("S4-1")
 @pytest.mark.parametrize(("name", "happening", "event"), WATCHES, ids=[row[0] for row in WATCHES])
-def test_s4_1_each_watch_is_set_again_after_a_reconnection_within_the_session(
+def test_each_watch_is_set_again_after_a_reconnection_within_the_session(
     name: str, happening: Callable[[Cluster], object], event: str
 ) -> None:
     cluster = started(("a", (1, 2)))
@@ -132,9 +132,10 @@ def finish_and_ask_again(cluster: Cluster) -> None:
     cluster.zk(Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({tp("a-0"): (1, 2)})))
 
 
+@pytest.mark.origin("S4-1")
 @pytest.mark.parametrize("reconnected", [False, True])
 @pytest.mark.parametrize("during", [True, False])
-def test_s4_1_a_state_node_is_watched_only_while_its_partition_is_reassigned(during: bool, reconnected: bool) -> None:
+def test_a_state_node_is_watched_only_while_its_partition_is_reassigned(during: bool, reconnected: bool) -> None:
     cluster = started(("a", (1, 2)))
     if during:
         cluster.reassign({tp("a-0"): (3, 2)})
@@ -148,7 +149,8 @@ def test_s4_1_a_state_node_is_watched_only_while_its_partition_is_reassigned(dur
 # S4-3
 
 
-def test_s4_3_a_dead_broker_receives_none_of_the_requests_that_waited_for_it() -> None:
+@pytest.mark.origin("S4-3")
+def test_a_dead_broker_receives_none_of_the_requests_that_waited_for_it() -> None:
     cluster = started(("a", (1, 2)), ("b", (2, 1)))
     cluster.brokers.silent.add(2)
     cluster.change_isr("a-0", [1])
@@ -174,8 +176,9 @@ def by_node(cluster: Cluster) -> None:
     cluster.create_topic_node("new", [[1, 2]])
 
 
+@pytest.mark.origin("S4-4")
 @pytest.mark.parametrize("create", [by_client, by_node])
-def test_s4_4_a_new_topic_takes_the_seven_steps_in_order(create: Callable[[Cluster], None]) -> None:
+def test_a_new_topic_takes_the_seven_steps_in_order(create: Callable[[Cluster], None]) -> None:
     cluster = started(("old", (1, 2)))
     cluster.state_changes.clear()
     cluster.writes.clear()
@@ -211,7 +214,8 @@ def test_s4_4_a_new_topic_takes_the_seven_steps_in_order(create: Callable[[Clust
     assert cluster.state("new-0") == "1/0 isr [1, 2] ce 1 v0"
 
 
-def test_s4_4_a_topic_deleted_between_watch_and_read_leaves_no_state() -> None:
+@pytest.mark.origin("S4-4")
+def test_a_topic_deleted_between_watch_and_read_leaves_no_state() -> None:
     cluster = started(("old", (1, 2)))
     client = cluster.controller_clients[CONTROLLER_ID]
     submit = client.submit
@@ -237,7 +241,8 @@ def test_s4_4_a_topic_deleted_between_watch_and_read_leaves_no_state() -> None:
 # S4-13, S4-14
 
 
-def test_s4_13_a_reassignment_passes_the_states_of_the_table() -> None:
+@pytest.mark.origin("S4-13")
+def test_a_reassignment_passes_the_states_of_the_table() -> None:
     cluster = started(("a", (1, 2, 3)), brokers=(1, 2, 3, 4, 5, 6))
     path = znodes.partition_state_path(tp("a-0"))
     for epoch in range(1, 10):  # The table begins at leader epoch 9.
@@ -270,7 +275,8 @@ def test_s4_13_a_reassignment_passes_the_states_of_the_table() -> None:
     ]
 
 
-def test_s4_14_the_event_of_the_state_node_completes_a_reassignment_without_a_notification() -> None:
+@pytest.mark.origin("S4-14")
+def test_the_event_of_the_state_node_completes_a_reassignment_without_a_notification() -> None:
     cluster = started(("a", (1, 2)))
     cluster.reassign({tp("a-0"): (3, 2)})
     cluster.settle()

@@ -23,10 +23,11 @@ def late(
     return out_of_sync_replicas(isr, 1, end, {one.broker_id: one for one in followers}, now_ms, LAG_MAX_MS)
 
 
+@pytest.mark.origin("S2-8")
 @pytest.mark.parametrize(
     ("now_ms", "expected"), [(14_900, ()), (29_900, ()), (30_000, ()), (30_001, (2,)), (44_900, (2,))]
 )
-def test_s2_8_a_follower_is_out_of_sync_only_beyond_the_lag_limit(now_ms: int, expected: tuple[int, ...]) -> None:
+def test_a_follower_is_out_of_sync_only_beyond_the_lag_limit(now_ms: int, expected: tuple[int, ...]) -> None:
     assert late([follower(2, 8, 0), follower(3, 10, 0)], now_ms) == expected
 
 
@@ -87,8 +88,9 @@ def test_a_stopping_broker_may_not_join() -> None:
     assert refusal(candidate(), stopping=True) is JoinRefusal.SHUTTING_DOWN
 
 
+@pytest.mark.origin("S2-8")
 @given(st.integers(0, 10**6), st.integers(1, 60_000), st.integers(0, 200_000))
-def test_s2_8_removal_falls_between_one_and_one_and_a_half_times_the_limit(
+def test_removal_falls_between_one_and_one_and_a_half_times_the_limit(
     caught_up_ms: int, lag_max_ms: int, first_check_ms: int
 ) -> None:
     period_ms = max(1, lag_max_ms // 2)

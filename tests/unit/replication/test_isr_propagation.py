@@ -1,5 +1,7 @@
 """When the controller is notified of ISR changes: the timings of docs/protocol/replication.md#isr-propagation."""
 
+import pytest
+
 from paceline.model.identifiers import TopicPartition
 from paceline.replication.isr_propagation import IsrPropagation
 
@@ -11,13 +13,15 @@ def propagation() -> IsrPropagation:
     return IsrPropagation(quiet_ms=5_000, max_wait_ms=60_000)
 
 
-def test_s2_10_a_change_after_a_minute_without_changes_is_sent_at_the_next_tick() -> None:
+@pytest.mark.origin("S2-10")
+def test_a_change_after_a_minute_without_changes_is_sent_at_the_next_tick() -> None:
     changes = propagation()
     changes.record(A, 100_000)
     assert changes.take_due(100_001) == (A,)
 
 
-def test_s2_10_a_change_within_a_minute_of_the_last_propagation_waits_for_five_seconds_without_changes() -> None:
+@pytest.mark.origin("S2-10")
+def test_a_change_within_a_minute_of_the_last_propagation_waits_for_five_seconds_without_changes() -> None:
     changes = propagation()
     changes.record(A, 0)
     assert changes.take_due(0) == (A,)
@@ -27,7 +31,8 @@ def test_s2_10_a_change_within_a_minute_of_the_last_propagation_waits_for_five_s
     assert changes.take_due(15_001) == (B,)
 
 
-def test_s2_10_constant_changes_are_sent_once_per_minute() -> None:
+@pytest.mark.origin("S2-10")
+def test_constant_changes_are_sent_once_per_minute() -> None:
     changes = propagation()
     told_ms = []
     for now_ms in range(0, 300_000, TICK_MS):
@@ -47,7 +52,8 @@ def test_the_minute_counts_from_the_last_propagation_and_is_strict() -> None:
     assert changes.take_due(60_001) == (B,)
 
 
-def test_s2_11_the_set_holds_each_partition_once_and_is_empty_after_propagation() -> None:
+@pytest.mark.origin("S2-11")
+def test_the_set_holds_each_partition_once_and_is_empty_after_propagation() -> None:
     changes = propagation()
     for tp in (B, A, B):
         changes.record(tp, 1)

@@ -45,7 +45,8 @@ def lead(cluster: BrokerCluster, epoch: int, leader: int = ME, is_new: bool = Fa
     assert cluster.send(ME, state).partition_errors[OFFSETS] is ErrorCode.NONE
 
 
-def test_s2_4_the_callback_loads_groups_of_a_new_leader_and_drops_those_of_a_follower(cluster: BrokerCluster) -> None:
+@pytest.mark.origin("S2-4")
+def test_the_callback_loads_groups_of_a_new_leader_and_drops_those_of_a_follower(cluster: BrokerCluster) -> None:
     groups = cluster[ME].node.groups
     groups._topic.partition_count = lambda: 1  # type: ignore[method-assign]
     groups._topic.is_known = lambda _partition: True  # type: ignore[method-assign]
