@@ -24,7 +24,6 @@ class ZooKeeperRequestError(CoordinationError):
 
     def __init__(self, code: ZkCode, path: str) -> None:
         super().__init__(f"ZooKeeper answered {code.name} for {path}")
-        self.zk_code = code
         self.path = path
 
 

@@ -4,7 +4,6 @@ The services and the Python client use it, so it imports only grpc, tenacity, `m
 end: at a deadline, after a number of attempts, or when the caller no longer needs the result (``is_over``).
 """
 
-import asyncio
 import random
 import threading
 import time
@@ -101,8 +100,6 @@ def call_with_retry(
     should_retry: Callable[[BaseException], bool] = is_retriable,
     is_over: Callable[[], bool] = lambda: False,
     on_retry: Callable[[BaseException, float], None] | None = None,
-    rng: random.Random | None = None,
-    sleep: Callable[[float], None] | None = None,
     wake: threading.Event | None = None,
 ) -> T:
     """Repeat ``call`` until it succeeds, fails with an error that is not retried, or the policy ends the retry.
@@ -113,18 +110,14 @@ def call_with_retry(
         should_retry: whether to retry after a failure.
         is_over: returns True when the result is no longer needed; called after every failure.
         on_retry: called with the failure and the pause in seconds before each retry.
-        rng: random source of the jitter.
-        sleep: replaces `time.sleep`.
         wake: event that ends a pause early; set it after ``is_over`` starts to return True.
 
     Raises:
         Exception: the last failure that names a cause.
     """
-    deadline, options = _options(policy, should_retry, is_over, on_retry, rng)
+    deadline, options = _options(policy, should_retry, is_over, on_retry)
     if wake is not None:
         options["sleep"] = tenacity.sleep_using_event(wake)
-    if sleep is not None:
-        options["sleep"] = sleep
     result: T = tenacity.Retrying(**options)(lambda: call(_seconds_left(deadline)))
     return result
 
@@ -150,16 +143,14 @@ async def call_with_retry_async(
     should_retry: Callable[[BaseException], bool] = is_retriable,
     is_over: Callable[[], bool] = lambda: False,
     on_retry: Callable[[BaseException, float], None] | None = None,
-    rng: random.Random | None = None,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> T:
     """Do the same as `call_with_retry` for a coroutine function."""
-    deadline, options = _options(policy, should_retry, is_over, on_retry, rng)
+    deadline, options = _options(policy, should_retry, is_over, on_retry)
 
     async def once() -> T:
         return await call(_seconds_left(deadline))
 
-    result: T = await tenacity.AsyncRetrying(**options, sleep=sleep)(once)
+    result: T = await tenacity.AsyncRetrying(**options)(once)
     return result
 
 
@@ -168,7 +159,6 @@ def _options(
     should_retry: Callable[[BaseException], bool],
     is_over: Callable[[], bool],
     on_retry: Callable[[BaseException, float], None] | None,
-    rng: random.Random | None,
 ) -> tuple[float | None, dict[str, Any]]:
     deadline = None if policy.deadline_ms is None else time.monotonic() + policy.deadline_ms / 1000
     causes = _Causes()
@@ -183,7 +173,7 @@ def _options(
         deadline,
         {
             "retry": tenacity.retry_if_exception(should_retry),
-            "wait": _Backoff(policy, rng or random.Random(), deadline),
+            "wait": _Backoff(policy, random.Random(), deadline),
             "stop": _StopWhen(policy, deadline, is_over),
             "before_sleep": before_sleep,
             "retry_error_callback": causes.give_up_with_last_cause,

@@ -294,7 +294,7 @@ class Replay:
             self._write_registration(entry)
         elif path.startswith((znodes.ISR_CHANGE_PREFIX, znodes.LOG_DIR_EVENT_PREFIX, znodes.CONFIG_CHANGE_PREFIX)):
             cluster.zk(Create(path.rstrip("0123456789"), json.dumps(entry["data"]).encode(), sequential=True))
-        elif path in (znodes.CONTROLLER_EPOCH, znodes.FEATURE, znodes.LATEST_PRODUCER_ID_BLOCK, znodes.CLUSTER_ID):
+        elif path in (znodes.CONTROLLER_EPOCH, "/feature", znodes.LATEST_PRODUCER_ID_BLOCK, znodes.CLUSTER_ID):
             return
         elif op == "create":
             data = None if entry["data"] is None else json.dumps(self._with_topic_id(path, entry["data"])).encode()

@@ -32,7 +32,6 @@ DECODERS: dict[str, Decoder] = {
     "config": znodes.decode_config,
     "config change": znodes.decode_config_change,
     "producer id block": znodes.decode_producer_id_block,
-    "feature": znodes.decode_feature,
 }
 
 VALID: dict[str, Any] = {
@@ -66,7 +65,6 @@ VALID: dict[str, Any] = {
     "config": {"version": 1, "config": {"retention.ms": "60000"}},
     "config change": {"version": 2, "entity_path": "topics/t"},
     "producer id block": {"version": 1, "broker": 1, "block_start": "1000", "block_end": "1999"},
-    "feature": {"version": 1, "status": 1, "features": {}},
 }
 
 json_values = st.recursive(

@@ -22,7 +22,6 @@ CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE_PREFIX = "/config/changes/config_change_"
 CONFIG_ENTITY_TYPES = ("topics", "clients", "users", "brokers", "ips")
 LATEST_PRODUCER_ID_BLOCK = "/latest_producer_id_block"
-FEATURE = "/feature"
 CONSUMERS = "/consumers"
 
 CONTROLLER_IDS = "/controllers/ids"

@@ -64,16 +64,6 @@ class ProducerIdBlock:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class Feature:
-    """Content of ``/feature`` (docs/protocol/zookeeper.md#feature-node)."""
-
-    status: int
-    """0 disabled, 1 enabled."""
-    features: Mapping[str, JsonValue] = field(default_factory=dict)
-    version: int = 1
-
-
 def encode_topic_assignment(assignment: TopicAssignment) -> bytes:
     """Return the data of a topic's node; version 1 has no adding and removing replicas, version 2 no topic id."""
     partitions = dict(sorted(assignment.partitions.items()))
@@ -302,15 +292,3 @@ def decode_producer_id_block(path: str, data: bytes | None) -> ProducerIdBlock:
     if block.last < block.first:
         raise node.fail("block_end", "before block_start")
     return block
-
-
-def encode_feature(feature: Feature) -> bytes:
-    """Return the data of ``/feature``."""
-    return encode_json({"version": feature.version, "status": feature.status, "features": dict(feature.features)})
-
-
-def decode_feature(path: str, data: bytes | None) -> Feature:
-    """Return the content of ``/feature``. Raises MalformedZnodeError."""
-    node = decode_object(path, data)
-    version = node.version(1, 2)
-    return Feature(node.integer("status", 0, 1), node.object("features").extra(frozenset()), version)
