@@ -15,7 +15,7 @@ from paceline.coordination.kazoo.client import KazooZooKeeper
 from paceline.runtime import embedded_zookeeper as embedded
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from tests.integration.real_time import PumpedScheduler
-from tests.unit.coordination.virtual_time import Recorder
+from tests.support.zookeeper.recorder import Recorder
 
 needs_java = pytest.mark.zookeeper
 

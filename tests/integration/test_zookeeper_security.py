@@ -20,7 +20,7 @@ from paceline.runtime import embedded_zookeeper as embedded
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from paceline.security.certificates import CertificateAuthority
 from tests.integration.real_time import PumpedScheduler
-from tests.unit.coordination.virtual_time import Recorder
+from tests.support.zookeeper.recorder import Recorder
 
 pytestmark = pytest.mark.zookeeper
 

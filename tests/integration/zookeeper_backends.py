@@ -10,8 +10,9 @@ from paceline.coordination.kazoo.client import KazooZooKeeper
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from tests.integration.real_time import PumpedScheduler
 from tests.integration.tcp_proxy import TcpProxy
+from tests.support.virtual_time import VirtualTime
 from tests.support.zookeeper.client import MemoryZooKeeper, MemoryZooKeeperServer
-from tests.unit.coordination.virtual_time import Recorder, VirtualScheduler
+from tests.support.zookeeper.recorder import Recorder
 
 SESSION_TIMEOUT_MS = 30_000
 """Long enough that no session expires on a slow machine."""
@@ -25,7 +26,7 @@ class Time(Protocol):
     def now_ms(self) -> int: ...
     def wall_ms(self) -> int: ...
     def call_soon(self, callback: Callable[[], None]) -> None: ...
-    def run_until(self, condition: Callable[[], bool], within_ms: float = ...) -> None: ...
+    def run_until(self, condition: Callable[[], bool], max_ms: float = ...) -> None: ...
     def run_for(self, duration_ms: float) -> None: ...
 
 
@@ -54,7 +55,7 @@ class Backend:
     slack_ms = 0
     """Tolerance of the time limits in tests, in milliseconds."""
 
-    def __init__(self, time: VirtualScheduler | PumpedScheduler) -> None:
+    def __init__(self, time: VirtualTime | PumpedScheduler) -> None:
         self.time = time
         self.clients: list[Client] = []
 
@@ -79,7 +80,7 @@ class Backend:
 
 
 class MemoryClient:
-    def __init__(self, server: MemoryZooKeeperServer, scheduler: VirtualScheduler, session_timeout_ms: int) -> None:
+    def __init__(self, server: MemoryZooKeeperServer, scheduler: VirtualTime, session_timeout_ms: int) -> None:
         self._server = server
         self._client = MemoryZooKeeper(server, scheduler, session_timeout_ms=session_timeout_ms)
         self.zookeeper: ZooKeeper = self._client
@@ -102,7 +103,7 @@ class MemoryBackend(Backend):
     slack_ms = 200
 
     def __init__(self, seed: int = 0) -> None:
-        scheduler = VirtualScheduler(seed)
+        scheduler = VirtualTime(seed=seed)
         super().__init__(scheduler)
         self._scheduler = scheduler
         self.server = MemoryZooKeeperServer(scheduler)

@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import random
 from collections.abc import Callable
 
 
@@ -17,12 +18,18 @@ class _Entry:
 
 
 class VirtualTime:
-    """Implements `runtime.ports.Scheduler`; callbacks run in the order of their time, ties in the order of calls."""
+    """Implements `runtime.ports.Scheduler`; callbacks run in the order of their time.
 
-    def __init__(self, start_ms: int = 1_000_000, wall_offset_ms: int = 1_600_000_000_000) -> None:
+    Callbacks of the same time run in the order of calls, or, with a ``seed``, in an order that the seed decides.
+    """
+
+    def __init__(
+        self, start_ms: int = 1_000_000, wall_offset_ms: int = 1_600_000_000_000, seed: int | None = None
+    ) -> None:
         self._now_ms = float(start_ms)
         self._wall_offset_ms = wall_offset_ms
-        self._heap: list[tuple[float, int, _Entry]] = []
+        self._heap: list[tuple[float, float, int, _Entry]] = []
+        self._ties = None if seed is None else random.Random(seed)
         self._sequence = itertools.count()
 
     def now_ms(self) -> int:
@@ -40,7 +47,8 @@ class VirtualTime:
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> _Entry:
         """Run ``callback`` once after the delay."""
         entry = _Entry(callback)
-        heapq.heappush(self._heap, (self._now_ms + max(0.0, delay_ms), next(self._sequence), entry))
+        tie = self._ties.random() if self._ties else 0.0
+        heapq.heappush(self._heap, (self._now_ms + max(0.0, delay_ms), tie, next(self._sequence), entry))
         return entry
 
     def run_due(self, max_steps: int = 1_000_000) -> None:
@@ -54,7 +62,7 @@ class VirtualTime:
     def run_until(
         self,
         predicate: Callable[[], bool],
-        max_ms: float,
+        max_ms: float = 60_000,
         max_steps: int = 1_000_000,
         must_hold: bool = True,
     ) -> None:
@@ -63,14 +71,14 @@ class VirtualTime:
         for _ in range(max_steps):
             if predicate():
                 return
-            while self._heap and self._heap[0][2].cancelled:
+            while self._heap and self._heap[0][3].cancelled:
                 heapq.heappop(self._heap)
             if not self._heap or self._heap[0][0] > deadline:
                 self._now_ms = max(self._now_ms, deadline)
                 if must_hold and not predicate():
                     raise AssertionError(f"not within {max_ms} ms of virtual time")
                 return
-            due, _, entry = heapq.heappop(self._heap)
+            due, _, _, entry = heapq.heappop(self._heap)
             self._now_ms = max(self._now_ms, due)
             entry.callback()
         raise AssertionError(f"still busy after {max_steps} callbacks")

@@ -7,13 +7,14 @@ import pytest
 
 from paceline.coordination.interface import Create, GetData, Multi, Request, Response, SessionState, SetData, ZkCode
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
+from tests.support.virtual_time import VirtualTime
 from tests.support.zookeeper.client import Link, MemoryZooKeeper, MemoryZooKeeperServer
-from tests.unit.coordination.virtual_time import Recorder, VirtualScheduler
+from tests.support.zookeeper.recorder import Recorder
 
 
 class World:
     def __init__(self, seed: int) -> None:
-        self.scheduler = VirtualScheduler(seed)
+        self.scheduler = VirtualTime(seed=seed)
         self.server = MemoryZooKeeperServer(self.scheduler)
         self.link = Link(requests_per_message=1)
         self.client = MemoryZooKeeper(self.server, self.scheduler, session_timeout_ms=6_000, link=self.link)

@@ -34,8 +34,9 @@ from paceline.coordination.recipes import (
 from paceline.model.control import Endpoint
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
+from tests.support.virtual_time import VirtualTime
 from tests.support.zookeeper.client import AppliedWrite, Link, MemoryZooKeeper, MemoryZooKeeperServer
-from tests.unit.coordination.virtual_time import Recorder, VirtualScheduler
+from tests.support.zookeeper.recorder import Recorder
 
 TP = TopicPartition("orders", 0)
 STATE = znodes.partition_state_path(TP)
@@ -83,7 +84,7 @@ class Node:
 
 class World:
     def __init__(self, seed: int) -> None:
-        self.scheduler = VirtualScheduler(seed)
+        self.scheduler = VirtualTime(seed=seed)
         self.writes: list[AppliedWrite] = []
         self.server = MemoryZooKeeperServer(self.scheduler, on_write=self.writes.append)
 

@@ -24,8 +24,9 @@ from paceline.coordination.interface import (
     WatchType,
     ZkCode,
 )
+from tests.support.virtual_time import VirtualTime
 from tests.support.zookeeper.client import AppliedWrite, Link, MemoryZooKeeper, MemoryZooKeeperServer
-from tests.unit.coordination.virtual_time import Recorder, VirtualScheduler
+from tests.support.zookeeper.recorder import Recorder
 
 TIMEOUT_MS = 6_000
 CONNECTED, DISCONNECTED, IN_DOUBT, EXPIRED, CLOSED = (
@@ -53,7 +54,7 @@ class RandomLink(Link):
 
 @dataclass
 class World:
-    scheduler: VirtualScheduler
+    scheduler: VirtualTime
     server: MemoryZooKeeperServer
     writes: list[AppliedWrite]
 
@@ -74,7 +75,7 @@ class World:
 
 @pytest.fixture(params=[1, 2, 3])
 def world(request: pytest.FixtureRequest) -> World:
-    scheduler = VirtualScheduler(request.param)
+    scheduler = VirtualTime(seed=request.param)
     writes: list[AppliedWrite] = []
     return World(scheduler, MemoryZooKeeperServer(scheduler, on_write=writes.append), writes)
 
@@ -218,7 +219,7 @@ def test_z4_a_client_that_is_cut_off_detects_it_by_its_own_clock(world: World) -
 def test_z4_a_one_way_cut_is_detected(world: World, direction: str) -> None:
     client, recorder = world.connected()
     client.link.cut(requests=direction == "requests", replies=direction == "replies")
-    world.scheduler.run_until(lambda: IN_DOUBT in recorder.states, within_ms=TIMEOUT_MS)
+    world.scheduler.run_until(lambda: IN_DOUBT in recorder.states, max_ms=TIMEOUT_MS)
     client.link.heal()
     world.scheduler.run_until(lambda: client.connected)
 
