@@ -122,12 +122,14 @@ class BrokerNode:
             self._zookeeper,
             scheduler,
             lambda changed: self.replica_manager.quotas.apply_broker_config(changed),
+            rng,
         )
         self._topic_configs = TopicConfigs(
             self._zookeeper,
             scheduler,
             log_manager.default_config,
             self._topic_config_read,
+            rng,
             self._broker_configs.announced,
         )
         self._proof = LeadershipProof(
@@ -136,7 +138,7 @@ class BrokerNode:
             config.replica_fetch_wait_max_ms,
             scheduler.now_ms(),
         )
-        self._reports = ReplicaReports(config.broker_id, self._zookeeper, scheduler)
+        self._reports = ReplicaReports(config.broker_id, self._zookeeper, scheduler, rng)
         self.replica_manager = ReplicaManager(
             config,
             scheduler,
@@ -159,7 +161,7 @@ class BrokerNode:
         self._housekeeping = LogFlusher(self.replica_manager, background)
         self._retention = LogRetention(self.replica_manager)
         self._cleaner = LogCleaner(self.replica_manager, cleaner_background or background)
-        self._isr_writer = IsrWriter(self.replica_manager, self._zookeeper)
+        self._isr_writer = IsrWriter(self.replica_manager, self._zookeeper, rng)
         self._isr_notifier = IsrNotifier(self.replica_manager, self._zookeeper)
         self._rng = rng
         self.groups = GroupCoordinator(

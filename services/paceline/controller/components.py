@@ -50,7 +50,7 @@ class ControllerComponents:
         self.enqueue = enqueue
         self.context = ControllerContext()
         self.storage = Storage(self.context)
-        self.channels = ChannelManager(config, scheduler, transport, on_response, self._not_registered)
+        self.channels = ChannelManager(config, scheduler, transport, on_response, self._not_registered, rng)
         self.log = StateChangeLog(
             f"controller-{config.controller_id}", self.context, scheduler.wall_ms, state_change_sink
         )

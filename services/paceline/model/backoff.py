@@ -1,7 +1,11 @@
 """Compute pauses between attempts; services, clients and the cores that schedule retries use the same rule."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
+
+from paceline.model.scheduler import Cancellable, Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +29,25 @@ class Backoff:
         exponent = min(attempt - 1, 62)
         pause = min(self.initial_backoff_ms * self.multiplier**exponent, float(self.max_backoff_ms))
         return pause if rng is None else pause * (1 + self.jitter * (2 * rng.random() - 1))
+
+
+BACKOFF: Final = Backoff()
+
+
+class Retries:
+    """Schedules the attempts of a task: after a tenth of a second, then later and later, at least once a second."""
+
+    def __init__(self, scheduler: Scheduler, rng: random.Random) -> None:
+        self._scheduler = scheduler
+        self._rng = rng
+        self.failures = 0
+        """Attempts that failed since the last success."""
+
+    def schedule(self, attempt: Callable[[], None]) -> Cancellable:
+        """Call ``attempt`` after a pause, because the previous attempt has failed."""
+        self.failures += 1
+        return self._scheduler.call_later(BACKOFF.backoff_ms(self.failures, self._rng), attempt)
+
+    def reset(self) -> None:
+        """Begin with the shortest pause again, because an attempt has succeeded."""
+        self.failures = 0

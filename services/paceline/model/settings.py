@@ -94,7 +94,6 @@ class ControllerConfig:
     """Pause between two connects that test whether a broker process is dead; 0: no such test. Not in Kafka."""
     request_timeout_ms: int = 30_000
     controller_socket_timeout_ms: int = 30_000
-    send_retry_backoff_ms: int = 100
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_ms: int = 300_000
     leader_imbalance_per_broker_percentage: int = 10

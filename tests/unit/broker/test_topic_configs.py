@@ -1,5 +1,6 @@
 """Topic settings: read when a topic is hosted, applied when they change; every wait for them ends."""
 
+import random
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import cast
@@ -190,7 +191,9 @@ def test_a_read_started_for_a_deleted_topic_does_not_apply_to_a_re_created_topic
     asked: list[Callable[[list[Response]], None]] = []
     zookeeper = SimpleNamespace(submit=lambda _requests, on_done: asked.append(on_done))
     time = VirtualTime()
-    configs = TopicConfigs(cast(ZooKeeper, zookeeper), time, LogConfig(), lambda _topic, _config: None)
+    configs = TopicConfigs(
+        cast(ZooKeeper, zookeeper), time, LogConfig(), lambda _topic, _config: None, random.Random(1)
+    )
     configs.want([TP.topic])
     configs.forget(TP.topic)
     configs.want([TP.topic])
@@ -203,7 +206,9 @@ def test_a_read_started_for_a_deleted_topic_does_not_apply_to_a_re_created_topic
 def test_a_missing_node_on_a_lagging_server_does_not_mean_the_defaults() -> None:
     asked: list[tuple[Sequence[Request], Callable[[list[Response]], None]]] = []
     zookeeper = SimpleNamespace(submit=lambda requests, on_done: asked.append((requests, on_done)))
-    configs = TopicConfigs(cast(ZooKeeper, zookeeper), VirtualTime(), LogConfig(), lambda _topic, _config: None)
+    configs = TopicConfigs(
+        cast(ZooKeeper, zookeeper), VirtualTime(), LogConfig(), lambda _topic, _config: None, random.Random(1)
+    )
     configs.want(["lagging", "known", "without"])
     known = znodes.encode_config({"min.insync.replicas": "3"})
     requests, on_done = asked.pop()
@@ -224,7 +229,9 @@ def test_a_missing_node_on_a_lagging_server_does_not_mean_the_defaults() -> None
 def test_a_change_announced_during_a_read_is_read_again(is_known: bool) -> None:
     asked: list[tuple[Sequence[Request], Callable[[list[Response]], None]]] = []
     zookeeper = SimpleNamespace(submit=lambda requests, on_done: asked.append((requests, on_done)))
-    configs = TopicConfigs(cast(ZooKeeper, zookeeper), VirtualTime(), LogConfig(), lambda _topic, _config: None)
+    configs = TopicConfigs(
+        cast(ZooKeeper, zookeeper), VirtualTime(), LogConfig(), lambda _topic, _config: None, random.Random(1)
+    )
     before, after = (Response(ZkCode.OK, data=znodes.encode_config({"min.insync.replicas": n})) for n in "23")
     missing = Response(ZkCode.NO_NODE)
 

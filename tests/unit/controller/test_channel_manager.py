@@ -1,5 +1,6 @@
 """One request in flight per broker, in order; a failed request is retried until it is answered."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -55,7 +56,12 @@ def channels(
     time, transport = VirtualTime(), Transport()
     answers: list[tuple[int, int]] = []
     manager = ChannelManager(
-        config, time, transport, lambda b, sent, response: answers.append((b, sent.stamp.controller_id))
+        config,
+        time,
+        transport,
+        lambda b, sent, response: answers.append((b, sent.stamp.controller_id)),
+        lambda *_: None,
+        random.Random(1),
     )
     return manager, transport, time, answers
 
@@ -79,7 +85,7 @@ def test_a_request_that_fails_repeatedly_is_reported_once(caplog: pytest.LogCapt
     manager.send(1, request(2))
     for _ in range(3):
         transport.calls[-1][3](ConnectionError("no way"))
-        time.run_for(100)
+        time.run_for(1_200)
     (report,) = [record.getMessage() for record in caplog.records]
     assert report.endswith("request=UpdateMetadata broker=1 waiting=2 error=no way")
     transport.calls[-1][3](ControlResponse())
@@ -87,21 +93,28 @@ def test_a_request_that_fails_repeatedly_is_reported_once(caplog: pytest.LogCapt
     assert len(caplog.records) == 2, "a failure of the next request is reported"
 
 
-def test_the_same_request_is_sent_again_100_ms_after_a_failure_until_it_is_answered() -> None:
+def test_the_same_request_is_sent_again_later_and_later_until_it_is_answered() -> None:
     manager, transport, time, answers = channels()
     manager.add_broker(broker(1))
     manager.send(1, request(1))
     manager.send(1, request(2))
-    for _ in range(5):
-        transport.calls[-1][3](ConnectionError())
-        before = len(transport.calls)
-        time.run_for(99)
-        assert len(transport.calls) == before
-        time.run_for(1)
-    assert numbers(transport) == [1] * 6
+    for pause_ms in (100, 200, 400, 800, 1_000, 1_000):
+        _fail(transport, time, pause_ms)
+    assert numbers(transport) == [1] * 7
     transport.calls[-1][3](ControlResponse())
     assert numbers(transport)[-1] == 2
     assert answers == [(1, 1)]
+    _fail(transport, time, 100)
+
+
+def _fail(transport: Transport, time: VirtualTime, pause_ms: float) -> None:
+    """Fail the last request, and check that it is repeated after the pause, give or take a fifth."""
+    transport.calls[-1][3](ConnectionError())
+    before = len(transport.calls)
+    time.run_for(0.8 * pause_ms - 1)
+    assert len(transport.calls) == before
+    time.run_for(0.4 * pause_ms + 2)
+    assert len(transport.calls) == before + 1
 
 
 def test_an_error_code_in_an_answer_is_final() -> None:

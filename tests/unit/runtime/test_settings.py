@@ -186,7 +186,6 @@ def test_every_field_of_a_cores_config_is_a_key_or_listed_as_none() -> None:
         "isr_propagation_interval_ms",
         "isr_propagation_quiet_ms",
         "isr_propagation_max_wait_ms",
-        "send_retry_backoff_ms",
         "leader_imbalance_check_interval_ms",  # set in seconds
         "max_partitions_per_request",
         "topic_defaults",

@@ -5,6 +5,7 @@ The broker's own node overrides the node of all brokers. Both are read in every 
 """
 
 import logging
+import random
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -13,11 +14,11 @@ from paceline.coordination.errors import MalformedZnodeError, SessionLostError
 from paceline.coordination.flow import Flow, FlowRun, Zk
 from paceline.coordination.interface import GetData, ZkCode, ZooKeeper
 from paceline.coordination.recipes import expect
+from paceline.model.backoff import Retries
 from paceline.model.broker_dynamic_config import BrokerDynamicConfig, broker_dynamic_config
 from paceline.model.scheduler import Scheduler
 
 LOG: Final = logging.getLogger(__name__)
-RETRY_MS: Final = 1_000
 
 
 class BrokerConfigs:
@@ -29,11 +30,13 @@ class BrokerConfigs:
         zookeeper: ZooKeeper,
         scheduler: Scheduler,
         on_change: Callable[[BrokerDynamicConfig], None],
+        rng: random.Random,
     ) -> None:
         self._broker_id = broker_id
         self._zookeeper = zookeeper
         self._scheduler = scheduler
         self._on_change = on_change
+        self._retries = Retries(scheduler, rng)
         self._reading = False
         self._again = False
         self._stopped = False
@@ -63,6 +66,7 @@ class BrokerConfigs:
     def _have_read(self, config: BrokerDynamicConfig) -> None:
         self._reading = False
         self._logged = ""
+        self._retries.reset()
         if self._stopped:
             return
         self._on_change(config)
@@ -75,7 +79,7 @@ class BrokerConfigs:
             if str(error) != self._logged:
                 self._logged = str(error)
                 LOG.warning("dynamic settings not read, trying again: broker=%d error=%s", self._broker_id, error)
-            self._scheduler.call_later(RETRY_MS, self.read)
+            self._retries.schedule(self.read)
 
 
 def _read(broker_id: int) -> Flow[BrokerDynamicConfig]:

@@ -12,6 +12,7 @@ from paceline.coordination.flow import Flow, FlowRun, Zk
 from paceline.coordination.interface import Exists, GetChildren, GetData, SetData, ZkCode, ZooKeeper
 from paceline.coordination.recipes import ensure_paths, expect, get_or_create_cluster_id, register_broker
 from paceline.coordination.znodes.registrations import BrokerRegistration
+from paceline.model.backoff import Retries
 from paceline.model.control import Endpoint
 from paceline.model.errors import InvalidConfigError
 from paceline.model.scheduler import Cancellable, Scheduler
@@ -19,7 +20,6 @@ from paceline.model.settings import BrokerConfig
 
 LOG = logging.getLogger("paceline.broker.membership")
 
-RETRY_MS: Final = 1_000
 GRACE_MS: Final = 2_000
 """How long a dead session's node may outlive its timeout."""
 
@@ -95,6 +95,7 @@ class Registration:
         self._earlier_session_ids: list[int] = list(sessions_of_dead_processes)
         self._remember_session = remember_session
         self._run: FlowRun[BrokerRegistered] | None = None
+        self._retries = Retries(scheduler, rng)
         self._retry: Cancellable | None = None
         self._clearing: FlowRun[None] | None = None
         self._conflict_since_ms: int | None = None
@@ -159,7 +160,7 @@ class Registration:
 
     def _not_cleared(self, error: Exception) -> None:
         if not self._stopped and not isinstance(error, SessionLostError):
-            self._retry = self._scheduler.call_later(RETRY_MS, self._clear)
+            self._retry = self._retries.schedule(self._clear)
 
     def stop(self) -> None:
         """Stop registering."""
@@ -248,6 +249,7 @@ class Registration:
     def _succeeded(self, registered: BrokerRegistered) -> None:
         self._conflict_since_ms = None
         self._logged = ""
+        self._retries.reset()
         if self._reported_unclean and not self._unclean_restart:
             # A controller handled the previous registration while this registration was in progress.
             self._clear()
@@ -276,7 +278,7 @@ class Registration:
         if str(error) != self._logged:
             self._logged = str(error)
             LOG.warning("not registered, trying again: broker=%d error=%s", self._config.broker_id, error)
-        self._retry = self._scheduler.call_later(RETRY_MS, self._register)
+        self._retry = self._retries.schedule(self._register)
 
 
 def _check_cluster_id(cluster_id: str) -> Flow[None]:

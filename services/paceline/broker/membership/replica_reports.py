@@ -5,29 +5,29 @@ replicas are offline.
 """
 
 import logging
-from typing import Final
+import random
 
 from paceline.broker.recipes import notify_log_dir_failure
 from paceline.coordination.errors import SessionLostError
 from paceline.coordination.flow import FlowRun
 from paceline.coordination.interface import ZooKeeper
+from paceline.model.backoff import Retries
 from paceline.model.scheduler import Scheduler
 
 LOG = logging.getLogger("paceline.broker")
-
-RETRY_MS: Final = 1_000
 
 
 class ReplicaReports:
     """Writes one node for all changes since the previous report.
 
-    After a failed write the report is sent again: a second later, or after the next registration if the session ended.
+    After a failed write the report is sent again: soon, or after the next registration if the session ended.
     """
 
-    def __init__(self, broker_id: int, zookeeper: ZooKeeper, scheduler: Scheduler) -> None:
+    def __init__(self, broker_id: int, zookeeper: ZooKeeper, scheduler: Scheduler, rng: random.Random) -> None:
         self._broker_id = broker_id
         self._zookeeper = zookeeper
         self._scheduler = scheduler
+        self._retries = Retries(scheduler, rng)
         self._is_registered = False
         self._is_due = False
 
@@ -47,10 +47,10 @@ class ReplicaReports:
             return
         self._is_due = False
         flow = notify_log_dir_failure(self._broker_id)
-        FlowRun(flow, self._zookeeper, self._scheduler, lambda _none: None, self._failed).start()
+        FlowRun(flow, self._zookeeper, self._scheduler, lambda _none: self._retries.reset(), self._failed).start()
 
     def _failed(self, error: Exception) -> None:
         self._is_due = True
         if not isinstance(error, SessionLostError):
             LOG.warning("log dir event not written, trying again: broker=%d error=%s", self._broker_id, error)
-            self._scheduler.call_later(RETRY_MS, self._write)
+            self._retries.schedule(self._write)

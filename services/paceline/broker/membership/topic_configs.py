@@ -10,6 +10,7 @@ is read again every ten seconds.
 """
 
 import logging
+import random
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -20,12 +21,12 @@ from paceline.coordination.flow import Flow, FlowRun, Zk
 from paceline.coordination.interface import Check, GetChildren, GetData, Multi, Response, ZkCode, ZooKeeper
 from paceline.coordination.recipes import expect
 from paceline.log.log_config import LogConfig
+from paceline.model.backoff import Retries
 from paceline.model.errors import InvalidConfigError
 from paceline.model.scheduler import Cancellable, Scheduler
 from paceline.replication.purgatory import Cancel
 
 LOG: Final = logging.getLogger(__name__)
-RETRY_MS: Final = 1_000
 UNREADABLE_RETRY_MS: Final = 10_000
 """Interval at which a node that cannot be parsed is read again; it may be repaired without an announcement."""
 LONG_UNKNOWN_MS: Final = 60_000
@@ -58,6 +59,7 @@ class TopicConfigs:
         scheduler: Scheduler,
         defaults: LogConfig,
         on_read: Callable[[str, LogConfig | None], None],
+        rng: random.Random,
         on_broker_announced: Callable[[str], None] = lambda _broker: None,
     ) -> None:
         self._zookeeper = zookeeper
@@ -65,6 +67,7 @@ class TopicConfigs:
         self._defaults = defaults
         self._on_read = on_read
         self._on_broker_announced = on_broker_announced
+        self._retries = Retries(scheduler, rng)
         self._known: dict[str, LogConfig] = {}
         self._wanted: dict[str, None] = {}
         self._unreadable: dict[str, str] = {}
@@ -188,6 +191,7 @@ class TopicConfigs:
 
     def _have_read(self, found: Mapping[str, "_Settings"]) -> None:
         self._reading = False
+        self._retries.reset()
         for topic, settings in found.items():
             if topic in self._wanted and topic in self._asked:
                 del self._wanted[topic]
@@ -251,7 +255,7 @@ class TopicConfigs:
     def _read_failed(self, error: Exception) -> None:
         self._reading = False
         if not isinstance(error, SessionLostError):
-            self._scheduler.call_later(RETRY_MS, self._read)
+            self._retries.schedule(self._read)
 
     def _release(self, waiting: "_Waiting") -> None:
         if waiting in self._waiting:
@@ -279,6 +283,7 @@ class TopicConfigs:
     def _announcements_read(self, found: tuple[str | None, tuple[tuple[str, str], ...]]) -> None:
         self._listing = False
         self._logged = ""
+        self._retries.reset()
         self._applied, entities = found
         for kind, name in entities:
             if kind == "brokers":
@@ -297,7 +302,7 @@ class TopicConfigs:
             if str(error) != self._logged:
                 self._logged = str(error)
                 LOG.warning("changes of settings not read, trying again: error=%s", error)
-            self._scheduler.call_later(RETRY_MS, self._list)
+            self._retries.schedule(self._list)
 
 
 class _Waiting:

@@ -1,5 +1,6 @@
 """Write ISR proposals to ZooKeeper and report the results. Source: docs/protocol/replication.md#writing-the-isr."""
 
+import random
 from functools import partial
 from typing import Final
 
@@ -11,9 +12,9 @@ from paceline.coordination.errors import SessionLostError
 from paceline.coordination.flow import FlowRun
 from paceline.coordination.interface import ZooKeeper
 from paceline.coordination.isr_write import Conflict, IsrWriteResult, JoinerEpochStale, Written, write_isr
+from paceline.model.backoff import Retries
 from paceline.model.leader_and_isr import LeaderAndIsr
 
-RETRY_MS: Final = 1_000
 BATCH_SIZE: Final = 500
 """Writes per transaction; about 100 KB, far below ZooKeeper's limit of 1 MiB."""
 BATCHES_IN_FLIGHT: Final = 4
@@ -25,15 +26,16 @@ class IsrWriter:
     """Writes ISR proposals: a single proposal in its own flow, several proposals together in one transaction.
 
     A write with an unknown result is retried unchanged: in the next session after a lost session, otherwise after
-    `RETRY_MS`. The retry is safe: the write is conditional on the version in its proposal, so ZooKeeper applies it at
+    a pause. The retry is safe: the write is conditional on the version in its proposal, so ZooKeeper applies it at
     most once, and an applied write is recognised by its content. The retries end when the proposal is no longer
     current, for example in a newer leader epoch.
     """
 
-    def __init__(self, manager: ReplicaManager, zookeeper: ZooKeeper) -> None:
+    def __init__(self, manager: ReplicaManager, zookeeper: ZooKeeper, rng: random.Random) -> None:
         self._broker_id = manager.broker_id
         self._zookeeper = zookeeper
         self._scheduler = manager.scheduler
+        self._retries = Retries(manager.scheduler, rng)
         self._metrics = manager.metrics
         self._on_outcome = manager.deliver_changes
         self._queue: list[_Pair] = []
@@ -132,6 +134,7 @@ class IsrWriter:
         )
 
     def _done(self, partition: Partition, proposal: IsrProposal, result: IsrWriteResult) -> None:
+        self._retries.reset()
         if isinstance(result, JoinerEpochStale):
             self._metrics.failed_isr_updates += 1
             partition.isr_updates.refused(proposal, f"broker {result.broker_ids} is not registered as it fetched")
@@ -148,4 +151,4 @@ class IsrWriter:
         if isinstance(error, SessionLostError):
             self._waiting.append((partition, proposal))
         else:
-            self._scheduler.call_later(RETRY_MS, lambda: self.write(partition, proposal))
+            self._retries.schedule(lambda: self.write(partition, proposal))

@@ -7,11 +7,13 @@ Source: docs/protocol/controller.md#control-channel; Kafka 2.8 ControllerChannel
 """
 
 import logging
+import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
 from paceline.controller.interfaces import ControlTransport
+from paceline.model.backoff import Retries
 from paceline.model.control import ControlRequest, ControlResponse, LiveBroker
 from paceline.model.errors import NOT_REGISTERED, PacelineError
 from paceline.model.scheduler import Cancellable, Scheduler
@@ -37,11 +39,12 @@ class BrokerChannel:
         transport: ControlTransport,
         on_response: OnResponse,
         on_not_registered: OnNotRegistered,
+        rng: random.Random,
     ) -> None:
         self._on_not_registered = on_not_registered
         self._has_answered = False
         self._broker = broker
-        self._config = config
+        self._retries = Retries(scheduler, rng)
         self._timeout_ms = min(config.controller_socket_timeout_ms, config.request_timeout_ms)
         self._scheduler = scheduler
         self._transport = transport
@@ -109,10 +112,11 @@ class BrokerChannel:
                 self._warn(request, answer)
                 if isinstance(answer, PacelineError) and NOT_REGISTERED.items() <= answer.metadata.items():
                     self._on_not_registered(self._broker.broker_id, self._broker.broker_epoch, self._has_answered)
-                self._retry = self._scheduler.call_later(self._config.send_retry_backoff_ms, self._send)
+                self._retry = self._retries.schedule(self._send)
                 return
             self._in_flight, self._failed = None, False
             self._has_answered = True
+            self._retries.reset()
             self._on_response(self._broker.broker_id, request, answer)
             self._send_next()
 
@@ -138,13 +142,15 @@ class ChannelManager:
         scheduler: Scheduler,
         transport: ControlTransport,
         on_response: OnResponse,
-        on_not_registered: OnNotRegistered = lambda *_: None,
+        on_not_registered: OnNotRegistered,
+        rng: random.Random,
     ) -> None:
         self._config = config
         self._scheduler = scheduler
         self._transport = transport
         self._on_response = on_response
         self._on_not_registered = on_not_registered
+        self._rng = rng
         self._channels: dict[int, BrokerChannel] = {}
 
     @property
@@ -173,7 +179,13 @@ class ChannelManager:
         """Open a channel; a broker that already has a channel keeps it."""
         if broker.broker_id not in self._channels:
             self._channels[broker.broker_id] = BrokerChannel(
-                broker, self._config, self._scheduler, self._transport, self._on_response, self._on_not_registered
+                broker,
+                self._config,
+                self._scheduler,
+                self._transport,
+                self._on_response,
+                self._on_not_registered,
+                self._rng,
             )
 
     def update_broker(self, broker: LiveBroker) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from paceline.controller.election.controller_election import ActiveController
 from paceline.controller.errors import ActiveControllerDeadError
 from paceline.controller.interfaces import StandbyTransport
-from paceline.model.backoff import Backoff
+from paceline.model.backoff import Retries
 from paceline.model.control import Endpoint
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.scheduler import Cancellable, Scheduler
@@ -26,8 +26,6 @@ LOG = logging.getLogger(__name__)
 
 SILENCE_MS = 10_000
 """Time without a message after which a stream is closed; the active controller sends messages ten times as often."""
-BACKOFF = Backoff()
-"""Pauses between attempts to open a stream; the election of another controller ends a pause."""
 
 
 @dataclass(slots=True)
@@ -109,11 +107,11 @@ class Standby:
         self._controller_id = controller_id
         self._scheduler = scheduler
         self._transport = transport
-        self._rng = rng
         self._endpoint: Endpoint | None = None
         self._stream: _Stream | None = None
+        self._retries = Retries(scheduler, rng)
+        """Attempts to open a stream; the election of another controller ends a pause."""
         self._timer: Cancellable | None = None
-        self._failures = 0
         self._highest_epoch = 0
         self.mirror: StateMirror | None = None
 
@@ -133,7 +131,7 @@ class Standby:
         self._close()
         self._endpoint = endpoint
         self._followed_id = None if active is None else active.controller_id
-        self._failures = 0
+        self._retries.reset()
         if endpoint is not None:
             self._open()
 
@@ -196,7 +194,7 @@ class Standby:
         self._watch_silence(stream)
         if not update.in_snapshot and self.mirror is not stream.mirror and update.sequence is not None:
             self.mirror = stream.mirror
-            self._failures = 0
+            self._retries.reset()
             LOG.info(
                 "standby is warm: states=%d epoch=%d sequence=%d",
                 self.mirror.partition_count, update.controller_epoch, update.sequence,
@@ -215,9 +213,8 @@ class Standby:
         if stream.over or stream is not self._stream:
             return
         self._close()
-        self._failures += 1
         if isinstance(error, ActiveControllerDeadError):
             self._report_dead(stream)
-        if self._failures == 1:
+        if not self._retries.failures:
             LOG.info("stream of controller state ended, retrying: error=%s", error)
-        self._timer = self._scheduler.call_later(BACKOFF.backoff_ms(self._failures, self._rng), self._open)
+        self._timer = self._retries.schedule(self._open)
