@@ -34,11 +34,13 @@ CODEC_BITS: Final = 0x07
 MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
 
+_CRC_AT = 17
 _CRC_START = 21
-_HEADER = struct.Struct(">qiibIhiqqqhii")
+BATCH_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+"""The fields of `BatchHeader`, in their order."""
 _INT64 = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
-_CRC_AND_ATTRIBUTES = struct.Struct(">Ih")
+_INT16 = struct.Struct(">h")
 _UINT32 = struct.Struct(">I")
 _INT16_PAIR = struct.Struct(">hh")
 _PADDING = 16
@@ -140,7 +142,7 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
     Raises:
         CorruptMessageError: magic is not 2, the length is too small, or a count or offset is impossible.
     """
-    header = BatchHeader._make(_HEADER.unpack_from(data, position))
+    header = BatchHeader._make(BATCH_HEADER.unpack_from(data, position))
     if header.magic != MAGIC:
         raise CorruptMessageError(f"the batch at {position} has magic {header.magic}, only 2 is supported")
     if header.length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
@@ -174,6 +176,11 @@ def crc_of(data: Buffer, position: int, size: int) -> int:
     return int(google_crc32c.value(piece if isinstance(piece, bytes) else bytes(piece)))
 
 
+def set_crc(batch: bytearray, size: int) -> None:
+    """Set the checksum of the batch in the first ``size`` bytes of ``batch``."""
+    _UINT32.pack_into(batch, _CRC_AT, crc_of(batch, 0, size))
+
+
 def check_crc(data: Buffer, position: int, header: BatchHeader) -> None:
     """Check the checksum of one batch.
 
@@ -192,9 +199,9 @@ def stamp(batch: bytearray, base_offset: int, leader_epoch: int, position: int =
 
 def set_timestamp(batch: bytearray, size: int, attributes: int, max_timestamp: int) -> None:
     """Set attributes, maximum timestamp and the new checksum of the batch in the first ``size`` bytes of ``batch``."""
-    struct.pack_into(">h", batch, 21, attributes)
-    struct.pack_into(">q", batch, 35, max_timestamp)
-    _UINT32.pack_into(batch, 17, crc_of(batch, 0, size))
+    _INT16.pack_into(batch, _CRC_START, attributes)
+    _INT64.pack_into(batch, 35, max_timestamp)
+    set_crc(batch, size)
 
 
 def encode_batch(
@@ -313,10 +320,10 @@ def recompress(batch: bytearray, size: int, codec: Codec, *, keep_if_larger: boo
     if len(records) > expansion_limit(len(payload)):
         return batch[:size]
     new = bytearray().join((memoryview(batch)[:HEADER_BYTES], payload))
-    struct.pack_into(">i", new, 8, len(new) - LENGTH_PREFIX_BYTES)
+    _INT32.pack_into(new, 8, len(new) - LENGTH_PREFIX_BYTES)
     attributes = (header.attributes & ~CODEC_BITS) | codec
-    _CRC_AND_ATTRIBUTES.pack_into(new, 17, 0, attributes)
-    _UINT32.pack_into(new, 17, crc_of(new, 0, len(new)))
+    _INT16.pack_into(new, _CRC_START, attributes)
+    set_crc(new, len(new))
     return new
 
 
@@ -336,6 +343,6 @@ def readable_copy(data: Buffer, header: BatchHeader, *, padded: bool = False) ->
             return data, size
         return padded_copy(data[:size]), size
     plain = bytearray(data[:HEADER_BYTES])
-    struct.pack_into(">h", plain, 21, header.attributes & ~CODEC_BITS)
+    _INT16.pack_into(plain, _CRC_START, header.attributes & ~CODEC_BITS)
     buffer = decompress(header.codec, memoryview(data)[HEADER_BYTES:size], bytes(plain), _PADDING)
     return buffer, len(buffer) - _PADDING

@@ -5,12 +5,11 @@ Records are copied byte by byte; only the timestamp deltas are encoded again whe
 Source: KIP-534.
 """
 
-import struct
 from collections.abc import Sequence
-from typing import Final
 
 from paceline.log.compression import Codec, compress, expansion_limit
 from paceline.log.record_batch import (
+    BATCH_HEADER,
     CODEC_BITS,
     DELETE_HORIZON_BIT,
     HEADER_BYTES,
@@ -18,14 +17,10 @@ from paceline.log.record_batch import (
     NO_TIMESTAMP,
     BatchHeader,
     Buffer,
-    crc_of,
+    set_crc,
 )
 from paceline.model.errors import CorruptMessageError
 from paceline.model.protobuf_wire import read_varint, varint
-
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_CRC: Final = struct.Struct(">I")
-_CRC_POSITION: Final = 17
 
 
 def delete_horizon_ms(header: BatchHeader) -> int | None:
@@ -86,9 +81,9 @@ def rewrite_batch(
 
 def _assemble(header: BatchHeader, payload: bytes) -> bytes:
     header = header._replace(length=HEADER_BYTES - LENGTH_PREFIX_BYTES + len(payload), crc=0)
-    batch = bytearray(_HEADER.pack(*header))
+    batch = bytearray(BATCH_HEADER.pack(*header))
     batch += payload
-    _CRC.pack_into(batch, _CRC_POSITION, crc_of(batch, 0, len(batch)))
+    set_crc(batch, len(batch))
     return bytes(batch)
 
 
