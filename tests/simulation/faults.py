@@ -1,106 +1,33 @@
-"""The faults of a run: a list drawn from the seed, each entry with its own random stream, and their execution.
+"""The execution of a run's faults.
 
 The target of a fault is chosen at its time (``kill-leader`` needs a leader), from numbers drawn in advance, so that the
 removal of one fault does not change the others.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from random import Random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from paceline.controller.brokers.broker_suspicions import Evidence
-from paceline.log.checkpoint import LOG_START_CHECKPOINT
+from tests.simulation.disk_faults import DiskFaults
+from tests.simulation.fault_schedule import STRIKES, Fault, draw_one
 from tests.simulation.machines import BrokerMachine, ControllerMachine
 from tests.simulation.network import LinkQuality
 from tests.simulation.operations import Operations
 from tests.simulation.operator import Operator
-from tests.simulation.partition_record import PartitionRecord
 from tests.simulation.places import AMBUSHES
-from tests.simulation.profile import Profile
-from tests.simulation.world import MILLISECOND, World
+from tests.simulation.world import MILLISECOND
 
 if TYPE_CHECKING:
     from tests.simulation.admin import Admin
     from tests.simulation.cluster import SimulatedCluster
 
-SEGMENT_SUFFIX = ".log"
-INDEX_SUFFIXES = (".index", ".timeindex", ".snapshot", ".earlier-batches")
-DERIVED_SUFFIXES = (*INDEX_SUFFIXES, "leader-epoch-checkpoint", "offset-checkpoint")
-
-
-FALSE_SUSPICIONS = ("suspect-broker", "flap-broker", "suspect-controller", "cut-controllers")
-STRIKES = (
-    "crash-broker",
-    "bounce-broker",
-    "stop-broker",
-    "power-loss",
-    "pause-broker",
-    "zk-expire",
-    "zk-cut",
-    "zk-lost-reply",
-    "cut-control",
-    "cut-replication",
-    "isolate-broker",
-    "kill-active-controller",
-)
-"""Faults of ambushes; all but the last strike a broker of the place."""
 _EVIDENCE = (Evidence.REFUSED, Evidence.REFUSED, Evidence.UNREACHABLE, Evidence.REFUSED_UNCONNECTED)
 _FLAPS = 8
 _FLAP_MS = 400
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A fault of the schedule."""
-
-    at_ms: int
-    """Time after the warm-up."""
-    kind: str
-    pick: int
-    """Chooses the target among the possible targets."""
-    duration_ms: int
-    other: int = 0
-    """Chooses a second target or a variant."""
-
-    def __str__(self) -> str:
-        return f"{self.at_ms:>6} ms  {self.kind} pick {self.pick} for {self.duration_ms} ms, other {self.other}"
-
-
-def draw_faults(world: World, profile: Profile) -> list[Fault]:
-    """Return the schedule for the world's seed, in order of time."""
-    faults = _draw(world, profile, "fault", profile.fault_kinds, profile.fault_count)
-    faults += _draw(world, profile, "operation", profile.operation_kinds, profile.operation_count)
-    faults += _draw(world, profile, "eviction", ("evict-controller",), profile.evictions)
-    faults += _draw(world, profile, "slow disk", ("slow-disk",), profile.slow_disks)
-    faults += _draw(world, profile, "lost segment", ("lose-segment",), profile.lost_segments)
-    faults += _draw(world, profile, "death in compaction", ("die-in-compaction",), profile.deaths_in_compaction)
-    faults += _draw(world, profile, "ambush", ("ambush",), profile.ambushes)
-    faults += _draw(world, profile, "false suspicion", FALSE_SUSPICIONS, profile.false_suspicions)
-    faults += _draw(world, profile, "hidden listener", ("hide-replication",), profile.hidden_listeners)
-    return sorted(faults, key=lambda fault: fault.at_ms)
-
-
-def _draw(world: World, profile: Profile, label: str, kinds: Sequence[str], count: int) -> list[Fault]:
-    return [
-        _draw_one(world.chance(f"{label}/{index}"), profile, kinds, profile.fault_ms)
-        for index in range(count if kinds else 0)
-    ]
-
-
-def _draw_one(chance: Random, profile: Profile, kinds: Sequence[str], within_ms: int) -> Fault:
-    session_ms = profile.session_timeout_ms
-    durations = (50, 300, 1_000, session_ms // 2, session_ms + 1_500, 2 * session_ms, 3 * session_ms)
-    return Fault(
-        at_ms=chance.randint(0, within_ms),
-        kind=chance.choice(kinds),
-        pick=chance.randrange(1 << 16),
-        duration_ms=chance.choice(durations) + chance.randint(0, 200),
-        other=chance.randrange(1 << 16),
-    )
-
-
-class FaultInjector(Operations):
+class FaultInjector(Operations, DiskFaults):
     """Executes a schedule; `heal` ends all faults."""
 
     def __init__(self, cluster: "SimulatedCluster", admin: "Admin") -> None:
@@ -188,7 +115,7 @@ class FaultInjector(Operations):
             *chance.sample(STRIKES, chance.choice((0, 0, 1, 2))),
         )
         within_ms = chance.choice((0, 0, 5, 300))
-        strikes = [_draw_one(chance, profile, (kind,), within_ms) for kind in kinds]
+        strikes = [draw_one(chance, profile, (kind,), within_ms) for kind in kinds]
         # The first outlasts a session: a shorter cut changes no leader.
         strikes[0] = replace(strikes[0], duration_ms=max(strikes[0].duration_ms, profile.session_timeout_ms + 1_500))
         at_other = [number > 0 and not profile.strikes and chance.random() < 0.5 for number in range(len(kinds))]
@@ -329,86 +256,6 @@ class FaultInjector(Operations):
         if life is not None and life.scheduler.paused:
             self._cluster.note(machine.name, "continues")
             life.scheduler.resume()
-
-    def _failed_sync(self, fault: Fault) -> None:
-        """Make the next fsync fail: the log directory goes offline; if it is the only directory, the broker stops."""
-        self._broker(fault).disk.fail_next_sync = True
-
-    def _failed_write(self, fault: Fault) -> None:
-        """Make the next write fail after a part of its bytes."""
-        self._broker(fault).disk.fail_next_write = True
-
-    def _flipped_byte(self, fault: Fault) -> None:
-        """Flip a byte of a replica's records, if another in-sync replica is intact."""
-        whole = [
-            record
-            for record in self._cluster.checks.records.living()
-            if record.zk is not None and len(record.zk.isr) > 1 and not record.damaged and not record.voided
-        ]
-        if not whole:
-            return
-        record = whole[fault.pick % len(whole)]
-        assert record.zk is not None
-        machine = self._cluster.brokers[record.zk.isr[fault.other % len(record.zk.isr)]]
-        segments = self._expendable_segments(record, machine)
-        if segments:
-            path = segments[fault.other // 7 % len(segments)]
-            size = machine.disk.size(path)
-            if size:
-                self._cluster.note(machine.name, f"has a flipped byte in {path}")
-                record.flip(machine.broker_id)
-                machine.files_damaged()
-                machine.disk.flip_byte(path, fault.pick * 31 % size, 1 << fault.other % 8)
-
-    def _expendable_segments(self, record: PartitionRecord, machine: BrokerMachine) -> list[str]:
-        """Return the segment files of a replica, none unless an ISR member on another broker has all its records."""
-        log = record.logs.get(machine.broker_id)
-        isr = () if record.zk is None else record.zk.isr
-        others = [record.logs[one] for one in isr if one in record.logs and one != machine.broker_id]
-        if log is None or all(other.log_end_offset < log.log_end_offset for other in others):
-            return []
-        return [
-            path for path in machine.disk.paths() if path.startswith(log.path + "/") and path.endswith(SEGMENT_SUFFIX)
-        ]
-
-    def _lose_segment(self, fault: Fault) -> None:
-        """Stop a broker orderly; meanwhile a segment before the last vanishes, if another in-sync replica is intact."""
-        machine = self._broker(fault)
-
-        def lose() -> None:
-            for record in self._cluster.checks.records.living():
-                found = [] if record.damaged or record.voided else self._expendable_segments(record, machine)
-                with_batches = [path for path in found if machine.disk.size(path)]
-                if len(with_batches) < 2 or not machine.has_stopped_cleanly:
-                    continue
-                path = with_batches[fault.other % (len(with_batches) - 1)]
-                self._cluster.note(machine.name, f"loses {path}")
-                record.lose_segment(machine.broker_id)
-                machine.files_damaged()
-                for suffix in (SEGMENT_SUFFIX, *INDEX_SUFFIXES)[: 1 if fault.other % 2 else None]:
-                    if machine.disk.exists(path.replace(SEGMENT_SUFFIX, suffix)):
-                        machine.disk.vanish(path.replace(SEGMENT_SUFFIX, suffix))
-
-        machine.stop(restart_after_ms=fault.duration_ms, then=lose)
-
-    def _damaged_file(self, fault: Fault) -> None:
-        """Kill a broker, and write invalid bytes into a file that can be rebuilt: an index or a checkpoint."""
-        machine = self._broker(fault)
-        machine.crash()
-        derived = [path for path in machine.disk.paths() if path.endswith(DERIVED_SUFFIXES)]
-        for number in range(1 + fault.other % 3):
-            if derived:
-                path = derived[(fault.other // 5 + number * 101) % len(derived)]
-                self._cluster.note(machine.name, f"has foreign bytes in {path}")
-                if path.endswith(LOG_START_CHECKPOINT):
-                    self._cluster.checks.replicas.log_starts_lost(machine.broker_id)
-                machine.disk.garble(path)
-        self._after(fault, machine.start)
-
-    def _stop_and_lose_power(self, fault: Fault) -> None:
-        """Lose power directly after an orderly stop, which must have made all data durable."""
-        machine = self._broker(fault)
-        machine.stop(restart_after_ms=fault.duration_ms, then=machine.lose_power)
 
     def _clock_jump(self, fault: Fault) -> None:
         self._anybody(fault).skew.offset_ms += (fault.other % 7_200_000) - 3_600_000

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.simulation.admin import Admin
     from tests.simulation.cluster import SimulatedCluster
-    from tests.simulation.faults import Fault
+    from tests.simulation.fault_schedule import Fault
 
 MAX_PARTITIONS = 6
 MAX_EXTRA_TOPICS = 3

@@ -10,13 +10,15 @@ from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
 from paceline.model.client_io import RequiredAcks
 from paceline.model.identifiers import INTERNAL_TOPICS, TopicPartition
 from tests.simulation.admin import Admin
-from tests.simulation.clients import Producer, Reader
+from tests.simulation.clients import Producer
 from tests.simulation.cluster import SimulatedCluster
-from tests.simulation.faults import Fault, FaultInjector, draw_faults
+from tests.simulation.fault_schedule import Fault, draw_faults
+from tests.simulation.faults import FaultInjector
 from tests.simulation.health import leftovers, stays_below_min_isr, strays, why_not_quiet, why_not_whole
 from tests.simulation.members import Groups
 from tests.simulation.observed_log import ObservedLog
 from tests.simulation.profile import Profile, draw_profile, draw_wild_profile
+from tests.simulation.readers import Reader
 from tests.simulation.verdicts import Verdict
 from tests.simulation.world import MILLISECOND, World
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from tests.simulation.faults import Fault
+from tests.simulation.fault_schedule import Fault
 from tests.simulation.run import Run, RunResult
 
 T = TypeVar("T")

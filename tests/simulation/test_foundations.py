@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tests.simulation.disk import SimulatedDisk
-from tests.simulation.faults import draw_faults
+from tests.simulation.fault_schedule import draw_faults
 from tests.simulation.network import LinkQuality, Network, Peer, Unreachable
 from tests.simulation.observed_log import Mirror
 from tests.simulation.profile import draw_profile

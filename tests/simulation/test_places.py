@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from tests.simulation.faults import STRIKES, FaultInjector
+from tests.simulation.fault_schedule import STRIKES
+from tests.simulation.faults import FaultInjector
 from tests.simulation.places import AMBUSHES, PLACES, Places, below_floor
 from tests.simulation.profile import draw_base_profile
 from tests.simulation.run import Run, run_seed
