@@ -13,6 +13,7 @@ from paceline.log.retention import SegmentExtent
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     DeleteRecordsResult,
+    EpochAnswer,
     FetchResult,
     OffsetAnswer,
     ProduceResult,
@@ -250,6 +251,21 @@ class Checks:
             log = life.logs.get(reading.topic_partition)
             if isinstance(log, ObservedLog):
                 self.truncations.look_up(life, log, log.high_watermark)
+
+    def epoch_end_answered(
+        self,
+        life: "BrokerLife",
+        reading: Reading,
+        position: int,
+        epoch: int,
+        answer: EpochAnswer,
+        asked: Asked | None = None,
+    ) -> None:
+        hosted = life.node.replica_manager.partitions.get(reading.topic_partition)
+        if answer.failure is None and hosted is not None and hosted.topic_id == reading.topic_id:
+            self.places.reach("a client asks where a leader epoch ended")
+            if not self.deposed.answered(life, reading.topic_partition, reading.topic_id, asked):
+                self.clients.epoch_end_told(reading, position, epoch, answer.end)
 
     def deletion_asked(self, life: "BrokerLife", query: DeleteRecordsQuery) -> int | None:
         return self.deletions.asked(life, query)

@@ -7,6 +7,7 @@ from paceline.log.record_batch import decode_records, iterate_headers
 from paceline.model.client_io import FetchResult, ProduceResult, RequiredAcks
 from paceline.model.errors import ErrorCode, PacelineError
 from paceline.model.identifiers import TopicPartition
+from paceline.model.replica_fetch import EpochEnd
 from tests.simulation.history import History, Outcome, Poll, Reading, Send
 from tests.simulation.observed_log import Mirror, ObservedLog
 from tests.simulation.partition_record import PartitionRecord, PartitionRecords
@@ -124,6 +125,19 @@ class ClientChecks:
         if offset < reading.latest and not record.voided and not by_deposed:
             self._verdicts.fail("C10", f"{record}: {reading.client} receives end {offset} after {reading.latest}")
         reading.latest = max(reading.latest, offset)
+
+    def epoch_end_told(self, reading: Reading, position: int, epoch: int, end: EpochEnd | None) -> None:
+        """Check that no reader takes a committed record for truncated."""
+        record = self._records.get(reading.topic_id, reading.topic_partition)
+        committed = record.committed
+        last = committed.first_above(position - 1)
+        # No checksum covers the epoch in a batch, so a damaged replica may have told another one.
+        is_true = last < len(committed.ends) and (committed.ends[last], committed.epochs[last]) == (position, epoch)
+        if not is_true or position <= record.asked_start or record.voided or record.deleted or record.unclean_starts:
+            return
+        is_cut = end is None or end.epoch < epoch or end.end_offset < position
+        told = f"{record}: {reading.client} at {position} of epoch {epoch} is told {end}"
+        self._verdicts.check("C9", not is_cut, told)
 
     def out_of_order(self, send: Send, message: str) -> None:
         """Check an OUT_OF_ORDER_SEQUENCE_NUMBER response to a producer."""

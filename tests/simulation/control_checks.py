@@ -316,6 +316,10 @@ class ControlChecks:
             for broker_id, _ in joiners:
                 leaving = host.is_offline_replica(partition.topic_partition, broker_id)
                 verdicts.check("R13", not leaving, f"{partition.topic_partition} lets in {broker_id}, which is leaving")
+                start, log = partition.followers[broker_id].log_start_offset, partition.log
+                if log is not None and start is not None and start < log.log_start_offset:
+                    where = f"{start}, below {log.log_start_offset}"
+                    verdicts.fail("R13", f"{partition.topic_partition} lets in {broker_id}, which starts at {where}")
             propose(updates, isr, joiners, *cause)
 
         def probed_written(updates: IsrUpdates, *args: Any) -> None:

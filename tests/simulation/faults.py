@@ -110,15 +110,19 @@ class FaultInjector(Operations, DiskFaults):
         chance = cluster.world.chance(f"ambush/{fault.pick}/{fault.other}")
         profile = cluster.profile
         place = chance.choice(profile.ambushed or tuple(AMBUSHES))
-        kinds = profile.strikes or (
-            chance.choice(AMBUSHES[place]),
-            *chance.sample(STRIKES, chance.choice((0, 0, 1, 2))),
-        )
-        within_ms = chance.choice((0, 0, 5, 300))
+        fitting = chance.choice(AMBUSHES[place]) if not profile.strikes else ()
+        # Faults that fit the place only together strike at once, and alone.
+        are_joined = len(fitting) > 1
+        more = () if are_joined else chance.sample(STRIKES, chance.choice((0, 0, 1, 2)))
+        kinds = profile.strikes or (*fitting, *more)
+        within_ms = 0 if are_joined else chance.choice((0, 0, 5, 300))
         strikes = [draw_one(chance, profile, (kind,), within_ms) for kind in kinds]
         # The first outlasts a session: a shorter cut changes no leader.
         strikes[0] = replace(strikes[0], duration_ms=max(strikes[0].duration_ms, profile.session_timeout_ms + 1_500))
-        at_other = [number > 0 and not profile.strikes and chance.random() < 0.5 for number in range(len(kinds))]
+        at_other = [
+            number >= max(len(fitting), 1) and not profile.strikes and chance.random() < 0.5
+            for number in range(len(kinds))
+        ]
 
         def strike(broker_id: int, other_id: int | None) -> None:
             for one, is_other in zip(strikes, at_other, strict=True):

@@ -68,6 +68,9 @@ class GroupHistory:
     """Member id by partition, by group and generation."""
     latest: dict[str, int] = field(default_factory=dict)
     """Newest generation in which partitions were assigned, by group."""
+    static: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
+    """Number and member id of the latest process that received partitions, by group and instance id of a static member.
+    """
 
 
 class GroupChecks:
@@ -89,16 +92,28 @@ class GroupChecks:
     # Owners
 
     def assigned(
-        self, group_id: str, generation: int, member_id: str, name: str, partitions: Iterable[TopicPartition]
+        self,
+        group_id: str,
+        generation: int,
+        member_id: str,
+        name: str,
+        partitions: Iterable[TopicPartition],
+        instance_id: str | None = None,
     ) -> None:
         """Record a coordinator's assignment of partitions to a member."""
         self._verdicts.exercise("C15")
         if self._is_voided(group_id):
             return
+        if instance_id is not None:
+            if self.is_replaced(group_id, instance_id, member_id):
+                self._cluster.checks.places.reach("a static member is replaced")
+            # A coordinator that was replaced may still answer an earlier process.
+            latest = self.history.static.get((group_id, instance_id), (0, ""))
+            self.history.static[group_id, instance_id] = max(latest, (int(name.rpartition("/")[2]), member_id))
         owners = self.history.owners.setdefault((group_id, generation), {})
         for one in partitions:
-            owner = owners.setdefault(one, member_id)
-            if owner != member_id:
+            owner = owners.setdefault(one, instance_id or member_id)
+            if owner != (instance_id or member_id):
                 self._verdicts.fail("C15", f"{group_id}: {owner} and {name} own {one} in generation {generation}")
         self.history.latest[group_id] = max(generation, self.latest_generation(group_id))
 
@@ -115,8 +130,12 @@ class GroupChecks:
         """Return the newest generation in which partitions were assigned, -1 before the first."""
         return self.history.latest.get(group_id, -1)
 
+    def is_replaced(self, group_id: str, instance_id: str | None, member_id: str) -> bool:
+        """Whether another process of a static member has received its partitions since."""
+        return self.history.static.get((group_id, instance_id or ""), (0, member_id))[1] != member_id
+
     def took_from_earlier_generation(self, group_id: str, name: str, generation: int) -> None:
-        """Report a commit of an earlier generation that was accepted after a later generation got its partitions."""
+        """Report a commit that was accepted after a later generation, or static member, got its partitions."""
         if not self._is_voided(group_id):
             latest = self.latest_generation(group_id)
             self._verdicts.fail("C15", f"{group_id}: {name} commits in generation {generation} of {latest}")
@@ -139,11 +158,21 @@ class GroupChecks:
         return OffsetFetch(group_id, self._cluster.world.now_us)
 
     def fetch_answered(self, fetch: OffsetFetch, life: "BrokerLife") -> None:
-        """Check that the coordinator that returns committed offsets was not deposed long ago (C12)."""
+        """Check that the coordinator that returns offsets was not deposed long ago (C12), and that they are committed.
+
+        A later coordinator may lack a record above the high watermark.
+        """
         record = self._record(fetch.group_id)
-        if record is not None:
-            deposed = self._cluster.checks.deposed
-            fetch.told_by_deposed = deposed.answered(life, record.topic_partition, record.topic_id)
+        if record is None:
+            return
+        deposed = self._cluster.checks.deposed
+        fetch.told_by_deposed = deposed.answered(life, record.topic_partition, record.topic_id)
+        group, log = life.node.groups.storage.find(fetch.group_id), life.logs.get(record.topic_partition)
+        if group is None or log is None or self._is_excused(record):
+            return
+        newest = max((one.record_offset for one in group.offsets.values()), default=-1)
+        if newest >= log.high_watermark:
+            self._verdicts.fail("C14", f"{record}: {life.name} returns {newest}, committed is {log.high_watermark}")
 
     def fetched(self, fetch: OffsetFetch, offsets: Mapping[TopicPartition, OffsetValue | None]) -> None:
         """Record the committed offsets that a member received."""

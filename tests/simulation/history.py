@@ -66,6 +66,8 @@ class Reading:
     polls: list[Poll] = field(default_factory=list)
     latest: int = -1
     """Largest end offset received so far."""
+    latest_epoch: int = -1
+    """Leader epoch of the last record."""
     told_by_deposed: bool = False
     """Whether the last fetch was answered by a leader that had a successor."""
     end_by_deposed: bool = False

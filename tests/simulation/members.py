@@ -43,22 +43,36 @@ TOPIC = "t"
 SESSION_TIMEOUT_MS = 2_500
 REBALANCE_TIMEOUT_MS = 2_500
 _HEARTBEAT_MS = 300
-_LOST = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
+_LOST = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
 
 
 class Member(GroupClient):
     """One process of a member."""
 
-    def __init__(self, cluster: "SimulatedCluster", name: str, group_id: str, assignor: Assignor) -> None:
+    def __init__(
+        self,
+        cluster: "SimulatedCluster",
+        name: str,
+        group_id: str,
+        assignor: Assignor,
+        instance_id: str | None,
+        on_fenced: Callable[[], None],
+        last_assigned_by: int | None,
+    ) -> None:
         super().__init__(cluster, name, group_id)
         self._assignor = assignor
+        self._instance_id = instance_id
+        """The same in all processes of a static member."""
+        self._on_fenced = on_fenced
         self._member_id = ""
         self.generation = -1
         self.assigned: tuple[TopicPartition, ...] = ()
         self._positions: dict[TopicPartition, int] = {}
         """Positions of assigned partitions whose committed offset is known."""
-        self._assigned_by: int | None = None
+        self.assigned_by: int | None = None
         """Number of partitions at this member's last assignment, None when it does not lead its group."""
+        self._last_assigned_by = -1 if last_assigned_by is None else last_assigned_by
+        """The number that the previous process of a static member knew, -1 if it knew none."""
         self._is_joining = False
         self._lost = False
         """Whether partitions were lost since the last JoinGroup was sent, which still lists them as owned."""
@@ -87,7 +101,7 @@ class Member(GroupClient):
 
     def leave(self) -> None:
         """Leave the group and end."""
-        leaving = [LeavingMember(self._member_id, None)]
+        leaving = [LeavingMember(self._member_id, self._instance_id)]
         self._ask(lambda coordinator, reply: reply(coordinator.leave(self.group_id, leaving)), lambda _answer: None)
         self.stop()
         self.scheduler.call_later(50, self.end)
@@ -105,11 +119,22 @@ class Member(GroupClient):
             return
         delay_ms = RETRY_MS * self.chance.uniform(0.5, 2)
         if isinstance(error, PacelineError):
+            if self._is_fenced(error):
+                return
             if error.code is ErrorCode.MEMBER_ID_REQUIRED:
                 self._member_id, delay_ms = error.metadata["member_id"], 0
             elif error.code in _LOST:
                 self._lose(forget_member=error.code is ErrorCode.UNKNOWN_MEMBER_ID)
         self.scheduler.call_later(delay_ms, self._join)
+
+    def _is_fenced(self, error: PacelineError) -> bool:
+        """End the process if a later process of the static member has replaced it; return whether it ends."""
+        is_fenced = error.code is ErrorCode.FENCED_INSTANCE_ID
+        if is_fenced and not self.stopped:
+            self.cluster.checks.places.reach("a replaced static member is refused")
+            self.stop()
+            self.scheduler.call_later(0, self._on_fenced)
+        return is_fenced
 
     def _lose(self, forget_member: bool) -> None:
         self.generation = -1
@@ -133,7 +158,7 @@ class Member(GroupClient):
         request = JoinRequest(
             self.group_id,
             self._member_id,
-            None,
+            self._instance_id,
             self.name,
             self.name,
             REBALANCE_TIMEOUT_MS,
@@ -154,18 +179,22 @@ class Member(GroupClient):
     def _sync(self, joined: JoinResult) -> None:
         self._member_id, generation = joined.member_id, joined.generation
         assignments: dict[str, bytes] = {}
-        self._assigned_by = None
-        if joined.leader == joined.member_id:
+        self.assigned_by = None
+        if joined.skip_assignment:
+            # Only this member looks for partitions that were added before its process started (KIP-814).
+            self.assigned_by = self._last_assigned_by
+        elif joined.leader == joined.member_id:
             assignments = self._assign(joined)
         request = SyncRequest(
-            self.group_id, generation, self._member_id, None, "consumer", joined.protocol, assignments
+            self.group_id, generation, self._member_id, self._instance_id, "consumer", joined.protocol, assignments
         )
         checks, name = self.cluster.checks.groups, self.name
 
         def ask(coordinator: GroupCoordinator, reply: Callable[[Any], None]) -> None:
             def answer(result: SyncResult | PacelineError) -> None:
                 if isinstance(result, SyncResult):
-                    checks.assigned(self.group_id, generation, joined.member_id, name, _partitions(result))
+                    static_id, partitions = self._instance_id, _partitions(result)
+                    checks.assigned(self.group_id, generation, joined.member_id, name, partitions, static_id)
                 reply(result)
 
             coordinator.sync(request, answer)
@@ -187,7 +216,7 @@ class Member(GroupClient):
             )
             generation = -1 if said.generation_id is None else said.generation_id
             members.append(GroupMember(one.member_id, frozenset(said.topics), owned, generation, "", said.user_data))
-        self._assigned_by = known = self._known_partitions()
+        self.assigned_by = known = self._known_partitions()
         shares = self._assignor.assign(members, {TOPIC: known} if known else {})
         return {
             member_id: encode_assignment(Assignment(by_topic((one.topic, one.partition) for one in partitions)))
@@ -215,7 +244,7 @@ class Member(GroupClient):
         self.scheduler.call_later(_HEARTBEAT_MS, self._beat)
         if self.generation < 0 or self._is_joining:
             return
-        if self._assigned_by not in (None, self._known_partitions()):
+        if self.assigned_by not in (None, self._known_partitions()):
             self._join_later()
             return
         generation, member_id = self.generation, self._member_id
@@ -225,12 +254,14 @@ class Member(GroupClient):
                 self._refused(answer)
 
         def ask(coordinator: GroupCoordinator, reply: Callable[[Any], None]) -> None:
-            coordinator.heartbeat(self.group_id, generation, member_id, None)
+            coordinator.heartbeat(self.group_id, generation, member_id, self._instance_id)
             reply(None)
 
         self._ask(ask, done)
 
     def _refused(self, error: PacelineError) -> None:
+        if self._is_fenced(error):
+            return
         if error.code in _LOST:
             self._lose(forget_member=error.code is ErrorCode.UNKNOWN_MEMBER_ID)
             self._join_later()
@@ -279,12 +310,14 @@ class Member(GroupClient):
         mark = f"{self.name}/{self._commits}"
         now_ms = self.scheduler.wall_ms()
         offsets = {one: OffsetValue(at, -1, mark, now_ms) for one, at in self._positions.items()}
-        request = CommitRequest(self.group_id, generation, self._member_id, None, offsets)
+        member_id = self._member_id
+        request = CommitRequest(self.group_id, generation, member_id, self._instance_id, offsets)
         checks = self.cluster.checks.groups
         commit = checks.commit_begins(self.group_id, mark)
 
         def ask(coordinator: GroupCoordinator, reply: Callable[[Any], None]) -> None:
             overtaken = checks.latest_generation(self.group_id) > generation
+            overtaken = overtaken or checks.is_replaced(self.group_id, self._instance_id, member_id)
 
             def answer(result: CommitResults | PacelineError) -> None:
                 if not isinstance(result, PacelineError) and overtaken and None in result.values():
@@ -317,20 +350,46 @@ def _partitions(result: SyncResult) -> tuple[TopicPartition, ...]:
 class MemberSlot:
     """A place for a member of one group, which runs one process after another."""
 
-    def __init__(self, cluster: "SimulatedCluster", name: str, group_id: str, assignor: Assignor) -> None:
+    def __init__(
+        self, cluster: "SimulatedCluster", name: str, group_id: str, assignor: Assignor, is_static: bool
+    ) -> None:
         self._cluster = cluster
         self.name = name
+        self._is_static = is_static
+        self._replaced: list[Member] = []
+        """Paused processes of a static member, of which another process has been started."""
         self.group_id = group_id
         self._assignor = assignor
         self.member: Member | None = None
+        self._last: Member | None = None
+        """The newest process, which may have ended."""
         self._lives = 0
 
     def start(self) -> None:
         """Start a member, unless a member is running."""
         if self.member is None:
             self._lives += 1
-            self.member = Member(self._cluster, f"{self.name}/{self._lives}", self.group_id, self._assignor)
-            self.member.start()
+            name, instance_id = f"{self.name}/{self._lives}", self.name if self._is_static else None
+            last_assigned_by = None if self._last is None else self._last.assigned_by
+            member = Member(
+                self._cluster,
+                name,
+                self.group_id,
+                self._assignor,
+                instance_id,
+                lambda: self._fenced(member),
+                last_assigned_by,
+            )
+            self.member = self._last = member
+            member.start()
+
+    def _fenced(self, member: Member) -> None:
+        """Replace a process that another process of the same static member has replaced, unless that is running."""
+        member.end()
+        if self.member is member:
+            # A late copy of an earlier process's JoinGroup has replaced it.
+            self.member = None
+            self.start()
 
     def crash(self) -> None:
         """Kill the member."""
@@ -347,12 +406,20 @@ class MemberSlot:
             member.leave()
 
     def pause(self) -> None:
-        """Pause the process."""
+        """Pause the process; for a static member another process is started meanwhile."""
         if self.member is not None:
             self.member.scheduler.pause()
+        if self.member is not None and self._is_static:
+            self._cluster.note(self.member.name, "pauses, and is replaced")
+            self._replaced.append(self.member)
+            self.member = None
+            self.start()
 
     def resume(self) -> None:
-        """Resume the process."""
+        """Resume the process, and those that were replaced."""
+        for one in self._replaced:
+            one.scheduler.resume()
+        self._replaced.clear()
         if self.member is not None and self.member.scheduler.paused:
             self.member.scheduler.resume()
 
@@ -371,7 +438,8 @@ class Groups:
         for number in range(cluster.profile.groups):
             assignor = chance.choice((RangeAssignor(), CooperativeStickyAssignor()))
             for place in range(cluster.profile.group_members):
-                self.slots.append(MemberSlot(cluster, f"member-{number}-{place}", f"group-{number}", assignor))
+                name, group_id = f"member-{number}-{place}", f"group-{number}"
+                self.slots.append(MemberSlot(cluster, name, group_id, assignor, cluster.profile.static_members))
 
     def start(self) -> None:
         """Start every member."""

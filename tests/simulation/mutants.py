@@ -34,6 +34,7 @@ _NEW_REGIMES_OFF: dict[str, Any] = {
     "slow_disks": 0,
     "hidden_listeners": 0,
     "ambushes": 0,
+    "epoch_lookups": False,
 }
 """Profile of mutants that were written before these settings existed; keeps their runs unchanged."""
 
@@ -192,6 +193,28 @@ def _ambush(place: str, *strikes: str, faults: tuple[str, ...], **fields: Any) -
     return _aim(*faults, ambushes=8, ambushed=(place,), strikes=strikes, **fields)
 
 
+_MOVES_ARE_UNHEARD = _ambush(
+    "an ISR write that adds a replica is applied",
+    "cut-control",
+    faults=(),
+    operation_kinds=("reassign",),
+    brokers=3,
+    replication_factor=1,
+    min_insync_replicas=1,
+    replica_lag_time_max_ms=1_000,
+    lease_ms=9_000,
+) | {"operation_count": 12}
+"""A leader is moved, receives no request about it, and learns from a write of its ISR that it was deposed."""
+_JOINS_ARE_UNKNOWN = _ambush(
+    "an ISR write that adds a replica is applied",
+    "zk-cut",
+    "cut-control",
+    faults=("bounce-broker", "cut-replication"),
+    brokers=3,
+    replication_factor=2,
+    min_insync_replicas=1,
+    replica_lag_time_max_ms=1_000,
+)
 _EXPIRATIONS = (
     _ambush("committed offsets expire", "cut-replication", faults=("cut-replication", "bounce-broker"))
     | _THREE
@@ -538,6 +561,13 @@ MUTANTS: tuple[Mutant, ...] = (
         60,
         _COORDINATORS_ARE_ALONE,
     ),
+    Mutant(
+        "a replaced static member still commits",
+        broken_groups.replaced_members_count,
+        ("C15",),
+        20,
+        _MEMBERS_FAIL | {"static_members": True},
+    ),
     Mutant("requests of earlier generations count", broken_groups.any_generation, ("C15",), 60, _MEMBERS_FAIL),
     Mutant(
         "assignments are sent before they are stored",
@@ -623,18 +653,54 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an ISR write with an unknown result counts as not applied",
         rarely_broken.unknown_result_dropped,
-        ("C1", "C12", "R5b"),
+        ("C1", "C12", "R5b", "R6"),
         100,
-        _ambush(
-            "an ISR write that adds a replica is applied",
-            "zk-cut",
-            "cut-control",
-            faults=("bounce-broker", "cut-replication"),
-            brokers=3,
-            replication_factor=2,
-            min_insync_replicas=1,
-            replica_lag_time_max_ms=1_000,
-        ),
+        _JOINS_ARE_UNKNOWN,
+    ),
+    Mutant(
+        "a replica that may have joined need not prove a leadership",
+        rarely_broken.joiners_prove_nothing,
+        ("C12",),
+        100,
+        _JOINS_ARE_UNKNOWN,
+    ),
+    Mutant(
+        "a lease that was renewed late proves earlier leaderships",
+        rarely_broken.lease_without_proof,
+        ("C12",),
+        60,
+        _aim("cut-control", count=16, lease_ms=1_500, send_every_ms=30, readers=3) | _THREE,
+    ),
+    Mutant(
+        "a leader forgets that it was deposed",
+        rarely_broken.deposition_forgotten,
+        ("C12",),
+        100,
+        _MOVES_ARE_UNHEARD,
+    ),
+    Mutant("follower joins below the log start", rarely_broken.join_below_log_start, ("R13",), 40, _DELETIONS),
+    Mutant(
+        "a fetch proves the time of its arrival",
+        rarely_broken.fetches_prove_their_arrival,
+        ("C12",),
+        60,
+        _aim("pause-broker", "bad-network", "zk-cut", count=14, acks_all=0.0, producers=3, send_every_ms=30)
+        | {"brokers": 3, "replication_factor": 2, "min_insync_replicas": 1, "fetch_wait_max_ms": 100}
+        | {"session_timeout_ms": 2_000, "lease_ms": 1_500},
+    ),
+    Mutant(
+        "a wait for a proof ends with an answer",
+        rarely_broken.waits_end_with_an_answer,
+        ("C12",),
+        60,
+        _LEADERS_LOSE_ZOOKEEPER | {"epoch_lookups": True},
+    ),
+    Mutant(
+        "leader epochs are looked up without a proof",
+        rarely_broken.epoch_look_ups_without_proof,
+        ("C12",),
+        40,
+        _LEADERS_LOSE_ZOOKEEPER | {"epoch_lookups": True},
     ),
     Mutant(
         "a request that waited in a buffer confirms a leadership",

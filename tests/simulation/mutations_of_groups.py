@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.broker.groups.group import Group
 from paceline.broker.groups.group_storage import GroupStorage
 from paceline.broker.groups.hosted_offsets_topic import HostedOffsetsTopic
+from paceline.broker.groups.member import Member
 from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.log.compaction.cleaner import Cleaner, _Output
 from paceline.log.compaction.log_compaction import LogCompaction
@@ -85,6 +86,16 @@ def answers_without_proof(patches: "Patches") -> None:
 def any_generation(patches: "Patches") -> None:
     """Requests of earlier generations are accepted."""
     patches.set(Group, "check_generation", lambda _self, _generation: None)
+
+
+def replaced_members_count(patches: "Patches") -> None:
+    """Requests of a static member's process that was replaced are accepted."""
+    real = Group.check_member
+
+    def check_member(self: Group, member_id: str, instance_id: str | None) -> Member:
+        return real(self, self.static_members.get(instance_id or "", member_id), instance_id)
+
+    patches.set(Group, "check_member", check_member)
 
 
 def assignments_given_out_before_they_are_kept(patches: "Patches") -> None:

@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Any
 from paceline.broker.groups.coordinator import GroupCoordinator
 from paceline.broker.groups.group import Group
 from paceline.broker.groups.loaded import LoadedGroups
+from paceline.broker.node import BrokerNode
 from paceline.broker.partition.isr_updates import IsrUpdates
 from paceline.broker.partition.partition import Partition
+from paceline.broker.requests.proof_waits import _ProofWait
 from paceline.log.record_batch import Record
 from paceline.model.identifiers import TopicPartition
+from paceline.replication.follower_progress import FetchClock, FollowerProgress
+from paceline.replication.isr import JoinRefusal
 from paceline.replication.leadership_proof import LeadershipProof
 
 if TYPE_CHECKING:
@@ -23,6 +27,88 @@ def session_without_proof(patches: "Patches") -> None:
         self._controller_ms = max(self._controller_ms, now_ms)
 
     patches.set(LeadershipProof, "session_began", began)
+
+
+def lease_without_proof(patches: "Patches") -> None:
+    """A lease that is renewed late proves the leaderships of the time without contact."""
+
+    def answered(self: LeadershipProof, asked_ms: int, now_ms: int) -> None:
+        self._controller_ms = max(self._controller_ms, asked_ms)
+
+    patches.set(LeadershipProof, "controller_answered", answered)
+
+
+def epoch_look_ups_without_proof(patches: "Patches") -> None:
+    """A leader tells clients where leader epochs ended although it cannot prove its leadership."""
+
+    def look_up(self: BrokerNode, queries: Any, _timeout_ms: int, reply: Any) -> None:
+        reply(self.offsets_for_leader_epoch(queries))
+
+    patches.set(BrokerNode, "client_offsets_for_leader_epoch", look_up)
+
+
+def fetches_prove_their_arrival(patches: "Patches") -> None:
+    """A fetch proves the time at which it arrived, although it may have been sent long before."""
+    real = FollowerProgress.record_fetch
+
+    def record_fetch(self: FollowerProgress, offset: int, start: int, end: int, now_ms: int, epoch: int) -> bool:
+        changed = real(self, offset, start, end, now_ms, epoch)
+        self.proved_ms = now_ms
+        return changed
+
+    def fetched(self: FetchClock, now_ms: int) -> None:
+        self.last_fetch_ms = self.proved_ms = now_ms
+
+    patches.set(FollowerProgress, "record_fetch", record_fetch)
+    patches.set(FetchClock, "fetched", fetched)
+
+
+def waits_end_with_an_answer(patches: "Patches") -> None:
+    """A request that waited in vain for a proof is answered if the followers have fetched recently."""
+
+    def on_complete(self: _ProofWait) -> None:
+        self._further = self._act()
+
+    patches.set(_ProofWait, "on_complete", on_complete)
+
+
+def joiners_prove_nothing(patches: "Patches") -> None:
+    """A leader asks the committed ISR for a proof, and not the replica that may have joined since."""
+    real = Partition.__dict__["is_leadership_proved"].fget
+
+    def is_leadership_proved(self: Partition) -> bool:
+        proposal, self.proposal = self.proposal, None
+        try:
+            return bool(real(self))
+        finally:
+            self.proposal = proposal
+
+    patches.set(Partition, "is_leadership_proved", property(is_leadership_proved))
+
+
+def deposition_forgotten(patches: "Patches") -> None:
+    """A leader that has read that it was deposed answers on until a request of the controller arrives."""
+    real = IsrUpdates.conflict
+
+    def conflict(self: IsrUpdates, proposal: Any, state: Any) -> None:
+        real(self, proposal, state)
+        self._partition.is_deposed = False
+
+    patches.set(IsrUpdates, "conflict", conflict)
+
+
+def join_below_log_start(patches: "Patches") -> None:
+    """A replica that starts below its leader's log start joins the ISR."""
+    real = IsrUpdates.why_not_join
+
+    def why_not_join(self: IsrUpdates, follower: FollowerProgress) -> JoinRefusal | None:
+        start, follower.log_start_offset = follower.log_start_offset, None
+        try:
+            return real(self, follower)
+        finally:
+            follower.log_start_offset = start
+
+    patches.set(IsrUpdates, "why_not_join", why_not_join)
 
 
 def confirmation_in_doubt(patches: "Patches") -> None:

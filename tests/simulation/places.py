@@ -40,6 +40,7 @@ from paceline.replication.isr import JoinRefusal
 PLACES: dict[str, tuple[int, int]] = {
     "a replica is about to join an ISR": (107, 131),
     "an ISR write that adds a replica is applied": (107, 130),
+    "a replica joins a leader that was alone": (0, 0),
     "a replica below the high watermark may not join": (82, 110),
     "a replica below the epoch's start may not join": (36, 48),
     "a replica below the log start may not join": (14, 10),
@@ -47,6 +48,11 @@ PLACES: dict[str, tuple[int, int]] = {
     "the result of an ISR write is unknown": (0, 7),
     "an ISR write meets another state": (6, 30),
     "an ISR write is refused for its joiner": (0, 0),
+    "a leader reads that it was deposed": (0, 0),
+    "a lease is renewed late": (0, 0),
+    "a client asks where a leader epoch ended": (0, 0),
+    "a static member is replaced": (0, 0),
+    "a replaced static member is refused": (0, 0),
     "a leadership is announced": (150, 150),
     "a leader begins a new session": (21, 42),
     "a leadership is not proved": (20, 35),
@@ -85,20 +91,24 @@ def below_floor(reached_in: Mapping[str, int], seeds: int, wild: bool) -> list[s
     return [place for place in PLACES if reached_in[place] < floor(place)]
 
 
-AMBUSHES: dict[str, tuple[str, ...]] = {
-    "a replica is about to join an ISR": ("zk-lost-reply", "zk-cut", "bounce-broker"),
-    "an ISR write that adds a replica is applied": ("zk-cut",),
-    "the result of an ISR write is unknown": ("cut-control", "kill-active-controller"),
-    "a leadership is announced": ("pause-broker", "stop-broker"),
-    "a leader begins a new session": ("cut-control", "kill-active-controller"),
-    "a leadership is not proved": ("crash-broker", "cut-control"),
-    "a high watermark is below the epoch's start": ("crash-broker", "cut-replication"),
-    "a follower diverges": ("crash-broker", "power-loss"),
-    "a load waits for the high watermark": ("crash-broker", "cut-replication"),
-    "committed offsets expire": ("cut-replication",),
-    "a commit follows a tombstone that is not stored yet": ("crash-broker", "zk-expire"),
+AMBUSHES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "a replica is about to join an ISR": (("zk-lost-reply",), ("zk-cut",), ("bounce-broker",)),
+    "an ISR write that adds a replica is applied": (("zk-cut",),),
+    # The leader loses its session, and requests of the controller, before it learns that its successor has joined.
+    "a replica joins a leader that was alone": (("cut-control", "zk-expire", "zk-cut"),),
+    "the result of an ISR write is unknown": (("cut-control",), ("kill-active-controller",)),
+    "a leadership is announced": (("pause-broker",), ("stop-broker",)),
+    "a leader begins a new session": (("cut-control",), ("kill-active-controller",)),
+    "a leadership is not proved": (("crash-broker",), ("cut-control",)),
+    "a high watermark is below the epoch's start": (("crash-broker",), ("cut-replication",)),
+    "a follower diverges": (("crash-broker",), ("power-loss",)),
+    "a load waits for the high watermark": (("crash-broker",), ("cut-replication",)),
+    "committed offsets expire": (("cut-replication",),),
+    "a commit follows a tombstone that is not stored yet": (("crash-broker",), ("zk-expire",)),
 }
-"""Places with a broker, and sometimes a second one, that an ambush may strike; with faults that fit the place."""
+"""Places with a broker, and sometimes a second one, that an ambush may strike. The faults of one of the tuples, which
+fit the place, strike the place's broker.
+"""
 
 _REFUSALS = {
     JoinRefusal.BELOW_HIGH_WATERMARK: "a replica below the high watermark may not join",

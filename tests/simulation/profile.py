@@ -123,12 +123,17 @@ class Profile:
     strikes: tuple[str, ...] = ()
     """The faults of each ambush, the first at the place's broker; empty: drawn. For mutants; never drawn."""
 
+    epoch_lookups: bool = False
+    """Whether a reader asks where the leader epoch of its last record ends."""
+
     groups: int = 0
     """Number of consumer groups; with groups, ``__consumer_offsets`` is compacted continuously."""
     group_members: int = 0
     """Members of each group."""
     member_faults: int = 0
     """Number of times that a member crashes, pauses or leaves."""
+    static_members: bool = False
+    """Whether members keep their membership when their process is replaced."""
     loose: int = 0
     """Groups without members, whose offsets are committed and expire one by one."""
     deaths_in_compaction: int = 0
@@ -283,6 +288,7 @@ def with_groups(world: World, profile: Profile, groups: tuple[int, ...]) -> Prof
         loose=loose,
         group_members=chance.choice((1, 2, 3, 4)),
         member_faults=chance.choice((0, 2, 6)),
+        static_members=world.chance("static members").random() < 0.4,
         deaths_in_compaction=chance.choice((0, 2, 5)),
         offsets_retention_ms=chance.choice((604_800_000, 604_800_000, 5_000) if not loose else (1_000, 2_000, 5_000)),
         cleaner_backoff_ms=chance.choice((100, 500, 2_000)),
@@ -335,6 +341,7 @@ def draw_base_profile(world: World) -> Profile:
         ambushes=world.chance("ambushes").choices((0, 2, 6), (4, 1, 1))[0],
         false_suspicions=world.chance("false suspicions").choices((0, 1, 5), (6, 1, 1))[0],
         hidden_listeners=world.chance("hidden listeners").choices((0, 1, 3), (8, 1, 1))[0],
+        epoch_lookups=world.chance("epoch look-ups").random() < 0.3,
     )
 
 

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from paceline.log.record_batch import iterate_headers
 from paceline.model.client_io import (
+    EpochAnswer,
+    EpochQuery,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -131,6 +133,7 @@ class Reader(Client):
             poll = Poll(self.cluster.world.now_us, header.base_offset, header.last_offset + 1, header.crc)
             self.cluster.checks.polled(reading, self._positions[topic_partition], poll)
             reading.polls.append(poll)
+            reading.latest_epoch = header.leader_epoch
             self._positions[topic_partition] = poll.end
 
     def _ask_end(self, topic_partition: TopicPartition) -> None:
@@ -162,3 +165,40 @@ class Reader(Client):
             self._later(topic_partition)
 
         self.cluster.network.call(self.peer, name, handle, 1_200, done)
+
+
+class EpochReader(Reader):
+    """A reader that also asks where the leader epoch of its last record ends, and so finds truncations (KIP-320)."""
+
+    def follow(self, topic_partition: TopicPartition) -> None:
+        """Start reading a partition."""
+        super().follow(topic_partition)
+        self._look_up_later(topic_partition)
+
+    def _look_up_later(self, topic_partition: TopicPartition) -> None:
+        if not self.stopped:
+            self.scheduler.call_later(100, lambda: self._look_up(topic_partition))
+
+    def _look_up(self, topic_partition: TopicPartition) -> None:
+        self._look_up_later(topic_partition)
+        reading, known = self._readings.get(topic_partition), self.leaders.get(topic_partition)
+        if reading is None or known is None or not reading.polls:
+            return
+        checks, position, epoch = self.cluster.checks, reading.polls[-1].end, reading.latest_epoch
+        name = f"broker-{known[0]}"
+        # Shorter than the time for which a fetch of a follower proves a leadership, and longer.
+        timeout_ms = self.chance.choice((50, 300, 1_000))
+
+        def handle(reply: Callable[[list[EpochAnswer] | Exception], None]) -> None:
+            life = self.cluster.broker_named(name)
+            if life is None:
+                return
+            asked = checks.deposed.asked(life)
+
+            def answer(answers: list[EpochAnswer]) -> None:
+                checks.epoch_end_answered(life, reading, position, epoch, answers[0], asked)
+                reply(answers)
+
+            life.node.client_offsets_for_leader_epoch([EpochQuery(topic_partition, epoch)], timeout_ms, answer)
+
+        self.cluster.network.call(self.peer, name, handle, 1_200, lambda _answer: None)

@@ -18,7 +18,7 @@ from tests.simulation.health import leftovers, stays_below_min_isr, strays, why_
 from tests.simulation.members import Groups
 from tests.simulation.observed_log import ObservedLog
 from tests.simulation.profile import Profile, draw_profile, draw_wild_profile
-from tests.simulation.readers import Reader
+from tests.simulation.readers import EpochReader, Reader
 from tests.simulation.verdicts import Verdict
 from tests.simulation.world import MILLISECOND, World
 
@@ -101,7 +101,7 @@ class Run:
         logger.propagate = False
         try:
             checks = self.cluster.checks
-            probes = (checks.control, checks.suspicion, checks.reachability, checks.places)
+            probes = (checks.control, checks.suspicion, checks.reachability, checks.deposed, checks.places)
             with ExitStack() as stack:
                 for one in probes:
                     stack.enter_context(one.probes())
@@ -136,7 +136,8 @@ class Run:
                 acks = chance.choice((RequiredAcks.LEADER, RequiredAcks.LEADER, RequiredAcks.NONE))
             self.producers.append(Producer(self.cluster, f"producer-{index}", acks))
         for index in range(self.profile.readers):
-            self.readers.append(Reader(self.cluster, f"reader-{index}", self.profile.rack(index)))
+            kind = EpochReader if index == 0 and self.profile.epoch_lookups else Reader
+            self.readers.append(kind(self.cluster, f"reader-{index}", self.profile.rack(index)))
         for producer in self.producers:
             producer.start()
         for reader in self.readers:

@@ -7,6 +7,7 @@ import pytest
 
 from paceline.log.record_batch import NewRecord, encode_batch, parse_header
 from paceline.model.client_io import FetchResult, OffsetAnswer, ProduceResult, RequiredAcks
+from paceline.model.replica_fetch import EpochEnd
 from tests.simulation.checked_cluster import TOPIC_ID, TP, broker, cluster, log, prepared, violated
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.history import Outcome, Poll, Reading, Send
@@ -182,3 +183,38 @@ def test_a_leader_that_answers_in_a_session_after_its_successor_led_is_reported(
         record.elected_from_outside = outside
         cluster.checks.end_answered(deposed, Reading("r", TP, TOPIC_ID), OffsetAnswer(TP, None, 4))
         assert violated(cluster) == verdict
+
+
+def test_a_leader_that_answers_after_a_late_renewal_of_its_lease_is_reported(cluster: SimulatedCluster) -> None:
+    record = prepared(cluster)
+    record.elected |= {0: (1, 0), 1: (2, 5)}
+    record.leaders |= {0: 1, 1: 2}
+    record.led_us[1] = 10
+    deposed = broker(1, SimpleNamespace(log=log(), is_leader=True, leader_epoch=0))
+    cluster.world.now_us = 30
+    for renewed_us, in_contact, verdict in ((9, True, ()), (20, False, ()), (20, True, ("C12",))):
+        cluster.checks.deposed._renewed_us[deposed.node._proof] = renewed_us
+        deposed.node.replica_manager.in_contact = lambda in_contact=in_contact: in_contact
+        cluster.checks.end_answered(deposed, Reading("r", TP, TOPIC_ID), OffsetAnswer(TP, None, 4))
+        assert violated(cluster) == verdict
+
+
+def test_a_leader_that_answers_after_it_has_read_that_it_was_deposed_is_reported(cluster: SimulatedCluster) -> None:
+    prepared(cluster)
+    hosted: Any = SimpleNamespace(log=log(), is_leader=True, leader_epoch=3)
+    for epoch, verdict in ((2, ()), (3, ("C12",))):
+        cluster.checks.deposed._read_deposed[id(hosted), epoch] = hosted
+        cluster.checks.end_answered(broker(1, hosted), Reading("r", TP, TOPIC_ID), OffsetAnswer(TP, None, 4))
+        assert violated(cluster) == verdict
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict"),
+    [(EpochEnd(2, 5), ()), (EpochEnd(3, 9), ()), (EpochEnd(2, 4), ("C9",)), (EpochEnd(1, 9), ("C9",)), (None, ("C9",))],
+)
+def test_the_end_of_an_epoch_that_cuts_off_a_committed_record_is_reported(
+    cluster: SimulatedCluster, end: EpochEnd | None, verdict: tuple[str, ...]
+) -> None:
+    prepared(cluster).committed.add(3, 5, 2, 0)
+    cluster.checks.clients.epoch_end_told(Reading("r", TP, TOPIC_ID), 5, 2, end)
+    assert violated(cluster) == verdict

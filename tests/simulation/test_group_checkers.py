@@ -184,6 +184,29 @@ def test_two_owners_in_a_generation_are_reported(cluster: SimulatedCluster) -> N
     assert violated(cluster) == ("C15",)
 
 
+def test_processes_of_a_static_member_own_its_partitions_one_after_the_other(cluster: SimulatedCluster) -> None:
+    checks = cluster.checks.groups
+    for process, member_id in ((1, "one"), (2, "two"), (1, "one")):
+        checks.assigned(GROUP, 1, member_id, f"member/{process}", [SALES], "instance")
+    assert violated(cluster) == ()
+    assert checks.is_replaced(GROUP, "instance", "one") and not checks.is_replaced(GROUP, "instance", "two")
+    checks.assigned(GROUP, 1, "three", "member/1", [SALES], "another instance")
+    assert violated(cluster) == ("C15",)
+
+
+def test_an_offset_above_the_high_watermark_is_not_returned(cluster: SimulatedCluster) -> None:
+    checks = cluster.checks.groups
+    group = SimpleNamespace(offsets={SALES: SimpleNamespace(record_offset=4)})
+    life: Any = SimpleNamespace(name="broker-1", logs={OFFSETS: SimpleNamespace(high_watermark=5)})
+    life.node = SimpleNamespace(
+        groups=SimpleNamespace(storage=SimpleNamespace(find=lambda _group_id: group)),
+        replica_manager=SimpleNamespace(partitions={}),
+    )
+    for group.offsets[SALES].record_offset, verdict in ((4, ()), (5, ("C14",))):
+        checks.fetch_answered(checks.fetch_begins(GROUP), life)
+        assert violated(cluster) == verdict
+
+
 def test_generations_of_a_deleted_group_may_repeat(cluster: SimulatedCluster) -> None:
     checks = cluster.checks.groups
     checks.assigned(GROUP, 1, "one", "one", [SALES])

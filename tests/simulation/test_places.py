@@ -59,5 +59,5 @@ def test_an_ambush_strikes_the_broker_at_its_place() -> None:
 
 def test_the_faults_and_places_of_ambushes_exist() -> None:
     assert set(AMBUSHES) <= set(PLACES)
-    assert {kind for kinds in AMBUSHES.values() for kind in kinds} <= set(STRIKES)
+    assert {kind for plans in AMBUSHES.values() for kinds in plans for kind in kinds} <= set(STRIKES)
     assert all(hasattr(FaultInjector, "_" + kind.replace("-", "_")) for kind in STRIKES)

@@ -295,7 +295,10 @@ class ZooKeeperChecks:
                 self._joined(record, life, broker_id)
 
     def _joined(self, record: PartitionRecord, life: BrokerLife, broker_id: int) -> None:
-        self._cluster.checks.places.reach("an ISR write that adds a replica is applied", life.broker_id, broker_id)
+        places = self._cluster.checks.places
+        places.reach("an ISR write that adds a replica is applied", life.broker_id, broker_id)
+        if record.zk is not None and len(record.zk.isr) == 2:
+            places.reach("a replica joins a leader that was alone", life.broker_id, broker_id)
         hosted = life.node.replica_manager.partitions.get(record.topic_partition)
         follower = None if hosted is None else hosted.followers.get(broker_id)
         if record.topic_partition in life.node.replica_manager.offline:
