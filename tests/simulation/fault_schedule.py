@@ -18,6 +18,7 @@ STRIKES = (
     "zk-cut",
     "zk-lost-reply",
     "cut-control",
+    "lose-control-requests",
     "cut-replication",
     "isolate-broker",
     "kill-active-controller",

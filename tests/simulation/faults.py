@@ -344,6 +344,12 @@ class FaultInjector(Operations, DiskFaults):
             pairs += [(broker, controller) for controller in controllers]
         self._cut(pairs, fault)
 
+    def _lose_control_requests(self, fault: Fault) -> None:
+        """Lose the controllers' messages to a broker for a moment; a lost request is repeated after its timeout."""
+        broker = self._broker(fault).name
+        pairs = [(machine.name, broker) for machine in self._cluster.controllers.values()]
+        self._cut(pairs, replace(fault, duration_ms=20))
+
     def _cut_replication(self, fault: Fault) -> None:
         """Cut a broker off from all or some other brokers; clients still reach every broker."""
         broker = self._broker(fault).name

@@ -222,6 +222,13 @@ _EXPIRATIONS = (
     | {"loose": 2, "offsets_retention_ms": 1_000, "member_faults": 6}
 )
 
+_REQUESTS_ARE_LOST = (
+    _ambush("a live leader is replaced", "lose-control-requests", faults=("bounce-broker", "kill-leader"))
+    | {"operation_kinds": ("elect-preferred", "reassign"), "operation_count": 14, "request_timeout_ms": 10_000}
+    | {"session_timeout_ms": 2_000, "lease_ms": 1_500, "replica_lag_time_max_ms": 8_000, "fetch_wait_max_ms": 100}
+    | {"brokers": 4, "replication_factor": 3, "min_insync_replicas": 2, "readers": 3}
+)
+"""A leader does not receive the request that names its successor, and then reaches ZooKeeper and the controller."""
 _HIDDEN = (
     _aim(hidden_listeners=1, count=0, replica_lag_time_max_ms=4_000, lease_ms=1_500, session_timeout_ms=5_000)
     | _THREE
@@ -710,6 +717,13 @@ MUTANTS: tuple[Mutant, ...] = (
         _ambush("a leadership is announced", "pause-broker", faults=("kill-leader",))
         | {"send_every_ms": 30, "session_timeout_ms": 2_000, "lease_ms": 1_500, "fetch_wait_max_ms": 100}
         | _THREE,
+    ),
+    Mutant(
+        "a heartbeat is contact before its broker has every request",
+        rarely_broken.unanswered_requests_ignored,
+        ("C12",),
+        20,
+        _REQUESTS_ARE_LOST,
     ),
     Mutant("offsets expire during a commit", rarely_broken.commits_in_flight_expire, ("C14",), 100, _EXPIRATIONS),
     Mutant(

@@ -10,6 +10,7 @@ from paceline.broker.node import BrokerNode
 from paceline.broker.partition.isr_updates import IsrUpdates
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.proof_waits import _ProofWait
+from paceline.controller.channel.channel_manager import ChannelManager
 from paceline.log.record_batch import Record
 from paceline.model.identifiers import TopicPartition
 from paceline.replication.follower_progress import FetchClock, FollowerProgress
@@ -109,6 +110,11 @@ def join_below_log_start(patches: "Patches") -> None:
             follower.log_start_offset = start
 
     patches.set(IsrUpdates, "why_not_join", why_not_join)
+
+
+def unanswered_requests_ignored(patches: "Patches") -> None:
+    """A heartbeat is contact although a request of the controller has not arrived, which may name a successor."""
+    patches.set(ChannelManager, "unanswered_ms", lambda *_: 0)
 
 
 def confirmation_in_doubt(patches: "Patches") -> None:

@@ -29,12 +29,15 @@ from paceline.broker.partition.follower_log import FollowerLog
 from paceline.broker.partition.isr_updates import IsrProposal, IsrUpdates
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.produce import DelayedProduce
+from paceline.controller.election.leader_election import Election
+from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.topics.topic_deletion import TopicDeletionManager
 from paceline.coordination.interface import SessionState
 from paceline.log.producer_state import ProducerStateManager
 from paceline.log.record_batch import Record
 from paceline.model.errors import ErrorCode, OffsetNotAvailableError, PacelineError
 from paceline.model.identifiers import TopicPartition
+from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.replication.isr import JoinRefusal
 
 PLACES: dict[str, tuple[int, int]] = {
@@ -54,6 +57,7 @@ PLACES: dict[str, tuple[int, int]] = {
     "a static member is replaced": (0, 0),
     "a replaced static member is refused": (0, 0),
     "a leadership is announced": (150, 150),
+    "a live leader is replaced": (0, 0),
     "a leader begins a new session": (21, 42),
     "a leadership is not proved": (20, 35),
     "a high watermark is below the epoch's start": (50, 65),
@@ -98,6 +102,7 @@ AMBUSHES: dict[str, tuple[tuple[str, ...], ...]] = {
     "a replica joins a leader that was alone": (("cut-control", "zk-expire", "zk-cut"),),
     "the result of an ISR write is unknown": (("cut-control",), ("kill-active-controller",)),
     "a leadership is announced": (("pause-broker",), ("stop-broker",)),
+    "a live leader is replaced": (("lose-control-requests",),),
     "a leader begins a new session": (("cut-control",), ("kill-active-controller",)),
     "a leadership is not proved": (("crash-broker",), ("cut-control",)),
     "a high watermark is below the epoch's start": (("crash-broker",), ("cut-replication",)),
@@ -243,6 +248,13 @@ class Places:
         def stale(place: str) -> Callable[..., None]:
             return lambda result, *_: reach(place) if result in _STALE_EPOCHS else None
 
+        def elected(
+            machine: PartitionStateMachine, partition: TopicPartition, new: LeaderAndIsr, how: Election
+        ) -> None:
+            old = machine._context.leadership[partition].leader
+            if old != new.leader and old in how.recipients:
+                reach("a live leader is replaced", old, new.leader)
+
         def decided(result: object, operation: DelayedProduce, waiting: Any) -> None:
             if result is True and waiting.result.failure is not None:
                 reach("a produce waits when the leadership ends")
@@ -268,6 +280,7 @@ class Places:
             lambda result, *_: reach("a batch is repeated") if result is not None else None,
         )
         probe(TopicDeletionManager, "resume", resumed)
+        probe(PartitionStateMachine, "_elected", elected)
 
     def _probe_groups(self, probe: Probe, wrap: Wrap) -> None:
         reach = self.reach

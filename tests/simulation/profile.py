@@ -182,11 +182,11 @@ class Profile:
     def deposed_bound_ms(self) -> int:
         """Time for which a leader may answer after a successor was elected (C12).
 
-        It loses ZooKeeper for a session timeout, or the controller for a lease, and then its followers' fetches for a
-        while.
+        A leader counts heartbeats for a lease, until the request about the successor was sent; without leases only the
+        end of its session elects a successor without such a request. Then fetches of its followers count for a while.
         """
-        limits = [self.session_timeout_ms, self.lease_ms or self.session_timeout_ms]
-        return max(limits) + max(min(limits) // 3, 3 * self.fetch_wait_max_ms)
+        contact_ms = self.lease_ms or self.session_timeout_ms
+        return contact_ms + max(min(self.session_timeout_ms, contact_ms) // 3, 3 * self.fetch_wait_max_ms)
 
     @property
     def unreached_bound_ms(self) -> int | None:

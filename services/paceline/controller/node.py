@@ -216,18 +216,16 @@ class ControllerNode:
             raise NotControllerError("this controller is not active")
         context = self._components.context
         broker = context.brokers.get(request.broker_id)
-        if broker is None:
+        if broker is None or request.broker_epoch > broker.broker_epoch:
+            # A newer registration, whose event is still queued, refuses the requests to the known one.
             return BrokerHeartbeatResponse(ErrorCode.BROKER_NOT_AVAILABLE, context.epoch)
         if request.broker_epoch < broker.broker_epoch:
             return BrokerHeartbeatResponse(ErrorCode.STALE_BROKER_EPOCH, context.epoch)
-        if request.broker_epoch > broker.broker_epoch:
-            # The heartbeat is from a newer registration, whose event is still queued: it proves that the known
-            # registration has ended.
-            return BrokerHeartbeatResponse(ErrorCode.NONE, context.epoch)
         self._components.suspicions.heartbeat_received(request.broker_id, request.broken_leaders)
         self._components.leases.renew(request.broker_id)
         self._components.unreached.heartbeat_received(request, self._components.scheduler.now_ms())
-        return BrokerHeartbeatResponse(ErrorCode.NONE, context.epoch)
+        unanswered_ms = self._components.channels.unanswered_ms(request.broker_id)
+        return BrokerHeartbeatResponse(ErrorCode.NONE, context.epoch, unanswered_ms)
 
     def evidence_of_death(self, broker_id: int, broker_epoch: int, evidence: Evidence) -> None:
         """Record evidence that the process of a registration is dead."""

@@ -186,6 +186,8 @@ class BrokerHeartbeatResponse:
     error: ErrorCode = ErrorCode.NONE
     """STALE_BROKER_EPOCH, or BROKER_NOT_AVAILABLE while the controller has not read the registration."""
     controller_epoch: int = 0
+    unanswered_ms: int = 0
+    """Age of the oldest request of the controller that may end a leadership and is not answered, 0 without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """Decide whether a leader can prove that it has not been deposed.
 
-A controller elects a new leader only after it has lost the old one: the old leader's ZooKeeper session ended, or it
-sent no heartbeat for the duration of a lease. A leader in contact with ZooKeeper and the controller would have been
-notified. A leader without that contact uses its followers' fetches: an ISR member that fetches in the leader's epoch
-knows no newer epoch, and a clean election chooses a leader from the ISR. So an outage of ZooKeeper or of all
-controllers does not stop a leader that has followers.
+A controller elects a new leader after the old leader's ZooKeeper session ended, or after it sent no heartbeat for the
+duration of a lease; otherwise it sends the old leader a request. So a leader in contact with ZooKeeper and the
+controller, which has answered all requests, has not been deposed. A leader without that contact uses its followers'
+fetches: an ISR member that fetches in the leader's epoch knows no newer epoch, and a clean election chooses a leader
+from the ISR. So an outage of ZooKeeper or of all controllers does not stop a leader that has followers.
 
 All times are monotonic milliseconds of this broker. A response proves the time at which its request was *sent*, so a
 late response, read from a socket buffer after a pause, proves nothing about the present.
@@ -60,7 +60,7 @@ class LeadershipProof:
         self._alive_ms = now_ms
 
     def controller_answered(self, asked_ms: int, now_ms: int) -> None:
-        """Record a response to the heartbeat sent at ``asked_ms``, or that ZooKeeper names no active controller."""
+        """Record that the controller had no unanswered request at ``asked_ms``, or that ZooKeeper named none active."""
         if self._lease_ms and now_ms - self._controller_ms > self._lease_ms:
             # The lease may have expired in the meantime, and LeaderAndIsr requests of new elections may still be late.
             self._reprove_ms = now_ms
@@ -93,7 +93,7 @@ class LeadershipProof:
             self._asked_ms = before
 
     def lease_may_be_over(self, now_ms: int) -> bool:
-        """Whether this broker's lease may have expired, so that the active controller counts it as lost."""
+        """Whether the controller may count this broker as lost, or has waited for its answer for a lease."""
         return self._lease_ms > 0 and now_ms - self._controller_ms > self._lease_ms
 
 

@@ -21,11 +21,12 @@ from paceline.model.client_io import (
     ProduceResult,
     RequiredAcks,
 )
+from paceline.model.control import BrokerHeartbeatResponse, UpdateMetadataRequest
 from paceline.model.errors import ErrorCode, RequestTimedOutError
 from paceline.model.identifiers import NO_LEADER
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.state_change import StateChangeKind
-from tests.support.broker_cluster import TP, BrokerCluster, batch
+from tests.support.broker_cluster import CONTROL_ADDRESS, TP, BrokerCluster, batch
 
 SESSION_MS, LEASE_MS, REPLICA_LAG_MS = 6_000, 9_000, 10_000
 
@@ -149,6 +150,39 @@ def test_a_leader_with_followers_answers_without_zookeeper_and_controllers(
         cluster.time.run_for(50)
         assert answer and answer[0].failure is None
         assert cluster[1].node.ready
+
+
+def with_controller() -> BrokerCluster:
+    """Return a cluster whose leader sends heartbeats to a controller."""
+    cluster = led_by_1()
+    cluster.handle(1, UpdateMetadataRequest(cluster.stamp(1), cluster.live(), (), (CONTROL_ADDRESS,)))
+    return cluster
+
+
+def test_a_leader_that_does_not_receive_a_request_is_out_of_contact_after_a_lease() -> None:
+    """The request may name its successor."""
+    cluster = with_controller()
+    cluster.cuts |= {(2, 1), (3, 1)}
+    for age_ms in range(0, LEASE_MS, 500):
+        assert {kind: failure.code for kind, failure in failures(cluster).items() if failure} == FINAL
+        answer = BrokerHeartbeatResponse(ErrorCode.NONE, cluster.controller_epoch, age_ms)
+        cluster[1].transport.heartbeat_answer = answer
+        cluster.time.run_for(500)
+    cluster.time.run_for(900)
+    told = {failure and failure.code for failure in failures(cluster).values()}
+    assert told == {ErrorCode.NOT_LEADER_OR_FOLLOWER} and not cluster[1].node.ready
+    cluster[1].transport.heartbeat_answer = None
+    cluster.cuts.clear()
+    cluster.time.run_until(lambda: cluster[1].node.ready, LEASE_MS)
+
+
+def test_a_leader_with_a_busy_controller_stays_in_contact() -> None:
+    cluster = with_controller()
+    busy = BrokerHeartbeatResponse(ErrorCode.NONE, cluster.controller_epoch, LEASE_MS // 2)
+    cluster[1].transport.heartbeat_answer = busy
+    for _ in range(100):
+        cluster.time.run_for(300)
+        assert cluster[1].node.replica_manager.in_contact(), "each request is answered in time"
 
 
 def test_a_sole_isr_member_answers_without_zookeeper() -> None:

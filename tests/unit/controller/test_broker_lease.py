@@ -148,9 +148,26 @@ def test_a_heartbeat_is_answered_with_epoch_and_error() -> None:
     assert stale == BrokerHeartbeatResponse(ErrorCode.STALE_BROKER_EPOCH, 1)
     unknown = cluster.controller.broker_heartbeat(BrokerHeartbeatRequest(9, 1))
     assert unknown == BrokerHeartbeatResponse(ErrorCode.BROKER_NOT_AVAILABLE, 1)
+    (unread,) = cluster.heartbeat(1, broker_epoch=1 << 40)
+    assert unread == BrokerHeartbeatResponse(ErrorCode.BROKER_NOT_AVAILABLE, 1), "requests do not reach it yet"
     standby = cluster.start_controller(CONTROLLER_ID + 1)
     with pytest.raises(NotControllerError):
         standby.broker_heartbeat(BrokerHeartbeatRequest(1, 1 << 40))
+
+
+def test_a_heartbeat_is_answered_with_the_age_of_a_request_that_has_not_arrived() -> None:
+    cluster = started(("a", (1, 2)))
+    assert [one.unanswered_ms for one in cluster.heartbeat(1, 2)] == [0, 0]
+    cluster.brokers.silent.add(1)
+    cluster.create(NewTopic("b", assignments=((2, 1),)), timeout_ms=500)
+    began_ms = cluster.time.now_ms()
+    before = cluster.heartbeat(1)[0].unanswered_ms
+    cluster.time.run_for(LEASE_MS // 3)
+    assert cluster.heartbeat(1)[0].unanswered_ms - before == cluster.time.now_ms() - began_ms
+    assert cluster.heartbeat(2)[0].unanswered_ms == 0
+    cluster.brokers.release(1)
+    cluster.settle()
+    assert cluster.heartbeat(1)[0].unanswered_ms == 0
 
 
 def test_a_heartbeat_of_an_earlier_registration_renews_nothing() -> None:

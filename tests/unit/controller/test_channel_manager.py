@@ -12,6 +12,7 @@ from paceline.model.control import (
     ControlRequest,
     ControlResponse,
     Endpoint,
+    LeaderAndIsrRequest,
     LiveBroker,
     StopReplicaRequest,
     UpdateMetadataRequest,
@@ -115,6 +116,32 @@ def _fail(transport: Transport, time: VirtualTime, pause_ms: float) -> None:
     assert len(transport.calls) == before
     time.run_for(0.4 * pause_ms + 2)
     assert len(transport.calls) == before + 1
+
+
+def test_the_oldest_unanswered_request_that_may_end_a_leadership_has_an_age() -> None:
+    manager, transport, time, _ = channels()
+    manager.add_broker(broker(1))
+    ages: list[int] = []
+
+    def after(ms: int) -> None:
+        time.run_for(ms)
+        ages.append(manager.unanswered_ms(1))
+
+    manager.send(1, request(1))
+    after(1_000)
+    manager.send(1, LeaderAndIsrRequest(ControllerStamp(2, 1, None), (), ()))
+    after(200)
+    transport.calls[-1][3](ControlResponse())
+    manager.send(1, StopReplicaRequest(ControllerStamp(3, 1, None), ()))
+    after(30)
+    transport.calls[-1][3](ConnectionError())
+    after(100)
+    transport.calls[-1][3](ControlResponse())
+    after(4)
+    transport.calls[-1][3](ControlResponse())
+    after(1)
+    assert ages == [0, 200, 230, 330, 134, 0], "metadata ends no leadership; waiting and retries count"
+    assert manager.unanswered_ms(2) == 0
 
 
 def test_an_error_code_in_an_answer_is_final() -> None:

@@ -44,8 +44,9 @@ class ControllerHeartbeats:
     ) -> None:
         """Send no heartbeat while ``broker_epoch`` is negative, before the first registration.
 
-        ``on_contact`` receives the sending time of a heartbeat that the active controller answered, or of a look-up by
-        which ZooKeeper showed that no controller is active.
+        ``on_contact`` receives the time until which this broker certainly has every request of the active controller:
+        when it sent a heartbeat, or the oldest request that the answer calls unanswered; or when it looked up that
+        ZooKeeper names no active controller.
         """
         self._broker_id = config.broker_id
         self._period_ms = max(config.controller_broker_lease_ms // 3, 1)
@@ -134,7 +135,8 @@ class ControllerHeartbeats:
     def _answered(self, attempt: int, asked_ms: int, answer: BrokerHeartbeatResponse | Exception) -> None:
         is_overtaken = isinstance(answer, Exception) or answer.controller_epoch < self._highest_controller_epoch()
         if not isinstance(answer, Exception) and answer.error is ErrorCode.NONE and not is_overtaken:
-            self._on_contact(asked_ms)
+            # A request that has not arrived may name a successor.
+            self._on_contact(asked_ms - answer.unanswered_ms)
         if attempt != self._attempt:
             # Too late to prove the present state; the controller is slow or dead.
             return

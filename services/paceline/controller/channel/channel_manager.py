@@ -14,7 +14,13 @@ from dataclasses import replace
 
 from paceline.controller.interfaces import ControlTransport
 from paceline.model.backoff import Retries
-from paceline.model.control import ControlRequest, ControlResponse, LiveBroker
+from paceline.model.control import (
+    ControlRequest,
+    ControlResponse,
+    LeaderAndIsrRequest,
+    LiveBroker,
+    StopReplicaRequest,
+)
 from paceline.model.errors import NOT_REGISTERED, PacelineError
 from paceline.model.scheduler import Cancellable, Scheduler
 from paceline.model.settings import ControllerConfig
@@ -55,6 +61,7 @@ class BrokerChannel:
         self.queued_ms = 0
         """Total waiting time of these requests."""
         self._in_flight: ControlRequest | None = None
+        self._in_flight_since_ms = 0
         self._retry: Cancellable | None = None
         self._closed = False
         self._failed = False
@@ -64,6 +71,14 @@ class BrokerChannel:
     def queue_size(self) -> int:
         """Number of unanswered requests."""
         return len(self._queue) + (self._in_flight is not None)
+
+    @property
+    def unanswered_ms(self) -> int:
+        """Age of the oldest unanswered request that may end a leadership, 0 without one; metadata ends none."""
+        waiting = ((self._in_flight, self._in_flight_since_ms), *self._queue)
+        since = (ms for request, ms in waiting if isinstance(request, (LeaderAndIsrRequest, StopReplicaRequest)))
+        now_ms = self._scheduler.now_ms()
+        return now_ms - next(since, now_ms)
 
     def update_address(self, broker: LiveBroker) -> None:
         """Use new endpoints from the next send on; the registration and its broker epoch are unchanged."""
@@ -87,9 +102,9 @@ class BrokerChannel:
     def _send_next(self) -> None:
         if self._closed or not self._queue:
             return
-        self._in_flight, since_ms = self._queue.popleft()
+        self._in_flight, self._in_flight_since_ms = self._queue.popleft()
         self.sent_count += 1
-        self.queued_ms += self._scheduler.now_ms() - since_ms
+        self.queued_ms += self._scheduler.now_ms() - self._in_flight_since_ms
         self._send()
 
     def _send(self) -> None:
@@ -167,6 +182,11 @@ class ChannelManager:
         """Number of unanswered requests of a broker."""
         channel = self._channels.get(broker_id)
         return 0 if channel is None else channel.queue_size
+
+    def unanswered_ms(self, broker_id: int) -> int:
+        """Age of a broker's oldest unanswered request that may end a leadership, 0 without one."""
+        channel = self._channels.get(broker_id)
+        return 0 if channel is None else channel.unanswered_ms
 
     def traffic(self) -> list[tuple[int, int, int, int]]:
         """Return (broker id, unanswered requests, sent requests, their total waiting time in ms) by broker."""

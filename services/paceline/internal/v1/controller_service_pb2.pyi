@@ -113,20 +113,27 @@ class BrokerHeartbeatResponse(google.protobuf.message.Message):
 
     ERROR_FIELD_NUMBER: builtins.int
     CONTROLLER_EPOCH_FIELD_NUMBER: builtins.int
+    UNANSWERED_MS_FIELD_NUMBER: builtins.int
     error: paceline.v1.errors_pb2.ErrorCode.ValueType
     """STALE_BROKER_EPOCH, or BROKER_NOT_AVAILABLE while the controller has not read the registration; absent means
     renewed.
     """
     controller_epoch: builtins.int
     """Epoch of the answering controller. The broker ignores an answer with a lower epoch than it has already seen."""
+    unanswered_ms: builtins.int
+    """Age in milliseconds of the oldest LeaderAndIsr or StopReplica that the controller has queued for the broker and that
+    the broker has not answered; 0 without one. Such a request may end a leadership, so the answer proves none later
+    than the request.
+    """
     def __init__(
         self,
         *,
         error: paceline.v1.errors_pb2.ErrorCode.ValueType | None = ...,
         controller_epoch: builtins.int = ...,
+        unanswered_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_error", b"_error", "controller_epoch", b"controller_epoch", "error", b"error"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_error", b"_error", "controller_epoch", b"controller_epoch", "error", b"error", "unanswered_ms", b"unanswered_ms"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
 
 global___BrokerHeartbeatResponse = BrokerHeartbeatResponse

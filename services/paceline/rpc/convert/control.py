@@ -377,12 +377,14 @@ def broker_heartbeat_from_proto(message: controller_pb.BrokerHeartbeatRequest) -
 
 def broker_heartbeat_response_to_proto(response: BrokerHeartbeatResponse) -> controller_pb.BrokerHeartbeatResponse:
     return controller_pb.BrokerHeartbeatResponse(
-        error=code_to_proto(response.error), controller_epoch=response.controller_epoch
+        error=code_to_proto(response.error),
+        controller_epoch=response.controller_epoch,
+        unanswered_ms=response.unanswered_ms,
     )
 
 
 def broker_heartbeat_response_from_proto(message: controller_pb.BrokerHeartbeatResponse) -> BrokerHeartbeatResponse:
-    return BrokerHeartbeatResponse(error_code_of(message), message.controller_epoch)
+    return BrokerHeartbeatResponse(error_code_of(message), message.controller_epoch, message.unanswered_ms)
 
 
 def controlled_shutdown_response_to_proto(
