@@ -268,6 +268,7 @@ class GroupCoordinator:
                 results.update(dict.fromkeys(accepted, answer))
             reply(results)
 
+        self.storage.add(group)
         self.storage.store_offsets(group, accepted, stored)
 
     def _group_to_commit(self, request: CommitRequest) -> Group:
@@ -276,7 +277,7 @@ class GroupCoordinator:
         if group is None:
             if is_member:
                 raise IllegalGenerationError(f"group {request.group_id} does not exist")
-            return self.storage.get_or_create(request.group_id)
+            return self.storage.find_or_new(request.group_id)
         if group.is_in(GroupState.DEAD):
             raise CoordinatorNotAvailableError(f"group {request.group_id} was deleted")
         if request.generation < 0 and group.is_in(GroupState.EMPTY):

@@ -209,18 +209,19 @@ class GroupStorage:
         """
         return self.owned_partition(group_id)[1].groups.get(group_id)
 
-    def get_or_create(self, group_id: str) -> Group:
-        """Return a group, and create it if it does not exist.
+    def find_or_new(self, group_id: str) -> Group:
+        """Return a group, or a new one that does not exist before it is added.
 
         Raises:
             PacelineError: as `owned_partition`.
         """
         partition, owned = self.owned_partition(group_id)
-        group = owned.groups.get(group_id)
-        if group is None:
-            group = Group(group_id, partition, GroupState.EMPTY, self._scheduler.wall_ms())
-            owned.groups[group_id] = group
-        return group
+        found = owned.groups.get(group_id)
+        return found or Group(group_id, partition, GroupState.EMPTY, self._scheduler.wall_ms())
+
+    def add(self, group: Group) -> None:
+        """Add a group after the checks of a request, in the same callback as `find_or_new`."""
+        self._owned[group.partition].groups[group.group_id] = group
 
     def discard(self, group: Group) -> None:
         """Remove a group that has nothing to store."""

@@ -55,7 +55,7 @@ class Joining:
         if not low <= request.session_timeout_ms <= high:
             raise InvalidSessionTimeoutError(f"session time-out {request.session_timeout_ms} is not in {low}..{high}")
         if not request.member_id:
-            return self._join_new(self._storage.get_or_create(request.group_id), request, reply)
+            return self._join_new(self._storage.find_or_new(request.group_id), request, reply)
         group = self._storage.find(request.group_id)
         if group is None:
             raise UnknownMemberIdError(f"group {request.group_id} does not exist")
@@ -68,12 +68,13 @@ class Joining:
         replaced = group.static_members.get(request.group_instance_id or "", "")
         check_metadata(group, replaced, request.protocols, self._config)
         member_id = f"{request.group_instance_id or request.client_id}-{self._new_member_suffix()}"
-        if request.group_instance_id is not None:
-            if request.group_instance_id in group.static_members:
-                return self._replace_static(group, member_id, request, reply)
-            self._check_size(group, 0)
+        if replaced:
+            return self._replace_static(group, member_id, request, reply)
+        is_static = request.group_instance_id is not None
+        self._check_size(group, 0 if is_static else len(group.pending_members))
+        self._storage.add(group)
+        if is_static:
             return self._add(group, member_id, request, reply)
-        self._check_size(group, len(group.pending_members))
         self._rebalances.add_pending_member(group, member_id, request.session_timeout_ms)
         raise MemberIdRequiredError("join again with the member id in the metadata").with_metadata(member_id=member_id)
 

@@ -52,6 +52,16 @@ def test_group_with_the_largest_number_of_offsets_commits_known_partitions_and_r
     assert len(cluster.coordinator.fetch_offsets(GROUP, None)) == 3
 
 
+def test_a_refused_commit_or_join_creates_no_group() -> None:
+    cluster = limited(group_max_offsets=1, group_member_metadata_max_bytes=100)
+    cluster.missing.add(T)
+    assert code(commit(cluster, partitions(1, 3))) == "INVALID_COMMIT_OFFSET_SIZE"
+    assert code(commit(cluster, {T: value()})[T]) == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert code(cluster.join(topics=("t" * 1_500,))[0]) == "INVALID_REQUEST"
+    assert code(cluster.join(protocols=())[0]) == "INCONSISTENT_GROUP_PROTOCOL"
+    assert cluster.coordinator.list_groups(frozenset()) == ([], False)
+
+
 def test_offsets_in_progress_count_towards_the_limit() -> None:
     cluster = limited(group_max_offsets=3)
     cluster.hold_appends = True
