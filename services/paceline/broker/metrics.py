@@ -68,6 +68,7 @@ def snapshot_of(manager: "ReplicaManager", groups: "GroupCoordinator") -> dict[s
         "delete_records_purgatory_size": manager.delete_records_purgatory.delayed_count,
         "produce_expirations_total": manager.produce_purgatory.expired_count,
         "fetch_expirations_total": manager.fetch_purgatory.expired_count,
+        "proof_waits_total": manager.proofs.wait_count,
         "fetch_sessions": len(manager.fetches.sessions),
         "replica_fetchers": len(fetchers),
         "failed_partitions": len(manager.fetchers.failed),

@@ -126,6 +126,7 @@ COUNTERS: Final = {
     "group_load_seconds_total": "Time of these loads",
     "produce_expirations_total": "Produce requests that were not replicated in time",
     "fetch_expirations_total": "Fetches whose wait ended without enough data",
+    "proof_waits_total": "Requests that waited until the leadership was proved",
     "damaged_reads_total": "Reads that found a damaged record",
     "log_cleaner_runs_total": "Compactions of one log",
     "log_cleaner_bytes_total": "Bytes read and written by compaction",

@@ -303,6 +303,7 @@ def test_without_contact_every_answer_that_ends_something_waits_for_the_isr() ->
     cluster = without_zookeeper()
     found = ask(cluster)
     assert set(codes(found)) == NO_WAIT
+    assert cluster[1].node.metrics_snapshot()["proof_waits_total"] == len(found) - len(NO_WAIT)
     cluster.time.run_for(EXPECTED_WAIT_MS + 5)
     assert {kind: code for kind, code in codes(found).items() if code is not None} == FINAL
     assert set(codes(found)) == set(found)

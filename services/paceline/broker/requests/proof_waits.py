@@ -32,6 +32,8 @@ class ProofWaits:
         self._release: dict[int, None] = {}
         """Followers whose waiting fetches are about to be answered."""
         self.purgatory = Purgatory(partitions.scheduler)
+        self.wait_count = 0
+        """Number of requests that did not have their proof when they arrived."""
 
     def when_proved(
         self,
@@ -52,6 +54,7 @@ class ProofWaits:
         led = [one for one in hosted if one is not None and one.is_leader and one.is_leadership_proved]
         wait = _ProofWait(self._proof, led, asked_ms, act)
         if not wait.try_complete():
+            self.wait_count += 1
             followers = {one for partition in led for one in partition.maximal_isr if one != manager.broker_id}
             if not self._release:
                 manager.scheduler.call_later(_RELEASE_MS, self._release_fetches)
