@@ -155,7 +155,7 @@ class Reader(Client):
                 self.cluster.checks.end_answered(life, reading, answers[0], asked)
                 reply(answers)
 
-            life.node.list_offsets([query], Isolation.READ_UNCOMMITTED, 1_000, answer)
+            life.node.proved_calls.list_offsets([query], Isolation.READ_UNCOMMITTED, 1_000, answer)
 
         def done(answers: list[OffsetAnswer] | Exception) -> None:
             if isinstance(answers, Exception) or answers[0].failure is not None:
@@ -199,6 +199,6 @@ class EpochReader(Reader):
                 checks.epoch_end_answered(life, reading, position, epoch, answers[0], asked)
                 reply(answers)
 
-            life.node.client_offsets_for_leader_epoch([EpochQuery(topic_partition, epoch)], timeout_ms, answer)
+            life.node.proved_calls.offsets_for_leader_epoch([EpochQuery(topic_partition, epoch)], timeout_ms, answer)
 
         self.cluster.network.call(self.peer, name, handle, 1_200, lambda _answer: None)

@@ -277,13 +277,13 @@ class BrokerUnderTest:
     def list_offsets(self, *queries: OffsetQuery) -> list[OffsetAnswer]:
         """Look up offsets; the returned list stays empty until the response arrives."""
         answers: list[OffsetAnswer] = []
-        self.node.list_offsets(queries, Isolation.READ_UNCOMMITTED, 30_000, answers.extend)
+        self.node.proved_calls.list_offsets(queries, Isolation.READ_UNCOMMITTED, 30_000, answers.extend)
         return answers
 
     def epoch_ends(self, *queries: EpochQuery) -> list[EpochAnswer]:
         """Look up the ends of leader epochs as a client; the returned list stays empty until the response arrives."""
         answers: list[EpochAnswer] = []
-        self.node.client_offsets_for_leader_epoch(queries, 30_000, answers.extend)
+        self.node.proved_calls.offsets_for_leader_epoch(queries, 30_000, answers.extend)
         return answers
 
     def consume(

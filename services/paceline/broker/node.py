@@ -5,9 +5,7 @@ as interfaces: the node uses no thread, socket or clock itself, so that the serv
 """
 
 import random
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from functools import partial
-from typing import TypeVar
+from collections.abc import Callable, Collection, Hashable, Sequence
 
 from paceline.broker.control.control_requests import ControlRequests
 from paceline.broker.groups.coordinator import GroupCoordinator
@@ -24,13 +22,14 @@ from paceline.broker.metadata_cache import MetadataCache
 from paceline.broker.metrics import snapshot_of
 from paceline.broker.partition.isr_notifier import IsrNotifier
 from paceline.broker.partition.isr_writer import IsrWriter
-from paceline.broker.partition.offsets import describe_replicas, list_offsets, offsets_for_leader_epoch
+from paceline.broker.partition.offsets import describe_replicas, offsets_for_leader_epoch
 from paceline.broker.partition.partition import Partition
 from paceline.broker.partition.replica_manager import ReplicaManager
 from paceline.broker.requests.digest_range import digest_range
-from paceline.broker.requests.errors import failure_of
+from paceline.broker.requests.errors import failure_of, refuse_all
 from paceline.broker.requests.fetch_answers import fetch_for_client, fetch_for_follower
 from paceline.broker.requests.producer_ids import ProducerIdReply, ProducerIds
+from paceline.broker.requests.proved_calls import ProvedCalls
 from paceline.broker.storage.log_cleaner import LogCleaner
 from paceline.broker.storage.log_dirs import alter_replica_log_dirs, describe_log_dirs
 from paceline.broker.storage.log_flusher import InlineWork, LogFlusher
@@ -43,18 +42,12 @@ from paceline.log.checkpoint import DamagedFileError
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.model.client_io import (
-    DeleteRecordsQuery,
-    DeleteRecordsResult,
     DigestAnswer,
     DigestQuery,
     EpochAnswer,
     EpochQuery,
     FetchRequest,
     FetchResponse,
-    Isolation,
-    OffsetAnswer,
-    OffsetQuery,
-    PartitionFailure,
     PartitionReplicasView,
     ProduceData,
     ProduceResult,
@@ -81,9 +74,6 @@ from paceline.model.settings import BrokerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
 from paceline.replication.leadership_proof import LeadershipProof
 from paceline.replication.purgatory import Cancel
-
-PartitionQuery = ProduceData | EpochQuery | DigestQuery | OffsetQuery | DeleteRecordsQuery
-A = TypeVar("A")
 
 
 class BrokerNode:
@@ -157,6 +147,7 @@ class BrokerNode:
             lambda topic_partition: self._leadership_changed((), (topic_partition,)),
             lambda: self._heartbeats.beat_now(),
         )
+        self.proved_calls = ProvedCalls(self.replica_manager, self._not_serving)
         background = background or InlineWork(scheduler)
         self._housekeeping = LogFlusher(self.replica_manager, background)
         self._retention = LogRetention(self.replica_manager)
@@ -439,13 +430,13 @@ class BrokerNode:
 
     def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery]) -> list[EpochAnswer]:
         """Return the end offsets of leader epochs to a follower."""
-        return self._refuse(queries, EpochAnswer) or offsets_for_leader_epoch(
+        return refuse_all(self._not_serving(), queries, EpochAnswer) or offsets_for_leader_epoch(
             self.replica_manager, queries, from_client=False
         )
 
     def digest_range(self, query: DigestQuery) -> DigestAnswer:
         """Return the digest of a range of this broker's replica."""
-        refused = self._refuse([query], DigestAnswer)
+        refused = refuse_all(self._not_serving(), [query], DigestAnswer)
         return refused[0] if refused else digest_range(self.replica_manager, query)
 
     def produce(
@@ -477,7 +468,7 @@ class BrokerNode:
         from_client: bool,
         producer: Hashable,
     ) -> Cancel | None:
-        refused = self._refuse(data, ProduceResult)
+        refused = refuse_all(self._not_serving(), data, ProduceResult)
         if refused:
             reply(refused)
             return None
@@ -491,41 +482,12 @@ class BrokerNode:
             return None
         return fetch_for_client(self.replica_manager, request, reply)
 
-    def list_offsets(
-        self,
-        queries: Sequence[OffsetQuery],
-        isolation: Isolation,
-        timeout_ms: int,
-        reply: Callable[[list[OffsetAnswer]], None],
-    ) -> Cancel | None:
-        """Look up readable offsets; both isolation levels are equal while there are no transactions."""
-        del isolation
-        look_up = partial(list_offsets, self.replica_manager, queries)
-        return self._when_proved(queries, OffsetAnswer, timeout_ms, lambda: reply(look_up()), reply)
-
-    def client_offsets_for_leader_epoch(
-        self, queries: Sequence[EpochQuery], timeout_ms: int, reply: Callable[[list[EpochAnswer]], None]
-    ) -> Cancel | None:
-        """Look up the end offsets of leader epochs for a client."""
-        look_up = partial(offsets_for_leader_epoch, self.replica_manager, queries, from_client=True)
-        return self._when_proved(queries, EpochAnswer, timeout_ms, lambda: reply(look_up()), reply)
-
     def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
         """Return replica progress of partitions that this broker leads; without ``partitions``, of all in the topic."""
         manager = self.replica_manager
         led = (one.topic_partition for one in manager.hosted.led() if one.topic_partition.topic == topic)
         indexes = partitions or sorted(topic_partition.partition for topic_partition in led)
         return describe_replicas(manager, topic, indexes, manager.now_ms())
-
-    def delete_records(
-        self,
-        queries: Sequence[DeleteRecordsQuery],
-        timeout_ms: int,
-        reply: Callable[[list[DeleteRecordsResult]], None],
-    ) -> Cancel | None:
-        """Raise log start offsets; reply once, when every live replica has deleted the records or at the timeout."""
-        delete = partial(self.replica_manager.deletes.delete, queries, timeout_ms, reply)
-        return self._when_proved(queries, DeleteRecordsResult, timeout_ms, delete, reply)
 
     def init_producer_id(self, reply: ProducerIdReply) -> None:
         """Reply with (producer id, epoch), or with the error."""
@@ -534,29 +496,6 @@ class BrokerNode:
             reply(refusal)
         else:
             self._producer_ids.take(reply)
-
-    def _when_proved(
-        self,
-        queries: Sequence[PartitionQuery],
-        answer: Callable[[TopicPartition, PartitionFailure], A],
-        timeout_ms: int,
-        act: Callable[[], Cancel | None],
-        reply: Callable[[list[A]], None],
-    ) -> Cancel | None:
-        """Call ``act`` when the leaderships of the partitions are proved; refuse while the broker is not serving."""
-        refused = self._refuse(queries, answer)
-        if refused:
-            reply(refused)
-            return None
-        named, proofs = (query.topic_partition for query in queries), self.replica_manager.proofs
-        return proofs.when_proved(named, self._scheduler.now_ms(), timeout_ms, act)
-
-    def _refuse(
-        self, queries: Iterable[PartitionQuery], answer: Callable[[TopicPartition, PartitionFailure], A]
-    ) -> list[A]:
-        """Return an error for each query while the broker is not serving, otherwise an empty list."""
-        refusal = self._not_serving()
-        return [] if refusal is None else [answer(query.topic_partition, failure_of(refusal)) for query in queries]
 
     def _not_serving(self) -> PacelineError | None:
         if self._stopped:

@@ -43,7 +43,7 @@ def delete(
     """Send one request; the list stays empty until the answer comes."""
     answers: list[DeleteRecordsResult] = []
     query = replace(DeleteRecordsQuery(TP, None, offset), **more)  # type: ignore[arg-type]
-    cluster[broker_id].node.delete_records([query], timeout_ms, answers.extend)
+    cluster[broker_id].node.proved_calls.delete_records([query], timeout_ms, answers.extend)
     return answers
 
 

@@ -85,15 +85,15 @@ def ask(cluster: BrokerCluster, timeout_ms: int = 30_000) -> Failures:
 
     for kind in OffsetKind:
         query = OffsetQuery(TP, kind, timestamp_ms=0)
-        node.list_offsets([query], Isolation.READ_UNCOMMITTED, timeout_ms, noted(f"list {kind.name}"))
+        node.proved_calls.list_offsets([query], Isolation.READ_UNCOMMITTED, timeout_ms, noted(f"list {kind.name}"))
     for kind, offset in ("fetch", 0), ("fetch out of range", 99):
         told = noted(kind)
         node.fetch(fetch(offset), lambda response, told=told: told(response.results))
     data = [ProduceData(TP, None, batch(b"b"))]
     node.produce(RequiredAcks.LEADER, timeout_ms, data, noted("acks=1"))
     node.produce(RequiredAcks.LEADER, timeout_ms, [ProduceData(TP, None, numbered(400))], noted("out of order"))
-    node.client_offsets_for_leader_epoch([EpochQuery(TP, 0)], timeout_ms, noted("epoch end"))
-    node.delete_records([DeleteRecordsQuery(TP, None, 99, None)], timeout_ms, noted("delete records"))
+    node.proved_calls.offsets_for_leader_epoch([EpochQuery(TP, 0)], timeout_ms, noted("epoch end"))
+    node.proved_calls.delete_records([DeleteRecordsQuery(TP, None, 99, None)], timeout_ms, noted("delete records"))
     noted("describe replicas")(node.describe_replicas(TP.topic, [TP.partition]))
     return found
 
@@ -385,7 +385,7 @@ def test_a_request_of_a_caller_that_left_is_dropped() -> None:
     cluster = without_zookeeper()
     answers: list[object] = []
     query = OffsetQuery(TP, OffsetKind.LATEST)
-    cancel = cluster[1].node.list_offsets([query], Isolation.READ_UNCOMMITTED, 30_000, answers.extend)
+    cancel = cluster[1].node.proved_calls.list_offsets([query], Isolation.READ_UNCOMMITTED, 30_000, answers.extend)
     assert cancel is not None
     cancel()
     cluster.time.run_for(RECENT_MS + 1)

@@ -92,7 +92,7 @@ def test_a_delete_records_of_a_disconnected_client_is_removed(cluster: BrokerClu
     cluster[1].produce(b"a", acks=RequiredAcks.LEADER)
     cluster.decide(1, 5, (1,))
     cluster.time.run_until(lambda: cluster[1].log().high_watermark == 1, 60_000)
-    cancel = cluster[1].node.delete_records([DeleteRecordsQuery(TP, None, 1)], 60_000, answers.extend)
+    cancel = cluster[1].node.proved_calls.delete_records([DeleteRecordsQuery(TP, None, 1)], 60_000, answers.extend)
     assert cancel is not None and waiting(cluster) > before
     cancel()
     assert waiting(cluster) == before and answers == []

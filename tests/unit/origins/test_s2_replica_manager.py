@@ -57,7 +57,7 @@ def answers(broker: BrokerUnderTest, tp: TopicPartition) -> dict[str, ErrorCode 
     error = fetched[0].results[0].error
     found["replica fetch"] = None if error is ErrorCode.NONE else error
     deleted: list[DeleteRecordsResult] = []
-    node.delete_records([DeleteRecordsQuery(tp, None, 0)], 0, deleted.extend)
+    node.proved_calls.delete_records([DeleteRecordsQuery(tp, None, 0)], 0, deleted.extend)
     note("delete records", deleted[0].failure)
     return found
 

@@ -1,10 +1,23 @@
 """Convert a typed error to the failure of a partition in a response."""
 
-from paceline.broker.partition.partition import Partition
-from paceline.model.client_io import LeaderHint, PartitionFailure
-from paceline.model.errors import ErrorCode, OffsetOutOfRangeError, PacelineError
-from paceline.model.identifiers import NO_LEADER
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
+from paceline.broker.partition.partition import Partition
+from paceline.model.client_io import (
+    DeleteRecordsQuery,
+    DigestQuery,
+    EpochQuery,
+    LeaderHint,
+    OffsetQuery,
+    PartitionFailure,
+    ProduceData,
+)
+from paceline.model.errors import ErrorCode, OffsetOutOfRangeError, PacelineError
+from paceline.model.identifiers import NO_LEADER, TopicPartition
+
+PartitionQuery = ProduceData | EpochQuery | DigestQuery | OffsetQuery | DeleteRecordsQuery
+A = TypeVar("A")
 _WITH_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH)
 
 
@@ -24,3 +37,12 @@ def leader_hint(partition: Partition | None) -> LeaderHint | None:
     if partition is None or partition.leader_id == NO_LEADER:
         return None
     return LeaderHint(partition.leader_id, partition.leader_epoch, partition.topic_id)
+
+
+def refuse_all(
+    refusal: PacelineError | None,
+    queries: Iterable[PartitionQuery],
+    answer: Callable[[TopicPartition, PartitionFailure], A],
+) -> list[A]:
+    """Return an error for each query while the broker is not serving, otherwise an empty list."""
+    return [] if refusal is None else [answer(query.topic_partition, failure_of(refusal)) for query in queries]

@@ -307,7 +307,7 @@ class LogServicer:
         core = self._core.get()
         timeout_ms = wait_within_deadline(convert.DEFAULT_TIMEOUT_MS, context)
         answers: list[OffsetAnswer] = await answer_of(
-            lambda reply: core.list_offsets(queries, isolation, timeout_ms, reply), timeout_ms
+            lambda reply: core.proved_calls.list_offsets(queries, isolation, timeout_ms, reply), timeout_ms
         )
         return pb.ListOffsetsResponse(
             partitions=[convert.offset_answer_to_proto(answer, self._listener.address_of) for answer in answers]
@@ -321,7 +321,7 @@ class LogServicer:
         queries = convert.epoch_queries_from_proto(request.partitions)
         timeout_ms = wait_within_deadline(convert.DEFAULT_TIMEOUT_MS, context)
         answers: list[EpochAnswer] = await answer_of(
-            lambda reply: core.client_offsets_for_leader_epoch(queries, timeout_ms, reply), timeout_ms
+            lambda reply: core.proved_calls.offsets_for_leader_epoch(queries, timeout_ms, reply), timeout_ms
         )
         return pb.OffsetForLeaderEpochResponse(
             partitions=[convert.epoch_answer_to_proto(answer, self._listener.address_of) for answer in answers]
@@ -338,7 +338,7 @@ class LogServicer:
         queries = convert.delete_records_from_proto(request)
         timeout_ms = wait_within_deadline(convert.timeout_from_proto(request.timeout_ms), context)
         results: list[DeleteRecordsResult] = await answer_of(
-            lambda reply: core.delete_records(queries, timeout_ms, reply), timeout_ms
+            lambda reply: core.proved_calls.delete_records(queries, timeout_ms, reply), timeout_ms
         )
         return pb.DeleteRecordsResponse(
             partitions=[convert.delete_records_result_to_proto(one, self._listener.address_of) for one in results]
