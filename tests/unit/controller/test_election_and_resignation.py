@@ -343,7 +343,7 @@ def test_a_controller_retries_requests_until_the_broker_is_unregistered(cluster:
     assert cluster.controller.gauges()["controller_request_queue_size"] > 0
     cluster.brokers.unreachable.clear()
     cluster.brokers.received.clear()
-    cluster.time.run_for(200)
+    cluster.time.run_for(1_200)
     assert cluster.told()[2][0] == "LAI a-0 2/1 [2]"
     assert cluster.controller.gauges()["controller_request_queue_size"] == 0
 
