@@ -220,10 +220,7 @@ func decode(topic string, raw json.RawMessage) (paceline.Record, error) {
 	if err := json.Unmarshal(raw, &fields); err != nil {
 		return paceline.Record{}, err
 	}
-	r := paceline.Record{Topic: topic, Partition: paceline.AnyPartition, Key: orNil(fields.Key), Value: orNil(fields.Value)}
-	if fields.Partition != nil {
-		r.Partition = *fields.Partition
-	}
+	r := paceline.Record{Topic: topic, Partition: fields.Partition, Key: orNil(fields.Key), Value: orNil(fields.Value)}
 	for _, pair := range fields.Headers {
 		var name string
 		var value *[]byte

@@ -40,7 +40,7 @@ func deliverOne(t *testing.T, producer *Producer, value string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	delivery, err := producer.Send(ctx, Record{Topic: "t", Value: []byte(value)})
+	delivery, err := producer.Send(ctx, Record{Topic: "t", Partition: ToPartition(0), Value: []byte(value)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestABatchThatIsTooLargeForItsTopicIsSentInParts(t *testing.T) {
 	defer cancel()
 	var deliveries []*Delivery
 	for _, value := range []string{"a", "b", "c", "d", "e", "f", "g"} {
-		delivery, err := producer.Send(ctx, Record{Topic: "t", Value: []byte(value)})
+		delivery, err := producer.Send(ctx, Record{Topic: "t", Partition: ToPartition(0), Value: []byte(value)})
 		if err != nil {
 			t.Fatal(err)
 		}

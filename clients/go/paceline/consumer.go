@@ -29,10 +29,12 @@ type ConsumerConfig struct {
 	MaxBytes int
 }
 
-// ConsumedRecord is a record with its offset.
+// ConsumedRecord is a record with its position. The Partition of the embedded Record is nil, so that sending the Record on
+// to another topic lets the producer choose.
 type ConsumedRecord struct {
 	Record
-	Offset int64
+	Partition int32
+	Offset    int64
 }
 
 // Consumer reads assigned partitions from positions of its own. Use it from one goroutine.

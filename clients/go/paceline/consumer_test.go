@@ -18,12 +18,21 @@ func arrive(k *Consumer, partition int32, err error, records ...ConsumedRecord) 
 	return of
 }
 
+func TestAConsumedRecordHasItsPartitionAndItsRecordCanBeSentOn(t *testing.T) {
+	for partition := range int32(2) {
+		record := consumed(TopicPartition{"t", partition}, &pacelinev1.Record{Offset: 3})
+		if record.Partition != partition || record.Record.Partition != nil {
+			t.Errorf("partition %d: %+v", partition, record)
+		}
+	}
+}
+
 func TestATruncationIsReportedBesideRecordsOfOtherPartitions(t *testing.T) {
 	consumer := (&Client{}).NewConsumer(ConsumerConfig{})
 	for partition := range int32(3) {
 		consumer.Assign("t", partition, 0)
 	}
-	arrive(consumer, 0, nil, ConsumedRecord{Record: Record{Topic: "t", Partition: 0}, Offset: 7})
+	arrive(consumer, 0, nil, ConsumedRecord{Record: Record{Topic: "t"}, Partition: 0, Offset: 7})
 	arrive(consumer, 1, &TruncatedError{"t", 1, 9, 5})
 	arrive(consumer, 2, &TruncatedError{"t", 2, 4, 3})
 	for _, partition := range []int32{1, 2} {
@@ -43,7 +52,7 @@ func TestAFailureThatMayPassDelaysOnlyItsPartition(t *testing.T) {
 	consumer.Assign("t", 0, 0)
 	consumer.Assign("t", 1, 0)
 	failed := arrive(consumer, 0, &Error{Retriable: true})
-	arrive(consumer, 1, nil, ConsumedRecord{Record: Record{Topic: "t", Partition: 1}, Offset: 3})
+	arrive(consumer, 1, nil, ConsumedRecord{Record: Record{Topic: "t"}, Partition: 1, Offset: 3})
 	found, err := consumer.Poll(context.Background())
 	if err != nil || len(found) != 1 || failed.notBefore.IsZero() || failed.fetching {
 		t.Fatalf("%v, %v, %+v", found, err, failed)
@@ -67,8 +76,8 @@ func TestRecordsOfAPartitionThatWasDroppedAreNotReturned(t *testing.T) {
 	consumer := (&Client{}).NewConsumer(ConsumerConfig{})
 	consumer.Assign("t", 0, 0)
 	consumer.Assign("t", 1, 0)
-	arrive(consumer, 0, nil, ConsumedRecord{Record: Record{Topic: "t", Partition: 0}})
-	arrive(consumer, 1, nil, ConsumedRecord{Record: Record{Topic: "t", Partition: 1}})
+	arrive(consumer, 0, nil, ConsumedRecord{Record: Record{Topic: "t"}, Partition: 0})
+	arrive(consumer, 1, nil, ConsumedRecord{Record: Record{Topic: "t"}, Partition: 1})
 	consumer.collect()
 	consumer.drop(TopicPartition{"t", 0})
 	found, err := consumer.Poll(context.Background())
@@ -96,10 +105,10 @@ func TestAPositionThatWasLookedUpIsKnownBeforeItsRecordsAreReturned(t *testing.T
 	consumer := (&Client{}).NewConsumer(ConsumerConfig{})
 	consumer.Assign("t", 0, 0)
 	consumer.AssignFrom("t", 1, Latest())
-	arrive(consumer, 0, nil, ConsumedRecord{Record: Record{Topic: "t", Partition: 0}, Offset: 0})
+	arrive(consumer, 0, nil, ConsumedRecord{Record: Record{Topic: "t"}, Partition: 0, Offset: 0})
 	of := consumer.positions[TopicPartition{"t", 1}]
 	after := cursor{TopicPartition: TopicPartition{"t", 1}, next: 1001}
-	record := ConsumedRecord{Record: Record{Topic: "t", Partition: 1}, Offset: 1000}
+	record := ConsumedRecord{Record: Record{Topic: "t"}, Partition: 1, Offset: 1000}
 	consumer.arrived = append(consumer.arrived, fetched{of, after, []ConsumedRecord{record}, nil})
 	// A limit below 1 means 1.
 	if found, err := consumer.PollUpTo(context.Background(), 0); err != nil || len(found) != 1 || found[0].Partition != 0 {

@@ -80,7 +80,7 @@ func TestAFailureIsNotHiddenByRecordsOfOtherPartitions(t *testing.T) {
 	for partition := range int32(3) {
 		consumer.Assign("t", partition, 0)
 	}
-	arrive(consumer, 0, nil, ConsumedRecord{Record: Record{Topic: "t", Partition: 0}, Offset: 7})
+	arrive(consumer, 0, nil, ConsumedRecord{Record: Record{Topic: "t"}, Partition: 0, Offset: 7})
 	arrive(consumer, 1, newError("reading", pacelinev1.ErrorCode_ERROR_CODE_CLUSTER_AUTHORIZATION_FAILED, "no"))
 	arrive(consumer, 2, newError("reading", pacelinev1.ErrorCode_ERROR_CODE_CORRUPT_MESSAGE, "no"))
 	consumer.collect()
@@ -133,13 +133,13 @@ func TestRecordsForATopicThatDoesNotExistFailAfterSomeSeconds(t *testing.T) {
 	defer cancel()
 	var deliveries []*Delivery
 	for range 10 { // ten batches
-		delivery, err := producer.Send(ctx, Record{Topic: "t"})
+		delivery, err := producer.Send(ctx, Record{Topic: "t", Partition: ToPartition(0)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		deliveries = append(deliveries, delivery)
 	}
-	if _, err := producer.Send(ctx, Record{Topic: "t", Partition: AnyPartition}); !isMissingForCertain(err) || ctx.Err() != nil {
+	if _, err := producer.Send(ctx, Record{Topic: "t"}); !isMissingForCertain(err) || ctx.Err() != nil {
 		t.Fatalf("without a partition: %v", err)
 	}
 	for _, delivery := range deliveries {
@@ -215,7 +215,7 @@ func TestASendToATopicThatDoesNotExistEnds(t *testing.T) {
 	defer producer.Close(context.Background())
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if _, err := producer.Send(ctx, Record{Topic: "t", Partition: AnyPartition}); CodeOf(err) != unknownTopic || ctx.Err() != nil {
+	if _, err := producer.Send(ctx, Record{Topic: "t"}); CodeOf(err) != unknownTopic || ctx.Err() != nil {
 		t.Fatal(err)
 	}
 }

@@ -251,8 +251,8 @@ func (at *cursor) accept(
 }
 
 func consumed(at TopicPartition, record *pacelinev1.Record) ConsumedRecord {
-	found := ConsumedRecord{Offset: record.GetOffset(), Record: Record{
-		Topic: at.Topic, Partition: at.Partition, Key: record.Key, Value: record.Value,
+	found := ConsumedRecord{Partition: at.Partition, Offset: record.GetOffset(), Record: Record{
+		Topic: at.Topic, Key: record.Key, Value: record.Value,
 		Timestamp: time.UnixMilli(record.GetTimestampMs()),
 	}}
 	for _, header := range record.GetHeaders() {

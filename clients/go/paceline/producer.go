@@ -18,9 +18,6 @@ import (
 // otherTopicLimit is the number of answers with another topic id after which a batch of unknown outcome fails.
 const otherTopicLimit = 5
 
-// AnyPartition lets the producer choose the partition: by the key, or one partition per batch without a key.
-const AnyPartition int32 = -1
-
 // Header is one header of a record; a nil Value is null.
 type Header struct {
 	Key   string
@@ -30,13 +27,17 @@ type Header struct {
 // Record is a record to send. A nil Key or Value is null, an empty one is empty.
 type Record struct {
 	Topic string
-	// Partition, or AnyPartition. The zero value is partition 0.
-	Partition  int32
+	// Partition, for example ToPartition(0). With nil the producer chooses it: by the key, or without a key one partition
+	// per batch.
+	Partition  *int32
 	Key, Value []byte
 	Headers    []Header
 	// Timestamp; the zero value means now.
 	Timestamp time.Time
 }
+
+// ToPartition names the partition of a Record.
+func ToPartition(partition int32) *int32 { return &partition }
 
 // ProducerConfig tunes a producer; zero values are defaults.
 type ProducerConfig struct {
@@ -113,11 +114,13 @@ func (c *Client) NewProducer(config ProducerConfig) *Producer {
 // Errors of Send and Delivery.Wait: UNKNOWN_TOPIC_OR_PARTITION when brokers have not known the topic or partition for 5 s; the
 // last failure when DeliveryTimeout has passed; any failure that is not retriable.
 func (p *Producer) Send(ctx context.Context, record Record) (*Delivery, error) {
-	if problem := textProblem(record); problem != "" {
+	if problem := recordProblem(record); problem != "" {
 		return nil, newError("sending to "+strconv.Quote(record.Topic), pacelinev1.ErrorCode_ERROR_CODE_INVALID_REQUEST, problem)
 	}
-	partition := record.Partition
-	if partition < 0 {
+	var partition int32
+	if record.Partition != nil {
+		partition = *record.Partition
+	} else {
 		bounded, cancel := context.WithTimeout(ctx, p.config.DeliveryTimeout)
 		count, err := p.client.partitionCount(bounded, record.Topic)
 		cancel()
@@ -472,8 +475,11 @@ func encode(record Record) *pacelinev1.Record {
 	return encoded
 }
 
-// textProblem says why a record cannot be encoded, or returns "". One such record would fail all records of its batch.
-func textProblem(record Record) string {
+// recordProblem says why a record cannot be sent, or returns "". One record that cannot be encoded would fail its whole batch.
+func recordProblem(record Record) string {
+	if record.Partition != nil && *record.Partition < 0 {
+		return fmt.Sprintf("the partition is %d; nil lets the producer choose", *record.Partition)
+	}
 	if !utf8.ValidString(record.Topic) {
 		return "the topic is not UTF-8"
 	}

@@ -33,6 +33,38 @@ func TestARecordWithTextThatIsNotUTF8IsRefused(t *testing.T) {
 	}
 }
 
+func TestTheZeroValueOfAPartitionLetsTheKeyChooseAndPartitionZeroIsNamed(t *testing.T) {
+	_, client := startFake(t)
+	client.topics["t"] = &topicState{count: 6, asked: time.Now(), leaders: map[int32]leaderState{}}
+	producer := client.NewProducer(ProducerConfig{})
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	defer producer.Close(ended)
+	counts := map[int32]int{}
+	for i := range 600 {
+		key := fmt.Appendf(nil, "key-%d", i)
+		delivery, err := producer.Send(context.Background(), Record{Topic: "t", Key: key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wanted := PartitionForKey(key, 6); delivery.Partition() != wanted {
+			t.Fatalf("key %s is in partition %d, not %d", key, delivery.Partition(), wanted)
+		}
+		counts[delivery.Partition()]++
+	}
+	if len(counts) != 6 {
+		t.Fatalf("600 keys are in these partitions: %v", counts)
+	}
+	delivery, err := producer.Send(context.Background(), Record{Topic: "t", Key: []byte("key-0"), Partition: ToPartition(0)})
+	if err != nil || delivery.Partition() != 0 {
+		t.Fatalf("the named partition is %d, %v", delivery.Partition(), err)
+	}
+	if _, err := producer.Send(context.Background(), Record{Topic: "t", Partition: ToPartition(-1)}); CodeOf(err) !=
+		pacelinev1.ErrorCode_ERROR_CODE_INVALID_REQUEST {
+		t.Fatal(err)
+	}
+}
+
 func TestARecordThatWasNeverSentIsSurelyNotInTheLog(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -72,8 +104,8 @@ func TestASendThatFindsNoClusterSaysSoWithinTwoSecondsAndEndsWithTheCause(t *tes
 	}
 	t.Cleanup(func() { silent.Close() })
 	for address, cause := range map[string]string{"127.0.0.1:1": "refused", silent.Addr().String(): silent.Addr().String()} {
-		for _, partition := range []int32{0, AnyPartition} {
-			t.Run(fmt.Sprintf("%s, partition %d", address, partition), func(t *testing.T) {
+		for _, partition := range []*int32{ToPartition(0), nil} {
+			t.Run(fmt.Sprintf("%s, any partition: %t", address, partition == nil), func(t *testing.T) {
 				t.Parallel()
 				logged := make(logLines, 10)
 				client, err := NewClient(Config{Bootstrap: []string{address}, Logger: slog.New(slog.NewTextHandler(logged, nil))})

@@ -65,7 +65,8 @@ func run(bootstrap []string, topic string, count, rate int) (*summary, error) {
 	producer := client.NewProducer(paceline.ProducerConfig{Linger: 5 * time.Millisecond})
 	deliveries := make([]*paceline.Delivery, count)
 	for i := range deliveries {
-		record := paceline.Record{Topic: topic, Partition: int32(i % partitions), Value: strconv.AppendInt(nil, int64(i), 10)}
+		partition := paceline.ToPartition(int32(i % partitions))
+		record := paceline.Record{Topic: topic, Partition: partition, Value: strconv.AppendInt(nil, int64(i), 10)}
 		if deliveries[i], err = producer.Send(ctx, record); err != nil {
 			return result, err
 		}

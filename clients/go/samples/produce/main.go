@@ -30,8 +30,7 @@ func main() {
 	deliveries := make([]*paceline.Delivery, *count)
 	for i := range deliveries {
 		record := paceline.Record{
-			Topic: *topic, Partition: paceline.AnyPartition,
-			Key: fmt.Appendf(nil, "key-%d", i%16), Value: fmt.Appendf(nil, "value-%d", i),
+			Topic: *topic, Key: fmt.Appendf(nil, "key-%d", i%16), Value: fmt.Appendf(nil, "value-%d", i),
 		}
 		if deliveries[i], err = producer.Send(ctx, record); err != nil {
 			log.Fatal(err)
