@@ -23,6 +23,7 @@ from paceline.v1.metadata_service_pb2 import (
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
 from paceline_client.admin_connection import ONE_CALL_S, AdminConnection, describe_cluster_once, named
 from paceline_client.errors import sendable
+from paceline_client.stream_reader import StreamReader
 from paceline_client.wait_notice import Wait, wait_notice
 
 STREAM_S: Final = 30.0
@@ -108,19 +109,19 @@ class WatchAdmin(AdminConnection):
         """Yield (address, message) from successive streams."""
         policy = RetryPolicy(deadline_ms=patience_ms)
         while True:
-            address, call, first = self._open(ask, broker_id, policy)
+            address, stream, first = self._open(ask, broker_id, policy)
             try:
                 yield address, first
-                for message in call:
+                for message in stream:
                     yield address, message
             except grpc.RpcError as failure:
                 self._left(address, failure)
             finally:
-                call.cancel()
+                stream.cancel()
 
     def _open(
         self, ask: Callable[[Any, float], Any], broker_id: int | None, policy: RetryPolicy
-    ) -> tuple[str, Any, Any]:
+    ) -> tuple[str, StreamReader, Any]:
         watched = "the active controller" if broker_id is None else f"broker {broker_id}"
         with wait_notice(f"a stream of {watched}") as wait:
             return call_with_retry(
@@ -132,7 +133,7 @@ class WatchAdmin(AdminConnection):
 
     def _opened(
         self, ask: Callable[[Any, float], Any], broker_id: int | None, left_s: float | None, wait: Wait
-    ) -> tuple[str, Any, Any]:
+    ) -> tuple[str, StreamReader, Any]:
         """Open a stream and wait for its first message, which servers send immediately."""
         wait_s = min(left_s or ONE_CALL_S, ONE_CALL_S)
         address = self._watched(broker_id, wait_s, wait)
@@ -141,7 +142,8 @@ class WatchAdmin(AdminConnection):
         patience.daemon = True
         patience.start()
         try:
-            return address, call, next(call)
+            stream = StreamReader(call)
+            return address, stream, next(stream)
         except StopIteration:
             raise BrokerNotAvailableError(f"{address} ended the watch") from None
         except grpc.RpcError as failure:

@@ -30,7 +30,14 @@ def main(*arguments: Any) -> None:
         raise SystemExit(1) from None
 
     # From here on an interrupt raises an exception, so that commands close their resources.
-    cli(*arguments, obj=lambda: signal.signal(signal.SIGINT, before))
+    during = _interrupt if before is signal.default_int_handler else before
+    cli(*arguments, obj=lambda: signal.signal(signal.SIGINT, during))
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    """Raise the exception of the first Ctrl-C; the second Ctrl-C ends the process, whatever the first waits for."""
+    signal.signal(signal.SIGINT, _end)
+    raise KeyboardInterrupt
 
 
 def _end(_number: int, _frame: object) -> None:

@@ -36,6 +36,28 @@ def test_an_interrupt_while_the_command_is_still_loading_shows_no_traceback() ->
     assert (ended.returncode, ended.stderr) == (INTERRUPTED, "interrupted\n")
 
 
+def test_a_second_interrupt_ends_a_command_that_waits_after_the_first() -> None:
+    script = (
+        "import os, signal, sys, time, click\n"
+        "from paceline.cli import commands, main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "@click.command()\n"
+        "def hanging():\n"
+        "    while True:\n"
+        "        try:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "            time.sleep(60)\n"
+        "        except KeyboardInterrupt:\n"
+        "            pass\n"
+        "commands.hanging = hanging\n"
+        "commands._COMMANDS['hanging'] = ('paceline.cli.commands', 'hanging', '')\n"
+        "sys.argv = ['paceline', 'hanging']\n"
+        "main.main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=False)
+    assert (ended.returncode, ended.stderr) == (INTERRUPTED, "interrupted\n")
+
+
 def test_an_installation_of_the_client_alone_names_the_extra_of_the_command_line() -> None:
     script = (
         "import sys\n"
