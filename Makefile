@@ -18,7 +18,7 @@ FIRST ?= 1
 ROUNDS ?= 100
 MINUTES ?= 10
 
-.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak soak-failover kill-matrix simulate integration containers images up logs ps down certificate bench bench-kafka bench-callers bench-control bench-replicas bench-groups bench-pipeline bench-security lock duplicates clean
+.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak soak-failover kill-matrix simulate integration containers images up logs ps down certificate bench bench-kafka bench-callers bench-control bench-replicas bench-python bench-groups bench-pipeline bench-security lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ bench: install java ## produce, fetch and latency figures, into build/bench/data
 
 bench-kafka: install java ## side by side with Kafka 3.9.1 (jars through Maven), into build/bench/versus_kafka.json
 	@$(PY) -m benchmarks.versus_kafka --output build/bench/versus_kafka.json
+
+bench-python: install java ## beside confluent-kafka and aiokafka on Kafka 3.9.1 (PyPI, jars through Maven), into build/bench/python_clients.json
+	@$(PY) -m benchmarks.python_clients --output build/bench/python_clients.json
 
 bench-callers: install java ## many small clients side by side with Kafka 3.9.1 (Go, jars through Maven), into build/bench/callers.json
 	@$(PY) -m benchmarks.callers --output build/bench/callers.json

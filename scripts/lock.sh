@@ -9,6 +9,7 @@
 # requirements-services.lock  the container image: extra `services`, the same versions
 # requirements-build.lock     the build tools of the wheel, for the image's build stage, the same versions
 # requirements-protos.lock    the generators of the Python stubs, from protos/requirements.in
+# requirements-benchmarks.lock  the Kafka clients that make bench-python measures, from benchmarks/requirements.in
 #
 # Install with `pip install --require-hashes -r requirements.lock`, then Paceline itself with
 # `pip install --no-deps --no-build-isolation -e .`: hatchling is locked too, so nothing unlocked is fetched.
@@ -52,9 +53,10 @@ compile requirements.lock --extra dev pyproject.toml "$work/build.in"
 compile requirements-services.lock --extra services --constraint "$work/requirements.lock" pyproject.toml
 compile requirements-build.lock --constraint "$work/requirements.lock" "$work/build.in"
 compile requirements-protos.lock protos/requirements.in
+compile requirements-benchmarks.lock benchmarks/requirements.in
 
 status=0
-for name in requirements.lock requirements-services.lock requirements-build.lock requirements-protos.lock; do
+for name in requirements.lock requirements-services.lock requirements-build.lock requirements-protos.lock requirements-benchmarks.lock; do
   if grep -n -E '^\s*(-i|-f|--index-url|--extra-index-url|--find-links)|://' "$work/$name"; then
     echo "$name names an index; locks must not" >&2
     exit 1
