@@ -42,6 +42,20 @@ async def test_tasks_that_share_a_consumer_get_every_record_once() -> None:
     assert sorted([*got, *many["t-0"]]) == list(range(8))
 
 
+async def test_anext_returns_the_next_record_between_loops() -> None:
+    consumer = AsyncConsumer(bootstrap="127.0.0.1:1")
+    shared: Any = consumer
+    shared._consumer = OneLog()
+    got: list[Any] = [await anext(consumer)]
+    async for record in consumer:
+        got.append(record)
+        if len(got) == 4:
+            break
+    got.append(await anext(consumer))
+    await consumer.stop()
+    assert got == list(range(5))
+
+
 async def test_records_of_getmany_are_not_taken_one_by_one_before_it_returns() -> None:
     consumer = AsyncConsumer(bootstrap="127.0.0.1:1")
     shared: Any = consumer

@@ -148,6 +148,10 @@ class AsyncConsumer:
             if record is not None:
                 yield record
 
+    async def __anext__(self) -> ConsumerRecord:
+        """Return the next record, as `getone`, for ``await anext(consumer)``."""
+        return await self.getone()
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self

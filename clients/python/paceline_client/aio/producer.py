@@ -16,9 +16,12 @@ from paceline_client.producer import Producer
 class AsyncProducer:
     """Sends records; takes the arguments of `Producer`.
 
-    async with AsyncProducer("localhost:9092") as producer:
-        future = await producer.send("flights", b"landed")
-        print((await future).offset)
+    ``await producer.send(...)`` returns a future as soon as the record is in the buffer. Awaiting that future returns
+    the `RecordMetadata` when the record is delivered.
+
+        async with AsyncProducer("localhost:9092") as producer:
+            futures = [await producer.send("flights", b"landed") for _ in range(1_000)]
+            print((await futures[-1]).offset)
     """
 
     def __init__(self, bootstrap: Any, **settings: Any) -> None:
@@ -42,7 +45,10 @@ class AsyncProducer:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
     ) -> "asyncio.Future[RecordMetadata]":
-        """Enqueue one record and return a future of its metadata; waits only for cluster metadata and buffer memory.
+        """Enqueue one record; waits only for cluster metadata and buffer memory.
+
+        Returns:
+            A future of the record's metadata. Awaiting it waits for the delivery; without awaiting it, `flush` does.
 
         Raises:
             PacelineError: as `Producer.send`; a later delivery failure is the future's exception.
