@@ -28,6 +28,7 @@ from paceline_client.fetcher import Fetcher
 from paceline_client.groups.group_consumer import ConsumerGroup
 from paceline_client.groups.partitions import GroupPartitions
 from paceline_client.groups.values import GroupSettings, RebalanceListener
+from paceline_client.malloc import keep_freed_memory
 from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.offsets import OffsetAndTimestamp, OffsetLookup, plain_offsets, query_end, query_time
 from paceline_client.record_poller import RecordPoller
@@ -44,7 +45,9 @@ class Consumer(GroupPartitions):
 
     `assign` reads partitions, `subscribe` whole topics. Without a group there are no committed offsets: a partition
     starts at the offset of `seek`, otherwise at ``auto_offset_reset``. A background thread keeps one long-polling fetch
-    per leader in flight and follows leader changes. After a fork the child must create its own consumer.
+    per leader in flight and follows leader changes. The first consumer of a process makes glibc keep up to 256 MiB of
+    freed memory, unless ``PACELINE_KEEP_FREED_MEMORY`` is 0 (docs/decisions/0021). After a fork the child must create
+    its own consumer.
 
         with Consumer("localhost:9092") as consumer:
             consumer.subscribe(["flights"])
@@ -129,6 +132,7 @@ class Consumer(GroupPartitions):
             raise InvalidRequestError(f"sizes and times of a fetch must be from 0 to {MAX_INT32}, not {sent}")
         with sendable("client_rack"):
             client_rack.encode()
+        keep_freed_memory()
         name = client_id or f"paceline-consumer-{next(_names)}"
         addresses = parse_bootstrap(bootstrap)
         settings = None
