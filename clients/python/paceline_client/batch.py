@@ -32,6 +32,10 @@ class RecordMetadata(NamedTuple):
     """The broker's append time on topics with LogAppendTime; None when the record has the producer's timestamp."""
 
 
+# tuple.__new__ creates the named tuple without a Python call, at half the cost.
+_new: Final = tuple.__new__
+
+
 class ProducerBatch:
     """Encoded records of one partition; `Accumulator` changes its state.
 
@@ -160,7 +164,7 @@ class ProducerBatch:
         """Return the metadata of record ``index`` of this delivered batch."""
         topic, partition = self.topic_partition
         offset = None if self.base_offset is None else self.base_offset + index
-        return RecordMetadata(topic, partition, offset, self.log_append_time_ms)
+        return _new(RecordMetadata, (topic, partition, offset, self.log_append_time_ms))
 
     def add_callback(self, index: int, callback: DeliveryCallback) -> None:
         """Register ``callback`` for record ``index``; allowed only before the result is known."""
