@@ -37,7 +37,10 @@ def headline(found: dict[str, Any]) -> str:
 
 def _commit() -> str:
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
+        try:
+            return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
+        except OSError:
+            return ""
 
     commit = git("rev-parse", "--short", "HEAD") or "unknown"
     return f"{commit}+changes" if git("status", "--porcelain", "--untracked-files=no") else commit

@@ -49,8 +49,8 @@ def throughput_chart(
 ) -> str:
     """Return an SVG chart; ``lines`` has the points (seconds, records per second) of each line by its name.
 
-    The area below the first line is filled. Labels of neighbouring marks are put on different rows so that they do not
-    cover each other.
+    A line with fewer than two points is named without a colour, because it cannot be drawn. The area below the first
+    line is filled. Labels of neighbouring marks are put on different rows so that they do not cover each other.
     """
     samples = [sample for line in lines.values() for sample in line]
     last = max([at for at, _ in samples] + [mark.at_s for mark in marks] + [1.0])
@@ -96,8 +96,13 @@ def throughput_chart(
     key_x = float(LEFT)
     for number, (name, line) in enumerate(lines.items()):
         colour = _LINES[number % len(_LINES)]
+        if len(line) < 2:
+            name = f"{name}: nothing to draw"
+            parts.append(f'<text class="key" x="{key_x:.1f}" y="66">{escape(name)}</text>')
+            key_x += len(name) * _CHARACTER_WIDTH + 24
+            continue
         points = " ".join(f"{x(at):.1f},{y(rate):.1f}" for at, rate in line)
-        if line and number == 0:
+        if number == 0:
             parts.append(f'<polygon class="area" points="{x(line[0][0]):.1f},{y(0):.1f} {points} '
                          f'{x(line[-1][0]):.1f},{y(0):.1f}"/>')  # fmt: skip
         parts.append(f'<polyline class="line" stroke="{colour}" points="{points}"/>')

@@ -9,15 +9,22 @@ _STYLE = (
     "h1,h2{font-weight:600}h2{margin-top:1.6em}table{border-collapse:collapse}"
     "td,th{padding:.25em .9em .25em 0;text-align:left;vertical-align:top;border-bottom:1px solid #ddd}"
     ".facts th{font-weight:400;color:#666;white-space:nowrap}"
-    ".delays td+td,.delays th+th{text-align:right}svg{max-width:100%;height:auto}"
+    ".delays td+td,.delays th+th{text-align:right}.about{color:#666}"
+    # On a narrow screen chart and delays scroll in their own boxes, so that their text keeps its size.
+    ".wide{overflow-x:auto}.wide svg{width:100%;min-width:860px;height:auto}"
+    "@media(max-width:40em){h1{font-size:1.4em}.facts th,.facts td{display:block;border:0;padding:0}"
+    ".facts td{padding-bottom:.7em;border-bottom:1px solid #ddd}}"
 )
 
 
-def make_page(title: str, facts: Sequence[tuple[str, str]], chart: str, delays: Sequence[Sequence[str]]) -> str:
+def make_page(
+    title: str, about: str, facts: Sequence[tuple[str, str]], chart: str, delays: Sequence[Sequence[str]]
+) -> str:
     """Return the page.
 
     Args:
         title: its heading.
+        about: date, version and machine.
         facts: pairs of a name and a sentence.
         chart: an SVG element.
         delays: the header and the rows of the delay table.
@@ -28,11 +35,13 @@ def make_page(title: str, facts: Sequence[tuple[str, str]], chart: str, delays: 
     cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
-        f"<h1>{escape(title)}</h1>"
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head><body>'
+        f'<h1>{escape(title)}</h1><p class="about">{escape(about)}</p>'
         f'<table class="facts">{said}</table>'
-        f"<h2>Producer and Spark's stream, second by second</h2>{chart}"
-        f"<p>Shaded: broker paused (yellow) and broker down (red). Each line ends at the last sample.</p>"
-        f'<h2>{DELAYS_TITLE}</h2><table class="delays"><tr>{heads}</tr>{cells}</table>'
+        f'<h2>Producer and Spark\'s stream, second by second</h2><div class="wide">{chart}</div>'
+        "<p>Shaded: broker paused (yellow) and broker down (red). The producer's line ends when the last record was "
+        "acknowledged, Spark's line when the last record was in its table. Spark writes a micro-batch at once, so its "
+        "line is level until the batch is in the table.</p>"
+        f'<h2>{DELAYS_TITLE}</h2><div class="wide"><table class="delays"><tr>{heads}</tr>{cells}</table></div>'
         "<p>Computed by Spark from the table that its stream wrote.</p></body></html>\n"
     )

@@ -53,9 +53,12 @@ class Reading:
         return round(1000 * max((after.at_s - before.at_s for before, after in pairwise(self.batches)), default=0.0))
 
     def samples(self) -> tuple[tuple[float, float], ...]:
-        """Return (seconds, rows per second since the previous micro-batch) of each micro-batch but the first."""
+        """Return the ends of a level line (seconds, rows per second) for the time before each micro-batch's end."""
+        ends = [0.0, *(batch.at_s for batch in self.batches)]
         return tuple(
-            (after.at_s, after.rows / max(after.at_s - before.at_s, 0.001)) for before, after in pairwise(self.batches)
+            (at_s, batch.rows / max(end - before, 0.001))
+            for batch, (before, end) in zip(self.batches, pairwise(ends), strict=True)
+            for at_s in (before, end)
         )
 
     def read_again_ms(self, killed_at_s: float, resumed_at: Mapping[int, int]) -> dict[int, int]:

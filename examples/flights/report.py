@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from examples.flights.chart import throughput_chart
+from benchmarks.stamp import headline
+from examples.flights.chart import Mark, throughput_chart
 from examples.flights.page import DELAYS_TITLE, make_page
 from examples.flights.reading import Reading
 from examples.flights.story import Facts
@@ -28,6 +29,8 @@ class StreamTotals:
     stream_s: float
     samples: tuple[tuple[float, float], ...]
     """(seconds since the first record, records acknowledged per second)"""
+    stalls: tuple[tuple[float, float], ...] = ()
+    """Times without an acknowledgement, from and to, in seconds since the first record."""
 
     @property
     def records_per_second(self) -> float:
@@ -36,25 +39,29 @@ class StreamTotals:
 
 
 def facts_as_json(
-    seed: int, totals: StreamTotals, facts: Facts, reading: Reading, verdict: Verdict, elapsed_s: float
+    about: dict[str, Any], totals: StreamTotals, facts: Facts, reading: Reading, verdict: Verdict, elapsed_s: float
 ) -> dict[str, Any]:
-    """Return the report as a JSON object; the keys are stable."""
+    """Return the report as a JSON object; the keys are stable. ``about`` has the seed, date, commit and machine."""
     shrinks = facts.isr_shrink_after_ms.values()
     read_again = reading.read_again_ms(facts.killed_at_s, facts.resumed_at)
+    pauses = [band for band in facts.bands if band.kind == "pause"]
+    stalls = [to - since for since, to in totals.stalls for band in pauses if since < band.to_s and to > band.from_s]
     return {
-        "seed": seed,
+        **about,
         "records_sent": totals.records_sent,
         "records_acked": totals.records_acked,
         "records_read": verdict.records_read,
         "lost": verdict.lost,
         "duplicated": verdict.duplicated,
         "out_of_order": verdict.out_of_order,
+        "keys_on_two_partitions": verdict.keys_on_two_partitions,
         "failures": list(totals.failures[:10]),
         "leaderless_ms": {str(partition): ms for partition, ms in sorted(facts.leaderless_ms.items())},
         "leaderless_ms_max": max(facts.leaderless_ms.values(), default=0),
         "micro_batches": len(reading.batches),
         "micro_batch_ms_median": reading.median_ms,
         "read_during_stream": sum(batch.rows for batch in reading.batches if batch.at_s <= totals.stream_s),
+        "read_before_kill": sum(batch.rows for batch in reading.batches if batch.at_s <= facts.killed_at_s),
         "read_again_after_kill_ms": {str(partition): ms for partition, ms in read_again.items()},
         "read_again_after_kill_ms_max": max(read_again.values(), default=0),
         "longest_pause_of_table_ms": reading.longest_pause_ms,
@@ -63,6 +70,8 @@ def facts_as_json(
         "isr_shrink_after_ms_by_partition": {
             str(partition): ms for partition, ms in sorted(facts.isr_shrink_after_ms.items())
         },
+        "lag_time_max_ms": facts.lag_time_max_ms,
+        "no_ack_during_pause_ms": round(1000 * max(stalls, default=0.0)),
         "isr_grown_after_resume_ms": facts.isr_grown_after_resume_ms,
         "full_isr_after_restart_ms": facts.full_isr_after_restart_ms,
         "paused_broker": facts.paused_broker,
@@ -82,21 +91,44 @@ def write_report(
 ) -> list[Path]:
     """Write ``report.html``, ``report.json`` and ``throughput.svg`` and return their paths."""
     page, facts_file, chart_file = (directory / name for name in ("report.html", "report.json", "throughput.svg"))
-    title = f"{totals.records_acked:,} flights through a cluster that loses a leader"
+    marks = [*facts.marks, Mark(totals.stream_s, "last record acknowledged")]
+    if reading.batches:
+        marks.append(Mark(reading.batches[-1].at_s, "last record in Spark's table", "good"))
     chart = throughput_chart(
-        title,
+        f"{totals.records_acked:,} flights; broker {facts.paused_broker} paused, broker {facts.killed_broker} killed",
         f"3 replicas · min.insync.replicas 2 · acks=all · seed {report['seed']}",
         {
             "acknowledged by every in-sync replica": totals.samples,
             "written to the table by Spark's stream": reading.samples(),
         },
-        facts.marks,
+        marks,
         facts.bands,
     )
     chart_file.write_text(chart, encoding="utf-8")
     facts_file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    page.write_text(make_page(title, report_rows(report), chart, delay_rows(verdict)), encoding="utf-8")
+    about = f"Paceline, {headline(report).replace('  ', ' · ')}"
+    text = make_page(conclusion(report), about, report_rows(report), chart, delay_rows(verdict))
+    page.write_text(text, encoding="utf-8")
     return [page, facts_file, chart_file]
+
+
+def succeeded(report: dict[str, Any]) -> bool:
+    """Whether every record was acknowledged and is in the table once and in order."""
+    faults = ("lost", "duplicated", "out_of_order", "keys_on_two_partitions", "failures")
+    sent, acked = report["records_sent"], report["records_acked"]
+    return sent == acked == report["records_read"] and not any(report[fault] for fault in faults)
+
+
+def conclusion(report: dict[str, Any]) -> str:
+    """Return the result of the run as a sentence, the headline of the page."""
+    if not succeeded(report):
+        return "Failed: records were lost, duplicated, reordered or not acknowledged"
+    sentence = f"{report['records_read']:,} flights, none lost, none duplicated"
+    if not report["read_before_kill"]:
+        return f"{sentence}. Spark read no record before the leader was killed, so it read through no failover"
+    if not report["read_again_after_kill_ms"]:
+        return f"{sentence}. No record was left for the new leaders, so Spark's stream read none of theirs"
+    return f"{sentence}. Spark's stream was reading when the leader was killed, and read on from the new leaders"
 
 
 def print_report(console: Console, report: dict[str, Any], verdict: Verdict) -> None:
@@ -111,9 +143,8 @@ def print_report(console: Console, report: dict[str, Any], verdict: Verdict) -> 
     table = Table(title="What happened", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="dim")
     table.add_column()
-    bad = report["lost"] or report["duplicated"] or report["out_of_order"]
     for name, text in report_rows(report):
-        table.add_row(name, Text(text, style=("red" if bad else "green") if name == "checked" else ""))
+        table.add_row(name, Text(text, style=("green" if succeeded(report) else "red") if name == "checked" else ""))
     console.print(table)
 
 
@@ -125,6 +156,10 @@ def report_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
                     f"{report['records_read']:,} read by Spark's stream"),
         ("checked", f"{report['lost']} lost · {report['duplicated']} duplicated · "
                     f"{report['out_of_order']} out of order"),
+        ("paused follower", f"{report['no_ack_during_pause_ms']} ms without acknowledgement: acks=all waits for every "
+                            f"in-sync replica, and paused broker {paused} is one until it has not caught up for "
+                            f"replica.lag.time.max.ms ({report['lag_time_max_ms']} ms). Records of the partitions that "
+                            "it leads wait until it is resumed"),
         ("ISR shrank", f"{report['isr_shrink_after_ms_min']} to {report['isr_shrink_after_ms']} ms after paused broker "
                        f"{paused} had last caught up; full again {report['isr_grown_after_resume_ms']} ms after it was "
                        "resumed"),

@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks.stamp import stamp
 from examples.flights.flights import FLIGHT_COUNT, FlightsNotFoundError, data_file, read_flights
 from examples.flights.reading import Reading
-from examples.flights.report import StreamTotals, facts_as_json, print_report, write_report
+from examples.flights.report import StreamTotals, conclusion, facts_as_json, print_report, succeeded, write_report
 from examples.flights.story import Story, StoryFailedError
 from examples.flights.stream import Stream
 from examples.flights.verify import SCRATCH, TABLE, SparkFailedError, SparkReader, Verdict
@@ -220,7 +221,8 @@ class _Demo:
 
     def _conclude(self, totals: StreamTotals, story: Story, reading: Reading, verdict: Verdict) -> int:
         elapsed_s = time.monotonic() - self._began
-        report = facts_as_json(self._options.seed, totals, story.facts, reading, verdict, elapsed_s)
+        about = {"seed": self._options.seed, **stamp()}
+        report = facts_as_json(about, totals, story.facts, reading, verdict, elapsed_s)
         page, facts_file, chart_file = write_report(
             self._options.directory, report, totals, story.facts, reading, verdict
         )
@@ -228,11 +230,10 @@ class _Demo:
         print_report(self._console, report, verdict)
         written = f"\nreport {page}\nfacts  {facts_file}\nchart  {chart_file}\ntable  {page.parent / TABLE}"
         self._console.print(written, markup=False)
-        everything = totals.records_sent == totals.records_acked == verdict.records_read == FLIGHT_COUNT
-        if verdict.clean and everything and not totals.failures:
-            self._console.print(f"[bold green]No record lost or duplicated[/] in {report['elapsed_s']} s.")
+        if succeeded(report):
+            self._console.print(f"[bold green]{conclusion(report)}.[/] {report['elapsed_s']} s.")
             return 0
-        self._console.print("[bold red]Failed: records were lost, duplicated, reordered or not acknowledged.[/]")
+        self._console.print(f"[bold red]{conclusion(report)}.[/]")
         for failure in totals.failures[:5]:
             self._console.print(f"  {failure}", markup=False)
         return 1

@@ -28,6 +28,7 @@ class Facts:
 
     marks: list[Mark] = field(default_factory=list)
     bands: list[Band] = field(default_factory=list)
+    lag_time_max_ms: int = 0
     paused_broker: int = 0
     isr_shrink_after_ms: dict[int, int] = field(default_factory=dict)
     """By partition: time from the follower's last catch-up until the leader's first answer with an ISR without it."""
@@ -70,7 +71,7 @@ class Story:
         addresses = {node.node_id: node.client_address for node in cluster.nodes.values() if node.kind == "broker"}
         self._observer = ClusterObserver(addresses)
         self._brokers = sorted(addresses)
-        self.facts = Facts()
+        self.facts = Facts(lag_time_max_ms=lag_time_max_ms)
 
     def tell(self, started: float) -> None:
         """Inject all faults; ``started`` is the monotonic time of the first record.

@@ -9,6 +9,7 @@ from paceline_client import Producer
 
 _SLICE = 200
 _SAMPLE_SECONDS = 0.5
+_STALL_SECONDS = 0.5
 
 
 class Stream:
@@ -22,6 +23,8 @@ class Stream:
         self._started = 0.0
         self._bins: dict[int, int] = {}
         self._failures: list[str] = []
+        self._last_ack = 0.0
+        self._stalls: list[tuple[float, float]] = []
         self.sent = 0
         self.acked = 0
 
@@ -43,7 +46,7 @@ class Stream:
         samples = tuple(
             ((index + 0.5) * _SAMPLE_SECONDS, self._bins.get(index, 0) / _SAMPLE_SECONDS) for index in range(last + 1)
         )
-        return StreamTotals(self.sent, self.acked, tuple(self._failures), elapsed, samples)
+        return StreamTotals(self.sent, self.acked, tuple(self._failures), elapsed, samples, tuple(self._stalls))
 
     def _delivered(self, _metadata: object, error: Exception | None) -> None:
         # Called on the producer's sender thread, one call at a time.
@@ -51,5 +54,9 @@ class Stream:
             self._failures.append(f"{type(error).__name__}: {error}")
             return
         self.acked += 1
-        index = int((time.monotonic() - self._started) / _SAMPLE_SECONDS)
+        now = time.monotonic() - self._started
+        if now - self._last_ack > _STALL_SECONDS:
+            self._stalls.append((self._last_ack, now))
+        self._last_ack = now
+        index = int(now / _SAMPLE_SECONDS)
         self._bins[index] = self._bins.get(index, 0) + 1

@@ -39,11 +39,6 @@ class Verdict:
     delays: dict[str, dict[int, float]]
     """Mean departure delay in minutes by carrier and month."""
 
-    @property
-    def clean(self) -> bool:
-        """Whether the table has every record once and in order."""
-        return not (self.lost or self.duplicated or self.out_of_order or self.keys_on_two_partitions)
-
 
 class SparkFailedError(Exception):
     """Spark failed or did not finish in time; the message ends with the tail of its log."""

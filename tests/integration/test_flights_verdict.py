@@ -48,7 +48,6 @@ def test_lost_duplicate_and_reordered_records_are_counted_in_any_directory(tmp_p
         assert (verdict.records_read, verdict.distinct) == (8, 7)
         assert (verdict.lost, verdict.duplicated) == (2, 1)
         assert (verdict.out_of_order, verdict.keys_on_two_partitions) == (1, 1)
-        assert not verdict.clean
         assert sum(batch.rows for batch in batches) == 8 and batches[-1].ends == {0: 5, 1: 3}
         assert verdict.delays == {"AA": {1: 4 / 3, 2: 1.0}, "DL": {2: 5.0}, "UA": {2: 5.0, 1: 6.0}}
     finally:

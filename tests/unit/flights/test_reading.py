@@ -45,4 +45,4 @@ def test_the_chart_names_every_line_and_event() -> None:
     lines = {"acked": [(0.5, 100.0), (1.0, 200.0)], "read": READING.samples(), "nothing": []}
     chart = ElementTree.fromstring(throughput_chart("flights", "seed 1", lines, [Mark(1.0, "broker 2 <killed>")]))
     said = [element.text for element in chart.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"acked", "read", "nothing", "broker 2 <killed>"} <= set(said)
+    assert {"acked", "read", "nothing: nothing to draw", "broker 2 <killed>"} <= set(said)

@@ -1,0 +1,84 @@
+"""The page of `make run` says what happened in this run, also when Spark was too slow to read through the failover."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from examples.flights.chart import Band, throughput_chart
+from examples.flights.reading import Batch, Reading
+from examples.flights.report import StreamTotals, conclusion, facts_as_json, succeeded, write_report
+from examples.flights.story import Facts
+from examples.flights.verify import Verdict
+
+ABOUT = {
+    "seed": 1,
+    "date": "2026-11-28T12:00:00+00:00",
+    "commit": "abc1234",
+    "machine": {"cpus": 2, "cpu": "A CPU", "memory_gib": 7.6, "python": "3.11.2", "grpcio": "1.70.0"},
+}
+FACTS = Facts(
+    bands=[Band(5.0, 8.0, "pause"), Band(16.0, 18.0, "down")],
+    lag_time_max_ms=2_000,
+    paused_broker=2,
+    killed_broker=3,
+    killed_at_s=16.0,
+    resumed_at={0: 10},
+)
+TOTALS = StreamTotals(30, 30, (), 40.0, ((0.5, 60.0), (40.0, 0.0)), ((5.1, 7.6), (16.0, 17.0)))
+VERDICT = Verdict(30, 30, 0, 0, 0, 0, {})
+BEFORE, AFTER = Batch(12.0, 200, 10, {0: 10}), Batch(44.0, 200, 20, {0: 30})
+
+
+def report(*batches: Batch, totals: StreamTotals = TOTALS, verdict: Verdict = VERDICT) -> dict[str, Any]:
+    return facts_as_json(ABOUT, totals, FACTS, Reading(batches), verdict, 60.0)
+
+
+def test_the_headline_says_that_spark_read_on_only_if_it_was_reading() -> None:
+    assert conclusion(report(BEFORE, AFTER)).endswith("read on from the new leaders")
+    late = report(replace(AFTER, rows=30))
+    assert succeeded(late)
+    assert "Spark read no record before the leader was killed" in conclusion(late)
+    unread = report(BEFORE, replace(BEFORE, at_s=44.0, rows=20))
+    assert "No record was left for the new leaders" in conclusion(unread)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"totals": replace(TOTALS, records_acked=29)},
+        {"totals": replace(TOTALS, failures=("DeliveryFailedError: late",))},
+        {"verdict": replace(VERDICT, records_read=29)},
+        {"verdict": replace(VERDICT, lost=1)},
+        {"verdict": replace(VERDICT, keys_on_two_partitions=1)},
+    ],
+)
+def test_a_run_with_a_fault_has_failed(faults: dict[str, Any]) -> None:
+    assert conclusion(report(BEFORE, AFTER, **faults)).startswith("Failed")
+
+
+def test_the_page_explains_the_stall_and_has_date_version_and_machine(tmp_path: Path) -> None:
+    facts = report(BEFORE, AFTER)
+    page, _, chart = write_report(tmp_path, facts, TOTALS, FACTS, Reading([BEFORE, AFTER]), VERDICT)
+    text = page.read_text()
+    assert "2500 ms without acknowledgement" in text, "the stall of the kill is another"
+    assert "replica.lag.time.max.ms (2000 ms)" in text
+    assert "2026-11-28T12:00:00+00:00 · commit abc1234 · 2 x A CPU" in text
+    assert "last record in Spark&#x27;s table" in chart.read_text()
+    axis = [float(each.split(" ")[0]) for each in texts(chart.read_text()) if each.endswith(" s")]
+    assert max(axis) >= 40.0, "the axis includes Spark's last micro-batch"
+
+
+def test_a_line_that_cannot_be_drawn_has_no_colour_in_the_key() -> None:
+    one = Reading([BEFORE]).samples()
+    assert one == ((0.0, 10 / 12), (12.0, 10 / 12)), "a single micro-batch is a line"
+    chart = throughput_chart("flights", "seed 1", {"acked": [(0.5, 1.0), (1.0, 2.0)], "read": []}, [])
+    assert "read: nothing to draw" in texts(chart)
+    root = ElementTree.fromstring(chart)
+    assert len([line for line in root.iter("{http://www.w3.org/2000/svg}line") if line.get("stroke-width") == "3"]) == 1
+
+
+def texts(chart: str) -> list[str]:
+    return [each.text or "" for each in ElementTree.fromstring(chart).iter("{http://www.w3.org/2000/svg}text")]
