@@ -19,7 +19,27 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   echo "Python's venv module is missing. On Debian and Ubuntu: apt-get install python3-venv" >&2
   exit 1
 fi
-[ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"
-echo "installing into $venv (a few minutes on a first run)"
-"$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-"$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+# Prints a line per stage of pip, which takes minutes; its errors go to stderr as they are.
+stages() {
+  local line found=0
+  while IFS= read -r line; do
+    case $line in
+      "Collecting "*)
+        [ $((found % 20)) -ne 0 ] || echo "  downloading packages of requirements.lock: $found of $1"
+        found=$((found + 1))
+        ;;
+      "Installing collected packages"*) echo "  unpacking $found packages" ;;
+    esac
+  done
+}
+pip=("$venv/bin/pip" --disable-pip-version-check --no-color)
+if [ ! -x "$venv/bin/pip" ]; then
+  echo "creating $venv with $("$python" --version)"
+  "$python" -m venv "$venv"
+fi
+echo "installing into $venv (about three minutes on a first run)"
+count=$(grep -c '^[A-Za-z0-9].*==' requirements.lock)
+PYTHONUNBUFFERED=1 "${pip[@]}" install --progress-bar off --require-hashes -r requirements.lock | stages "$count"
+echo "  installing Paceline itself"
+"${pip[@]}" install --quiet --no-deps --no-build-isolation -e .
+echo "installed"
