@@ -11,8 +11,8 @@ from paceline.coordination.errors import JavaNotFoundError
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.dev.ports import free_plan
 from paceline.runtime.embedded_zookeeper import java_path
+from paceline.testing import PATIENT
 from paceline_client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from tests.integration.conftest import PATIENT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 

@@ -11,8 +11,8 @@ from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.dev.ports import free_plan
 from paceline.model.identifiers import TopicPartition as StoredPartition
 from paceline.runtime.embedded_zookeeper import java_path
+from paceline.testing import PATIENT
 from paceline_client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from tests.integration.conftest import PATIENT
 from tests.support.replica_files import compare_replicas
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]

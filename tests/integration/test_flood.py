@@ -22,11 +22,11 @@ from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.dev.ports import free_plan
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replica_manager_service_pb2_grpc as control_grpc
+from paceline.testing import PATIENT
 from paceline.v1 import errors_pb2, record_pb2
 from paceline.v1 import log_service_pb2 as log_pb
 from paceline.v1 import log_service_pb2_grpc as log_grpc
 from paceline_client import Admin, Consumer, Producer
-from tests.integration.conftest import PATIENT
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]

@@ -18,12 +18,12 @@ from paceline.dev.ports import free_plan
 from paceline.model.errors import ErrorCode, LogDirNotFoundError, PolicyViolationError, ReplicaNotAvailableError
 from paceline.rpc.channels import open_channel
 from paceline.runtime.embedded_zookeeper import java_path
+from paceline.testing import PATIENT
 from paceline.v1 import admin_service_pb2 as admin_pb
 from paceline.v1 import log_service_pb2 as pb
 from paceline.v1.admin_service_pb2_grpc import AdminServiceStub
 from paceline.v1.log_service_pb2_grpc import LogServiceStub
 from paceline_client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from tests.integration.conftest import PATIENT
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
