@@ -1,15 +1,12 @@
 """Definition of a key in the table of settings."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
 MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
 DAY_MS: Final = 86_400_000
-
-Scope = Literal["static", "broker"]
-"""``static``: needs a restart; ``broker``: may also be set in ``/config/brokers/<id>`` while the broker runs."""
 
 
 def blank_is_none(value: Any) -> Any:
@@ -27,7 +24,6 @@ def key(
     note: str,
     *,
     topic: str | None = None,
-    scope: Scope = "static",
     secret: bool = False,
     **bounds: Any,
 ) -> Any:
@@ -38,11 +34,10 @@ def key(
         unit: ms, bytes, count, and so on; "" without a unit.
         note: one line of help.
         topic: the topic key whose broker-wide default this is.
-        scope: how the key can be changed, see `Scope`.
         secret: the value is never shown, and is read from a file that only its owner can read.
         bounds: ``ge`` and ``le``.
     """
-    extra: dict[str, Any] = {"unit": unit, "topic_key": topic, "scope": scope, "secret": secret}
+    extra: dict[str, Any] = {"unit": unit, "topic_key": topic, "secret": secret}
     return Field(default, description=note, json_schema_extra=extra, **bounds)
 
 

@@ -31,11 +31,11 @@ class CommonKeys(SecurityKeys):
     controller_broker_lease_ms: int = key(
         9_000, "ms", "time without heartbeat after which a broker loses its leaders; 0: no lease", ge=0
     )
-    request_timeout_ms: int = key(30_000, "ms", "longest wait for an answer", ge=1)
+    request_timeout_ms: int = key(30_000, "ms", "longest wait for the response of another process", ge=1)
     unclean_leader_election_enable: bool = key(
-        False, "", "lose records rather than wait", topic="unclean.leader.election.enable", scope="broker"
+        False, "", "lose records rather than wait", topic="unclean.leader.election.enable"
     )
-    min_insync_replicas: int = key(1, "replicas", "for acks=all", topic="min.insync.replicas", scope="broker", ge=1)
+    min_insync_replicas: int = key(1, "replicas", "for acks=all", topic="min.insync.replicas", ge=1)
     listeners: OptionalText = key(None, "", "CLIENT://host:port,...; port 0 takes a free port")
     advertised_listeners: OptionalText = key(None, "", "published addresses; default: the listeners")
     socket_request_max_bytes: int = key(4 << 20, "bytes", "largest client request", ge=1_024, le=1 << 30)
@@ -52,7 +52,7 @@ class CommonKeys(SecurityKeys):
     logging_level: Literal["debug", "info", "warning", "error"] = key("info", "", "minimum severity logged")
     cluster_events_topic_enable: bool = key(False, "", "publish state changes to the topic __cluster_events")
     cluster_events_topic_replication_factor: int = key(
-        3, "replicas", "of __cluster_events, which is created when as many brokers are live", ge=1, le=32_767
+        3, "replicas", "replicas of __cluster_events, which is created when as many brokers are live", ge=1, le=32_767
     )
     state_change_log_path: OptionalText = key(None, "", "file of the state-change log; default: the service's log")
 
@@ -71,8 +71,8 @@ class ControllerKeys(CommonKeys):
     leader_imbalance_check_interval_seconds: int = key(300, "s", "period of the rebalance check", ge=1)
     leader_imbalance_per_broker_percentage: int = key(10, "%", "imbalance above which leaders move", ge=0, le=100)
     delete_topic_enable: bool = key(True, "", "false: delete requests are refused")
-    default_replication_factor: int = key(1, "replicas", "for requests without a replication factor", ge=1, le=1_000)
-    num_partitions: int = key(1, "partitions", "for requests without a number of partitions", ge=1, le=200_000)
+    default_replication_factor: int = key(1, "replicas", "of topics created without a factor", ge=1, le=1_000)
+    num_partitions: int = key(1, "partitions", "of topics created without a number", ge=1, le=200_000)
 
 
 class BrokerKeys(CommonKeys):
@@ -86,16 +86,16 @@ class BrokerKeys(CommonKeys):
     log_dir: OptionalText = key(None, "", "a single directory; log.dirs wins")
 
     replica_lag_time_max_ms: int = key(30_000, "ms", "a follower that lags longer leaves the ISR", ge=1)
-    replica_fetch_max_bytes: int = key(1 << 20, "bytes", "per partition", ge=0, le=MAX_INT32)
-    replica_fetch_response_max_bytes: int = key(10 << 20, "bytes", "per answer", ge=0, le=48 << 20)
-    replica_fetch_min_bytes: int = key(1, "bytes", "answer as soon as this many are available", ge=0)
+    replica_fetch_max_bytes: int = key(1 << 20, "bytes", "per partition of a follower's fetch", ge=0, le=MAX_INT32)
+    replica_fetch_response_max_bytes: int = key(10 << 20, "bytes", "largest response to a follower", ge=0, le=48 << 20)
+    replica_fetch_min_bytes: int = key(1, "bytes", "a leader answers a follower as soon as it has this many", ge=0)
     replica_fetch_wait_max_ms: int = key(500, "ms", "longest wait for replica.fetch.min.bytes", ge=0)
     replica_fetch_backoff_ms: int = key(1_000, "ms", "pause of a partition after an error", ge=0)
     replica_socket_timeout_ms: int = key(30_000, "ms", "deadline of a follower's fetch", ge=1)
-    num_replica_fetchers: int = key(1, "threads", "per source broker", scope="broker", ge=1, le=64)
-    replica_high_watermark_checkpoint_interval_ms: int = key(5_000, "ms", "period", ge=1)
-    max_incremental_fetch_session_cache_slots: int = key(1_000, "sessions", "0 disables sessions", ge=0)
-    replication_quota_window_num: int = key(11, "samples", "kept to measure throttled replication", ge=2, le=1_000)
+    num_replica_fetchers: int = key(1, "threads", "fetcher threads for each source broker", ge=1, le=64)
+    replica_high_watermark_checkpoint_interval_ms: int = key(5_000, "ms", "period of writing high watermarks", ge=1)
+    max_incremental_fetch_session_cache_slots: int = key(1_000, "sessions", "fetch sessions kept; 0: none", ge=0)
+    replication_quota_window_num: int = key(11, "samples", "samples kept to measure throttling", ge=2, le=1_000)
     replication_quota_window_size_seconds: int = key(1, "s", "length of a sample", ge=1, le=3_600)
     fetch_max_bytes: int = key(57_671_680, "bytes", "maximum client response", ge=1_024, le=60 << 20)
     replica_selector_class: Literal[
@@ -105,7 +105,7 @@ class BrokerKeys(CommonKeys):
         "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     ] = key("leader", "", "rack-aware: consumers with a rack read from a follower in that rack")
     socket_receive_buffer_bytes: int = key(
-        65_536, "bytes", "of a request that a client may send before it is read", ge=65_536, le=16 << 20
+        65_536, "bytes", "part of a request that a client may send before it is read", ge=65_536, le=16 << 20
     )
     queued_max_request_bytes: int = key(64 << 20, "bytes", "produce requests in flight; then THROTTLED", ge=1 << 20)
     queued_max_response_bytes: int = key(
@@ -116,91 +116,83 @@ class BrokerKeys(CommonKeys):
     controlled_shutdown_retry_backoff_ms: int = key(5_000, "ms", "pause between attempts", ge=0)
     shutdown_timeout_ms: int = key(25_000, "ms", "longest orderly stop; then the process exits", ge=1)
 
-    log_segment_bytes: int = key(1 << 30, "bytes", "", topic="segment.bytes", scope="broker", ge=14, le=MAX_INT32)
-    log_roll_ms: OptionalInt = key(None, "ms", "wins over hours", topic="segment.ms", scope="broker", ge=1)
-    log_roll_hours: int = key(168, "h", "", ge=1)
-    log_roll_jitter_ms: OptionalInt = key(
-        None, "ms", "wins over hours", topic="segment.jitter.ms", scope="broker", ge=0
-    )
-    log_roll_jitter_hours: int = key(0, "h", "", ge=0)
-    log_index_size_max_bytes: int = key(
-        10 << 20, "bytes", "", topic="segment.index.bytes", scope="broker", ge=4, le=MAX_INT32
-    )
-    log_index_interval_bytes: int = key(
-        4_096, "bytes", "", topic="index.interval.bytes", scope="broker", ge=0, le=MAX_INT32
-    )
+    log_segment_bytes: int = key(1 << 30, "bytes", "", topic="segment.bytes", ge=14, le=MAX_INT32)
+    log_roll_ms: OptionalInt = key(None, "ms", "wins over hours", topic="segment.ms", ge=1)
+    log_roll_hours: int = key(168, "h", "age at which a segment is closed", ge=1)
+    log_roll_jitter_ms: OptionalInt = key(None, "ms", "wins over hours", topic="segment.jitter.ms", ge=0)
+    log_roll_jitter_hours: int = key(0, "h", "largest random deduction from log.roll.hours", ge=0)
+    log_index_size_max_bytes: int = key(10 << 20, "bytes", "", topic="segment.index.bytes", ge=4, le=MAX_INT32)
+    log_index_interval_bytes: int = key(4_096, "bytes", "", topic="index.interval.bytes", ge=0, le=MAX_INT32)
     log_retention_ms: OptionalInt = key(
-        None, "ms", "-1 never; wins over minutes and hours", topic="retention.ms", scope="broker", ge=-1
+        None, "ms", "-1 never; wins over minutes and hours", topic="retention.ms", ge=-1
     )
-    log_retention_minutes: OptionalInt = key(None, "min", "wins over hours", ge=-1)
-    log_retention_hours: int = key(168, "h", "", ge=-1)
-    log_retention_bytes: int = key(-1, "bytes", "-1 no limit", topic="retention.bytes", scope="broker", ge=-1)
-    log_retention_check_interval_ms: int = key(300_000, "ms", "period", ge=1)
-    log_cleanup_policy: str = key("delete", "", "delete, compact or both", topic="cleanup.policy", scope="broker")
-    log_segment_delete_delay_ms: int = key(60_000, "ms", "", topic="file.delete.delay.ms", scope="broker", ge=0)
+    log_retention_minutes: OptionalInt = key(None, "min", "log.retention.ms in minutes; wins over hours", ge=-1)
+    log_retention_hours: int = key(168, "h", "log.retention.ms in hours", ge=-1)
+    log_retention_bytes: int = key(-1, "bytes", "-1 no limit", topic="retention.bytes", ge=-1)
+    log_retention_check_interval_ms: int = key(300_000, "ms", "period of the search for segments to delete", ge=1)
+    log_cleanup_policy: str = key("delete", "", "delete, compact or both", topic="cleanup.policy")
+    log_segment_delete_delay_ms: int = key(60_000, "ms", "", topic="file.delete.delay.ms", ge=0)
     log_flush_interval_messages: int = key(
-        MAX_INT64, "records", "fsync after this many", topic="flush.messages", scope="broker", ge=1, le=MAX_INT64
+        MAX_INT64, "records", "fsync after this many", topic="flush.messages", ge=1, le=MAX_INT64
     )
     log_flush_interval_ms: OptionalInt = key(
-        None, "ms", "fsync after this time; default: never", topic="flush.ms", scope="broker", ge=0
+        None, "ms", "fsync after this time; default: never", topic="flush.ms", ge=0
     )
     log_flush_offset_checkpoint_interval_ms: int = key(60_000, "ms", "period of the recovery point checkpoint", ge=1)
     transactional_id_expiration_ms: int = key(
         604_800_000, "ms", "idle time after which the state of a producer is removed", ge=1
     )
-    log_preallocate: bool = key(False, "", "", topic="preallocate", scope="broker")
+    log_preallocate: bool = key(False, "", "", topic="preallocate")
     message_max_bytes: int = key(
-        1_048_588, "bytes", "largest batch, compressed", topic="max.message.bytes", scope="broker", ge=0, le=4 << 20
+        1_048_588, "bytes", "largest batch, compressed", topic="max.message.bytes", ge=0, le=4 << 20
     )
-    compression_type: str = key(
-        "producer", "", "gzip snappy lz4 zstd uncompressed producer", topic="compression.type", scope="broker"
-    )
+    compression_type: str = key("producer", "", "gzip snappy lz4 zstd uncompressed producer", topic="compression.type")
     log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = key(
-        "CreateTime", "", "", topic="message.timestamp.type", scope="broker"
+        "CreateTime", "", "", topic="message.timestamp.type"
     )
     log_message_timestamp_difference_max_ms: int = key(
-        MAX_INT64, "ms", "", topic="message.timestamp.difference.max.ms", scope="broker", ge=0, le=MAX_INT64
+        MAX_INT64, "ms", "", topic="message.timestamp.difference.max.ms", ge=0, le=MAX_INT64
     )
     log_cleaner_enable: bool = key(True, "", "compact topics with cleanup.policy=compact")
     log_cleaner_threads: int = key(1, "", "logs compacted at the same time", ge=1, le=64)
     log_cleaner_dedupe_buffer_size: int = key(
-        128 << 20, "bytes", "for the keys of all logs being compacted, 200 per key", ge=1 << 20
+        128 << 20, "bytes", "memory for the keys of all logs being compacted, 200 bytes per key", ge=1 << 20
     )
-    log_cleaner_io_buffer_load_factor: float = key(0.9, "", "fraction of that buffer to use", gt=0.0, le=1.0)
+    log_cleaner_io_buffer_load_factor: float = key(
+        0.9, "", "fraction of log.cleaner.dedupe.buffer.size to use", gt=0.0, le=1.0
+    )
     log_cleaner_io_max_bytes_per_second: float = key(
         1.7976931348623157e308, "bytes/s", "reads and writes of compaction; default: no limit", gt=0.0
     )
     log_cleaner_backoff_ms: int = key(15_000, "ms", "pause when no log needs compaction", ge=1)
-    log_cleaner_delete_retention_ms: int = key(DAY_MS, "ms", "", topic="delete.retention.ms", scope="broker", ge=0)
-    log_cleaner_min_compaction_lag_ms: int = key(0, "ms", "", topic="min.compaction.lag.ms", scope="broker", ge=0)
-    log_cleaner_max_compaction_lag_ms: int = key(
-        MAX_INT64, "ms", "", topic="max.compaction.lag.ms", scope="broker", ge=1, le=MAX_INT64
-    )
-    log_cleaner_min_cleanable_ratio: float = key(
-        0.5, "", "", topic="min.cleanable.dirty.ratio", scope="broker", ge=0.0, le=1.0
-    )
+    log_cleaner_delete_retention_ms: int = key(DAY_MS, "ms", "", topic="delete.retention.ms", ge=0)
+    log_cleaner_min_compaction_lag_ms: int = key(0, "ms", "", topic="min.compaction.lag.ms", ge=0)
+    log_cleaner_max_compaction_lag_ms: int = key(MAX_INT64, "ms", "", topic="max.compaction.lag.ms", ge=1, le=MAX_INT64)
+    log_cleaner_min_cleanable_ratio: float = key(0.5, "", "", topic="min.cleanable.dirty.ratio", ge=0.0, le=1.0)
 
     group_min_session_timeout_ms: int = key(6_000, "ms", "minimum session timeout of a group's member", ge=1)
-    group_max_session_timeout_ms: int = key(1_800_000, "ms", "largest one", ge=1, le=MAX_INT32)
+    group_max_session_timeout_ms: int = key(1_800_000, "ms", "a member's largest session timeout", ge=1, le=MAX_INT32)
     group_initial_rebalance_delay_ms: int = key(3_000, "ms", "wait for more members of an empty group", ge=0)
-    group_max_size: int = key(1_000, "members", "of one group", ge=1, le=MAX_INT32)
-    group_max_offsets: int = key(10_000, "partitions", "with a committed offset of one group", ge=1, le=MAX_INT32)
-    group_max_offsets_bytes: int = key(8 << 20, "bytes", "of these offsets with names and metadata texts", ge=1 << 10)
+    group_max_size: int = key(1_000, "members", "maximum members of a group", ge=1, le=MAX_INT32)
+    group_max_offsets: int = key(10_000, "partitions", "maximum per group with committed offsets", ge=1, le=MAX_INT32)
+    group_max_offsets_bytes: int = key(8 << 20, "bytes", "committed offsets of a group, with their texts", ge=1 << 10)
     group_member_metadata_max_bytes: int = key(
-        64 << 10, "bytes", "subscription and user data of a member, for all its assignors", ge=1 << 10
+        64 << 10, "bytes", "maximum subscription and user data of a member, for all its assignors", ge=1 << 10
     )
-    group_max_metadata_bytes: int = key(4 << 20, "bytes", "of all members' subscriptions of one group", ge=1 << 10)
+    group_max_metadata_bytes: int = key(4 << 20, "bytes", "subscriptions of all members of a group", ge=1 << 10)
     offsets_topic_replication_factor: int = key(
-        3, "replicas", "of __consumer_offsets; without as many live brokers there are no groups", ge=1, le=1_000
+        3, "replicas", "of __consumer_offsets; groups need as many live brokers", ge=1, le=1_000
     )
     offsets_topic_num_partitions: int = key(
-        50, "partitions", "of __consumer_offsets, fixed at creation", ge=1, le=10_000
+        50, "partitions", "partitions of __consumer_offsets, fixed at creation", ge=1, le=10_000
     )
-    offsets_topic_segment_bytes: int = key(100 << 20, "bytes", "of __consumer_offsets", ge=1 << 20, le=MAX_INT32)
+    offsets_topic_segment_bytes: int = key(
+        100 << 20, "bytes", "segments of __consumer_offsets", ge=1 << 20, le=MAX_INT32
+    )
     offsets_commit_timeout_ms: int = key(5_000, "ms", "longest wait for the replicas of a commit", ge=1)
     offsets_retention_minutes: int = key(10_080, "min", "retention of offsets of a group without members", ge=1)
-    offsets_retention_check_interval_ms: int = key(600_000, "ms", "period", ge=1)
-    offset_metadata_max_bytes: int = key(4_096, "bytes", "metadata text of a committed offset", ge=0, le=32_767)
+    offsets_retention_check_interval_ms: int = key(600_000, "ms", "period of the search for expired offsets", ge=1)
+    offset_metadata_max_bytes: int = key(4_096, "bytes", "largest metadata text of a committed offset", ge=0, le=32_767)
 
 
 KEYS: Final[dict[str, str]] = {
