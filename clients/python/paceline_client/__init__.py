@@ -1,10 +1,16 @@
-"""The Python client of Paceline: `Producer`, `Consumer` and `Admin`.
+"""The Python client of Paceline. The names of ``__all__`` are public; docs/python.md is the guide.
 
-Read `producer.py` first, then `accumulator.py` for ordering and exactly-once delivery, then `consumer.py`. The pure
-modules (`record_buffer`, `accumulator`, `partition_queue`, `metadata`, `partitioner`, `codec`, `wire`, `subscription`,
-`fetch_session`) do no I/O and read no clock, so other front ends can share them; `sender`, `fetcher` and
-`metadata_refresher` own the threads.
+* `Producer` and `AsyncProducer` write records, `Consumer` and `AsyncConsumer` read them, alone or in a group.
+* `Admin` and `AsyncAdmin` create, describe and change topics, partitions, groups and settings.
+* `PacelineError` is the base of every error; ``error.definite`` tells whether the operation was certainly not carried
+  out, ``error.retriable`` whether it may succeed later.
+* `paceline_client.compat` has the classes of kafka-python and aiokafka, `paceline_client.assignors` the assignors.
 """
+
+# Read `producer.py` first, then `accumulator.py` for ordering and exactly-once delivery, then `consumer.py`. The pure
+# modules (`record_buffer`, `accumulator`, `partition_queue`, `metadata`, `partitioner`, `codec`, `wire`,
+# `subscription`, `fetch_session`) do no I/O and read no clock, so other front ends can share them; `sender`,
+# `fetcher` and `metadata_refresher` own the threads.
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -186,6 +192,11 @@ _MODULES = {
     "TopicResult": "paceline_client.admin",
     "WatchedEvents": "paceline_client.admin_watch",
 }
+
+
+def __dir__() -> list[str]:
+    """Return the public names, also those that are not imported yet, for ``help`` and completion."""
+    return list(__all__)
 
 
 def __getattr__(name: str) -> Any:
