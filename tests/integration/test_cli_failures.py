@@ -2,8 +2,11 @@
 
 import json
 import signal
+import socketserver
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +45,46 @@ def test_a_dead_controller_in_the_metadata_is_not_shown_as_active(cluster: FakeC
     ended = run(cluster, command)
     assert ended.exit_code == VERDICT, ended.stdout
     assert ended.stderr.startswith(f"controller {CONTROLLER_ID} of epoch 1 does not answer: ")
+
+
+def test_a_change_without_an_active_controller_ends_with_what_the_brokers_know(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.cli.connection._CONTROLLER_MS", 500)
+    cluster.controller.stop()
+    began = time.monotonic()
+    ended = run(cluster, "topic create late")
+    assert ended.exit_code == 64 + 9 and time.monotonic() - began < 5, ended.stderr
+    assert ended.stderr.startswith(
+        f"NOT_CONTROLLER: no active controller for 0.5 s: controller {CONTROLLER_ID} of epoch 1 at"
+        f" {cluster.controller.address} does not answer: UNAVAILABLE: connection refused\n"
+    )
+
+
+def test_addresses_that_refuse_connections_end_a_command_in_seconds_with_one_notice() -> None:
+    began = time.monotonic()
+    ended = subprocess.run(
+        [str(PACELINE), "topic", "list", "-b", "127.0.0.1:1,127.0.0.1:2"], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 64 + 14 and time.monotonic() - began < 8, ended.stderr
+    error = "BROKER_NOT_AVAILABLE: no address answered: 127.0.0.1:1, 127.0.0.1:2: UNAVAILABLE: connection refused"
+    lines = ended.stderr.splitlines()
+    assert error in lines and sum(line.startswith("waiting for") for line in lines) <= 1, ended.stderr
+
+
+def test_a_port_of_zookeeper_is_called_so_and_not_a_fault_of_tls() -> None:
+    class AsZooKeeper(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            if self.request.recv(4) == b"srvr":
+                self.request.sendall(b"srvr is not executed because it is not in the whitelist.\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), AsZooKeeper) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_address[1]}"
+        ended = CliRunner().invoke(cli, ["topic", "list", "-b", address])
+        server.shutdown()
+    expected = f"no address answered: {address}: this is a port of ZooKeeper, not of a broker or controller\n"
+    assert expected in ended.stderr and "SSL" not in ended.stderr, ended.stderr
 
 
 def test_the_active_controller_is_in_the_json_output(cluster: FakeCluster) -> None:

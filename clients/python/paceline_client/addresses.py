@@ -1,6 +1,8 @@
 """Parse bootstrap addresses."""
 
+import socket
 from collections.abc import Iterable
+from typing import Final
 
 from paceline.model.addresses import is_address
 from paceline.model.errors import InvalidRequestError
@@ -20,3 +22,19 @@ def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[str]:
         if not is_address(address):
             raise InvalidRequestError(f"bootstrap address {address!r} is not host:port or [IPv6 host]:port")
     return list(dict.fromkeys(addresses))
+
+
+ZOOKEEPER_PORT: Final = "this is a port of ZooKeeper, not of a broker or controller"
+
+
+def is_zookeeper(address: str, timeout_s: float = 0.5) -> bool:
+    """Return whether the server at ``host:port`` answers ZooKeeper's command ``srvr``, or refuses it as ZooKeeper."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as connection:
+            connection.settimeout(timeout_s)
+            connection.sendall(b"srvr")
+            answer = connection.recv(64)
+    except OSError:
+        return False
+    return answer.startswith((b"Zookeeper version", b"srvr is not executed"))

@@ -19,13 +19,13 @@ from paceline.model.errors import (
 )
 from paceline.model.tls import CA_FILE, TlsFiles
 from paceline.rpc.channels import ChannelCache
-from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error, is_retriable
+from paceline.rpc.errors import ConnectionBrokenError, from_rpc_error, is_retriable, is_unconnected
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.rpc.security.client_tls import client_credentials
 from paceline.v1.metadata_service_pb2 import DescribeClusterRequest, DescribeClusterResponse
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
-from paceline_client.addresses import parse_bootstrap
-from paceline_client.errors import BootstrapError, ClientClosedError
+from paceline_client.addresses import ZOOKEEPER_PORT, is_zookeeper, parse_bootstrap
+from paceline_client.errors import BootstrapError, ClientClosedError, NoConnectionError
 from paceline_client.wait_notice import Wait, wait_notice
 
 T = TypeVar("T")
@@ -49,6 +49,8 @@ class AdminConnection:
         default_timeout_ms: int = DEFAULT_TIMEOUT_MS,
         describe_timeout_ms: int = DESCRIBE_TIMEOUT_MS,
         tls: TlsFiles | None = None,
+        connect_timeout_ms: int | None = None,
+        controller_timeout_ms: int | None = None,
     ) -> None:
         """Create an admin client; it connects on the first call.
 
@@ -57,6 +59,8 @@ class AdminConnection:
             default_timeout_ms: longest wait of calls that change something.
             describe_timeout_ms: longest wait of read-only calls.
             tls: certificate files; default: the files in ``PACELINE_SSL_CA_FILE`` etc., otherwise plaintext.
+            connect_timeout_ms: longest wait while no address accepts a connection; default: the timeout of the call.
+            controller_timeout_ms: longest wait for an active controller; default: the timeout of the call.
 
         Raises:
             InvalidRequestError: the addresses cannot be parsed, or a certificate file cannot be used.
@@ -64,8 +68,10 @@ class AdminConnection:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._timeout_ms = default_timeout_ms
         self._describe_timeout_ms = describe_timeout_ms
+        self._connect_timeout_ms = connect_timeout_ms
+        self._controller_timeout_ms = controller_timeout_ms
         self._channels = ChannelCache(tls=client_credentials(tls))
-        self._controller = ""
+        self._controller = self._last_known = ""
         self._known: list[str] = []
         self._closed = False
 
@@ -97,10 +103,12 @@ class AdminConnection:
     ) -> T:
         # Keep the TLS failure of an address: a later attempt may only say that another IP of the host refused.
         tls_causes: dict[str, str] = {}
+        began = time.monotonic()
 
         def round_of_addresses(left_s: float | None) -> T:
             causes: dict[str, str] = {}
             ignorant: list[T] = []
+            connected = False
             addresses = self._addresses()
             deadline = time.monotonic() + (left_s or ONE_CALL_S)
             for index, address in enumerate(addresses):
@@ -116,19 +124,24 @@ class AdminConnection:
                     if not error.retriable and error.code is not ErrorCode.UNKNOWN_SERVER_ERROR:
                         raise error from failure
                     cause = str(from_rpc_error(failure))
-                    if CA_FILE in cause:
-                        tls_causes[address] = cause
+                    if CA_FILE in cause and tls_causes.get(address) != ZOOKEEPER_PORT:
+                        tls_causes[address] = ZOOKEEPER_PORT if is_zookeeper(address) else cause
                     causes[address] = tls_causes.get(address, cause)
+                    connected = connected or not is_unconnected(failure)
                     wait.failed(error)
             if ignorant:
                 return ignorant[0]
-            raise BootstrapError(f"no address answered: {by_cause(causes)}")
+            patience_ms = self._connect_timeout_ms
+            is_over = patience_ms is not None and not connected and time.monotonic() - began >= patience_ms / 1000
+            raise (NoConnectionError if is_over else BootstrapError)(f"no address answered: {by_cause(causes)}")
 
         return call_with_retry(RetryPolicy(deadline_ms=limit_ms), round_of_addresses, on_retry=wait.failed)
 
     def _on_controller(self, call: Callable[[Any, float], T], timeout_ms: int, only_reads: bool = False) -> T:
         """Call the active controller, also after it has changed; a read-only call is always safe to retry."""
         with wait_notice("the active controller") as wait:
+            if self._controller_timeout_ms is not None:
+                self._await_controller(self._controller_timeout_ms, wait)
             return self._follow_controller(call, timeout_ms, only_reads, wait)
 
     def _follow_controller(self, call: Callable[[Any, float], T], timeout_ms: int, only_reads: bool, wait: Wait) -> T:
@@ -163,12 +176,47 @@ class AdminConnection:
 
         return call_with_retry(RetryPolicy(deadline_ms=timeout_ms), attempt, should_retry=again, on_retry=wait.failed)
 
+    def _await_controller(self, limit_ms: int, wait: Wait) -> None:
+        """Return when an active controller answers.
+
+        Raises:
+            NotControllerError: none answered within ``limit_ms``; the message has what the brokers know.
+        """
+
+        problem: PacelineError | None = None
+
+        def attempt(left_s: float | None) -> None:
+            nonlocal problem
+            limit_s = min(left_s or ONE_CALL_S, ONE_CALL_S)
+            try:
+                address = self._controller or self._find_controller(limit_s, wait)
+                self._controller = ""
+                answer = describe_cluster_once(self._channel(address), limit_s)
+                if answer.node_id != answer.controller_id:
+                    raise NotControllerError(f"controller {self._last_known} is not active any more")
+                self._controller = address
+            except grpc.RpcError as failure:
+                problem = named(f"controller {self._last_known} does not answer", failure)
+                raise problem from failure
+            except BootstrapError:
+                if problem is None:
+                    raise
+                raise problem from None  # A broker has answered; the time left was too short for another call.
+
+        try:
+            call_with_retry(RetryPolicy(deadline_ms=limit_ms), attempt, on_retry=wait.failed)
+        except PacelineError as error:
+            if isinstance(error, BootstrapError) or not is_retriable(error):
+                raise
+            raise NotControllerError(f"no active controller for {limit_ms / 1000:g} s: {error}") from error
+
     def _find_controller(self, timeout_s: float, wait: Wait) -> str:
         answer = self._ask_each(describe_cluster_once, int(timeout_s * 1000), _names_controller, wait)
         self._known = [address_of(info.host, info.port) for info in answer.brokers]
         if not _names_controller(answer):
             raise NotControllerError("no controller is active")
         self._controller = address_of(answer.controller_host, answer.controller_port)
+        self._last_known = f"{answer.controller_id} of epoch {answer.controller_epoch} at {self._controller}"
         return self._controller
 
     def _channel(self, address: str) -> Any:

@@ -37,6 +37,12 @@ class BootstrapError(PacelineError):
     retriable = True
 
 
+class NoConnectionError(BootstrapError):
+    """No bootstrap address accepted a connection within the ``connect_timeout_ms`` of an admin client."""
+
+    retriable = False
+
+
 class ProducerFatalError(PacelineError):
     """The producer cannot continue without the risk of duplicates or gaps; close it and create a new producer.
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
+from paceline.cli.connection import CONNECT_MS
 from paceline.model.errors import PacelineError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def find_controller_problem(found: "ClusterDescription") -> str | None:
         return "no controller is active"
     who = f"controller {found.controller_id} of epoch {found.controller_epoch}"
     try:
-        with Admin(found.controller_address, describe_timeout_ms=_ANSWER_MS) as admin:
+        with Admin(found.controller_address, describe_timeout_ms=_ANSWER_MS, connect_timeout_ms=CONNECT_MS) as admin:
             answer = admin.describe_cluster()
     except PacelineError as error:
         return f"{who} does not answer: {error}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.broker_drain import Drain, Undrain, failed_elections, plan_drain, plan_undrain, refuse_unknown_broker
-from paceline.cli.connection import bootstrap_option, reached
+from paceline.cli.connection import bootstrap_option, open_admin
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.numbers import BROKER_ID, parse_number
 from paceline.cli.output import output_option, show, tell
@@ -29,9 +29,7 @@ def broker() -> None:
 def list_brokers(output: str, bootstrap: str) -> None:
     """List brokers, live or dead, with the number of partitions they hold, lead and are preferred leader for."""
     with reported(output):
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             cluster = admin.describe_cluster()
             partitions = [partition for topic in admin.describe_topics() for partition in topic.partitions]
         held = Counter(replica for partition in partitions for replica in partition.replicas)
@@ -64,9 +62,7 @@ def list_brokers(output: str, bootstrap: str) -> None:
 def describe(broker_id: int, output: str, bootstrap: str) -> None:
     """List the partitions of a broker; exits with 3 when it is not live or one of its replicas is not in sync."""
     with reported(output):
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             cluster = admin.describe_cluster()
             topics = admin.describe_topics()
         live = next((each for each in cluster.brokers if each.broker_id == broker_id), None)
@@ -109,18 +105,15 @@ def drain(broker_id: int, plan_file: Path | None, dry_run: bool, output: str, bo
     elected. Topics created later may use it as preferred leader again. A broker that is being stopped does not need a
     drain: its controlled shutdown moves leaders. Exits with 3 when it still leads a partition that has other replicas.
     """
-    with reported(output):
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
-            moving = {move.topic_partition for move in admin.list_partition_reassignments()}
-            topics = admin.describe_topics(from_controller=True)
-            refuse_unknown_broker(broker_id, [each.broker_id for each in admin.describe_cluster().brokers], topics)
-            found = plan_drain(topics, broker_id, moving)
-            if plan_file is not None and not dry_run:
-                _keep(plan_file, encode_plan(found.before))
-            if not dry_run:
-                _carry_out(admin, found)
+    with reported(output), open_admin(bootstrap) as admin:
+        moving = {move.topic_partition for move in admin.list_partition_reassignments()}
+        topics = admin.describe_topics(from_controller=True)
+        refuse_unknown_broker(broker_id, [each.broker_id for each in admin.describe_cluster().brokers], topics)
+        found = plan_drain(topics, broker_id, moving)
+        if plan_file is not None and not dry_run:
+            _keep(plan_file, encode_plan(found.before))
+        if not dry_run:
+            _carry_out(admin, found)
     _tell_moves(found, output, dry_run, f"off broker {broker_id}")
     if found.single:
         click.echo(f"{len(found.single)} partitions have no other replica; reassign them to another broker", err=True)
@@ -147,10 +140,8 @@ def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, output: str, 
     changed. Repeat the command later, or wait for the periodic leader rebalance.
     """
     with reported(output):
-        from paceline_client import Admin
-
         before = None if plan_file is None else read_plan(plan_file)
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             moving = {move.topic_partition for move in admin.list_partition_reassignments()}
             topics = admin.describe_topics(from_controller=True)
             refuse_unknown_broker(broker_id, [each.broker_id for each in admin.describe_cluster().brokers], topics)
@@ -171,9 +162,7 @@ def undrain(broker_id: int, plan_file: Path | None, dry_run: bool, output: str, 
 def logdirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], each: bool, output: str, bootstrap: str) -> None:
     """List log directories and their replicas; exits with 3 when a directory failed or a broker does not answer."""
     with reported(output):
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             only = None
             if topics:
                 only = [
@@ -277,9 +266,7 @@ def configs(which: int | None, output: str, bootstrap: str) -> None:
     GET /config on the metrics port of a broker shows its other settings. Exits with 3 when the broker is not live.
     """
     with reported(output):
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             found = admin.describe_broker_configs([which])[which]
             is_missing = _warn_if_not_live(admin, which)
         show([{"key": entry.key, "value": entry.value, "source": entry.source} for entry in found], output)
@@ -314,7 +301,7 @@ def alter(
 
         changes = [ConfigChange(key, "delete") for key in deletes]
         changes += [ConfigChange(key, "set", value) for key, _, value in pairs]
-        with reached(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             admin.alter_broker_configs({which: changes}, validate_only=validate_only)
             _warn_if_not_live(admin, which)
     said = "all brokers" if which is None else f"broker {which}"

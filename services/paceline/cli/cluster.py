@@ -3,7 +3,7 @@
 import click
 
 from paceline.cli.active_controller import find_controller_problem
-from paceline.cli.connection import bootstrap_option
+from paceline.cli.connection import bootstrap_option, open_admin
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.output import output_option, show
 
@@ -19,9 +19,7 @@ def cluster() -> None:
 def info(output: str, bootstrap: str) -> None:
     """List live brokers; the title has the cluster id and the active controller. Exits with 3 without a controller."""
     with reported(output):
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             found = admin.describe_cluster()
         rows = [
             {"broker": broker.broker_id, "address": broker.address, "rack": broker.rack or None}

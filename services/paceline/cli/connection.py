@@ -4,20 +4,25 @@ Addresses come from the flag, the environment, or the dev cluster that runs in t
 """
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from paceline.cli.numbers import parse_number
-from paceline.dev import DEV_DIRECTORY
+from paceline.dev import DEV_DIRECTORY, program
 from paceline.model.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
 
 if TYPE_CHECKING:
     from paceline_client import Admin
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9102"
+BOOTSTRAP_VARIABLE: Final = "PACELINE_BOOTSTRAP_SERVERS"
+CONNECT_MS, _CONTROLLER_MS = 1_500, 8_000
+"""Longest waits while no address accepts a connection, and for an active controller. In 8 s a standby takes over from a
+controller that has failed on a dev cluster, whose ZooKeeper sessions end after 6 s."""
+_ORIGIN: Final = "paceline.cli.connection.origin"
 
 _TLS_FLAGS = (
     ("--tls-key", KEY_FILE, "private key of --tls-cert"),
@@ -42,7 +47,7 @@ def bootstrap_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "-b",
         "--bootstrap-servers",
         "bootstrap",
-        envvar="PACELINE_BOOTSTRAP_SERVERS",
+        envvar=BOOTSTRAP_VARIABLE,
         callback=_addresses,
         help=f"host:port,... of brokers [default: the dev cluster of this directory, else {DEFAULT_BOOTSTRAP}]",
     )(command)
@@ -50,6 +55,9 @@ def bootstrap_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _addresses(context: click.Context, _parameter: click.Parameter, value: str | None) -> str:
     bootstrap = value or default_bootstrap()
+    if value is None and not context.resilient_parsing:
+        _name_other_directory(bootstrap)
+    context.meta[_ORIGIN] = bootstrap, context.get_parameter_source("bootstrap") if value else None
     if not context.resilient_parsing:
         from paceline.model.errors import InvalidRequestError
         from paceline_client.addresses import parse_bootstrap
@@ -59,6 +67,36 @@ def _addresses(context: click.Context, _parameter: click.Parameter, value: str |
         except InvalidRequestError as error:
             raise click.BadParameter(str(error)) from None
     return bootstrap
+
+
+def _name_other_directory(bootstrap: str) -> None:
+    """Print whose cluster the default address belongs to when a dev cluster of another directory has that address."""
+    from paceline.dev.detached_cluster import running_clusters
+
+    if bootstrap == DEFAULT_BOOTSTRAP:
+        for directory, addresses in running_clusters().items():
+            if bootstrap in addresses.split(","):
+                click.echo(f"using the dev cluster of {directory}, which has the default address {bootstrap}", err=True)
+
+
+def address_hint() -> str:
+    """Return where the addresses of the running command come from, and what to do when no broker answers there."""
+    from paceline.dev.detached_cluster import running_clusters
+
+    context = click.get_current_context(silent=True)
+    bootstrap, source = (context.meta.get(_ORIGIN) if context else None) or (DEFAULT_BOOTSTRAP, None)
+    running = {str(where): addresses for where, addresses in running_clusters().items() if addresses != bootstrap}
+    here = running.get(str(DEV_DIRECTORY.resolve()))
+    others = "".join(f"; the dev cluster of {where} has -b {addresses}" for where, addresses in running.items())
+    if source is ParameterSource.ENVIRONMENT:
+        advice = f"unset {BOOTSTRAP_VARIABLE} to use the dev cluster of this directory" if here else "change it"
+        return f"{bootstrap} is from {BOOTSTRAP_VARIABLE}: {advice}, or name brokers with -b host:port,...{others}"
+    if source is not None:
+        return f"{bootstrap} is from -b{others}"
+    if bootstrap != DEFAULT_BOOTSTRAP:
+        return f"{bootstrap} is from {DEV_DIRECTORY}/cluster.json: `{program()} dev status` shows its processes{others}"
+    start = f"start a local cluster with `{program()} dev up`, or name brokers with -b host:port,..."
+    return f"{bootstrap} is the default address: {start}{others}"
 
 
 def _use_file(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
@@ -86,21 +124,11 @@ def default_bootstrap() -> str:
     return str(state["bootstrap"]) if state else DEFAULT_BOOTSTRAP
 
 
-@contextmanager
-def reached(bootstrap: str) -> "Iterator[Admin]":
-    """Yield an `Admin` for changes, after checking that a broker answers.
-
-    A change waits for a controller as long as a failover may take; without the check a mistyped address would wait as
-    long.
-
-    Raises:
-        BootstrapError: no address answered.
-    """
+def open_admin(bootstrap: str) -> "Admin":
+    """Return an `Admin` that waits seconds for a connection and for an active controller, unlike an application."""
     from paceline_client import Admin
 
-    with Admin(bootstrap) as admin:
-        admin.describe_cluster()
-        yield admin
+    return Admin(bootstrap, connect_timeout_ms=CONNECT_MS, controller_timeout_ms=_CONTROLLER_MS)
 
 
 def parse_partition(text: str) -> tuple[str, int | None]:

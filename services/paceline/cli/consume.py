@@ -9,7 +9,7 @@ from typing import Any, Literal
 import click
 
 from paceline.cli.completion import topic_names
-from paceline.cli.connection import bootstrap_option, parse_partition
+from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
 from paceline.cli.failures import check_partition, reported
 from paceline.cli.numbers import MAX_INT64, parse_number
 from paceline.cli.times import parse_moment
@@ -95,9 +95,9 @@ def consume(
             _consume_in_group(topic, group, start, num, rack, bootstrap, functools.partial(_print, template, output))
         return
     with reported("ndjson" if output == "ndjson" else "table"):
-        from paceline_client import Admin, Consumer, TopicPartition
+        from paceline_client import Consumer, TopicPartition
 
-        with Admin(bootstrap) as admin, Consumer(bootstrap, client_rack=rack) as consumer:
+        with open_admin(bootstrap) as admin, Consumer(bootstrap, client_rack=rack) as consumer:
             (found,) = admin.describe_topics([topic])
             there = [p.partition for p in found.partitions]
             check_partition(topic, there, partition)
@@ -150,9 +150,9 @@ def _consume_in_group(
     show: Callable[[Any, Any], None],
 ) -> None:
     """Print records as a member of a group; commits only printed records."""
-    from paceline_client import Admin, Consumer, TopicPartition
+    from paceline_client import Consumer, TopicPartition
 
-    with Admin(bootstrap) as admin:  # reports an unknown topic at once, unlike a join of the group
+    with open_admin(bootstrap) as admin:  # reports an unknown topic at once, unlike a join of the group
         admin.describe_topics([topic])
     reset: Literal["earliest", "latest"] = "earliest" if start == "start" else "latest"
     with Consumer(bootstrap, group_id=group, auto_offset_reset=reset, client_rack=rack) as consumer:

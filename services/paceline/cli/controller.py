@@ -3,7 +3,7 @@
 import click
 
 from paceline.cli.active_controller import find_controller_problem
-from paceline.cli.connection import bootstrap_option
+from paceline.cli.connection import bootstrap_option, open_admin
 from paceline.cli.failures import NEGATIVE_VERDICT, reported
 from paceline.cli.output import output_option, show
 
@@ -19,9 +19,7 @@ def controller() -> None:
 def describe(output: str, bootstrap: str) -> None:
     """Show the active controller; exits with 3 when there is none or it does not answer."""
     with reported(output):
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             found = admin.describe_cluster()
         problem = find_controller_problem(found)
         row = {

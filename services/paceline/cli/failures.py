@@ -10,9 +10,8 @@ from typing import NoReturn
 import click
 import grpc
 
-from paceline.dev import program
-from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
-from paceline.model.tls import CA_FILE
+from paceline.cli.connection import address_hint
+from paceline.model.errors import NotControllerError, PacelineError, UnknownTopicOrPartitionError
 from paceline.rpc.errors import STATUS_OF_CODE
 
 LOCAL_FAILURE, USAGE, NEGATIVE_VERDICT, RPC_FAILURE, INTERRUPTED = 1, 2, 3, 64, 130
@@ -24,8 +23,7 @@ def reported(output: str = "table") -> Iterator[None]:
     try:
         yield
     except PacelineError as error:
-        _tell(output, error.code.name, str(error))
-        _hint_at_addresses(error, output)
+        _tell(output, error.code.name, str(error), _hint(error))
         sys.exit(exit_code_of(error))
     except grpc.RpcError as error:
         call = error if isinstance(error, grpc.Call) else None
@@ -52,12 +50,11 @@ def exit_code_of(error: PacelineError) -> int:
     return RPC_FAILURE + int(status.value[0])
 
 
-def _hint_at_addresses(error: PacelineError, output: str) -> None:
-    """Print how to name or start a cluster when no address answered, unless the cause is a TLS setting."""
+def _hint(error: PacelineError) -> str | None:
+    """Return where the addresses come from when no broker answered there, or no active controller."""
     from paceline_client.errors import BootstrapError
 
-    if isinstance(error, BootstrapError) and CA_FILE not in str(error) and output == "table":
-        click.echo(f"start a local cluster with `{program()} dev up`, or name brokers with -b host:port,...", err=True)
+    return address_hint() if isinstance(error, BootstrapError | NotControllerError) else None
 
 
 def os_error_text(error: OSError) -> str:
@@ -105,8 +102,9 @@ def check_partition(topic: str, indexes: Sequence[int], index: int | None) -> No
         raise UnknownTopicOrPartitionError(f"topic {topic} has {len(indexes)} partitions, no partition {index}")
 
 
-def _tell(output: str, reason: str, message: str) -> None:
+def _tell(output: str, reason: str, message: str, hint: str | None = None) -> None:
     if output in {"json", "ndjson"}:
-        click.echo(json.dumps({"error": {"reason": reason, "message": message}}), err=True)
+        fields = {"reason": reason, "message": message, "hint": hint}
+        click.echo(json.dumps({"error": {key: text for key, text in fields.items() if text is not None}}), err=True)
     else:
-        click.echo(f"{reason}: {message}", err=True)
+        click.echo(f"{reason}: {message}" + (f"\n{hint}" if hint else ""), err=True)

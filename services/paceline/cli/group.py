@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from paceline.cli.connection import bootstrap_option, parse_partition
+from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
 from paceline.cli.failures import NEGATIVE_VERDICT, check_partition, reported
 from paceline.cli.numbers import MAX_INT64, parse_number
 from paceline.cli.output import output_option, show
@@ -30,9 +30,7 @@ def group() -> None:
 def list_(states: tuple[str, ...], output: str, bootstrap: str) -> None:
     """List the groups of the cluster."""
     with reported(output):
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             found = admin.list_groups([state.replace("-", "_") for state in states])
         rows = [
             {
@@ -55,10 +53,8 @@ def describe(groups: tuple[str, ...], output: str, bootstrap: str) -> None:
     """Show the members of groups and their partitions. Exits with 3 when a group does not exist."""
     missing = []
     with reported(output):
-        from paceline_client import Admin
-
         rows: list[dict[str, Any]] = []
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             for one in admin.describe_groups(groups):
                 if one.state == "Dead":
                     missing.append(one.group_id)
@@ -109,10 +105,10 @@ def lag(groups: tuple[str, ...], output: str, bootstrap: str) -> None:
     """
     missing = []
     with reported(output):
-        from paceline_client import Admin, Consumer
+        from paceline_client import Consumer
 
         rows: list[dict[str, Any]] = []
-        with Admin(bootstrap) as admin, Consumer(bootstrap) as consumer:
+        with open_admin(bootstrap) as admin, Consumer(bootstrap) as consumer:
             for described in admin.describe_groups(groups):
                 if described.state == "Dead":
                     missing.append(described.group_id)
@@ -189,9 +185,9 @@ def reset(name: str, which: tuple[str, ...], target: str, dry_run: bool, output:
     """Set the committed offsets of a group without members; without topics, for every partition with an offset."""
     kind, number = _target(target)
     with reported(output):
-        from paceline_client import Admin, Consumer, TopicPartition
+        from paceline_client import Consumer, TopicPartition
 
-        with Admin(bootstrap) as admin, Consumer(bootstrap) as consumer:
+        with open_admin(bootstrap) as admin, Consumer(bootstrap) as consumer:
             committed = _committed(admin, name)
             partitions = []
             for text in which:
@@ -263,9 +259,7 @@ def _targets(consumer: Any, partitions: list[Any], committed: Any, kind: str, nu
 def delete(groups: tuple[str, ...], output: str, bootstrap: str) -> None:
     """Delete groups without members, and their offsets."""
     with reported(output):
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             admin.delete_groups(groups)
         show([{"group": one, "deleted": True} for one in groups], output)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from paceline.cli.completion import topic_names
-from paceline.cli.connection import bootstrap_option, parse_partition, reached
+from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
 from paceline.cli.failures import NEGATIVE_VERDICT, check_partition, confirm, reported
 from paceline.cli.output import output_option, show
 from paceline.cli.reassign_requests import elect_leaders
@@ -49,9 +49,7 @@ def describe(which: str, output: str, bootstrap: str) -> None:
     """
     topic, index = parse_partition(which)
     with reported(output):
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             partitions, views = _describe_leaders(admin, topic, index)
         rows = []
         silent = []
@@ -160,7 +158,7 @@ def elect(
         raise click.UsageError("name partitions, or give --all")
     wanted = [parse_partition(text) for text in which]
     with reported(output):
-        with reached(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             named = None if everything else _expanded(admin, wanted)
             if unclean and not yes and not dry_run:
                 results = _elect_confirmed(admin, named)

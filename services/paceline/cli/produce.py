@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Final, Literal
 import click
 
 from paceline.cli.completion import topic_names
-from paceline.cli.connection import bootstrap_option, parse_partition
+from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
 from paceline.cli.failures import LOCAL_FAILURE, check_partition, reported
 from paceline.model.errors import MessageTooLargeError, PacelineError, RequestTimedOutError
 
@@ -76,9 +76,9 @@ def produce(
             counts[index] = counts.get(index, 0) + 1
 
     with reported():
-        from paceline_client import Admin, Producer
+        from paceline_client import Producer
 
-        with Admin(bootstrap) as admin:  # fails at once for an unknown topic, unlike a producer
+        with open_admin(bootstrap) as admin:  # fails at once for an unknown topic, unlike a producer
             (found,) = admin.describe_topics([topic])
             check_partition(topic, [each.partition for each in found.partitions], partition)
         if sys.stdin.isatty() and sys.stderr.isatty():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.connection import bootstrap_option, parse_partition, reached
+from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
 from paceline.cli.failures import NEGATIVE_VERDICT, exit_code_of, reported
 from paceline.cli.numbers import COUNT, LONG_COUNT, SECONDS
 from paceline.cli.output import Row, error_fields, output_option, show, tell
@@ -52,9 +52,7 @@ def plan(
     A replica stays unless its broker is not in --brokers, has more than its share, or its rack has too many replicas.
     """
     with reported():
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             racks = _racks(admin, brokers)
             current = _placement(admin, topics)
         moves = differences(current, plan_moves(current, racks, replication_factor))
@@ -89,7 +87,7 @@ def start(plan_file: Path, validate_only: bool, bytes_per_second: int | None, ou
     with reported(output):
         moves = read_plan(plan_file)
         throttled = False
-        with reached(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             if bytes_per_second is not None:
                 # Set the throttle before the moves, so that no move runs unthrottled; remove it when all are refused.
                 checked = alter_moves(admin, moves, validate_only=True)
@@ -128,13 +126,11 @@ def status(
     complete.
     """
     with reported(output):
-        from paceline_client import Admin
-
         wanted = {} if plan_file is None else read_plan(plan_file)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         shown: list[Row] | None = None
         progress = Progress()
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             while True:
                 rows = _status_rows(admin, wanted, progress)
                 if rows != shown:
@@ -173,9 +169,7 @@ def cancel(
         raise click.UsageError("name partitions, or give --plan, or --all")
     named = [_partition(text) for text in which]
     with reported(output):
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             planned = {} if plan_file is None else read_plan(plan_file)
             moves = list_moves(admin, named or (None if plan_file is None else list(planned)))
             if not named:

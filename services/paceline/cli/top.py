@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from paceline.cli.completion import topic_names
-from paceline.cli.connection import bootstrap_option, parse_partition
+from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
 from paceline.cli.failures import check_partition, reported
 from paceline.cli.numbers import INTERVAL_S
 from paceline.cli.output import show
@@ -50,22 +50,19 @@ def top(
     below the previous round.
     """
     wanted = [parse_partition(text) for text in which]
-    with reported(output):
-        from paceline_client import Admin
+    with reported(output), open_admin(bootstrap) as admin:
 
-        with Admin(bootstrap) as admin:
+        def rows() -> list[dict[str, Any]]:
+            return _chosen(_rows(admin, wanted), sort, troubled)
 
-            def rows() -> list[dict[str, Any]]:
-                return _chosen(_rows(admin, wanted), sort, troubled)
-
-            if once:
+        if once:
+            _print(rows()[:num], output)
+        elif output == "table" and sys.stdout.isatty():
+            _live(rows, num, interval)
+        else:
+            while True:
                 _print(rows()[:num], output)
-            elif output == "table" and sys.stdout.isatty():
-                _live(rows, num, interval)
-            else:
-                while True:
-                    _print(rows()[:num], output)
-                    time.sleep(interval)
+                time.sleep(interval)
 
 
 def _rows(admin: Any, wanted: list[tuple[str, int | None]]) -> list[dict[str, Any]]:

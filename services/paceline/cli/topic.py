@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from paceline.cli.completion import topic_names
-from paceline.cli.connection import bootstrap_option, reached
+from paceline.cli.connection import bootstrap_option, open_admin
 from paceline.cli.failures import NEGATIVE_VERDICT, confirm, reported
 from paceline.cli.numbers import COUNT
 from paceline.cli.output import error_fields, output_option, show, tell
@@ -54,7 +54,7 @@ def create(
     with reported(output):
         from paceline_client import NewTopic
 
-        with reached(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             wanted = NewTopic(name, partitions, replication_factor, configs=pairs)
             try:
                 (made,) = admin.create_topics([wanted], validate_only=validate_only)
@@ -106,9 +106,7 @@ def _warn_if_unwritable(admin: "Admin", made: "TopicResult") -> None:
 def list_topics(output: str, bootstrap: str) -> None:
     """List topics."""
     with reported(output):
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             found = admin.describe_topics()
         rows = [
             {
@@ -131,9 +129,7 @@ def list_topics(output: str, bootstrap: str) -> None:
 def describe(names: tuple[str, ...], output: str, bootstrap: str) -> None:
     """Show leader, replicas and ISR of each partition; exits with 3 when a partition has no leader."""
     with reported(output):
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             found = admin.describe_topics(dict.fromkeys(names))
         rows = [
             {
@@ -161,9 +157,7 @@ def describe(names: tuple[str, ...], output: str, bootstrap: str) -> None:
 def configs(name: str, keys: tuple[str, ...], output: str, bootstrap: str) -> None:
     """Show the effective configuration, each value with its source."""
     with reported(output):
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             found = admin.describe_configs(name, keys)[name]
         rows = [{"key": entry.key, "value": entry.value, "source": entry.source} for entry in found]
         if output != "table":
@@ -204,7 +198,7 @@ def alter(
         changes = [ConfigChange(key, "delete") for key in deletes]
         for operation, given in pairs.items():
             changes += [ConfigChange(key, operation, value) for key, value in given]  # type: ignore[arg-type]
-        with reached(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             admin.alter_configs({name: changes}, validate_only=validate_only)
         line = f"{name} can be altered" if validate_only else f"altered {name}"
         tell([{"topic": name, "altered": not validate_only}], output, line)
@@ -219,7 +213,7 @@ def alter(
 def add_partitions(name: str, count: int, validate_only: bool, output: str, bootstrap: str) -> None:
     """Add partitions and return when each has a leader. This changes the mapping of keys to partitions."""
     with reported(output):
-        with reached(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             (result,) = admin.create_partitions({name: count}, validate_only=validate_only)
         added = f"{result.first_partition} to {count - 1}"
         line = f"{name} can get partitions {added}" if validate_only else f"added partitions {added} to {name}"
@@ -242,7 +236,7 @@ def delete(names: tuple[str, ...], yes: bool, if_exists: bool, internal: bool, o
     if not internal and (kept := sorted(INTERNAL_TOPICS.intersection(names))):
         raise click.UsageError(f"{', '.join(kept)} has the state of all groups; add --internal to delete it")
     with reported(output):
-        with reached(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             if not yes:
                 _confirm_deletion(admin, names, if_exists)
             results = admin.delete_topics(names, raise_errors=False)

@@ -3,7 +3,7 @@
 import click
 
 from paceline.cli.completion import topic_names
-from paceline.cli.connection import bootstrap_option, parse_partition
+from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
 from paceline.cli.failures import check_partition, confirm, reported
 from paceline.cli.numbers import OFFSET
 from paceline.cli.output import output_option, show
@@ -31,9 +31,7 @@ def trim(
     if (before_offset is None) != everything:
         raise click.UsageError("give --before-offset N or --all")
     with reported(output):
-        from paceline_client import Admin
-
-        with Admin(bootstrap) as admin:
+        with open_admin(bootstrap) as admin:
             targets: dict[tuple[str, int], int] = {}
             rows = []
             for topic, index in dict.fromkeys(map(parse_partition, which)):

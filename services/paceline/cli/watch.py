@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from paceline.cli.completion import topic_names
-from paceline.cli.connection import bootstrap_option, parse_partition, reached
+from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
 from paceline.cli.failures import reported
 from paceline.cli.numbers import BROKER_ID
 from paceline.cli.times import parse_moment
@@ -63,7 +63,8 @@ def watch(
     """
     wanted = [parse_partition(text) for text in topics]
     since_ms, chosen = _since_ms(since), _kinds(kinds)
-    with reported(output), reached(bootstrap) as admin:
+    with reported(output), open_admin(bootstrap) as admin:
+        admin.describe_cluster()  # fails when no broker answers, unlike a watch, which waits for one
         _warn_if_absent(admin, {topic for topic, _ in wanted})
         items = admin.watch_events(
             since_ms=since_ms,

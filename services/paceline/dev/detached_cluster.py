@@ -7,6 +7,7 @@ read it.
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -60,6 +61,18 @@ def read_state(directory: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return state if isinstance(state, dict) else None
+
+
+def running_clusters() -> dict[Path, str]:
+    """Return the bootstrap addresses of the dev clusters with a running broker of this user, by absolute directory."""
+    found: dict[Path, str] = {}
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            command = process.read_bytes().decode(errors="replace")
+            log_dirs = re.search("\0--log-dirs=([^\0]+)/broker-[0-9]+/data\0", command)
+            if log_dirs and "\0paceline.broker\0" in command and (state := read_state(Path(log_dirs[1]))):
+                found[Path(log_dirs[1])] = str(state["bootstrap"])
+    return found
 
 
 def write_state(directory: Path, state: dict[str, Any]) -> None:

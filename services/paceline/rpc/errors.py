@@ -247,7 +247,8 @@ def _from_bare_status(call: _Failure) -> PacelineError:
     code = _BARE_STATUS.get(status, ErrorCode.UNKNOWN_SERVER_ERROR)
     if status is _STATUS.RESOURCE_EXHAUSTED and _TOO_LARGE in said:
         code = ErrorCode.MESSAGE_TOO_LARGE
-    message = f"{name}: {_tls_advice(said) or said}"
+    refused = said if not said.endswith("Connection refused") else "connection refused"  # gRPC repeats the address
+    message = f"{name}: {_tls_advice(said) or refused}"
     if status is _STATUS.UNAVAILABLE and not _never_sent(said):
         return ConnectionBrokenError(message)
     return error_for(code, message)
@@ -287,7 +288,13 @@ def _tls_advice(said: str) -> str | None:
 def _never_sent(said: str) -> bool:
     """Whether gRPC's status message says that no connection was made, so the request was not sent."""
     said = said.lower()
-    return "failed to connect" in said or "connection refused" in said
+    return any(words in said for words in ("failed to connect", "connection refused", "errors resolving"))
+
+
+def is_unconnected(failure: Any) -> bool:
+    """Whether a call failed because no connection was made: refused, unknown host name, or a failed TLS handshake."""
+    call: _Failure = failure
+    return call.code() is _STATUS.UNAVAILABLE and error_info(failure) is None and _never_sent(call.details() or "")
 
 
 def is_retriable(failure: BaseException) -> bool:

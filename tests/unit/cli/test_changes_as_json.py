@@ -72,7 +72,7 @@ class Cluster:
 
 @pytest.fixture(autouse=True)
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(paceline_client, "Admin", lambda *_: Cluster())
+    monkeypatch.setattr(paceline_client, "Admin", lambda *_, **__: Cluster())
     plan = {"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [2, 1]}]}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     monkeypatch.chdir(tmp_path)

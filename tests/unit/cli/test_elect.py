@@ -53,7 +53,7 @@ class ElectingAdmin:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, admin: ElectingAdmin, answer: str) -> Result:
-    monkeypatch.setattr(paceline_client, "Admin", lambda *_: admin)
+    monkeypatch.setattr(paceline_client, "Admin", lambda *_, **__: admin)
     return CliRunner().invoke(cli, ["partition", "elect", "--unclean", "--all"], input=answer)
 
 

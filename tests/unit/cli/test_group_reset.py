@@ -50,7 +50,7 @@ class _Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> _Cluster:
     found = _Cluster()
-    monkeypatch.setattr(paceline_client, "Admin", lambda *_: found)
+    monkeypatch.setattr(paceline_client, "Admin", lambda *_, **__: found)
     monkeypatch.setattr(paceline_client, "Consumer", lambda *_: found)
     return found
 

@@ -113,7 +113,7 @@ def test_the_end_of_the_last_reassignment_removes_the_throttle_of_dead_brokers(
     plan = tmp_path / "plan.json"
     plan.write_text('{"version": 1, "partitions": [{"topic": "a", "partition": 0, "replicas": [2, 3]}]}')
     admin = ThrottlingAdmin()
-    monkeypatch.setattr(paceline_client, "Admin", lambda *_: admin)
+    monkeypatch.setattr(paceline_client, "Admin", lambda *_, **__: admin)
     ended = CliRunner().invoke(cli, ["reassign", "cancel", which, *([str(plan)] if which == "--plan" else [])])
     assert (ended.exit_code, admin.throttled) == (0, set()), ended.stderr
 
@@ -122,6 +122,6 @@ def test_a_plan_without_reassignments_cancels_none(monkeypatch: pytest.MonkeyPat
     plan = tmp_path / "plan.json"
     plan.write_text('{"version": 1, "partitions": []}')
     admin = ThrottlingAdmin()
-    monkeypatch.setattr(paceline_client, "Admin", lambda *_: admin)
+    monkeypatch.setattr(paceline_client, "Admin", lambda *_, **__: admin)
     ended = CliRunner().invoke(cli, ["reassign", "cancel", "--plan", str(plan)])
     assert (ended.exit_code, len(admin.moves)) == (0, 1), ended.stderr
