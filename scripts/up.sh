@@ -19,11 +19,26 @@ if [[ ",$profiles," == *,obs,* ]] && docker image inspect grafana/grafana-oss:11
 fi
 export COMPOSE_PROFILES=$profiles
 
+# The services without a profile and those of the given profiles: an earlier `make up` may have left containers of others.
+services=$(scripts/compose.sh config | awk -v profiles=",$profiles," '
+  /^[a-z]/ { in_services = $1 == "services:"; in_profiles = 0; next }
+  !in_services { next }
+  /^  [^ ]/ { name = $1; sub(":$", "", name); asked[name] = 1; in_profiles = 0 }
+  /^    [^ -]/ { in_profiles = $1 == "profiles:"; if (in_profiles) asked[name] = 0 }
+  in_profiles && $1 == "-" { if (index(profiles, "," $2 ",")) asked[name] = 1 }
+  END { for (name in asked) if (asked[name]) printf " %s ", name }')
+
+# Prints id, service, status, exit code and health of the containers of these services.
+containers() {
+  scripts/compose.sh ps -a -q 2>/dev/null | xargs -r docker inspect --format \
+    '{{.ID}} {{index .Config.Labels "com.docker.compose.service"}} {{.State.Status}} {{.State.ExitCode}} {{if .State.Health}}{{.State.Health.Status}}{{end}}' |
+    awk -v services="$services" 'index(services, " " $2 " ")'
+}
+
 # Prints the last log lines of containers that exited with an error, are restarting, or are not healthy.
 explain() {
   local id name status code health
-  scripts/compose.sh ps -a -q 2>/dev/null | xargs -r docker inspect --format \
-    '{{.ID}} {{index .Config.Labels "com.docker.compose.service"}} {{.State.Status}} {{.State.ExitCode}} {{if .State.Health}}{{.State.Health.Status}}{{end}}' |
+  containers |
     while read -r id name status code health; do
       if [ "$code" -ne 0 ] || [ "$status" = restarting ] || [ "$status $health" = "running unhealthy" ]; then
         echo "$name is $status${health:+ ($health)}, exit code $code. The end of its log:" >&2
@@ -55,9 +70,12 @@ fi
 # Prints the containers that are not healthy yet or, without a health check, not running.
 # Containers that exited with code 0 are left out.
 waiting_for() {
-  scripts/compose.sh ps -q | xargs -r docker inspect --format \
-    '{{index .Config.Labels "com.docker.compose.service"}} {{if and .State.Running .State.Health}}{{.State.Health.Status}}{{else}}{{.State.Status}}{{end}} {{.State.ExitCode}}' |
-    awk '$2 != "healthy" && $2 != "running" && !($2 == "exited" && $3 == 0) {printf "%s%s (%s)", separator, $1, $2; separator = ", "}'
+  containers | awk '
+    { state = $3 == "running" && $5 != "" ? $5 : $3 }
+    state != "healthy" && state != "running" && !(state == "exited" && $4 == 0) {
+      printf "%s%s (%s)", separator, $2, state
+      separator = ", "
+    }'
 }
 
 echo "waiting until every container is healthy"

@@ -12,13 +12,18 @@ ENGINE = """#!/bin/sh
 # Records each call. `compose up` fails because a port is in use; one container of another project has that port.
 echo "$COMPOSE_FILE $COMPOSE_PROFILES|$*" >>"$CALLS"
 case "$*" in
-  "compose up "*) echo "Bind for 127.0.0.1:$BUSY_PORT failed: port is already allocated"; exit 1 ;;
-  "compose ps -a -q") echo 0001; echo 0002 ;;
+  "compose config") printf '%s\n' networks: '  front: {}' services: '  certificates:' '    image: a' '  broker-1:' \
+    '    image: a' '  producer:' '    profiles:' '      - load' '    restart: always' '  spark-master:' '    profiles:' \
+    '    - pipeline' '    - other' volumes: '  lake: {}' ;;
+  "compose up "*) [ -z "$STARTS" ] || exit 0
+    echo "Bind for 127.0.0.1:$BUSY_PORT failed: port is already allocated"; exit 1 ;;
+  "compose ps -q" | "compose ps -a -q") echo 0001; echo 0002 ;;
   "compose run "*) echo "no authority" >&2; exit 1 ;;
   "inspect "*".Id"*)
     # `Id` is not a field of the engine's type, so docker reads the answer as a map, where a missing key is an error.
     echo 'template parsing error: map has no entry for key "Health"' >&2; exit 1 ;;
-  "inspect "*) echo "0001 certificates exited 0 unhealthy"; echo "0002 broker-1 exited 3 " ;;
+  "inspect "*) echo "0001 certificates exited 0 unhealthy"; [ -n "$STARTS" ] || echo "0002 broker-1 exited 3 "
+    echo "0003 producer exited $PRODUCER_CODE "; echo "0004 spark-master exited 1 " ;;
   "logs "*) echo "cannot read the log directory" ;;
   "ps "*"publish=$BUSY_PORT"*) echo another_controller-2_1 ;;
   "volume inspect "*) [ "$3" = paceline_broker-4-data ] && [ -n "${RACK_VOLUMES:-}" ] ;;
@@ -26,7 +31,9 @@ esac
 """
 
 
-def run(tmp_path: Path, *command: str, **variables: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+def run(
+    tmp_path: Path, *command: str, timeout_s: float = 120, **variables: str
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """Run a script of scripts/ and return the result with the calls of docker."""
     engine = tmp_path / "docker"
     engine.write_text(ENGINE, encoding="utf-8")
@@ -37,6 +44,8 @@ def run(tmp_path: Path, *command: str, **variables: str) -> tuple[subprocess.Com
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "CALLS": str(calls),
         "BUSY_PORT": "19182",
+        "STARTS": "",
+        "PRODUCER_CODE": "1",
         "PACELINE_CERTIFICATE_FOLDER": str(tmp_path / "issued"),
         **variables,
     }
@@ -45,7 +54,7 @@ def run(tmp_path: Path, *command: str, **variables: str) -> tuple[subprocess.Com
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout_s,
         check=False,
     )
     return done, calls.read_text(encoding="utf-8").splitlines()
@@ -67,6 +76,21 @@ def test_a_failed_start_names_the_holder_of_the_port_and_each_failed_container(
         "  cannot read the log directory",
         "'make logs' shows more; 'make down' stops everything, and with VOLUMES=1 deletes the data, too",
     ]
+
+
+@pytest.mark.parametrize(("profiles", "producer"), [("", "1"), ("obs", "1"), ("load", "0")])
+def test_a_start_does_not_wait_for_containers_of_other_profiles_or_that_are_done(
+    tmp_path: Path, profiles: str, producer: str
+) -> None:
+    done, calls = run(tmp_path, "up.sh", STARTS="1", PROFILES=profiles, PRODUCER_CODE=producer, INSECURE="1")
+    assert done.returncode == 0 and "up: brokers" in done.stdout, done.stdout + done.stderr
+    assert "waiting for:" not in done.stdout and any("compose ps -a -q" in call for call in calls)
+
+
+def test_a_start_waits_for_the_containers_of_its_profiles(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.TimeoutExpired) as waited:
+        run(tmp_path, "up.sh", timeout_s=6, STARTS="1", PROFILES="load", INSECURE="1")
+    assert b"waiting for: producer (exited)\n" in (waited.value.stdout or b"")
 
 
 def test_profiles_may_be_separated_by_spaces(tmp_path: Path) -> None:
