@@ -49,6 +49,13 @@ def test_a_topic_from_create_to_delete(local_cluster: LocalCluster) -> None:
     assert [record["value"] for record in records if record["key"] == "a"] == ["1", "3"]
     assert sorted(run(local_cluster, "consume", "cli", "-e", "--from", "1h").stdout.split()) == ["1", "2", "3"]
     assert run(local_cluster, "consume", "cli", "-e", "--from", "2100-01-01").stdout == ""
+    copy = "\n".join(json.dumps({**record, "partition": 1, "headers": {"copied": "yes"}}) for record in records)
+    sent = run(local_cluster, "produce", "cli", "--input", "ndjson", stdin=copy)
+    assert sent.stderr == "3 records: 3 to cli/1\n"
+    copied = ["consume", "cli", "cli/1", "--to", "end", "--filter", "header.copied=yes", "--filter", "key=a"]
+    assert (
+        run(local_cluster, *copied, "-f", "%t/%p %k %s %h\\n").stdout == "cli/1 a 1 copied=yes\ncli/1 a 3 copied=yes\n"
+    )
     shown = json.loads(run(local_cluster, "partition", "describe", "cli/0", "-o", "json").stdout)
     assert {row["replica"] for row in shown} == {1, 2, 3}
     assert len({row["hw"] for row in shown}) == 1

@@ -13,7 +13,7 @@ ENGINE = """#!/bin/sh
 echo "$COMPOSE_FILE $COMPOSE_PROFILES|$*" >>"$CALLS"
 case "$*" in
   "compose config") printf '%s\n' networks: '  front: {}' services: '  certificates:' '    image: a' '  broker-1:' \
-    '    image: a' '  producer:' '    profiles:' '      - load' '    restart: always' '  spark-master:' '    profiles:' \
+    '    image: a' '  producer:' '    profiles:' '      - load' '    init: true' '  spark-master:' '    profiles:' \
     '    - pipeline' '    - other' volumes: '  lake: {}' ;;
   "compose up "*) [ -z "$STARTS" ] || exit 0
     echo "Bind for 127.0.0.1:$BUSY_PORT failed: port is already allocated"; exit 1 ;;

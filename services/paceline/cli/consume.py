@@ -1,10 +1,7 @@
 """`paceline consume`: print records."""
 
-import base64
-import functools
-import json
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import click
 
@@ -12,19 +9,18 @@ from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
 from paceline.cli.failures import check_partition, reported
 from paceline.cli.numbers import MAX_INT64, parse_number
+from paceline.cli.record_text import FORMAT_HELP, parse_filters, parse_format, to_json
 from paceline.cli.times import parse_moment
 from paceline.model.errors import PacelineError, UnknownTopicOrPartitionError
 
 _QUIET_POLLS = 4
-"""Number of polls without records after which the topic is described."""
+"""Number of polls without records after which the topics are described."""
 _MISSES = 2
-"""Number of consecutive descriptions that must miss the topic before it counts as deleted."""
-_FIELDS = frozenset("kvhpotT%")
-_ESCAPES = {"\\n": "\n", "\\t": "\t"}
+"""Number of consecutive descriptions that must miss a topic before it counts as deleted."""
 
 
 @click.command()
-@click.argument("which", metavar="TOPIC[/PARTITION]", shell_complete=topic_names)
+@click.argument("which", metavar="TOPIC[/PARTITION]...", nargs=-1, required=True, shell_complete=topic_names)
 @click.option(
     "--from",
     "start",
@@ -34,16 +30,24 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t"}
     help="start position; -N is N offsets before the end of each partition;"
     " TIME is 90s, 10m, 2h ago, or a time such as 2026-11-21T17:00",
 )
-@click.option("-n", "--num", type=click.IntRange(min=1), help="stop after this many records")
+@click.option(
+    "--to",
+    "stop",
+    metavar="end|OFFSET|-N|TIME",
+    help="stop before this position of each partition; end, -N and TIME count from the log end at the start of the"
+    " command, OFFSET may lie in the future",
+)
+@click.option("-n", "--num", type=click.IntRange(min=1), help="stop after this many printed records")
 @click.option("-e", "--exit-at-end", is_flag=True, help="stop at the log end at the start of the command")
 @click.option(
-    "-f",
-    "--format",
-    "template",
-    default="%v\\n",
-    show_default=True,
-    help="%k key, %v value, %h headers, %p partition, %o offset, %t topic, %T timestamp in ms, %% percent",
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="FIELD=TEXT",
+    help="print only records whose key, value or header.NAME equals (=), differs from (!=) the text, or matches (~) the"
+    " regular expression somewhere; may be repeated, all must match",
 )
+@click.option("-f", "--format", "template", default="%v\\n", show_default=True, help=FORMAT_HELP)
 @click.option(
     "-o",
     "--output",
@@ -56,118 +60,144 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t"}
 @click.option("--rack", default="", help="read from a replica in this rack if there is one")
 @bootstrap_option
 def consume(
-    which: str,
+    which: tuple[str, ...],
     start: str,
+    stop: str | None,
     num: int | None,
     exit_at_end: bool,
+    filters: tuple[str, ...],
     template: str,
     output: str,
     group: str | None,
     rack: str,
     bootstrap: str,
 ) -> None:
-    """Print the records of a topic or partition until interrupted, or until --num or --exit-at-end.
+    """Print the records of topics or partitions until interrupted, or until --to, --num or --exit-at-end.
 
     With --group, reading starts at the group's committed offsets; --from applies to partitions without a committed
-    offset.
+    offset, and records that --filter hides are committed, too.
     """
-    topic, partition = parse_partition(which)
-    if group is not None and (partition is not None or exit_at_end or start not in {"start", "end"}):
+    wanted = [parse_partition(text) for text in dict.fromkeys(which)]
+    topics = list(dict.fromkeys(topic for topic, _ in wanted))
+    has_partition = any(partition is not None for _, partition in wanted)
+    if group is not None and (has_partition or exit_at_end or stop or start not in {"start", "end"}):
         raise click.UsageError(
-            "--group cannot be combined with a partition, with --exit-at-end, or with an offset or time in --from"
+            "--group cannot be combined with a partition, --to, --exit-at-end, or an offset or time in --from"
         )
-    offset = None if start in {"start", "end"} else parse_number(start, MAX_INT64)
-    before_end = parse_number(start[1:], MAX_INT64) if start.startswith("-") else None
-    since_ms = None if start in {"start", "end"} or offset is not None else parse_moment(start)
-    if start not in {"start", "end"} and offset is None and before_end is None and since_ms is None:
-        raise click.BadParameter(
-            f"{start!r} is neither start, end, an offset, a number of offsets before the end like -10, a time ago"
-            " like 10m nor a time like 2026-11-21T17:00",
-            param_hint="--from",
-        )
-    if unknown := _unknown_escape(template):
-        raise click.BadParameter(f"{unknown} is not a field; %% is a percent sign", param_hint="--format")
-    for escape, character in _ESCAPES.items():
-        template = template.replace(escape, character)
-    printed = 0
-    if group is not None:
-        with reported("ndjson" if output == "ndjson" else "table"):
-            _consume_in_group(topic, group, start, num, rack, bootstrap, functools.partial(_print, template, output))
-        return
+    begin, end = _parse_position(start, "--from"), None if stop is None else _parse_position(stop, "--to")
+    formatted = parse_format(template)
+    matches = parse_filters(filters)
+
+    def show(record: Any) -> bool:
+        """Print a record if the filters match it; return whether it was the last record to print."""
+        nonlocal num
+        if not matches(record):
+            return False
+        click.echo(formatted(record) if output == "text" else to_json(record), nl=output != "text")
+        if num is not None:
+            num -= 1
+        return num == 0
+
     with reported("ndjson" if output == "ndjson" else "table"):
-        from paceline_client import Consumer, TopicPartition
+        if group is not None:
+            _consume_in_group(topics, group, start, rack, bootstrap, show)
+            return
+        from paceline_client import Consumer
 
         with open_admin(bootstrap) as admin, Consumer(bootstrap, client_rack=rack) as consumer:
-            (found,) = admin.describe_topics([topic])
-            there = [p.partition for p in found.partitions]
-            check_partition(topic, there, partition)
-            indexes = there if partition is None else [partition]
-            partitions = [TopicPartition(topic, index) for index in indexes]
+            partitions = _partitions(admin, wanted)
             consumer.assign(partitions)
-            if start == "start":
+            if begin.kind == "start":
                 consumer.seek_to_beginning()
-            elif start == "end":
+            elif begin.kind == "end":
                 consumer.seek_to_end()
-            waiting = [
-                f"{topic}/{p.partition}" for p in found.partitions if p.leader is None and p.partition in indexes
-            ]
-            if waiting:
-                click.echo(f"waiting for a leader: {', '.join(waiting)}", err=True)
-            ends = consumer.end_offsets(partitions) if exit_at_end or start not in {"start", "end"} else {}
-            if offset is not None:
-                first = consumer.beginning_offsets(partitions)
-                for tp in partitions:
-                    consumer.seek(tp, _within(tp, offset, first[tp], ends[tp]))
-            if before_end is not None:
-                first = consumer.beginning_offsets(partitions)
-                for tp in partitions:
-                    consumer.seek(tp, max(first[tp], ends[tp] - before_end))
-            if since_ms is not None:
-                # Without a record at or after that time, start at the end read above, to skip no later record.
-                for tp, found_at in consumer.offsets_for_times(dict.fromkeys(partitions, since_ms)).items():
-                    consumer.seek(tp, ends[tp] if found_at is None else found_at.offset)
-            watch = _TopicWatch(admin, topic)
-            while not exit_at_end or any(consumer.position(tp) < ends[tp] for tp in partitions):
+            bounded = exit_at_end or end is not None
+            ends = consumer.end_offsets(partitions) if bounded or begin.kind not in {"start", "end"} else {}
+            if begin.kind not in {"start", "end"}:
+                firsts = {} if begin.kind == "time" else consumer.beginning_offsets(partitions)
+                for tp, offset in _offsets(consumer, begin, ends).items():
+                    if begin.kind == "offset":
+                        offset = _within(tp, offset, firsts[tp], ends[tp])
+                    consumer.seek(tp, max(firsts.get(tp, 0), offset))
+            if end is not None:
+                stops = _offsets(consumer, end, ends)
+                ends = {tp: min(stops[tp], ends[tp]) if exit_at_end else stops[tp] for tp in partitions}
+            watch = _TopicWatch(admin, topics)
+            while not bounded or any(consumer.position(tp) < ends[tp] for tp in partitions):
                 polled = consumer.poll(timeout_ms=500)
                 watch.polled(bool(polled))
                 for tp, records in polled.items():
                     for record in records:
-                        if exit_at_end and record.offset >= ends[tp]:
-                            continue
-                        _print(template, output, tp, record)
-                        printed += 1
-                        if num is not None and printed >= num:
+                        if not (bounded and record.offset >= ends[tp]) and show(record):
                             return
 
 
 def _consume_in_group(
-    topic: str,
-    group: str,
-    start: str,
-    num: int | None,
-    rack: str,
-    bootstrap: str,
-    show: Callable[[Any, Any], None],
+    topics: list[str], group: str, start: str, rack: str, bootstrap: str, show: Callable[[Any], bool]
 ) -> None:
-    """Print records as a member of a group; commits only printed records."""
-    from paceline_client import Consumer, TopicPartition
+    """Print records as a member of a group; commits only records that were read."""
+    from paceline_client import Consumer
 
     with open_admin(bootstrap) as admin:  # reports an unknown topic at once, unlike a join of the group
-        admin.describe_topics([topic])
+        admin.describe_topics(topics)
     reset: Literal["earliest", "latest"] = "earliest" if start == "start" else "latest"
     with Consumer(bootstrap, group_id=group, auto_offset_reset=reset, client_rack=rack) as consumer:
-        consumer.subscribe([topic])
-        for printed, record in enumerate(consumer, 1):
-            show(TopicPartition(record.topic, record.partition), record)
-            if printed == num:
+        consumer.subscribe(topics)
+        for record in consumer:
+            if show(record):
                 return
 
 
-def _print(template: str, output: str, tp: Any, record: Any) -> None:
-    if output != "text":
-        click.echo(_as_json(tp, record))
-    else:
-        click.echo(_render(template, tp, record), nl=False)
+class _Position(NamedTuple):
+    """A place in every partition: ``kind`` is start, end, offset, before end, or time (``number`` is in ms)."""
+
+    kind: str
+    number: int = 0
+
+
+def _parse_position(text: str, option: str) -> _Position:
+    if text == "end" or (text == "start" and option == "--from"):
+        return _Position(text)
+    offset = parse_number(text, MAX_INT64)
+    before_end = parse_number(text[1:], MAX_INT64) if text.startswith("-") else None
+    since_ms = parse_moment(text) if offset is None and before_end is None else None
+    for kind, number in (("offset", offset), ("before end", before_end), ("time", since_ms)):
+        if number is not None:
+            return _Position(kind, number)
+    raise click.BadParameter(
+        f"{text!r} is neither {'start, ' if option == '--from' else ''}end, an offset, a number of offsets before the"
+        " end like -10, a time ago like 10m nor a time like 2026-11-21T17:00",
+        param_hint=option,
+    )
+
+
+def _offsets(consumer: Any, position: _Position, ends: Mapping[Any, int]) -> Mapping[Any, int]:
+    """Return the offset of a position in each partition; ``ends`` are the log ends."""
+    if position.kind == "offset":
+        return dict.fromkeys(ends, position.number)
+    if position.kind == "time":
+        # Without a record at or after that time, return the end read before, so that no later record is skipped.
+        found = consumer.offsets_for_times(dict.fromkeys(ends, position.number))
+        return {tp: end if found[tp] is None else found[tp].offset for tp, end in ends.items()}
+    return {tp: max(0, end - position.number) for tp, end in ends.items()}
+
+
+def _partitions(admin: Any, wanted: list[tuple[str, int | None]]) -> list[Any]:
+    """Return the partitions; a bare topic stands for all of its partitions."""
+    from paceline_client import TopicPartition
+
+    chosen: list[Any] = []
+    waiting = []
+    for topic, index in wanted:
+        (found,) = admin.describe_topics([topic])
+        check_partition(topic, [each.partition for each in found.partitions], index)
+        for each in found.partitions:
+            if index in (None, each.partition):
+                chosen.append(TopicPartition(topic, each.partition))
+                waiting += [f"{topic}/{each.partition}"] if each.leader is None else []
+    if waiting:
+        click.echo(f"waiting for a leader: {', '.join(waiting)}", err=True)
+    return list(dict.fromkeys(chosen))
 
 
 def _within(tp: Any, offset: int, first: int, end: int) -> int:
@@ -180,17 +210,17 @@ def _within(tp: Any, offset: int, first: int, end: int) -> int:
 
 
 class _TopicWatch:
-    """Checks whether an idle topic still exists: a consumer would wait forever for a deleted topic to come back."""
+    """Checks whether idle topics still exist: a consumer would wait forever for a deleted topic to come back."""
 
-    def __init__(self, admin: Any, topic: str) -> None:
-        self._admin, self._topic = admin, topic
+    def __init__(self, admin: Any, topics: list[str]) -> None:
+        self._admin, self._topics = admin, topics
         self._quiet_polls = self._misses = 0
 
     def polled(self, found: bool) -> None:
         """Record a poll.
 
         Raises:
-            UnknownTopicOrPartitionError: the topic was deleted, according to `_MISSES` descriptions in a row.
+            UnknownTopicOrPartitionError: a topic was deleted, according to `_MISSES` descriptions in a row.
         """
         self._quiet_polls = 0 if found else self._quiet_polls + 1
         if self._quiet_polls < _QUIET_POLLS:
@@ -198,7 +228,7 @@ class _TopicWatch:
             return
         self._quiet_polls = 0
         try:
-            self._admin.describe_topics([self._topic])
+            self._admin.describe_topics(self._topics)
             self._misses = 0
         except UnknownTopicOrPartitionError:
             self._misses += 1
@@ -206,65 +236,3 @@ class _TopicWatch:
                 raise
         except PacelineError:
             pass  # no broker answers; the consumer continues when a broker answers again
-
-
-def _unknown_escape(template: str) -> str:
-    """Return the first ``%`` escape of a template that is not defined, with its character."""
-    position = 0
-    while position < len(template):
-        if template[position] != "%":
-            position += 1
-        elif template[position + 1 : position + 2] in _FIELDS:
-            position += 2
-        else:
-            return template[position : position + 2]
-    return ""
-
-
-def _render(template: str, tp: Any, record: Any) -> bytes:
-    """Return a record formatted by the template; keys and values are inserted as raw bytes."""
-    values = {
-        "%k": bytes(record.key or b""),
-        "%v": bytes(record.value or b""),
-        "%h": b",".join(name.encode() + b"=" + bytes(value or b"") for name, value in record.headers),
-        "%p": b"%d" % tp.partition,
-        "%o": b"%d" % record.offset,
-        "%t": tp.topic.encode(),
-        "%T": b"%d" % record.timestamp_ms,
-        "%%": b"%",
-    }
-    parts: list[bytes] = []
-    position = 0
-    while position < len(template):
-        token = template[position : position + 2]
-        if token in values:
-            parts.append(values[token])
-            position += 2
-        else:
-            parts.append(template[position].encode("utf-8", errors="surrogateescape"))
-            position += 1
-    return b"".join(parts)
-
-
-def _as_json(tp: Any, record: Any) -> str:
-    return json.dumps(
-        {
-            "topic": tp.topic,
-            "partition": tp.partition,
-            "offset": record.offset,
-            "timestamp_ms": record.timestamp_ms,
-            "key": _value(record.key),
-            "value": _value(record.value),
-            "headers": [[name, _value(value)] for name, value in record.headers],
-        }
-    )
-
-
-def _value(data: bytes | None) -> Any:
-    """Return UTF-8 as text, other bytes as ``{"base64": ...}``, so that no byte is lost."""
-    if data is None:
-        return None
-    try:
-        return bytes(data).decode("utf-8")
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(bytes(data)).decode()}

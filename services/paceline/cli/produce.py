@@ -11,7 +11,8 @@ import click
 from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
 from paceline.cli.failures import LOCAL_FAILURE, check_partition, reported
-from paceline.model.errors import MessageTooLargeError, PacelineError, RequestTimedOutError
+from paceline.cli.record_text import LineRecord, from_json
+from paceline.model.errors import InvalidRequestError, MessageTooLargeError, PacelineError, RequestTimedOutError
 
 _ACKS: Final[Mapping[str, Literal[-1, 0, 1]]] = {"all": -1, "leader": 1, "none": 0, "-1": -1, "1": 1, "0": 0}
 """Names and Kafka's numbers."""
@@ -32,7 +33,17 @@ _ENDLESS_BYTES: Final = 64 << 20
 
 @click.command()
 @click.argument("which", metavar="TOPIC[/PARTITION]", shell_complete=topic_names)
-@click.option("-k", "--key", help="key of every record")
+@click.option(
+    "-i",
+    "--input",
+    "form",
+    type=click.Choice(["lines", "ndjson", "json"]),
+    default="lines",
+    show_default=True,
+    help="lines are values; json and ndjson both read a JSON object per line, as consume -o json prints it: value, and"
+    " optionally key, headers, partition, timestamp_ms",
+)
+@click.option("-k", "--key", help="key of every record without another key")
 @click.option("--key-separator", metavar="TEXT", help="split each line into KEY, this text, VALUE")
 @click.option("-Z", "--tombstone", is_flag=True, help="send empty values as null: compaction then deletes the key")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="header of every record")
@@ -47,6 +58,7 @@ _ENDLESS_BYTES: Final = 64 << 20
 @bootstrap_option
 def produce(
     which: str,
+    form: str,
     key: str | None,
     key_separator: str | None,
     tombstone: bool,
@@ -62,9 +74,12 @@ def produce(
     topic, partition = parse_partition(which)
     if key_separator == "":
         raise click.BadParameter("must have at least one character", param_hint="--key-separator")
+    if form != "lines" and (key_separator is not None or tombstone):
+        raise click.UsageError("JSON lines have keys and null values: give neither --key-separator nor --tombstone")
     if sys.stdin is None:
         raise click.UsageError("stdin is closed")
-    pairs = [_header(text) for text in headers]
+    pairs: list[tuple[str, bytes | None]] = [_header(text) for text in headers]
+    default_key = None if key is None else key.encode()
     counts: dict[int, int] = {}
     failures: list[str] = []
 
@@ -80,7 +95,8 @@ def produce(
 
         with open_admin(bootstrap) as admin:  # fails at once for an unknown topic, unlike a producer
             (found,) = admin.describe_topics([topic])
-            check_partition(topic, [each.partition for each in found.partitions], partition)
+            indexes = [each.partition for each in found.partitions]
+            check_partition(topic, indexes, partition)
         if sys.stdin.isatty() and sys.stderr.isatty():
             click.echo(f"each line is a record of {which}; Ctrl-D ends the input", err=True)
         try:
@@ -97,21 +113,26 @@ def produce(
                         if line is None:
                             failures.append(f"line {number}: MESSAGE_TOO_LARGE: more than {_MAX_RECORD_BYTES} bytes")
                             continue
-                        pair = _key_and_value(line.rstrip(b"\r\n"), key, key_separator)
-                        if pair is None:
-                            failures.append(f"line {number}: has no {key_separator!r} between key and value; not sent")
+                        line = line.rstrip(b"\r\n")
+                        try:
+                            record = from_json(line) if form != "lines" else _record(line, key_separator, key is None)
+                            at = partition if record.partition is None else record.partition
+                            if at is not None and at not in indexes:
+                                raise ValueError(f"names partition {at}, but {topic} has {len(indexes)} partitions")
+                        except ValueError as error:
+                            failures.append(f"line {number}: {error}; not sent")
                             continue
-                        record_key, value = pair
                         try:
                             producer.send(
                                 topic,
-                                None if tombstone and not value else value,
-                                key=record_key,
-                                partition=partition,
-                                headers=pairs,
+                                None if tombstone and not record.value else record.value,
+                                key=default_key if record.key is None else record.key,
+                                partition=at,
+                                headers=[*pairs, *record.headers],
+                                timestamp_ms=record.timestamp_ms,
                                 on_delivery=delivered,
                             )
-                        except MessageTooLargeError as error:
+                        except (MessageTooLargeError, InvalidRequestError) as error:
                             failures.append(f"line {number}: {error.code.name}: {error}")
                     _wait(producer)
                 except KeyboardInterrupt:
@@ -149,15 +170,18 @@ def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
             line = stream.readline(_MAX_LINE_BYTES + 1)
 
 
-def _key_and_value(line: bytes, key: str | None, separator: str | None) -> tuple[bytes | None, bytes] | None:
-    """Return key and value of a line; None for a line without the separator, unless there is a default key."""
-    if separator is not None:
-        before, found, after = line.partition(separator.encode())
-        if found:
-            return before, after
-        if key is None:
-            return None
-    return None if key is None else key.encode(), line
+def _record(line: bytes, separator: str | None, needs_key: bool) -> LineRecord:
+    """Return the record of a line.
+
+    Raises:
+        ValueError: the line lacks the separator and ``needs_key``.
+    """
+    if separator is None:
+        return LineRecord(None, line, [])
+    before, found, after = line.partition(separator.encode())
+    if not found and needs_key:
+        raise ValueError(f"has no {separator!r} between key and value")
+    return LineRecord(before, after, []) if found else LineRecord(None, line, [])
 
 
 def _wait(producer: Any) -> None:

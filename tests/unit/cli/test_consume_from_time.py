@@ -1,4 +1,4 @@
-"""`paceline consume --from TIME` when the topic has no record of that time yet, and `--from -N`."""
+"""`paceline consume --from TIME` when the topic has no record of that time yet, `--from -N`, `--to` and `--filter`."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -55,7 +55,7 @@ class Topic:
         begin = self._end if self._position is None else self._position
         self._position = self._end
         records = [
-            SimpleNamespace(offset=offset, key=None, value=b"young", headers=[], timestamp_ms=0)
+            SimpleNamespace(topic="t", partition=0, offset=offset, key=None, value=b"young", headers=[], timestamp_ms=0)
             for offset in range(begin, self._end)
         ]
         return {self._tp: records} if records else {}
@@ -74,4 +74,26 @@ def test_a_negative_start_counts_from_the_end(monkeypatch: pytest.MonkeyPatch, s
     monkeypatch.setattr(paceline_client, "Consumer", Topic)
     arguments = ["consume", "t", "--from", start, "--exit-at-end", "-f", "%o\\n", "-b", "127.0.0.1:1"]
     ended = CliRunner().invoke(cli, arguments)
+    assert (ended.exception, ended.output.split()) == (None, list(map(str, offsets)))
+
+
+@pytest.mark.parametrize(
+    ("options", "offsets"),
+    [
+        (["--from", "1", "--to", "3"], [1, 2]),
+        (["--from", "-10", "--to", "-2"], [1, 2]),
+        (["--from", "2", "--to", "end"], [2, 3, 4]),
+        (["--from", "1", "--to", "10m"], [1, 2, 3, 4]),
+        (["--from", "1", "--to", "100", "-e"], [1, 2, 3, 4]),
+        (["--from", "1", "--to", "0"], []),
+        (["--from", "1", "-e", "--filter", "value=old"], []),
+        (["--from", "1", "-n", "2", "--filter", "value~oun"], [1, 2]),
+    ],
+)
+def test_records_before_the_end_that_match_are_printed(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], offsets: list[int]
+) -> None:
+    monkeypatch.setattr(paceline_client, "Admin", Topic)
+    monkeypatch.setattr(paceline_client, "Consumer", Topic)
+    ended = CliRunner().invoke(cli, ["consume", "t", *options, "-f", "%o\\n", "-b", "127.0.0.1:1"])
     assert (ended.exception, ended.output.split()) == (None, list(map(str, offsets)))

@@ -63,6 +63,19 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes | None, bytes | No
     return sent
 
 
+def test_a_wrong_json_line_is_named_by_its_number_and_not_sent(sent: list[tuple[bytes | None, bytes | None]]) -> None:
+    lines = '{"key": "a", "value": "1"}\nvalue\n{"value": "2", "partition": 9}\n{"value": null}\n'
+    ended = CliRunner().invoke(cli, ["produce", "t", "--input", "json", "--key", "k"], input=lines)
+    assert (ended.exit_code, sent) == (1, [(b"a", b"1"), (b"k", None)]), ended.output
+    assert "line 2: is not JSON: Expecting value at column 1; not sent\n" in ended.output
+    assert "line 3: names partition 9, but t has 1 partitions; not sent\n" in ended.output
+
+
+def test_options_of_plain_lines_do_not_apply_to_json_lines(sent: list[tuple[bytes | None, bytes | None]]) -> None:
+    ended = CliRunner().invoke(cli, ["produce", "t", "-i", "json", "--tombstone"], input='{"value": ""}\n')
+    assert (ended.exit_code, sent) == (2, []) and "neither --key-separator nor --tombstone" in ended.output
+
+
 @pytest.mark.parametrize(("options", "emptied"), [((), b""), (("--tombstone",), None)])
 def test_an_empty_value_is_null_only_with_tombstone(
     sent: list[tuple[bytes | None, bytes | None]], options: tuple[str, ...], emptied: bytes | None
