@@ -1,9 +1,11 @@
 """`paceline watch`: follow events of the cluster live."""
 
 import datetime
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import click
@@ -29,6 +31,7 @@ _GROUPS: Final = {
     "state": ("transition",),
 }
 _REPLICA_OFFLINE: Final = "OfflineReplica"
+_NEW_PARTITION_STEPS: Final = (("NonExistentPartition", "NewPartition"), ("NewPartition", "OnlinePartition"))
 _OFFSETS: Final = ("isr-shrunk", "isr-expanded", "isr-refused", "truncated")
 
 
@@ -72,7 +75,8 @@ def watch(
             kinds=chosen,
             broker_id=broker_id,
         )
-        _print(_event_lines(items, wanted, with_replica_steps=bool(kinds)), output, num)
+        lines = _event_lines(items, wanted, bool(kinds), fold=output == "table" and not kinds)
+        _print(lines, output, num)
 
 
 def _warn_if_absent(admin: Any, topics: set[str]) -> None:
@@ -95,7 +99,7 @@ def _print(lines: Iterator[tuple[dict[str, Any], str]], output: str, num: int | 
 
 
 def _event_lines(
-    items: Any, wanted: list[tuple[str, int | None]], with_replica_steps: bool
+    items: Any, wanted: list[tuple[str, int | None]], with_replica_steps: bool, fold: bool = False
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield each event as a row and as a line; a note for the user has an empty row."""
     address = ""
@@ -105,9 +109,32 @@ def _event_lines(
             address = item.address
         if item.gap is not None and not item.gap.other_process:
             yield {}, f"{item.gap.lost_count} events were dropped because this watcher was too slow"
-        for change in item.events:
-            if _is_wanted(change, wanted) and (with_replica_steps or not _is_replica_step(change)):
-                yield state_change_fields(change), event_line(change)
+        shown = [
+            change
+            for change in item.events
+            if _is_wanted(change, wanted) and (with_replica_steps or not _is_replica_step(change))
+        ]
+        for change in _folded(shown) if fold else shown:
+            yield state_change_fields(change), event_line(change)
+
+
+def _folded(changes: list[StateChange]) -> Iterator[StateChange]:
+    """Yield changes, the steps of a topic's new partitions as one: 16 partitions make 32 steps to OnlinePartition."""
+    for topic, steps in itertools.groupby(changes, _new_topic):
+        if topic is None:
+            yield from steps
+            continue
+        each = list(steps)
+        count = len({step.topic_partition for step in each})
+        cause = f"{count} partition{'s' * (count > 1)}, {each[0].cause}"
+        whole = replace(each[-1], topic_partition=None, topic=topic, from_state=each[0].from_state, cause=cause)
+        yield replace(whole, leader=None, isr=None, controller_epoch=None)
+
+
+def _new_topic(change: StateChange) -> str | None:
+    """Return the topic of a partition's step from creation to OnlinePartition, None for any other change."""
+    is_step = (change.from_state, change.to_state) in _NEW_PARTITION_STEPS and change.replica is None
+    return change.topic_partition.topic if is_step and change.topic_partition is not None else None
 
 
 def _is_replica_step(change: StateChange) -> bool:

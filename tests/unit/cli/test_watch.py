@@ -60,6 +60,27 @@ def test_ordinary_transitions_of_replicas_are_omitted_unless_requested() -> None
     assert len(texts(items, [], steps=True)) == 3
 
 
+def test_the_steps_of_a_new_topics_partitions_are_one_line_and_each_a_row() -> None:
+    steps = [
+        change(
+            StateChangeKind.TRANSITION,
+            topic_partition=TopicPartition("t", index),
+            from_state=before,
+            to_state=after,
+            leader=None if after == "NewPartition" else 1,
+            cause="TopicChange",
+        )
+        for before, after in (("NonExistentPartition", "NewPartition"), ("NewPartition", "OnlinePartition"))
+        for index in range(16)
+    ]
+    lost = change(StateChangeKind.TRANSITION, from_state="OnlinePartition", to_state="OfflinePartition")
+    item = WatchedEvents((change(StateChangeKind.TOPIC_CREATED, topic_partition=None, topic="t"), *steps, lost), "a:1")
+    _, created, online, offline = [text for _, text in _event_lines([item], [], False, fold=True)]
+    assert "topic-created" in created and "t/0" in offline and "OfflinePartition" in offline
+    assert online.endswith("t                    NonExistentPartition -> OnlinePartition  (16 partitions, TopicChange)")
+    assert len(texts([item], [])) == 1 + 1 + 32 + 1, "rows for programs, and --kind state, have every step"
+
+
 def test_only_events_of_the_named_partitions_and_of_no_partition_are_shown() -> None:
     about = [
         change(),
