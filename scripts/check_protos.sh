@@ -9,6 +9,10 @@ if ! diff -ru protos/google/rpc "$fresh/google/rpc"; then
   echo "protos/google/rpc differs from the locked googleapis-common-protos: run make protos" >&2
   exit 1
 fi
+if ! .venv/bin/python scripts/errors_table.py --check; then
+  echo "the table of errors in docs/clients.md or protos/paceline/v1/errors.json is out of date: run make protos" >&2
+  exit 1
+fi
 for package in v1 internal; do
   if ! diff -ru -x __pycache__ "services/paceline/$package" "$fresh/paceline/$package"; then
     echo "the stubs in services/paceline/$package are out of date: run make protos" >&2

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Write the table of errors in docs/clients.md from the options of the protos, or check it with --check."""
+"""Write the table of errors in docs/clients.md and errors.json from the options of the protos, or check with --check."""
 
+import json
 import re
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from paceline.model.errors import ErrorCode
 from paceline.rpc.errors import STATUS_OF_CODE
@@ -13,8 +14,25 @@ from paceline.v1 import errors_pb2
 ROOT: Final = Path(__file__).parents[1]
 GUIDE: Final = ROOT / "docs" / "clients.md"
 PROTO: Final = ROOT / "protos" / "paceline" / "v1" / "errors.proto"
+TABLE: Final = PROTO.with_suffix(".json")
 BEGIN: Final = "<!-- errors: written by scripts/errors_table.py -->\n"
 END: Final = "<!-- errors end -->"
+
+
+def rows() -> dict[str, dict[str, Any]]:
+    """Return number, gRPC status and options of each error code by name."""
+    found = {}
+    for value in errors_pb2.ErrorCode.DESCRIPTOR.values:
+        options = value.GetOptions().Extensions
+        if value.number:
+            found[value.name.removeprefix("ERROR_CODE_")] = {
+                "number": value.number,
+                "status": STATUS_OF_CODE[ErrorCode(value.number)].name,
+                "retriable": options[errors_pb2.retriable],
+                "definite": options[errors_pb2.definite],
+                "refresh_metadata": options[errors_pb2.refresh_metadata],
+            }
+    return found
 
 
 def table() -> str:
@@ -23,19 +41,9 @@ def table() -> str:
         "| Error | gRPC status | retriable | definite | refresh metadata | A client |",
         "|---|---|---|---|---|---|",
     ]
-    for value in errors_pb2.ErrorCode.DESCRIPTOR.values:
-        if not value.number:
-            continue
-        options = value.GetOptions().Extensions
-        retriable, definite = options[errors_pb2.retriable], options[errors_pb2.definite]
-        refresh = options[errors_pb2.refresh_metadata]
-        name = value.name.removeprefix("ERROR_CODE_")
-        cells = [
-            f"{name} ({value.number})",
-            STATUS_OF_CODE[ErrorCode(value.number)].name,
-            *("yes" if flag else "" for flag in (retriable, definite, refresh)),
-            reaction(name, retriable, definite, refresh),
-        ]
+    for name, row in rows().items():
+        number, status, *flags = row.values()
+        cells = [f"{name} ({number})", status, *("yes" if flag else "" for flag in flags), reaction(name, *flags)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -62,9 +70,11 @@ def main() -> int:
     """Write or check."""
     guide = GUIDE.read_text()
     written = re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: BEGIN + table() + END, guide, flags=re.S)
+    as_json = json.dumps(rows(), indent=2) + "\n"
     if "--check" in sys.argv:
-        return int(written != guide)
+        return int(written != guide or not TABLE.exists() or TABLE.read_text() != as_json)
     GUIDE.write_text(written)
+    TABLE.write_text(as_json)
     return 0
 
 

@@ -85,7 +85,8 @@ class AdminServiceServicer(object):
 
     def CreateTopics(self, request, context):
         """CreateTopics creates topics and answers when every partition has a leader that acknowledged it. After
-        REQUEST_TIMED_OUT the topic exists and its creation continues.
+        REQUEST_TIMED_OUT the topic exists and its creation continues. A broker that leads no partition of the topic may
+        answer UNKNOWN_TOPIC_OR_PARTITION for a moment longer: see MetadataService.DescribeTopics.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

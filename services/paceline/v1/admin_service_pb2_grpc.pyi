@@ -33,7 +33,8 @@ class AdminServiceStub:
         paceline.v1.admin_service_pb2.CreateTopicsResponse,
     ]
     """CreateTopics creates topics and answers when every partition has a leader that acknowledged it. After
-    REQUEST_TIMED_OUT the topic exists and its creation continues.
+    REQUEST_TIMED_OUT the topic exists and its creation continues. A broker that leads no partition of the topic may
+    answer UNKNOWN_TOPIC_OR_PARTITION for a moment longer: see MetadataService.DescribeTopics.
     """
 
     DeleteTopics: grpc.UnaryUnaryMultiCallable[
@@ -118,7 +119,8 @@ class AdminServiceAsyncStub:
         paceline.v1.admin_service_pb2.CreateTopicsResponse,
     ]
     """CreateTopics creates topics and answers when every partition has a leader that acknowledged it. After
-    REQUEST_TIMED_OUT the topic exists and its creation continues.
+    REQUEST_TIMED_OUT the topic exists and its creation continues. A broker that leads no partition of the topic may
+    answer UNKNOWN_TOPIC_OR_PARTITION for a moment longer: see MetadataService.DescribeTopics.
     """
 
     DeleteTopics: grpc.aio.UnaryUnaryMultiCallable[
@@ -205,7 +207,8 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.admin_service_pb2.CreateTopicsResponse, collections.abc.Awaitable[paceline.v1.admin_service_pb2.CreateTopicsResponse]]:
         """CreateTopics creates topics and answers when every partition has a leader that acknowledged it. After
-        REQUEST_TIMED_OUT the topic exists and its creation continues.
+        REQUEST_TIMED_OUT the topic exists and its creation continues. A broker that leads no partition of the topic may
+        answer UNKNOWN_TOPIC_OR_PARTITION for a moment longer: see MetadataService.DescribeTopics.
         """
 
     @abc.abstractmethod

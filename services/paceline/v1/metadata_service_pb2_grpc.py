@@ -59,7 +59,9 @@ class MetadataServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeTopics(self, request, context):
-        """DescribeTopics lists partitions with leader, replicas and in-sync replicas.
+        """DescribeTopics lists partitions with leader, replicas and in-sync replicas. The active controller knows a topic when
+        CreateTopics has answered; the metadata of another process may reach it a moment later, and until then it answers
+        UNKNOWN_TOPIC_OR_PARTITION. Ask the active controller, or repeat the call for up to five seconds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,7 +37,10 @@ class MetadataServiceStub:
         paceline.v1.metadata_service_pb2.DescribeTopicsRequest,
         paceline.v1.metadata_service_pb2.DescribeTopicsResponse,
     ]
-    """DescribeTopics lists partitions with leader, replicas and in-sync replicas."""
+    """DescribeTopics lists partitions with leader, replicas and in-sync replicas. The active controller knows a topic when
+    CreateTopics has answered; the metadata of another process may reach it a moment later, and until then it answers
+    UNKNOWN_TOPIC_OR_PARTITION. Ask the active controller, or repeat the call for up to five seconds.
+    """
 
     DescribeReplicas: grpc.UnaryUnaryMultiCallable[
         paceline.v1.metadata_service_pb2.DescribeReplicasRequest,
@@ -72,7 +75,10 @@ class MetadataServiceAsyncStub:
         paceline.v1.metadata_service_pb2.DescribeTopicsRequest,
         paceline.v1.metadata_service_pb2.DescribeTopicsResponse,
     ]
-    """DescribeTopics lists partitions with leader, replicas and in-sync replicas."""
+    """DescribeTopics lists partitions with leader, replicas and in-sync replicas. The active controller knows a topic when
+    CreateTopics has answered; the metadata of another process may reach it a moment later, and until then it answers
+    UNKNOWN_TOPIC_OR_PARTITION. Ask the active controller, or repeat the call for up to five seconds.
+    """
 
     DescribeReplicas: grpc.aio.UnaryUnaryMultiCallable[
         paceline.v1.metadata_service_pb2.DescribeReplicasRequest,
@@ -111,7 +117,10 @@ class MetadataServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.metadata_service_pb2.DescribeTopicsRequest,
         context: _ServicerContext,
     ) -> typing.Union[paceline.v1.metadata_service_pb2.DescribeTopicsResponse, collections.abc.Awaitable[paceline.v1.metadata_service_pb2.DescribeTopicsResponse]]:
-        """DescribeTopics lists partitions with leader, replicas and in-sync replicas."""
+        """DescribeTopics lists partitions with leader, replicas and in-sync replicas. The active controller knows a topic when
+        CreateTopics has answered; the metadata of another process may reach it a moment later, and until then it answers
+        UNKNOWN_TOPIC_OR_PARTITION. Ask the active controller, or repeat the call for up to five seconds.
+        """
 
     @abc.abstractmethod
     def DescribeReplicas(

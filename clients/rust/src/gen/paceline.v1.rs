@@ -1287,7 +1287,8 @@ pub mod admin_service_client {
             self
         }
         /// CreateTopics creates topics and answers when every partition has a leader that acknowledged it. After
-        /// REQUEST_TIMED_OUT the topic exists and its creation continues.
+        /// REQUEST_TIMED_OUT the topic exists and its creation continues. A broker that leads no partition of the topic may
+        /// answer UNKNOWN_TOPIC_OR_PARTITION for a moment longer: see MetadataService.DescribeTopics.
         pub async fn create_topics(
             &mut self,
             request: impl tonic::IntoRequest<super::CreateTopicsRequest>,
@@ -4396,7 +4397,9 @@ pub mod metadata_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// DescribeTopics lists partitions with leader, replicas and in-sync replicas.
+        /// DescribeTopics lists partitions with leader, replicas and in-sync replicas. The active controller knows a topic when
+        /// CreateTopics has answered; the metadata of another process may reach it a moment later, and until then it answers
+        /// UNKNOWN_TOPIC_OR_PARTITION. Ask the active controller, or repeat the call for up to five seconds.
         pub async fn describe_topics(
             &mut self,
             request: impl tonic::IntoRequest<super::DescribeTopicsRequest>,

@@ -46,7 +46,8 @@ const (
 // its wait so that the answer arrives before the deadline. Set the deadline some seconds longer than timeout_ms.
 type AdminServiceClient interface {
 	// CreateTopics creates topics and answers when every partition has a leader that acknowledged it. After
-	// REQUEST_TIMED_OUT the topic exists and its creation continues.
+	// REQUEST_TIMED_OUT the topic exists and its creation continues. A broker that leads no partition of the topic may
+	// answer UNKNOWN_TOPIC_OR_PARTITION for a moment longer: see MetadataService.DescribeTopics.
 	CreateTopics(ctx context.Context, in *CreateTopicsRequest, opts ...grpc.CallOption) (*CreateTopicsResponse, error)
 	// DeleteTopics deletes topics and answers when they are deleted. After REQUEST_TIMED_OUT the deletion continues.
 	DeleteTopics(ctx context.Context, in *DeleteTopicsRequest, opts ...grpc.CallOption) (*DeleteTopicsResponse, error)
@@ -196,7 +197,8 @@ func (c *adminServiceClient) AlterReplicaLogDirs(ctx context.Context, in *AlterR
 // its wait so that the answer arrives before the deadline. Set the deadline some seconds longer than timeout_ms.
 type AdminServiceServer interface {
 	// CreateTopics creates topics and answers when every partition has a leader that acknowledged it. After
-	// REQUEST_TIMED_OUT the topic exists and its creation continues.
+	// REQUEST_TIMED_OUT the topic exists and its creation continues. A broker that leads no partition of the topic may
+	// answer UNKNOWN_TOPIC_OR_PARTITION for a moment longer: see MetadataService.DescribeTopics.
 	CreateTopics(context.Context, *CreateTopicsRequest) (*CreateTopicsResponse, error)
 	// DeleteTopics deletes topics and answers when they are deleted. After REQUEST_TIMED_OUT the deletion continues.
 	DeleteTopics(context.Context, *DeleteTopicsRequest) (*DeleteTopicsResponse, error)

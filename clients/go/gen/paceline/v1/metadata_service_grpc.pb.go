@@ -40,7 +40,9 @@ const (
 type MetadataServiceClient interface {
 	// DescribeCluster lists the live brokers and names the active controller.
 	DescribeCluster(ctx context.Context, in *DescribeClusterRequest, opts ...grpc.CallOption) (*DescribeClusterResponse, error)
-	// DescribeTopics lists partitions with leader, replicas and in-sync replicas.
+	// DescribeTopics lists partitions with leader, replicas and in-sync replicas. The active controller knows a topic when
+	// CreateTopics has answered; the metadata of another process may reach it a moment later, and until then it answers
+	// UNKNOWN_TOPIC_OR_PARTITION. Ask the active controller, or repeat the call for up to five seconds.
 	DescribeTopics(ctx context.Context, in *DescribeTopicsRequest, opts ...grpc.CallOption) (*DescribeTopicsResponse, error)
 	// DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions.
 	DescribeReplicas(ctx context.Context, in *DescribeReplicasRequest, opts ...grpc.CallOption) (*DescribeReplicasResponse, error)
@@ -119,7 +121,9 @@ type MetadataService_WatchEventsClient = grpc.ServerStreamingClient[WatchEventsR
 type MetadataServiceServer interface {
 	// DescribeCluster lists the live brokers and names the active controller.
 	DescribeCluster(context.Context, *DescribeClusterRequest) (*DescribeClusterResponse, error)
-	// DescribeTopics lists partitions with leader, replicas and in-sync replicas.
+	// DescribeTopics lists partitions with leader, replicas and in-sync replicas. The active controller knows a topic when
+	// CreateTopics has answered; the metadata of another process may reach it a moment later, and until then it answers
+	// UNKNOWN_TOPIC_OR_PARTITION. Ask the active controller, or repeat the call for up to five seconds.
 	DescribeTopics(context.Context, *DescribeTopicsRequest) (*DescribeTopicsResponse, error)
 	// DescribeReplicas returns the progress of replicas as their leader knows it. Call the leader of the partitions.
 	DescribeReplicas(context.Context, *DescribeReplicasRequest) (*DescribeReplicasResponse, error)
