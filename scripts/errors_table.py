@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the table of errors in docs/clients.md and errors.json from the options of the protos, or check with --check."""
+"""Write the table of errors in docs/clients.md and errors.json from the options of the protos; --check compares."""
 
 import json
 import re

@@ -93,6 +93,12 @@ def test_the_active_controller_is_in_the_json_output(cluster: FakeCluster) -> No
     assert (row["controller"], row["active"]) == (CONTROLLER_ID, False)
 
 
+def test_a_partition_in_the_form_of_a_folder_gets_a_hint(cluster: FakeCluster) -> None:
+    cluster.topic("rides")
+    for command in ("consume rides-0 -e", "partition describe rides-0", "produce rides-0"):
+        assert run(cluster, command).stderr.endswith("\npartition 0 of topic rides is written rides/0\n")
+
+
 def test_topics_that_were_deleted_are_named_beside_those_that_were_not(cluster: FakeCluster) -> None:
     cluster.topic("here")
     ended = run(cluster, "topic delete never here never-either --yes")

@@ -327,7 +327,7 @@ class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, W
         by_leader: dict[int, list[int]] = {}
         for partition in chosen:
             if partition.leader is None or partition.leader not in brokers:
-                raise LeaderNotAvailableError(f"{topic}-{partition.partition} has no leader")
+                raise LeaderNotAvailableError(f"{topic}/{partition.partition} has no leader")
             by_leader.setdefault(partition.leader, []).append(partition.partition)
         found = []
         for leader, indexes in sorted(by_leader.items()):
@@ -340,7 +340,7 @@ class Admin(PartitionAdmin, RecordAdmin, GroupAdmin, ConfigAdmin, LogDirAdmin, W
                 raise named(str(brokers[leader]), failure) from failure
             for wire in answer.partitions:
                 if wire.HasField("error"):
-                    raise error_for(wire.error.code, f"{topic}-{wire.partition}: {wire.error.message}")
+                    raise error_for(wire.error.code, f"{topic}/{wire.partition}: {wire.error.message}")
                 found.append(_replicas(wire))
         return sorted(found, key=lambda each: each.partition)
 

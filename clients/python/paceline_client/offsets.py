@@ -72,7 +72,7 @@ def read_result(result: ListOffsetsPartitionResult) -> OffsetAndTimestamp | None
         PacelineError: the leader's error.
     """
     if result.HasField("error"):
-        raise error_for(result.error.code, f"{result.topic}-{result.partition}: {result.error.message}")
+        raise error_for(result.error.code, f"{result.topic}/{result.partition}: {result.error.message}")
     if not result.HasField("offset"):
         return None
     return OffsetAndTimestamp(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -51,9 +52,11 @@ def exit_code_of(error: PacelineError) -> int:
 
 
 def _hint(error: PacelineError) -> str | None:
-    """Return where the addresses come from when no broker answered there, or no active controller."""
+    """Return where the addresses come from when no broker or active controller answered, or how to name a partition."""
     from paceline_client.errors import BootstrapError
 
+    if isinstance(error, UnknownTopicOrPartitionError) and (found := re.search(r"\b([\w.-]+)-([0-9]+)\b", str(error))):
+        return f"partition {found[2]} of topic {found[1]} is written {found[1]}/{found[2]}"
     return address_hint() if isinstance(error, BootstrapError | NotControllerError) else None
 
 

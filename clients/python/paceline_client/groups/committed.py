@@ -58,7 +58,7 @@ def check_committed(answer: CommitOffsetsResponse) -> None:
     refused = [one for one in answer.partitions if one.HasField("error")]
     if refused:
         one = refused[0]
-        error = error_for(one.error.code, f"{one.topic}-{one.partition}: {one.error.message}")
+        error = error_for(one.error.code, f"{one.topic}/{one.partition}: {one.error.message}")
         error.definite = error.definite and len(refused) == len(answer.partitions)
         raise error
 
