@@ -22,6 +22,7 @@ BOOTSTRAP_VARIABLE: Final = "PACELINE_BOOTSTRAP_SERVERS"
 CONNECT_MS, _CONTROLLER_MS = 1_500, 8_000
 """Longest waits while no address accepts a connection, and for an active controller. In 8 s a standby takes over from a
 controller that has failed on a dev cluster, whose ZooKeeper sessions end after 6 s."""
+_MOST_CLUSTERS: Final = 3
 _ORIGIN: Final = "paceline.cli.connection.origin"
 
 _TLS_FLAGS = (
@@ -87,14 +88,15 @@ def address_hint() -> str:
     bootstrap, source = (context.meta.get(_ORIGIN) if context else None) or (DEFAULT_BOOTSTRAP, None)
     running = {str(where): addresses for where, addresses in running_clusters().items() if addresses != bootstrap}
     here = running.get(str(DEV_DIRECTORY.resolve()))
-    others = "".join(f"; the dev cluster of {where} has -b {addresses}" for where, addresses in running.items())
+    few = list(running.items())[:_MOST_CLUSTERS]
+    others = "".join(f"; the dev cluster of {where} has -b {addresses}" for where, addresses in few)
     if source is ParameterSource.ENVIRONMENT:
         advice = f"unset {BOOTSTRAP_VARIABLE} to use the dev cluster of this directory" if here else "change it"
         return f"{bootstrap} is from {BOOTSTRAP_VARIABLE}: {advice}, or name brokers with -b host:port,...{others}"
     if source is not None:
         return f"{bootstrap} is from -b{others}"
     if bootstrap != DEFAULT_BOOTSTRAP:
-        return f"{bootstrap} is from {DEV_DIRECTORY}/cluster.json: `{program()} dev status` shows its processes{others}"
+        return f"{bootstrap} is from {DEV_DIRECTORY}/cluster.json: `{program()} dev status` shows its processes"
     start = f"start a local cluster with `{program()} dev up`, or name brokers with -b host:port,..."
     return f"{bootstrap} is the default address: {start}{others}"
 

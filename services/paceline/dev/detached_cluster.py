@@ -64,7 +64,7 @@ def read_state(directory: Path) -> dict[str, Any] | None:
 
 
 def running_clusters() -> dict[Path, str]:
-    """Return the bootstrap addresses of the dev clusters with a running broker of this user, by absolute directory."""
+    """Return the bootstrap addresses of the dev clusters that have a running broker on this machine, by directory."""
     found: dict[Path, str] = {}
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
