@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.dev.detached_cluster import running_clusters
 from paceline.dev.local_cluster import LocalCluster
 from tests.support.waiting import eventually
 
@@ -74,6 +75,10 @@ def test_a_refusal_has_a_reason_and_the_status_as_exit_code(local_cluster: Local
     unknown = run(local_cluster, "topic", "describe", "never-was", "-o", "json")
     assert unknown.returncode == 64 + 5  # NOT_FOUND
     assert json.loads(unknown.stderr)["error"]["reason"] == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+def test_a_dev_cluster_is_found_from_another_directory(local_cluster: LocalCluster) -> None:
+    assert running_clusters()[local_cluster.directory] == local_cluster.bootstrap
 
 
 def test_usage_errors_exit_with_2_and_name_the_nearest_command() -> None:

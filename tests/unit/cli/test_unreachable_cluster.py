@@ -32,14 +32,10 @@ class Unreachable:
 
 
 @pytest.fixture(autouse=True)
-def dev_clusters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[Path, str]:
-    """Dev clusters that run on this machine, by directory."""
-    found: dict[Path, str] = {}
-    monkeypatch.setattr("paceline.dev.detached_cluster.running_clusters", lambda: found)
+def unreachable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(paceline_client, "Admin", Unreachable)
     monkeypatch.delenv("PACELINE_BOOTSTRAP_SERVERS", raising=False)
     monkeypatch.chdir(tmp_path)
-    return found
 
 
 @pytest.mark.parametrize(

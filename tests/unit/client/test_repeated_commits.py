@@ -117,6 +117,6 @@ def test_a_refused_commit_is_definite_only_if_no_partition_was_committed(taken: 
     refused = PartitionError(code=ErrorCode.ILLEGAL_GENERATION.value, message="another generation has begun")
     results = [pb.CommitOffsetResult(topic="t", partition=0) for _ in range(taken)]
     results.append(pb.CommitOffsetResult(topic="t", partition=1, error=refused))
-    with pytest.raises(PacelineError, match="t-1") as error:
+    with pytest.raises(PacelineError, match="t/1") as error:
         check_committed(pb.CommitOffsetsResponse(partitions=results))
     assert error.value.definite == (taken == 0)
