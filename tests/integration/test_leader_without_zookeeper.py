@@ -1,7 +1,6 @@
 """A leader cut off from ZooKeeper alone does not contradict its successor to callers that believe any answer."""
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from paceline.dev.detached_cluster import why_not_serving
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, Node
 from paceline.dev.ports import free_plan
 from paceline.model.errors import ErrorCode
@@ -151,8 +151,8 @@ def test_a_leader_without_zookeeper_and_its_successor_do_not_contradict_each_oth
                 other = next(one for one in BROKERS if one != old)
                 cluster.proxies[old].cut()
                 eventually(lambda: leader_of(cluster, other) not in (0, old), LONG_S, "a successor is elected")  # noqa: B023
-                # The old leader's latest proof is older than a third of its session before this ends.
-                time.sleep(SESSION_MS / 2_000)
+                with grpc.insecure_channel(cluster.broker(old).client_address) as channel:
+                    eventually(lambda: why_not_serving(channel), LONG_S, "the old leader's proof is too old")
                 written = callers.written
                 eventually(lambda: callers.written > written, LONG_S, "the successor accepts records")  # noqa: B023
                 cluster.proxies[old].heal()
