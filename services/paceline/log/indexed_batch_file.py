@@ -17,6 +17,13 @@ from paceline.model.errors import CorruptMessageError
 _REMEMBERED_POSITIONS = 32
 
 
+def remember(positions: dict[int, int], offset: int, position: int) -> None:
+    """Add the position of the batch that holds ``offset``; a full dict is cleared first."""
+    if len(positions) >= _REMEMBERED_POSITIONS:
+        positions.clear()
+    positions[offset] = position
+
+
 class IndexedBatchFile(BatchFile):
     """Batches from ``base_offset`` on, with their indexes. One owner appends; reads may come from other threads."""
 
@@ -30,13 +37,7 @@ class IndexedBatchFile(BatchFile):
         self.offset_index = offset_index
         self.time_index = time_index
         self._positions: dict[int, int] = {}
-        """Positions of some batches by first offset, because most reads begin where the previous read ended."""
-
-    def _remember(self, first_offset: int, position: int) -> None:
-        positions = self._positions
-        if len(positions) >= _REMEMBERED_POSITIONS:
-            positions.clear()
-        positions[first_offset] = position
+        """Positions of some batches by an offset, because most reads begin where the previous read ended."""
 
     def locate(self, offset: int) -> BatchPosition | None:
         """Return the first batch whose last offset is at least ``offset``, ``None`` if there is no such batch.
@@ -50,6 +51,23 @@ class IndexedBatchFile(BatchFile):
             if found.header.last_offset >= offset:
                 return found
         return None
+
+    def position_of(self, offset: int) -> int:
+        """Return the position of the batch that `locate` finds, the size of the file if there is no such batch.
+
+        Raises:
+            OSError: storage failed.
+            CorruptMessageError: bytes in the file are not a batch.
+        """
+        positions = self._positions
+        position = positions.get(offset)
+        if position is not None:
+            return position
+        found = self.locate(offset)
+        if found is None:
+            return self.size
+        remember(positions, offset, found.position)
+        return found.position
 
     def _locate_checked(self, offset: int) -> BatchPosition | None:
         """Call `locate`; unless it finds a batch with base offset ``offset``, check the batches before the result.
@@ -127,10 +145,8 @@ class IndexedBatchFile(BatchFile):
             raise CorruptMessageError(f"{self.log_path} from byte {position}: {error}") from error
         if end == 0:
             raise CorruptMessageError(f"the batch at {position} of {self.log_path} cannot be read")
-        if len(positions) >= _REMEMBERED_POSITIONS:
-            positions.clear()
         if following >= 0:
-            positions[following] = position + end
+            remember(positions, following, position + end)
         return data if end == len(data) else data[:end]
 
     def find_timestamp(self, timestamp: int, from_offset: int) -> TimestampOffset | None:

@@ -20,6 +20,7 @@ from paceline.log.files import Files, join, write_atomically
 from paceline.log.local_log import LocalLog
 from paceline.log.log_config import LogConfig, TimestampType
 from paceline.log.log_directory import LogDirectory
+from paceline.log.read_place import ReadPlace
 from paceline.log.record_batch import MAX_INT64, NO_TIMESTAMP, stamp
 from paceline.log.retention import retained_from
 from paceline.log.segment import Segment
@@ -368,6 +369,24 @@ class PartitionLog:
             if not data and at_least_one:
                 local.segments.check_end(offset, limit, local.end_offset)
             return data
+
+    def bytes_below(self, limit_offset: int, place: ReadPlace) -> int | None:
+        """Return the bytes that `read` would return at ``place`` without a limit of bytes; usually reads no file.
+
+        Return None if no append can add to them: the segment is complete.
+
+        Raises:
+            OffsetOutOfRangeError: the place is below the log start or above the log end.
+            DamagedLogError: bytes in the file are not a batch.
+            KafkaStorageError: storage failed; the directory is offline.
+            ThrottledError: the process has no file descriptor left.
+        """
+        local = self.local
+        local.check_online()
+        if not local.start_offset <= place.offset <= local.end_offset:
+            raise self._out_of_range(place.offset)
+        with self._reads:
+            return place.bytes_below(local, min(limit_offset, local.end_offset))
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record with a timestamp of at least ``timestamp_ms``.

@@ -6,7 +6,7 @@ Source: docs/protocol/log-format.md#partition-files and #recovery. `batch_file.p
 from collections.abc import Callable, Iterator
 
 from paceline.log.files import Files, join
-from paceline.log.indexed_batch_file import IndexedBatchFile
+from paceline.log.indexed_batch_file import IndexedBatchFile, remember
 from paceline.log.offset_index import OffsetIndex
 from paceline.log.record_batch import MAX_INT32, MAX_INT64, NO_TIMESTAMP, BatchHeader, Buffer
 from paceline.log.segment_names import (
@@ -130,7 +130,7 @@ class Segment(IndexedBatchFile):
             self._bytes_since_index_entry = 0
         self._bytes_since_index_entry += size
         self.size = position + size
-        self._remember(first_offset, position)
+        remember(self._positions, first_offset, position)
 
     def write_indexes(self) -> None:
         """Write buffered index entries to the files.

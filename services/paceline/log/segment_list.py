@@ -45,6 +45,11 @@ class SegmentList:
         """Return the segment that holds ``offset`` and all later segments; all if the first begins above ``offset``."""
         return self._segments[max(bisect_right(self.bases, offset) - 1, 0) :]
 
+    def holding(self, offset: int) -> tuple[Segment, int | None]:
+        """Return the segment that holds ``offset``, and the base offset of the next segment, None for the last one."""
+        index = max(bisect_right(self.bases, offset) - 1, 0)
+        return self._segments[index], self.bases[index + 1] if index + 1 < len(self.bases) else None
+
     def extents(self, log_end_offset: int | None) -> Iterator[SegmentExtent]:
         """Yield the extent of each segment, oldest first; skip the active one if empty or without ``log_end_offset``.
 

@@ -47,6 +47,10 @@ class DelayedOperation(ABC):
         """Complete the operation if it is ready; return whether this call completed it."""
         return not self._completed and self.ready() and self.force_complete()
 
+    def check(self, _key: Hashable) -> bool:
+        """Complete the operation if it is ready after a change of a key; return whether this call completed it."""
+        return self.try_complete()
+
     def force_complete(self) -> bool:
         """Complete the operation whether it is ready or not; return False if it was already completed."""
         if not self._leave():
@@ -138,7 +142,7 @@ class Purgatory:
         watchers = self._watchers.get(key)
         if not watchers:
             return 0
-        return sum(operation.try_complete() for operation in tuple(watchers))
+        return sum(operation.check(key) for operation in tuple(watchers))
 
     def force(self, key: Hashable) -> int:
         """Complete every operation that watches ``key``, ready or not; return their number."""

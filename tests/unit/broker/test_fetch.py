@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from paceline.log.log_config import LogConfig
 from paceline.log.record_batch import decode_records
 from paceline.model.client_io import (
     EpochQuery,
@@ -128,6 +129,71 @@ def test_a_waiting_consumer_waits_for_min_bytes(cluster: BrokerCluster) -> None:
     cluster.until_in_sync(1, 2, 3, tp=OTHER)
     assert len(answers) == 1
     assert (values(answers[0], 0), values(answers[0], 1)) == ([b"x" * 50], [b"y" * 50])
+
+
+def reads(cluster: BrokerCluster) -> int:
+    return cluster[1].files.operations.count(("read_at", f"{cluster[1].log().path}/{0:020d}.log"))
+
+
+def test_appends_do_not_read_the_log_for_waiting_fetches() -> None:
+    cluster = BrokerCluster((1,))
+    for tp in (TP, OTHER):
+        cluster.decide(1, 0, (1,), tp=tp, is_new=True)
+    for _ in range(50):
+        cluster[1].produce(b"x" * 100)
+    whole = sum(len(cluster[1].log().read(offset, 1, 50)) for offset in range(50))
+    waits = [
+        fetch(cluster, at(offset), at(0, OTHER), max_wait_ms=10_000, min_bytes=whole + 400) for offset in range(30)
+    ]
+    assert fetch(cluster, at(0), at(0, OTHER), max_wait_ms=10_000, session_epoch=0, min_bytes=whole + 400) == []
+    cluster[1].produce(b"x" * 100)  # the session's fetch finds its place once
+    before = reads(cluster)
+    cluster[1].produce(b"x" * 100)
+    assert reads(cluster) == before and not any(waits)
+    cluster[1].produce(b"x" * 100)
+    # Only the fetch from offset 0 has enough bytes now; it and the session's fetch read once each.
+    assert [len(answers) for answers in waits] == [1] + [0] * 29
+    assert sum(len(values(answers[0])) for answers in waits if answers) == 53
+
+
+def test_committed_bytes_are_counted_once_for_all_waiting_fetches(cluster: BrokerCluster) -> None:
+    cluster[1].produce(b"a")
+    cluster.until_in_sync(1, 2, 3)
+    size = cluster[1].log().size_bytes
+
+    def reads_of(count: int) -> int:
+        waits = [fetch(cluster, at(0), max_wait_ms=60_000, min_bytes=1_000 * size) for _ in range(count)]
+        before = reads(cluster)
+        for _ in range(5):
+            cluster[1].produce(b"a")
+            cluster.until_in_sync(1, 2, 3)
+        assert not any(waits)
+        return reads(cluster) - before
+
+    assert reads_of(40) <= reads_of(0) + 5
+
+
+def test_a_wait_ends_when_its_segment_is_complete() -> None:
+    """A read never crosses a segment boundary, so more bytes never come; Kafka answers then, too."""
+    cluster = BrokerCluster((1,), LogConfig(segment_bytes=400))
+    cluster.decide(1, 0, (1,), is_new=True)
+    cluster[1].produce(b"x" * 100)
+    (answers,) = [fetch(cluster, at(0), max_wait_ms=10_000, min_bytes=1_000)]
+    (at_the_end,) = [fetch(cluster, at(1), max_wait_ms=10_000, min_bytes=100)]
+    cluster[1].produce(b"y" * 300)
+    assert cluster[1].log().segment_count == 2
+    assert (values(answers[0]), values(at_the_end[0])) == ([b"x" * 100], [b"y" * 300])
+
+
+def test_a_wait_ends_when_its_records_are_deleted(cluster: BrokerCluster) -> None:
+    for _ in range(2):
+        cluster[1].produce(b"a")
+    cluster.until_in_sync(1, 2, 3)
+    answers = fetch(cluster, at(0), max_wait_ms=10_000, min_bytes=10_000)
+    cluster[1].log().increment_log_start_offset(1)
+    cluster[1].produce(b"a")
+    cluster.until_in_sync(1, 2, 3)
+    assert code(answers[0]) is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def test_a_waiting_consumer_gets_an_error_when_the_leader_changes(cluster: BrokerCluster) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from paceline.log.compression import Codec
 from paceline.log.log_config import LogConfig, TimestampType
+from paceline.log.read_place import ReadPlace
 from paceline.log.record_batch import decode_records, iterate_headers
 from paceline.model.errors import (
     CorruptMessageError,
@@ -109,6 +110,32 @@ def test_every_offset_is_found_in_every_segment() -> None:
     for offset in list(range(80)) + list(reversed(range(80))):
         header = next(iterate_headers(log.read(offset, 1, 80)))[1]
         assert header.base_offset <= offset <= header.last_offset
+
+
+def test_bytes_counted_by_positions_are_the_bytes_of_a_read() -> None:
+    log = new_log(MemoryFiles(), LogConfig(segment_bytes=600, index_interval_bytes=100))
+    places: dict[int, ReadPlace] = {}
+
+    def check() -> None:
+        for offset in range(log.log_end_offset):
+            place = places.setdefault(offset, ReadPlace(offset))
+            for limit in range(offset + 1, log.log_end_offset + 1):
+                bases = [one.base_offset for one in log.segments]
+                is_complete = any(offset < base < limit for base in bases)
+                counted = log.bytes_below(limit, place)
+                assert counted == (None if is_complete else len(log.read(offset, 1 << 20, limit))), (offset, limit)
+
+    for size in (2, 1, 3, 1, 1, 2, 4, 1, 1, 3):
+        log.append_as_leader(batch(*[b"v" * 20] * size), 0, NOW_MS)
+        check()
+    assert log.segment_count > 2
+    log.truncate_to(13)
+    for size in (3, 1, 1):  # other batches at the same offsets
+        log.append_as_leader(batch(*[b"w" * 30] * size), 1, NOW_MS)
+        check()
+    log.increment_log_start_offset(5)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.bytes_below(10, ReadPlace(4))
 
 
 def test_a_segment_rolls_by_size_before_the_append_that_would_not_fit() -> None:

@@ -1,9 +1,10 @@
 """Fetches that wait for data. Source: docs/protocol/replication.md#waiting-fetch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
+from paceline.log.read_place import ReadPlace
 from paceline.model.identifiers import TopicPartition
 from paceline.replication.fetch_session import FetchPosition, FetchSession, PartitionChange
 from paceline.replication.purgatory import DelayedOperation
@@ -18,7 +19,7 @@ FetchAnswer = Callable[[int, list[PartitionRead]], None]
 class FetchRun:
     """A fetch in progress."""
 
-    __slots__ = ("answer", "incremental", "limits", "reader", "session")
+    __slots__ = ("answer", "incremental", "limits", "places", "reader", "session")
 
     def __init__(
         self,
@@ -33,6 +34,8 @@ class FetchRun:
         self.session = session
         self.incremental = incremental
         self.answer = answer
+        self.places: dict[TopicPartition, ReadPlace] = {}
+        """Places in the logs whose bytes were counted while the fetch waited."""
 
 
 class DelayedFetch(DelayedOperation):
@@ -43,16 +46,25 @@ class DelayedFetch(DelayedOperation):
         self._handler = handler
         self._run = run
         self._positions = positions
+        self._unchecked = positions
+        self._offers: dict[TopicPartition, int] = {}
+        self._byte_count = 0
+
+    def check(self, key: Hashable) -> bool:
+        """Check the partitions with this key only: a fetch may wait for thousands of partitions."""
+        self._unchecked = [position for position in self._positions if position.topic_partition == key]
+        return self.try_complete()
 
     def ready(self) -> bool:
         """Whether enough bytes are available, or a response is required."""
-        byte_count = 0
-        for position in self._positions:
+        unchecked, self._unchecked = self._unchecked, []
+        for position in unchecked:
             offer = self._handler.would_answer(self._run, position)
             if offer is True:
                 return True
-            byte_count += offer
-        return byte_count >= max(1, self._run.limits.min_bytes)
+            self._byte_count += offer - self._offers.get(position.topic_partition, 0)
+            self._offers[position.topic_partition] = offer
+        return self._byte_count >= max(1, self._run.limits.min_bytes)
 
     def on_complete(self) -> None:
         """Read again and answer."""

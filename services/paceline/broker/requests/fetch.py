@@ -16,6 +16,8 @@ from paceline.broker.requests.delayed_fetch import DelayedFetch, DelayedSessionF
 from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
 from paceline.broker.requests.read_from_follower import check_follower_read
 from paceline.log.damage import DamagedLogError
+from paceline.log.partition_log import PartitionLog
+from paceline.log.read_place import ReadPlace
 from paceline.model.errors import (
     KafkaStorageError,
     NotLeaderOrFollowerError,
@@ -262,7 +264,8 @@ class FetchHandler:
             if read.diverging_epoch is not None:
                 return read
             if read.available and (max_bytes > 0 or at_least_one) and not self._holds_back(partition, reader):
-                read.batches = self._bytes(partition, reader, position, max_bytes, at_least_one)
+                log, limit = self._readable(partition, reader)
+                read.batches = log.read(position.fetch_offset, max_bytes, limit, at_least_one)
             if reader.replica_id is not None:
                 if record:
                     self._record(run, partition, position, read, now_ms)
@@ -324,12 +327,10 @@ class FetchHandler:
             read.available = read.available and read.preferred_replica is None
         return partition
 
-    def _bytes(
-        self, partition: Partition, reader: Reader, position: FetchPosition, max_bytes: int, at_least_one: bool
-    ) -> bytes:
+    def _readable(self, partition: Partition, reader: Reader) -> tuple[PartitionLog, int]:
+        """Return the log and the exclusive offset up to which the reader may read."""
         log = partition.readable_log() if reader.rack else partition.leader_log()
-        limit = log.log_end_offset if reader.replica_id is not None else log.high_watermark
-        return log.read(position.fetch_offset, max_bytes, limit, at_least_one)
+        return log, log.log_end_offset if reader.replica_id is not None else log.high_watermark
 
     def _record(
         self, run: FetchRun, partition: Partition, position: FetchPosition, read: PartitionRead, now_ms: int
@@ -364,7 +365,8 @@ class FetchHandler:
     def would_answer(self, run: FetchRun, position: FetchPosition) -> bool | int:
         """Return True when this position requires an immediate response, otherwise its available bytes.
 
-        For a fetch with min_bytes of at most 1 any data suffices: the result is 1, and the log is not read.
+        For a fetch with min_bytes of at most 1 any data suffices, and the result is 1. The log is not read: the bytes
+        are counted by positions in its files.
         """
         read = PartitionRead(position)
         try:
@@ -375,7 +377,11 @@ class FetchHandler:
                 return 0
             if run.limits.min_bytes <= 1:
                 return 1
-            return len(self._bytes(partition, run.reader, position, position.max_bytes, True))
+            log, limit = self._readable(partition, run.reader)
+            topic_partition, offset = position.topic_partition, position.fetch_offset
+            place = run.places.get(topic_partition) or run.places.setdefault(topic_partition, ReadPlace(offset))
+            byte_count = log.bytes_below(limit, place)
+            return True if byte_count is None else min(byte_count, max(position.max_bytes, 1))
         except PacelineError:
             return True
 
