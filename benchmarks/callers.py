@@ -13,6 +13,7 @@ Paceline are a Go program on generated stubs (clients/go/callers), those of Kafk
 | `tail_50` | 1,000 records a second, all read by 50 consumers: records read a second, milliseconds from send to read |
 | `spread_1000` | records to 1,000 partitions at random, linger 5 ms, at most 5,000 unacknowledged: records a second |
 | `idle_2000` | `callers_50` beside 2,000 connections that have made one call |
+| `wait_50` | `callers_10` beside 50 consumers that wait for 256 KiB or 500 ms; Paceline only |
 
 ``paceline`` and ``kafka`` are requests (records) a second, and ``ratio`` is ``paceline`` divided by ``kafka``. The
 processor time of the three brokers, user and system, is given per request; it is more reliable than the rate when the
@@ -46,7 +47,7 @@ _JIT_WARM_UP_S = 30
 
 @dataclass(frozen=True)
 class Row:
-    """A load, and the row of Kafka with which it is compared."""
+    """A load, and the row of Kafka with which it is compared: by default the same row, "" for no comparison."""
 
     name: str
     mode: str
@@ -57,7 +58,7 @@ class Row:
     @property
     def counterpart(self) -> str:
         """Return the name of Kafka's row."""
-        return self.kafka or self.name
+        return self.name if self.kafka is None else self.kafka
 
 
 ROWS = [
@@ -70,6 +71,7 @@ ROWS = [
     Row("tail_50", "tail", 50),
     Row("spread_1000", "spread", 1, WIDE),
     Row("idle_2000", "idle", 2_000),
+    Row("wait_50", "wait", 50, kafka=""),
 ]
 
 
@@ -154,7 +156,7 @@ def go_program() -> Path:
 
 def _kafka(rows: Iterable[Row], seconds: int) -> dict[str, Figures]:
     found: dict[str, Figures] = {}
-    wanted = {row.counterpart: row for row in rows if row.kafka is None or row.kafka not in found}
+    wanted = {row.counterpart: row for row in rows if row.counterpart}
     by_name = {row.name: row for row in ROWS}
     with KafkaCluster((ROOT / "build" / "bench" / "kafka-callers").resolve()) as cluster:
         for topic in {by_name[name].topic for name in wanted} | {SMALL}:

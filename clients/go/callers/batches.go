@@ -15,6 +15,7 @@ const (
 	inFlight       = 5     // unanswered requests per leader
 	spreadWindow   = 5_000 // unacknowledged records of the spread load
 	tailRatePerSec = 1_000
+	largeMinBytes  = 256 << 10 // min_bytes of the consumers of the wait load
 )
 
 // batcher collects the records of one leader during the linger time and sends them in one request.
@@ -113,16 +114,7 @@ func (l *load) spread(ctx context.Context) {
 // tail writes 1,000 records a second, and each consumer reads all of them. A sample is the time from the send of a record
 // until a consumer receives it.
 func (l *load) tail(ctx context.Context, count int) {
-	for number := 0; number < count; number++ {
-		byLeader := map[string][]int32{}
-		for partition, address := range l.leaders {
-			byLeader[address] = append(byLeader[address], int32(partition))
-		}
-		for address, partitions := range byLeader {
-			l.wait.Add(1)
-			go l.consume(ctx, pb.NewLogServiceClient(dial(address)), partitions)
-		}
-	}
+	l.consumers(ctx, count, 1)
 	batchers := l.batchers(func([]time.Time, error) {})
 	l.wait.Add(1)
 	go func() {
@@ -146,8 +138,22 @@ func (l *load) tail(ctx context.Context, count int) {
 	}()
 }
 
-// consume reads new records of some partitions of one leader until ctx ends.
-func (l *load) consume(ctx context.Context, client pb.LogServiceClient, partitions []int32) {
+// consumers starts consumers that each read all partitions, with one connection to each leader.
+func (l *load) consumers(ctx context.Context, count int, minBytes int32) {
+	for number := 0; number < count; number++ {
+		byLeader := map[string][]int32{}
+		for partition, address := range l.leaders {
+			byLeader[address] = append(byLeader[address], int32(partition))
+		}
+		for address, partitions := range byLeader {
+			l.wait.Add(1)
+			go l.consume(ctx, pb.NewLogServiceClient(dial(address)), partitions, minBytes)
+		}
+	}
+}
+
+// consume reads new records of some partitions of one leader until ctx ends, and measures records with a time of sending.
+func (l *load) consume(ctx context.Context, client pb.LogServiceClient, partitions []int32, minBytes int32) {
 	defer l.wait.Done()
 	next := map[int32]int64{}
 	query := &pb.ListOffsetsRequest{}
@@ -167,7 +173,7 @@ func (l *load) consume(ctx context.Context, client pb.LogServiceClient, partitio
 	}
 	var samples []float64
 	for ctx.Err() == nil {
-		request := &pb.FetchRequest{MaxWaitMs: 500, MinBytes: 1, Format: pb.FetchFormat_FETCH_FORMAT_RECORDS}
+		request := &pb.FetchRequest{MaxWaitMs: 500, MinBytes: minBytes, Format: pb.FetchFormat_FETCH_FORMAT_RECORDS}
 		for _, partition := range partitions {
 			request.Partitions = append(request.Partitions, &pb.FetchPartition{Topic: l.topic, Partition: partition,
 				FetchOffset: next[partition]})
@@ -185,8 +191,9 @@ func (l *load) consume(ctx context.Context, client pb.LogServiceClient, partitio
 			for _, record := range result.GetRecords().GetRecords() {
 				next[result.Partition] = record.Offset + 1
 				if measuring && len(record.Value) >= 8 {
-					sentMicro := int64(binary.BigEndian.Uint64(record.Value))
-					samples = append(samples, float64(nowMicro-sentMicro)/1000)
+					if sentMicro := int64(binary.BigEndian.Uint64(record.Value)); sentMicro > 0 {
+						samples = append(samples, float64(nowMicro-sentMicro)/1000)
+					}
 				}
 			}
 		}

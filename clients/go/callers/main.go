@@ -21,14 +21,17 @@ import (
 	pb "github.com/paceline/paceline/clients/go/gen/paceline/v1"
 )
 
-// activeCallers call Produce beside the idle connections of the idle load.
-const activeCallers = 50
+// activeCallers call Produce beside the idle connections of the idle load, waitingCallers beside the waiting consumers.
+const (
+	activeCallers  = 50
+	waitingCallers = 10
+)
 
 func main() {
 	bootstrap := flag.String("bootstrap", "", "address of a broker")
 	topic := flag.String("topic", "", "topic to use")
-	mode := flag.String("mode", "callers", "callers, stream, tail, spread or idle")
-	count := flag.Int("count", 10, "callers, tailing consumers or idle connections")
+	mode := flag.String("mode", "callers", "callers, stream, tail, spread, idle or wait")
+	count := flag.Int("count", 10, "callers, consumers or idle connections")
 	warmUp := flag.Duration("warm-up", 4*time.Second, "time before the measurement")
 	length := flag.Duration("length", 8*time.Second, "time of the measurement")
 	size := flag.Int("size", 100, "bytes of a record's value")
@@ -51,6 +54,9 @@ func main() {
 	case "idle":
 		load.idle(ctx, *count)
 		load.callers(ctx, activeCallers, load.produceUnary)
+	case "wait":
+		load.consumers(ctx, *count, largeMinBytes)
+		load.callers(ctx, waitingCallers, load.produceUnary)
 	default:
 		fmt.Fprintln(os.Stderr, "unknown -mode", *mode)
 		os.Exit(2)
