@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from paceline.broker.service.internal_servicer import ReplicationServicer
-from paceline.broker.service.log_servicer import ByteBudget, LogServicer
+from paceline.broker.service.log_servicer import ByteBudget, FetchWaits, LogServicer
 from paceline.broker.service.node_handle import NodeHandle
 from paceline.broker.service.record_codec import RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget
@@ -30,6 +30,7 @@ from paceline.model.errors import (
     RequestTimedOutError,
 )
 from paceline.model.identifiers import TopicPartition
+from paceline.rpc.admission.refusals import Refusals
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.v1 import log_service_pb2 as log_pb
 from paceline.v1 import metadata_service_pb2 as metadata_pb
@@ -199,6 +200,8 @@ async def test_every_method_of_a_service_written_by_hand_is_served(door: Door) -
             AnswerBudget(1),
             1,
             RecordCodec(),
+            FetchWaits(1),
+            Refusals(),
         ).handlers(),
         replica_pb.DESCRIPTOR.services_by_name["ReplicationService"]: ReplicationServicer(NodeHandle()).handlers(),
     }

@@ -55,6 +55,30 @@ async def test_requests_in_flight_have_a_byte_budget(door: Door) -> None:
     await log.Produce(produce_of(b"x" * 2_000_000))
 
 
+async def test_a_connection_may_have_a_limited_number_of_waiting_fetches_and_the_log_says_so_once(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, limit = door.log(), 200
+    waits = [log.Fetch(fetch_of(max_wait_ms=60_000), timeout=60) for _ in range(limit)]
+    await until(lambda: len(door.core.fetched) == limit)
+    assert door.servers.fetch_waits.largest == limit
+    stream = log.FetchStream()
+    await stream.write(fetch_of(max_wait_ms=60_000))
+    for refused in (log.Fetch(fetch_of()), log.Fetch(fetch_of()), stream.read()):
+        error = await failure_of(refused)
+        assert isinstance(error, ThrottledError)
+        assert error.metadata["limit"] == "max.waiting.fetches.per.connection" and str(limit) in str(error)
+    (line,) = [one.getMessage() for one in caplog.records if "limit=" in one.getMessage()]
+    assert "listener=CLIENT limit=max.waiting.fetches.per.connection caller=User:ANONYMOUS" in line
+    other = door.log("EXTERNAL").Fetch(fetch_of(max_wait_ms=60_000), timeout=60)
+    await until(lambda: len(door.core.fetched) == limit + 1)
+    for call in (*waits, other):
+        call.cancel()
+    await until(lambda: door.servers.fetch_waits.largest == 0)
+    door.core.fetch_answer = FetchResponse([])
+    await log.Fetch(fetch_of())
+
+
 async def test_requests_beyond_those_being_received_are_throttled_unread(door: Door) -> None:
     receive_limiter = door.servers._limiter
     receive_limiter._wait_s = 0.05

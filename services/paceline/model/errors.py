@@ -402,7 +402,12 @@ class ShuttingDownError(PacelineError, code=ErrorCode.SHUTTING_DOWN, retriable=T
 
 
 class ThrottledError(PacelineError, code=ErrorCode.THROTTLED, retriable=True):
-    """The server's limit for requests in flight is reached."""
+    """A limit of the server is reached."""
+
+    @classmethod
+    def at(cls, limit: str, message: str) -> Self:
+        """Return an error whose metadata entry ``limit`` names the setting or constant."""
+        return cls(message).with_metadata(limit=limit)
 
 
 def _classes(base: type[PacelineError]) -> list[type[PacelineError]]:

@@ -20,8 +20,9 @@ import grpc.aio
 from paceline.model.errors import PacelineError, ThrottledError, UnknownServerError
 from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_ELEMENTS, MAX_INTERNAL_FIELDS, parsed
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
+from paceline.rpc.admission.refusals import Refusals
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
-from paceline.rpc.security.guard import Guard
+from paceline.rpc.security.guard import Guard, current_caller
 from paceline.rpc.streams.stream_server import Answer, OpenStreams
 
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
@@ -57,7 +58,7 @@ class Calls:
 
     def __enter__(self) -> None:
         if self._limit is not None and self.count >= self._limit:
-            raise ThrottledError(f"{self.count} calls are being handled already; try again")
+            raise ThrottledError.at("MAX_CALLS", f"{self.count} calls are being handled already; try again")
         self.count += 1
 
     def __exit__(self, *_: object) -> None:
@@ -74,6 +75,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         max_calls: int,
         guard: Guard | None = None,
         limiter: ReceiveLimiter | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         """Create an interceptor for one server.
 
@@ -83,8 +85,10 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             max_calls: most concurrent calls; further calls are throttled, except health checks.
             guard: authorizes callers; by default the guard of a PLAINTEXT listener.
             limiter: limits the requests that are being received.
+            refusals: counts and logs the requests that a limit refuses.
         """
         self._guard = guard or Guard("")
+        self._refusals = refusals or Refusals()
         self._calls = Calls(max_calls)
         self._health_checks = Calls(None)
         self._observe = observe
@@ -217,6 +221,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             raise failure
         error = public_error(method, failure)
         self._observe(method, seconds, error.code.name)
+        log_refusal(self._refusals, self._guard.listener, error)
         rich = to_rpc_status(error)
         await context.abort(status_code_of(error), rich.message, ((DETAILS_KEY, rich.SerializeToString()),))
         raise AssertionError("abort does not return")
@@ -228,6 +233,7 @@ class ErrorInterceptor(grpc.ServerInterceptor):
     def __init__(self, observe: RequestObserver, guard: Guard | None = None) -> None:
         """``guard`` authorizes callers."""
         self._guard = guard or Guard("")
+        self._refusals = Refusals()
         self._observe = observe
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
@@ -298,6 +304,7 @@ class ErrorInterceptor(grpc.ServerInterceptor):
             raise failure
         error = public_error(method, failure)
         self._observe(method, time.perf_counter() - begin, error.code.name)
+        log_refusal(self._refusals, self._guard.listener, error)
         context.abort_with_status(AbortableStatus(error))
         raise AssertionError("abort does not return")
 
@@ -305,6 +312,13 @@ class ErrorInterceptor(grpc.ServerInterceptor):
 def _is_non_blocking(handler: Any) -> bool:
     """Whether gRPC calls the handler with a callback, as for the health service's Watch on a thread-pool server."""
     return getattr(handler.unary_stream, "experimental_non_blocking", None) is not None
+
+
+def log_refusal(refusals: Refusals, listener: str, error: PacelineError) -> None:
+    """Count and log an error of the current caller that names a limit in its metadata; ignore other errors."""
+    limit = error.metadata.get("limit")
+    if limit is not None:
+        refusals.add(listener, limit, current_caller().principal, "requests beyond a limit are refused")
 
 
 def public_error(method: str, failure: Exception) -> PacelineError:

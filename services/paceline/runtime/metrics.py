@@ -36,6 +36,7 @@ GAUGES: Final = {
     "offline_log_directories": "Log directories that have failed",
     "produce_purgatory_size": "Produce requests that wait for replication",
     "fetch_purgatory_size": "Fetches that wait for data",
+    "waiting_fetches_per_connection": "Fetches in progress of the client connection that has most of them",
     "delete_records_purgatory_size": "Deletions of records that wait for the replicas",
     "partitions_without_series": "Partitions beyond metrics.partitions.max, which have no series of their own",
     "preferred_replica_imbalance": "Partitions not led by their preferred replica",

@@ -1,14 +1,16 @@
 """Fetches of structured records from a compacted log: a reader must pass batches that have no record for it."""
 
+from types import SimpleNamespace
 from typing import Any
 
-from paceline.broker.service.log_servicer import ByteBudget, LogServicer
+from paceline.broker.service.log_servicer import ByteBudget, FetchWaits, LogServicer
 from paceline.broker.service.node_handle import NodeHandle
 from paceline.broker.service.record_codec import RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget
 from paceline.log.log_config import LogConfig
 from paceline.log.record_batch import NewRecord, encode_batch
 from paceline.model.client_io import ProduceData, ProduceResult, RequiredAcks
+from paceline.rpc.admission.refusals import Refusals
 from paceline.v1 import log_service_pb2 as pb
 from tests.support.broker_cluster import TP, BrokerCluster
 
@@ -39,8 +41,9 @@ def compacted_log() -> BrokerCluster:
 def servicer_of(cluster: BrokerCluster) -> LogServicer:
     handle = NodeHandle()
     handle.set(cluster[1].node)
+    budget, answers = ByteBudget(1 << 30), AnswerBudget(1 << 30)
     return LogServicer(
-        handle, "CLIENT", cluster.time, ByteBudget(1 << 30), AnswerBudget(1 << 30), 1 << 20, RecordCodec()
+        handle, "CLIENT", cluster.time, budget, answers, 1 << 20, RecordCodec(), FetchWaits(1), Refusals()
     )
 
 
@@ -49,7 +52,7 @@ async def fetch(servicer: LogServicer, offset: int, epoch: int | None = None) ->
     request.partitions.add(
         topic=TP.topic, partition=TP.partition, fetch_offset=offset, max_bytes=1 << 20, last_fetched_epoch=epoch
     )
-    context: Any = None
+    context: Any = SimpleNamespace(peer=lambda: "ipv4:127.0.0.1:1")
     (result,) = pb.FetchResponse.FromString(await servicer.fetch(request.SerializeToString(), context)).partitions
     return result
 

@@ -1,6 +1,6 @@
 """Fetches that wait for data. Source: docs/protocol/replication.md#waiting-fetch."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from paceline.broker.requests.fetch_types import FetchLimits, PartitionRead, Reader
@@ -45,14 +45,14 @@ class DelayedFetch(DelayedOperation):
         super().__init__()
         self._handler = handler
         self._run = run
-        self._positions = positions
+        self._positions = {position.topic_partition: position for position in positions}
         self._unchecked = positions
         self._offers: dict[TopicPartition, int] = {}
         self._byte_count = 0
 
-    def check(self, key: Hashable) -> bool:
-        """Check the partitions with this key only: a fetch may wait for thousands of partitions."""
-        self._unchecked = [position for position in self._positions if position.topic_partition == key]
+    def check(self, key: TopicPartition) -> bool:  # type: ignore[override]
+        """Check this partition only: a fetch may wait for thousands of partitions."""
+        self._unchecked = [self._positions[key]]
         return self.try_complete()
 
     def ready(self) -> bool:
@@ -68,7 +68,7 @@ class DelayedFetch(DelayedOperation):
 
     def on_complete(self) -> None:
         """Read again and answer."""
-        self._handler.finish(self._run, self._positions)
+        self._handler.finish(self._run, list(self._positions.values()))
 
 
 class DelayedSessionFetch(DelayedOperation):

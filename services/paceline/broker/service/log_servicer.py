@@ -6,6 +6,7 @@ with the addresses of its listener.
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -38,7 +39,9 @@ from paceline.model.scheduler import Scheduler
 from paceline.replication.purgatory import Cancel
 from paceline.rpc import convert, wire
 from paceline.rpc.admission.message_limits import parsed, refuse_too_many_elements
+from paceline.rpc.admission.refusals import Refusals
 from paceline.rpc.deadlines import wait_within_deadline
+from paceline.rpc.interceptors import log_refusal
 from paceline.rpc.server import unary
 from paceline.rpc.streams.stream_server import StreamRequest, stream_handler
 from paceline.v1 import errors_pb2
@@ -67,12 +70,47 @@ class ByteBudget:
             ThrottledError: the limit of bytes in flight is reached; no batch was appended.
         """
         if self.used_bytes and self.used_bytes + size_bytes > self._limit_bytes:
-            raise ThrottledError(f"{self.used_bytes} bytes of produce requests are in flight; try again")
+            raise ThrottledError.at(
+                "queued.max.request.bytes", f"{self.used_bytes} bytes of produce requests are in flight; try again"
+            )
         self.used_bytes += size_bytes
         try:
             yield
         finally:
             self.used_bytes -= size_bytes
+
+
+class FetchWaits:
+    """Fetches in progress by connection, for all listeners of a broker: each append checks those that wait for data."""
+
+    LIMIT: Final = "max.waiting.fetches.per.connection"
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._counts: dict[str, int] = {}
+
+    @property
+    def largest(self) -> int:
+        """Fetches of the connection that has most of them."""
+        return max(self._counts.values(), default=0)
+
+    @contextlib.contextmanager
+    def of(self, peer: str) -> Iterator[None]:
+        """Count a fetch of the connection while it is in progress.
+
+        Raises:
+            ThrottledError: the connection has the maximum number of fetches in progress.
+        """
+        count = self._counts.get(peer, 0)
+        if count >= self._limit:
+            raise ThrottledError.at(self.LIMIT, f"{count} fetches wait on this connection, the limit is {self._limit}")
+        self._counts[peer] = count + 1
+        try:
+            yield
+        finally:
+            self._counts[peer] -= 1
+            if not self._counts[peer]:
+                del self._counts[peer]
 
 
 async def answer_of(start: Callable[[Callable[[T], None]], Cancel | None], timeout_ms: int, context: Any = None) -> T:
@@ -136,6 +174,8 @@ class LogServicer:
         answers: AnswerBudget,
         fetch_max_bytes: int,
         codec: RecordCodec,
+        waits: FetchWaits,
+        refusals: Refusals,
     ) -> None:
         self._core = core
         self._listener = Listener(listener, core)
@@ -144,6 +184,8 @@ class LogServicer:
         self._answers = answers
         self._places = Places()
         self._codec = codec
+        self._waits = waits
+        self._refuse = functools.partial(log_refusal, refusals, listener)
         self._fetch_max_bytes = fetch_max_bytes
 
     def add_to(self, server: Any) -> None:
@@ -205,6 +247,7 @@ class LogServicer:
         except PacelineError as error:
             refuse_too_many_elements(request, pb.ProduceRequest)  # raises again: such a request must not be parsed
             context.reason = error.code.name
+            self._refuse(error)
             results = [
                 ProduceResult(convert.partition_of(part.head), PartitionFailure(error.code, str(error)))
                 for part in wire.parse_produce(request).partitions
@@ -239,7 +282,10 @@ class LogServicer:
 
     async def _read(self, wanted: FetchRequest, context: Any) -> FetchResponse:
         core = self._core.get()
-        response: FetchResponse = await answer_of(lambda reply: core.fetch(wanted, reply), wanted.max_wait_ms, context)
+        with self._waits.of(context.peer()):
+            response: FetchResponse = await answer_of(
+                lambda reply: core.fetch(wanted, reply), wanted.max_wait_ms, context
+            )
         if response.failure is not None:
             raise error_for(response.failure.code, response.failure.message)
         self._answers.hold(sum(len(result.batches) for result in response.results), context)

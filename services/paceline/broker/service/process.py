@@ -290,6 +290,7 @@ class BrokerProcess(NodeProcess):
             | {
                 "partitions_without_series": max(0, len(node.replica_manager.partitions) - limit),
                 "watchers": self._hub.watcher_count,
+                "waiting_fetches_per_connection": self._servers.fetch_waits.largest,
             }
         )
         self._metrics.families.rows = {

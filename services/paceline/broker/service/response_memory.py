@@ -23,6 +23,7 @@ LARGEST_PART: Final = 16
 """The limit divided by this is the maximum size of a response, because copying a response blocks the event loop."""
 CONNECTION_PART: Final = 4
 """The free room divided by this is the maximum size of all responses of a connection."""
+_LIMIT: Final = "queued.max.response.bytes"
 _WORTH_COUNTING_BYTES: Final = 4_096
 """Smaller responses are not counted, because counting costs more."""
 
@@ -82,12 +83,12 @@ class AnswerBudget:
         free = self._limit_bytes - self.used_bytes
         if free <= 0:
             self._make_room()
-            raise ThrottledError(f"{self.used_bytes} bytes of responses have not been received; try again")
+            raise ThrottledError.at(_LIMIT, f"{self.used_bytes} bytes of responses have not been received; try again")
         held = self._held_bytes.get(context.peer(), 0)
         if not held:
             return min(self._largest_bytes, max(free // CONNECTION_PART, LEAST_ANSWER_BYTES))
         if held >= max(free // CONNECTION_PART, LEAST_ANSWER_BYTES):
-            raise ThrottledError(f"{held} bytes of responses on this connection have not been received; try again")
+            raise ThrottledError.at(_LIMIT, f"{held} bytes of responses on this connection have not been received")
         return min(self._largest_bytes, max(free // CONNECTION_PART - held, LEAST_ANSWER_BYTES))
 
     def hold(self, size_bytes: int, context: Any) -> None:
@@ -100,7 +101,7 @@ class AnswerBudget:
             return
         if self.used_bytes >= self._limit_bytes:
             self._make_room()
-            raise ThrottledError(f"{self.used_bytes} bytes of responses have not been received; try again")
+            raise ThrottledError.at(_LIMIT, f"{self.used_bytes} bytes of responses have not been received; try again")
         loop = asyncio.get_running_loop()
         self._last = number = self._last + 1
         peer = context.peer()

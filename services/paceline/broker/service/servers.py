@@ -5,13 +5,14 @@ from collections.abc import Callable
 
 from paceline.broker.service.group_servicer import GROUP_SERVICE, GroupServicer
 from paceline.broker.service.internal_servicer import REPLICATION_SERVICE, ReplicaManagerServicer, ReplicationServicer
-from paceline.broker.service.log_servicer import LOG_SERVICE, ByteBudget, LogServicer
+from paceline.broker.service.log_servicer import LOG_SERVICE, ByteBudget, FetchWaits, LogServicer
 from paceline.broker.service.metadata_servicer import MetadataServicer
 from paceline.broker.service.node_handle import NodeHandle
 from paceline.broker.service.record_codec import RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
+from paceline.rpc.admission.refusals import Refusals
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
 from paceline.rpc.server import MAX_RESPONSE_BYTES, AioRpcServer, Service
 from paceline.rpc.streams.stream_server import MAX_STREAMS
@@ -48,6 +49,8 @@ class BrokerServers(NodeServers):
         self._budget = ByteBudget(settings.keys.queued_max_request_bytes)
         self._answers = AnswerBudget(settings.keys.queued_max_response_bytes)
         self._limiter = ReceiveLimiter()
+        self._refusals = Refusals()
+        self.fetch_waits = FetchWaits(settings.keys.max_waiting_fetches_per_connection)
         self._record_codec = RecordCodec()
         super().__init__(settings, metrics, security)
 
@@ -83,6 +86,8 @@ class BrokerServers(NodeServers):
             self._answers,
             fetch_max_bytes,
             self._record_codec,
+            self.fetch_waits,
+            self._refusals,
         )
         groups = GroupServicer(self._core, name)
         metadata = MetadataServicer(self._core, name, self._node_id, self._hub)

@@ -214,7 +214,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         node = self._handle.get()
         future: concurrent.futures.Future[T | Exception] = concurrent.futures.Future()
         if not self._may_wait.acquire(blocking=False):
-            raise ThrottledError(f"{MAX_WAITING_CALLS} calls of brokers wait already; try again")
+            raise ThrottledError.at("MAX_WAITING_CALLS", f"{MAX_WAITING_CALLS} calls of brokers wait; try again")
         try:
             self._post(lambda: node.ask(request(reply=future.set_result)))
             answer = future.result(CONTROLLED_SHUTDOWN_TIMEOUT_S)

@@ -84,7 +84,7 @@ class ReceiveLimiter:
             # `_check` removes a call that it cancels.
             if task in self._quick or task in self._slow or task.uncancel():
                 raise
-            raise ThrottledError("the request took too long to arrive; try again") from None
+            raise ThrottledError.at("SLOW_SENDERS", "the request took too long to arrive; try again") from None
         finally:
             if self._quick.pop(task, None) is not None:
                 self._free_slot()
@@ -118,7 +118,9 @@ class ReceiveLimiter:
             del self._waiting[slot]
             if not slot.done():
                 slot.set_exception(
-                    ThrottledError("the broker is receiving its maximum number of large requests; try again")
+                    ThrottledError.at(
+                        "RECEIVED_AT_ONCE", "the broker receives its maximum number of large requests; try again"
+                    )
                 )
         for task in [task for task, begun_s in self._quick.items() if now_s - begun_s >= self._slow_after_s]:
             self._slow[task] = self._quick.pop(task)

@@ -134,6 +134,11 @@ class Guard:
             raise self._denied(method, caller, context, f"the certificate belongs to cluster {identity.cluster}")
         return caller
 
+    @property
+    def listener(self) -> str:
+        """Name of the listener."""
+        return self._listener
+
     def _denied(self, method: str, caller: Caller, context: CallContext, reason: str) -> ClusterAuthorizationError:
         uri = caller.identity.uri if caller.identity is not None else ""
         self._denials.put(Denial(caller.principal, uri, context.peer(), self._listener, method, reason))

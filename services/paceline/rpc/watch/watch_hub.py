@@ -55,8 +55,8 @@ class WatchHub:
             ThrottledError: the process has the maximum number of watchers.
         """
         if self.watcher_count >= self._max_watchers:
-            raise ThrottledError(
-                f"this process has the maximum of {self._max_watchers} watchers; watch another process"
+            raise ThrottledError.at(
+                "MAX_WATCHERS", f"this process has the maximum of {self._max_watchers} watchers; watch another process"
             )
         self.watcher_count += 1
         try:

@@ -1,0 +1,36 @@
+"""Requests that a limit refuses: counted, and logged once per principal, limit and minute."""
+
+import pytest
+
+from paceline.model.errors import GroupMaxSizeReachedError, InvalidRequestError, PacelineError
+from paceline.rpc.admission.refusals import Refusals
+from paceline.rpc.interceptors import log_refusal
+from paceline.rpc.security import guard
+
+
+def test_each_principal_and_limit_gets_one_line_a_minute_with_the_number_of_refusals(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now_s = 0.0
+    refusals = Refusals(lambda: now_s)
+
+    def refuse(name: str, error: PacelineError) -> None:
+        token = guard._caller.set(guard.Caller(name))
+        log_refusal(refusals, "CLIENT", error)
+        guard._caller.reset(token)
+
+    size = GroupMaxSizeReachedError("full").with_metadata(limit="group.max.size")
+    offsets = GroupMaxSizeReachedError("full").with_metadata(limit="group.max.offsets")
+    for number in range(120):  # one refusal a second for two minutes
+        now_s = float(number)
+        refuse("User:a", size)
+    for error in (size, offsets, InvalidRequestError("names no limit")):
+        refuse("User:b", error)
+    lines = [one.getMessage().partition(": ")[2] for one in caplog.records]
+    assert lines == [
+        "listener=CLIENT limit=group.max.size caller=User:a count=1",
+        "listener=CLIENT limit=group.max.size caller=User:a count=60",
+        "listener=CLIENT limit=group.max.size caller=User:b count=1",
+        "listener=CLIENT limit=group.max.offsets caller=User:b count=1",
+    ]
+    assert refusals.counts == {("CLIENT", "group.max.size"): 121, ("CLIENT", "group.max.offsets"): 1}
