@@ -194,6 +194,7 @@ class BrokerNode:
             lambda: self._control.request_fence.confirmed_epoch,
             lambda asked_ms: self._proof.controller_answered(asked_ms, scheduler.now_ms()),
             lambda: self.replica_manager.fetchers.leader_reports(),
+            lambda: self._stopping,
         )
         self._heard_controller_epoch = 0
         self.cluster_id: str | None = None

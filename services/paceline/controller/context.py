@@ -57,7 +57,8 @@ class ControllerContext:
     """Version of ``/controller_epoch`` after this controller's election: the fence of every write."""
     brokers: dict[int, LiveBroker] = field(default_factory=dict)
     """All registered brokers, including brokers that are shutting down."""
-    shutting_down: set[int] = field(default_factory=set)
+    shutting_down: dict[int, int] = field(default_factory=dict)
+    """Registered brokers with a controlled shutdown, with the time of its first request in ms."""
     without_lease: set[int] = field(default_factory=set)
     """Registered brokers whose lease has expired; they are treated like brokers that are shutting down."""
     unreached: dict[int, int] = field(default_factory=dict)
@@ -112,7 +113,7 @@ class ControllerContext:
     @property
     def retiring(self) -> Collection[int]:
         """Registered brokers that must not lead: those that are shutting down or have no lease."""
-        return self.shutting_down | self.without_lease if self.without_lease else self.shutting_down
+        return self.shutting_down.keys() | self.without_lease if self.without_lease else self.shutting_down
 
     def registered_broker_ids(self) -> list[int]:
         """Registered brokers, including those that are shutting down, sorted by id."""

@@ -18,7 +18,7 @@ from paceline.controller.brokers.broker_changes import (
 )
 from paceline.controller.brokers.controlled_shutdown import on_controlled_shutdown
 from paceline.controller.brokers.isr_notifications import on_isr_change_notification, on_log_dir_event
-from paceline.controller.brokers.lease_changes import on_lease_change
+from paceline.controller.brokers.lease_changes import on_lease_change, on_shutdown_disproved
 from paceline.controller.components import ControllerComponents
 from paceline.controller.context import Replica
 from paceline.controller.election.controller_election import ActiveController, ControllerElection, Owner, Term
@@ -294,6 +294,8 @@ class ControllerEventHandler:
                 yield from on_broker_modifications(components, event.broker_id)
             case ev.BrokerLeaseChange():
                 yield from on_lease_change(components, event.broker_id)
+            case ev.ShutdownDisproved():
+                yield from on_shutdown_disproved(components, event.broker_id)
             case ev.BrokerConnectionClosed():
                 on_connection_closed(components, event)
             case ev.TopicChange():

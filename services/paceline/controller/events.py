@@ -160,6 +160,14 @@ class BrokerLeaseChange(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ShutdownDisproved(Event):
+    """A broker with a controlled shutdown says in a heartbeat that it does not stop."""
+
+    broker_id: int
+    state = ControllerState.CONTROLLED_SHUTDOWN
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerConnectionClosed(Event):
     """The control connection to a broker closed, and its address accepts connects."""
 

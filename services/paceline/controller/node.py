@@ -221,6 +221,11 @@ class ControllerNode:
             return BrokerHeartbeatResponse(ErrorCode.BROKER_NOT_AVAILABLE, context.epoch)
         if request.broker_epoch < broker.broker_epoch:
             return BrokerHeartbeatResponse(ErrorCode.STALE_BROKER_EPOCH, context.epoch)
+        if request.shutting_down is False and request.broker_id in context.shutting_down:
+            # A heartbeat that was sent before a real stop began arrives within a third of a lease, its time-out.
+            since_ms = self._components.scheduler.now_ms() - context.shutting_down[request.broker_id]
+            if since_ms >= self._components.config.controller_broker_lease_ms // 3:
+                self._queue.put(ev.ShutdownDisproved(request.broker_id))
         self._components.suspicions.heartbeat_received(request.broker_id, request.broken_leaders)
         self._components.leases.renew(request.broker_id)
         self._components.unreached.heartbeat_received(request, self._components.scheduler.now_ms())

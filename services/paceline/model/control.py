@@ -177,6 +177,8 @@ class BrokerHeartbeatRequest:
     unreachable_leaders: tuple[int, ...] = ()
     reached_leaders: tuple[int, ...] = ()
     """Ids of leaders that have not answered this broker's fetches for long, and of all others it fetches from."""
+    shutting_down: bool | None = None
+    """Whether the broker is about to stop; None from a broker of an older version, which does not say it."""
 
 
 @dataclass(frozen=True, slots=True)

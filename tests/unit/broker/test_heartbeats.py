@@ -2,7 +2,7 @@
 
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create
-from paceline.model.control import BrokerHeartbeatResponse, Endpoint, UpdateMetadataRequest
+from paceline.model.control import BrokerHeartbeatResponse, ControlledShutdownResponse, Endpoint, UpdateMetadataRequest
 from paceline.model.errors import ErrorCode, NotControllerError
 from tests.support.broker_cluster import CONTROL_ADDRESS, CONTROLLER_ID, TP, BrokerCluster
 
@@ -37,6 +37,15 @@ def test_three_heartbeats_per_lease_carry_the_broker_epoch() -> None:
     sent = list(cluster[1].transport.heartbeats)
     assert len(sent) == 3
     assert {request.broker_epoch for _, request in sent} == {cluster[1].node.broker_epoch}
+
+
+def test_heartbeats_say_whether_the_broker_stops() -> None:
+    cluster = with_controller_in_zookeeper()
+    cluster.time.run_for(PERIOD_MS + 100)
+    cluster[1].transport.shutdown_answers = [ControlledShutdownResponse(remaining=(TP,))] * 3
+    cluster[1].node.stop(lambda: None)
+    cluster.time.run_for(PERIOD_MS)
+    assert [request.shutting_down for _, request in cluster[1].transport.heartbeats] == [False, True]
 
 
 def test_the_controller_in_the_metadata_is_used_before_zookeeper() -> None:

@@ -417,13 +417,14 @@ class Cluster:
         broken_leaders: tuple[int, ...] = (),
         unreachable: tuple[int, ...] = (),
         reached: tuple[int, ...] = (),
+        shutting_down: bool | None = None,
     ) -> list[BrokerHeartbeatResponse]:
         answers = []
         for broker_id in broker_ids:
             stat = self.zk(GetData(znodes.broker_path(broker_id))).stat
             assert stat is not None
             epoch = stat.czxid if broker_epoch is None else broker_epoch
-            request = BrokerHeartbeatRequest(broker_id, epoch, broken_leaders, unreachable, reached)
+            request = BrokerHeartbeatRequest(broker_id, epoch, broken_leaders, unreachable, reached, shutting_down)
             answers.append(self.controller.broker_heartbeat(request))
         return answers
 
@@ -465,9 +466,10 @@ def describe(request: ControlRequest) -> str:
     return f"SR {', '.join(stops)}"
 
 
-def started(*topics: tuple[str, tuple[int, ...]], config: ControllerConfig | None = None) -> Cluster:
+def started(*topics: tuple[str, tuple[int, ...]], config: ControllerConfig | None = None, lease_ms: int = 0) -> Cluster:
     """Return a cluster with three brokers, an active controller and these one-partition topics; `told` starts empty."""
     cluster = Cluster(config)
+    cluster.lease_ms = lease_ms
     cluster.start_broker(1, 2, 3)
     cluster.start_controller()
     if topics:

@@ -7,7 +7,7 @@ import pytest
 from paceline.controller.events import ControlledShutdown
 from paceline.model.control import ControlledShutdownRequest, ControlledShutdownResponse
 from paceline.model.errors import ErrorCode, NotControllerError
-from tests.unit.controller.cluster import CONTROLLER_ID, started, tp
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, started, tp
 
 
 @pytest.mark.origin("S3-9")
@@ -28,6 +28,48 @@ def test_a_controlled_shutdown_moves_leaders_first_and_stops_followers() -> None
     gone = "UM {a-0 2/1 [2] offline [1], b-0 2/1 [2] offline [1], u-0 -1/1 [1] offline [1]}"
     # The single replica's partition has an offline leader, so its election attempt stands for the plain UM {}.
     assert cluster.told() == {2: ["LAI a-0 2/1 [2], b-0 2/1 [2]", gone], 3: [gone]}
+
+
+def with_heartbeats() -> Cluster:
+    cluster = started(("a", (1, 2)), ("b", (2, 1)), lease_ms=9_000)
+    cluster.heartbeat(1, 2, 3, shutting_down=False)
+    assert cluster.controlled_shutdown(1).remaining == ()
+    cluster.settle()
+    cluster.told()
+    return cluster
+
+
+def test_a_heartbeat_of_a_broker_that_does_not_stop_ends_a_forged_controlled_shutdown() -> None:
+    cluster = with_heartbeats()
+    cluster.time.run_for(3_000)
+    cluster.heartbeat(1, shutting_down=False)
+    cluster.settle()
+    assert cluster.told()[1][:2] == ["LAI a-0 2/1 [2], b-0 2/1 [2]", "UM {a-0 2/1 [2], b-0 2/1 [2]}"]
+    for name in ("a-0", "b-0"):
+        cluster.change_isr(name, [2, 1])
+    cluster.settle()
+    cluster.kill_broker(2)
+    cluster.settle()
+    assert [cluster.state(name) for name in ("a-0", "b-0")] == ["1/2 isr [1] ce 1 v3"] * 2
+
+
+@pytest.mark.parametrize("shutting_down", [True, None])
+def test_heartbeats_of_a_broker_that_stops_or_is_older_do_not_end_its_controlled_shutdown(
+    shutting_down: bool | None,
+) -> None:
+    cluster = with_heartbeats()
+    for _ in range(4):
+        cluster.time.run_for(3_000)
+        cluster.heartbeat(1, 2, 3, shutting_down=shutting_down)
+    cluster.settle()
+    assert cluster.told() == {}
+
+
+def test_a_heartbeat_that_was_sent_before_the_stop_and_arrives_after_it_does_not_end_the_shutdown() -> None:
+    cluster = with_heartbeats()
+    cluster.heartbeat(1, shutting_down=False)
+    cluster.settle()
+    assert cluster.told() == {}
 
 
 def test_a_controlled_shutdown_with_an_old_broker_epoch_is_refused() -> None:

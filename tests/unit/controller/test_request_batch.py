@@ -137,7 +137,7 @@ def test_live_leaders_are_the_registered_leaders_of_the_request(context: Control
 
 
 def test_a_broker_shutting_down_is_offline_in_metadata_and_still_receives_requests(context: ControllerContext) -> None:
-    context.shutting_down.add(2)
+    context.shutting_down[2] = 0
     batch, channels = batch_of(context)
     batch.add_update_metadata(context.brokers, (A,))
     batch.send()

@@ -130,7 +130,7 @@ def test_topic_ids_of_logs_survive_the_wire(partition: TopicPartition, topic_id:
 
 @given(st.builds(control.BrokerHeartbeatResponse, CODES, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)))
 def test_a_heartbeat_survives_the_wire(response: control.BrokerHeartbeatResponse) -> None:
-    request = control.BrokerHeartbeatRequest(3, 77, (1,), (1, 2), (4, 5))
+    request = control.BrokerHeartbeatRequest(3, 77, (1,), (1, 2), (4, 5), False)
     assert convert.broker_heartbeat_from_proto(convert.broker_heartbeat_to_proto(request)) == request
     message = over_the_wire(convert.broker_heartbeat_response_to_proto(response))
     assert convert.broker_heartbeat_response_from_proto(message) == response

@@ -41,6 +41,7 @@ class ControllerHeartbeats:
         highest_controller_epoch: Callable[[], int],
         on_contact: Callable[[int], None],
         leader_reports: Callable[[], tuple[tuple[int, ...], ...]] = lambda: ((), (), ()),
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """Send no heartbeat while ``broker_epoch`` is negative, before the first registration.
 
@@ -59,6 +60,7 @@ class ControllerHeartbeats:
         self._highest_controller_epoch = highest_controller_epoch
         self._on_contact = on_contact
         self._leader_reports = leader_reports
+        self._is_stopping = is_stopping
         self._retries = 0
         self._search: FlowRun[FoundController] | None = None
         self._ask_zookeeper = False
@@ -125,9 +127,12 @@ class ControllerHeartbeats:
 
     def _send(self, attempt: int, controller: Endpoint) -> None:
         asked_ms = self._scheduler.now_ms()
+        broken, unreachable, reached = self._leader_reports()
         self._transport.broker_heartbeat(
             controller,
-            BrokerHeartbeatRequest(self._broker_id, self._broker_epoch(), *self._leader_reports()),
+            BrokerHeartbeatRequest(
+                self._broker_id, self._broker_epoch(), broken, unreachable, reached, self._is_stopping()
+            ),
             self._period_ms,
             lambda answer: self._answered(attempt, asked_ms, answer),
         )

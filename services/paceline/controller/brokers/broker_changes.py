@@ -145,7 +145,7 @@ def on_broker_failure(components: ControllerComponents, broker_ids: Sequence[int
     """Move leadership and ISR membership away from brokers that were already removed from the context."""
     for broker_id in broker_ids:
         components.context.on_offline_dirs.pop(broker_id, None)
-        components.context.shutting_down.discard(broker_id)
+        components.context.shutting_down.pop(broker_id, None)
         components.context.without_lease.discard(broker_id)
     components.leases.drop(broker_ids)
     components.suspicions.forget(broker_ids)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable
 
 from paceline.controller.components import ControllerComponents
-from paceline.controller.context import ControllerContext, PartitionState
+from paceline.controller.context import ControllerContext, PartitionState, ReplicaState
 from paceline.controller.election.leader_election import ElectionStrategy
 from paceline.controller.reassignment.reassignment import resume_reassignments
 from paceline.controller.state_change_log import Cause
@@ -36,6 +36,16 @@ def on_lease_change(components: ControllerComponents, broker_id: int) -> Flow[No
         yield from _lost(components, broker_id)
     else:
         yield from _regained(components, broker_id)
+
+
+def on_shutdown_disproved(components: ControllerComponents, broker_id: int) -> Flow[None]:
+    """End a controlled shutdown, which another process requested in the broker's name, and let the broker continue."""
+    context = components.context
+    if context.shutting_down.pop(broker_id, None) is None or broker_id not in context.brokers:
+        return
+    LOG.warning("broker does not stop, ending its controlled shutdown: broker=%d", broker_id)
+    yield from components.replicas.handle_state_changes(context.replicas_on([broker_id]), ReplicaState.ONLINE)
+    yield from _regained(components, broker_id)
 
 
 def _lost(components: ControllerComponents, broker_id: int) -> Flow[None]:

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from paceline.v1 import errors_pb2 as paceline_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-paceline/internal/v1/controller_service.proto\x12\x14paceline.internal.v1\x1a\x18paceline/v1/errors.proto\"D\n\x19\x43ontrolledShutdownRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\"\x8f\x01\n\x1a\x43ontrolledShutdownResponse\x12*\n\x05\x65rror\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCodeH\x00\x88\x01\x01\x12;\n\tremaining\x18\x02 \x03(\x0b\x32(.paceline.internal.v1.RemainingPartitionB\x08\n\x06_error\"\x8f\x01\n\x16\x42rokerHeartbeatRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x16\n\x0e\x62roken_leaders\x18\x03 \x03(\x05\x12\x1b\n\x13unreachable_leaders\x18\x04 \x03(\x05\x12\x17\n\x0freached_leaders\x18\x05 \x03(\x05\"\x80\x01\n\x17\x42rokerHeartbeatResponse\x12*\n\x05\x65rror\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCodeH\x00\x88\x01\x01\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x05\x12\x15\n\runanswered_ms\x18\x03 \x01(\x03\x42\x08\n\x06_error\"\xed\x01\n\x1a\x43reateInternalTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x05\x12\x1a\n\x12replication_factor\x18\x03 \x01(\x05\x12N\n\x07\x63onfigs\x18\x04 \x03(\x0b\x32=.paceline.internal.v1.CreateInternalTopicRequest.ConfigsEntry\x12\x11\n\tbroker_id\x18\x05 \x01(\x05\x1a.\n\x0c\x43onfigsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"T\n\x1b\x43reateInternalTopicResponse\x12+\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.paceline.v1.TopicErrorH\x00\x88\x01\x01\x42\x08\n\x06_error\"6\n\x12RemainingPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"+\n\x12\x46ollowStateRequest\x12\x15\n\rcontroller_id\x18\x01 \x01(\x05\"\x95\x02\n\x13\x46ollowStateResponse\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x05\x12\x13\n\x0bin_snapshot\x18\x03 \x01(\x08\x12\x15\n\x08sequence\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x31\n\x06topics\x18\x05 \x03(\x0b\x32!.paceline.internal.v1.TopicStates\x12\x16\n\x0e\x64ropped_topics\x18\x06 \x03(\t\x12>\n\rbroker_epochs\x18\x07 \x01(\x0b\x32\".paceline.internal.v1.BrokerEpochsH\x01\x88\x01\x01\x42\x0b\n\t_sequenceB\x10\n\x0e_broker_epochs\"\xcb\x02\n\x0bTopicStates\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x03(\x05\x12\x0f\n\x07leaders\x18\x04 \x03(\x05\x12\x15\n\rleader_epochs\x18\x05 \x03(\x05\x12\x13\n\x0bzk_versions\x18\x06 \x03(\x05\x12\x19\n\x11\x63ontroller_epochs\x18\x07 \x03(\x05\x12\x11\n\tisr_sizes\x18\x08 \x03(\x05\x12\x13\n\x0bisr_members\x18\t \x03(\x05\x12=\n\x06\x65xtras\x18\n \x03(\x0b\x32-.paceline.internal.v1.TopicStates.ExtrasEntry\x12\x19\n\x11\x61\x62sent_partitions\x18\x0b \x03(\x05\x1a-\n\x0b\x45xtrasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"}\n\x0c\x42rokerEpochs\x12>\n\x06\x65pochs\x18\x01 \x03(\x0b\x32..paceline.internal.v1.BrokerEpochs.EpochsEntry\x1a-\n\x0b\x45pochsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x32\xde\x03\n\x11\x43ontrollerService\x12w\n\x12\x43ontrolledShutdown\x12/.paceline.internal.v1.ControlledShutdownRequest\x1a\x30.paceline.internal.v1.ControlledShutdownResponse\x12n\n\x0f\x42rokerHeartbeat\x12,.paceline.internal.v1.BrokerHeartbeatRequest\x1a-.paceline.internal.v1.BrokerHeartbeatResponse\x12z\n\x13\x43reateInternalTopic\x12\x30.paceline.internal.v1.CreateInternalTopicRequest\x1a\x31.paceline.internal.v1.CreateInternalTopicResponse\x12\x64\n\x0b\x46ollowState\x12(.paceline.internal.v1.FollowStateRequest\x1a).paceline.internal.v1.FollowStateResponse0\x01\x42\xaf\x01\n\x17io.paceline.internal.v1P\x01ZKgithub.com/paceline/paceline/clients/go/gen/paceline/internal/v1;internalv1\xaa\x02\x14Paceline.Internal.V1\xca\x02\x14Paceline\\Internal\\V1\xea\x02\x16Paceline::Internal::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-paceline/internal/v1/controller_service.proto\x12\x14paceline.internal.v1\x1a\x18paceline/v1/errors.proto\"D\n\x19\x43ontrolledShutdownRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\"\x8f\x01\n\x1a\x43ontrolledShutdownResponse\x12*\n\x05\x65rror\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCodeH\x00\x88\x01\x01\x12;\n\tremaining\x18\x02 \x03(\x0b\x32(.paceline.internal.v1.RemainingPartitionB\x08\n\x06_error\"\xbd\x01\n\x16\x42rokerHeartbeatRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x16\n\x0e\x62roken_leaders\x18\x03 \x03(\x05\x12\x1b\n\x13unreachable_leaders\x18\x04 \x03(\x05\x12\x17\n\x0freached_leaders\x18\x05 \x03(\x05\x12\x1a\n\rshutting_down\x18\x06 \x01(\x08H\x00\x88\x01\x01\x42\x10\n\x0e_shutting_down\"\x80\x01\n\x17\x42rokerHeartbeatResponse\x12*\n\x05\x65rror\x18\x01 \x01(\x0e\x32\x16.paceline.v1.ErrorCodeH\x00\x88\x01\x01\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x05\x12\x15\n\runanswered_ms\x18\x03 \x01(\x03\x42\x08\n\x06_error\"\xed\x01\n\x1a\x43reateInternalTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x05\x12\x1a\n\x12replication_factor\x18\x03 \x01(\x05\x12N\n\x07\x63onfigs\x18\x04 \x03(\x0b\x32=.paceline.internal.v1.CreateInternalTopicRequest.ConfigsEntry\x12\x11\n\tbroker_id\x18\x05 \x01(\x05\x1a.\n\x0c\x43onfigsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"T\n\x1b\x43reateInternalTopicResponse\x12+\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x17.paceline.v1.TopicErrorH\x00\x88\x01\x01\x42\x08\n\x06_error\"6\n\x12RemainingPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"+\n\x12\x46ollowStateRequest\x12\x15\n\rcontroller_id\x18\x01 \x01(\x05\"\x95\x02\n\x13\x46ollowStateResponse\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x18\n\x10\x63ontroller_epoch\x18\x02 \x01(\x05\x12\x13\n\x0bin_snapshot\x18\x03 \x01(\x08\x12\x15\n\x08sequence\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x31\n\x06topics\x18\x05 \x03(\x0b\x32!.paceline.internal.v1.TopicStates\x12\x16\n\x0e\x64ropped_topics\x18\x06 \x03(\t\x12>\n\rbroker_epochs\x18\x07 \x01(\x0b\x32\".paceline.internal.v1.BrokerEpochsH\x01\x88\x01\x01\x42\x0b\n\t_sequenceB\x10\n\x0e_broker_epochs\"\xcb\x02\n\x0bTopicStates\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x03(\x05\x12\x0f\n\x07leaders\x18\x04 \x03(\x05\x12\x15\n\rleader_epochs\x18\x05 \x03(\x05\x12\x13\n\x0bzk_versions\x18\x06 \x03(\x05\x12\x19\n\x11\x63ontroller_epochs\x18\x07 \x03(\x05\x12\x11\n\tisr_sizes\x18\x08 \x03(\x05\x12\x13\n\x0bisr_members\x18\t \x03(\x05\x12=\n\x06\x65xtras\x18\n \x03(\x0b\x32-.paceline.internal.v1.TopicStates.ExtrasEntry\x12\x19\n\x11\x61\x62sent_partitions\x18\x0b \x03(\x05\x1a-\n\x0b\x45xtrasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"}\n\x0c\x42rokerEpochs\x12>\n\x06\x65pochs\x18\x01 \x03(\x0b\x32..paceline.internal.v1.BrokerEpochs.EpochsEntry\x1a-\n\x0b\x45pochsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x32\xde\x03\n\x11\x43ontrollerService\x12w\n\x12\x43ontrolledShutdown\x12/.paceline.internal.v1.ControlledShutdownRequest\x1a\x30.paceline.internal.v1.ControlledShutdownResponse\x12n\n\x0f\x42rokerHeartbeat\x12,.paceline.internal.v1.BrokerHeartbeatRequest\x1a-.paceline.internal.v1.BrokerHeartbeatResponse\x12z\n\x13\x43reateInternalTopic\x12\x30.paceline.internal.v1.CreateInternalTopicRequest\x1a\x31.paceline.internal.v1.CreateInternalTopicResponse\x12\x64\n\x0b\x46ollowState\x12(.paceline.internal.v1.FollowStateRequest\x1a).paceline.internal.v1.FollowStateResponse0\x01\x42\xaf\x01\n\x17io.paceline.internal.v1P\x01ZKgithub.com/paceline/paceline/clients/go/gen/paceline/internal/v1;internalv1\xaa\x02\x14Paceline.Internal.V1\xca\x02\x14Paceline\\Internal\\V1\xea\x02\x16Paceline::Internal::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,29 +34,29 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_CONTROLLEDSHUTDOWNRESPONSE']._serialized_start=168
   _globals['_CONTROLLEDSHUTDOWNRESPONSE']._serialized_end=311
   _globals['_BROKERHEARTBEATREQUEST']._serialized_start=314
-  _globals['_BROKERHEARTBEATREQUEST']._serialized_end=457
-  _globals['_BROKERHEARTBEATRESPONSE']._serialized_start=460
-  _globals['_BROKERHEARTBEATRESPONSE']._serialized_end=588
-  _globals['_CREATEINTERNALTOPICREQUEST']._serialized_start=591
-  _globals['_CREATEINTERNALTOPICREQUEST']._serialized_end=828
-  _globals['_CREATEINTERNALTOPICREQUEST_CONFIGSENTRY']._serialized_start=782
-  _globals['_CREATEINTERNALTOPICREQUEST_CONFIGSENTRY']._serialized_end=828
-  _globals['_CREATEINTERNALTOPICRESPONSE']._serialized_start=830
-  _globals['_CREATEINTERNALTOPICRESPONSE']._serialized_end=914
-  _globals['_REMAININGPARTITION']._serialized_start=916
-  _globals['_REMAININGPARTITION']._serialized_end=970
-  _globals['_FOLLOWSTATEREQUEST']._serialized_start=972
-  _globals['_FOLLOWSTATEREQUEST']._serialized_end=1015
-  _globals['_FOLLOWSTATERESPONSE']._serialized_start=1018
-  _globals['_FOLLOWSTATERESPONSE']._serialized_end=1295
-  _globals['_TOPICSTATES']._serialized_start=1298
-  _globals['_TOPICSTATES']._serialized_end=1629
-  _globals['_TOPICSTATES_EXTRASENTRY']._serialized_start=1584
-  _globals['_TOPICSTATES_EXTRASENTRY']._serialized_end=1629
-  _globals['_BROKEREPOCHS']._serialized_start=1631
-  _globals['_BROKEREPOCHS']._serialized_end=1756
-  _globals['_BROKEREPOCHS_EPOCHSENTRY']._serialized_start=1711
-  _globals['_BROKEREPOCHS_EPOCHSENTRY']._serialized_end=1756
-  _globals['_CONTROLLERSERVICE']._serialized_start=1759
-  _globals['_CONTROLLERSERVICE']._serialized_end=2237
+  _globals['_BROKERHEARTBEATREQUEST']._serialized_end=503
+  _globals['_BROKERHEARTBEATRESPONSE']._serialized_start=506
+  _globals['_BROKERHEARTBEATRESPONSE']._serialized_end=634
+  _globals['_CREATEINTERNALTOPICREQUEST']._serialized_start=637
+  _globals['_CREATEINTERNALTOPICREQUEST']._serialized_end=874
+  _globals['_CREATEINTERNALTOPICREQUEST_CONFIGSENTRY']._serialized_start=828
+  _globals['_CREATEINTERNALTOPICREQUEST_CONFIGSENTRY']._serialized_end=874
+  _globals['_CREATEINTERNALTOPICRESPONSE']._serialized_start=876
+  _globals['_CREATEINTERNALTOPICRESPONSE']._serialized_end=960
+  _globals['_REMAININGPARTITION']._serialized_start=962
+  _globals['_REMAININGPARTITION']._serialized_end=1016
+  _globals['_FOLLOWSTATEREQUEST']._serialized_start=1018
+  _globals['_FOLLOWSTATEREQUEST']._serialized_end=1061
+  _globals['_FOLLOWSTATERESPONSE']._serialized_start=1064
+  _globals['_FOLLOWSTATERESPONSE']._serialized_end=1341
+  _globals['_TOPICSTATES']._serialized_start=1344
+  _globals['_TOPICSTATES']._serialized_end=1675
+  _globals['_TOPICSTATES_EXTRASENTRY']._serialized_start=1630
+  _globals['_TOPICSTATES_EXTRASENTRY']._serialized_end=1675
+  _globals['_BROKEREPOCHS']._serialized_start=1677
+  _globals['_BROKEREPOCHS']._serialized_end=1802
+  _globals['_BROKEREPOCHS_EPOCHSENTRY']._serialized_start=1757
+  _globals['_BROKEREPOCHS_EPOCHSENTRY']._serialized_end=1802
+  _globals['_CONTROLLERSERVICE']._serialized_start=1805
+  _globals['_CONTROLLERSERVICE']._serialized_end=2283
 # @@protoc_insertion_point(module_scope)

@@ -72,10 +72,15 @@ class BrokerHeartbeatRequest(google.protobuf.message.Message):
     BROKEN_LEADERS_FIELD_NUMBER: builtins.int
     UNREACHABLE_LEADERS_FIELD_NUMBER: builtins.int
     REACHED_LEADERS_FIELD_NUMBER: builtins.int
+    SHUTTING_DOWN_FIELD_NUMBER: builtins.int
     broker_id: builtins.int
     """Id of the calling broker."""
     broker_epoch: builtins.int
     """Its broker epoch."""
+    shutting_down: builtins.bool
+    """Whether the broker is about to stop. False ends a controlled shutdown that the controller received before: the
+    request was not from this broker. Absent from brokers before 0.1; the heartbeat then ends nothing.
+    """
     @property
     def broken_leaders(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Leaders whose fetch connection broke and has not worked since. The broker sends a heartbeat as soon as a connection
@@ -100,8 +105,11 @@ class BrokerHeartbeatRequest(google.protobuf.message.Message):
         broken_leaders: collections.abc.Iterable[builtins.int] | None = ...,
         unreachable_leaders: collections.abc.Iterable[builtins.int] | None = ...,
         reached_leaders: collections.abc.Iterable[builtins.int] | None = ...,
+        shutting_down: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["broken_leaders", b"broken_leaders", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "reached_leaders", b"reached_leaders", "unreachable_leaders", b"unreachable_leaders"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_shutting_down", b"_shutting_down", "shutting_down", b"shutting_down"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_shutting_down", b"_shutting_down", "broken_leaders", b"broken_leaders", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "reached_leaders", b"reached_leaders", "shutting_down", b"shutting_down", "unreachable_leaders", b"unreachable_leaders"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_shutting_down", b"_shutting_down"]) -> typing.Literal["shutting_down"] | None: ...
 
 global___BrokerHeartbeatRequest = BrokerHeartbeatRequest
 

@@ -372,6 +372,7 @@ def broker_heartbeat_from_proto(message: controller_pb.BrokerHeartbeatRequest) -
         tuple(at_least(leader, 0, "broker id") for leader in message.broken_leaders),
         tuple(at_least(leader, 0, "broker id") for leader in message.unreachable_leaders),
         tuple(at_least(leader, 0, "broker id") for leader in message.reached_leaders),
+        message.shutting_down if message.HasField("shutting_down") else None,
     )
 
 
