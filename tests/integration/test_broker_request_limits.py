@@ -58,7 +58,8 @@ async def test_requests_in_flight_have_a_byte_budget(door: Door) -> None:
 async def test_a_connection_may_have_a_limited_number_of_waiting_fetches_and_the_log_says_so_once(
     door: Door, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log, limit = door.log(), 200
+    log, limit = door.log(), 20
+    door.servers.fetch_waits._limit = limit
     waits = [log.Fetch(fetch_of(max_wait_ms=60_000), timeout=60) for _ in range(limit)]
     await until(lambda: len(door.core.fetched) == limit)
     assert door.servers.fetch_waits.largest == limit

@@ -48,6 +48,12 @@ def test_a_killed_broker_is_started_again_and_ports_stay(tmp_path: Path) -> None
         assert twice.exit_code == 1 and "broker-1 already runs with pid" in twice.stderr
         unknown = dev(tmp_path, "kill", "broker-7")
         assert unknown.exit_code == 1 and "it has controller-1000000, broker-1" in unknown.stderr
+        shared = [path for path in tmp_path.rglob("*") if path.stat().st_mode & 0o077]
+        private = {path.name for path in tmp_path.rglob("*")} - {path.name for path in shared}
+        assert {"data", "service.log", "state-change.log", "zookeeper.log", "meta.properties", "version-2"} <= private
+        assert not any("data" in path.parts for path in shared), shared
+        lines = (tmp_path / "broker-1" / "service.log").read_text(encoding="utf-8")
+        assert "[info     ] listener without TLS: listener=CONTROL address=127.0.0.1:" in lines
         logs = dev(tmp_path, "logs", "broker-1", "-n", "1")
         assert logs.exit_code == 0 and logs.stdout.count("\n") == 1
         assert dev(tmp_path, "pause", "broker-1").exit_code == 0

@@ -61,9 +61,10 @@ def test_nodes_and_sessions_survive_a_restart_and_pauses_are_waited_out(own_serv
 @needs_java
 def test_long_and_short_sessions_are_granted_and_answers_to_four_letter_words(own_server: EmbeddedZooKeeper) -> None:
     assert own_server.command("ruok") == "imok"
+    assert "not in the whitelist" in own_server.command("cons")
     settings = own_server.command("conf")
     assert "tickTime=500" in settings
-    assert "maxSessionTimeout=60000" in settings
+    assert "maxSessionTimeout=60000" in settings and "maxClientCnxns=1000" in settings
 
 
 @needs_java

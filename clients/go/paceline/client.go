@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,7 +54,8 @@ type Config struct {
 	// RequestTimeout bounds one request; 0 means 10 s.
 	RequestTimeout time.Duration
 	// CAFile, CertFile and KeyFile are PEM files. With a CAFile connections use TLS; the other two identify the client.
-	// Without a CAFile all three come from PACELINE_SSL_CA_FILE, PACELINE_SSL_CERTIFICATE_FILE and PACELINE_SSL_KEY_FILE.
+	// Without any of them all three come from PACELINE_SSL_CA_FILE, PACELINE_SSL_CERTIFICATE_FILE and PACELINE_SSL_KEY_FILE,
+	// without a CAFile alone the CAFile does. A key that other users can read is refused.
 	CAFile, CertFile, KeyFile string
 	// Logger receives a warning with the cause when a call is repeated, or not answered, for two seconds; nil means
 	// slog.Default().
@@ -137,9 +139,13 @@ func NewClient(config Config) (*Client, error) {
 }
 
 func transportCredentials(config Config) (credentials.TransportCredentials, error) {
+	configured := config.CAFile
 	identified := config.CertFile != "" || config.KeyFile != ""
 	if config.CAFile == "" {
 		config.CAFile = os.Getenv("PACELINE_SSL_CA_FILE")
+	}
+	// The variables name a certificate only for a Config without files: a certificate in Config is never replaced.
+	if configured == "" && !identified {
 		config.CertFile, config.KeyFile = os.Getenv("PACELINE_SSL_CERTIFICATE_FILE"), os.Getenv("PACELINE_SSL_KEY_FILE")
 	}
 	if config.CAFile == "" {
@@ -158,6 +164,9 @@ func transportCredentials(config Config) (credentials.TransportCredentials, erro
 	}
 	settings := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	if config.CertFile != "" {
+		if err := checkPrivate(config.KeyFile); err != nil {
+			return nil, err
+		}
 		// Read for each handshake, so that a renewed certificate is used without a restart.
 		settings.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			certificate, err := tls.LoadX509KeyPair(config.CertFile, config.KeyFile)
@@ -165,6 +174,23 @@ func transportCredentials(config Config) (credentials.TransportCredentials, erro
 		}
 	}
 	return credentials.NewTLS(settings), nil
+}
+
+// checkPrivate refuses a key that other users can read, as brokers and controllers do. The group may read a key of root:
+// Kubernetes mounts secrets in this way.
+func checkPrivate(keyFile string) error {
+	status, err := os.Stat(keyFile)
+	if err != nil {
+		return fmt.Errorf("paceline: KeyFile: %w", err)
+	}
+	forbidden := os.FileMode(0o077)
+	if isRoots(status) && os.Geteuid() != 0 {
+		forbidden = 0o037
+	}
+	if runtime.GOOS != "windows" && status.Mode().Perm()&forbidden != 0 {
+		return fmt.Errorf("paceline: KeyFile %s is readable by other users: chmod 600 %s", keyFile, keyFile)
+	}
+	return nil
 }
 
 // Close ends every connection; calls in flight fail.

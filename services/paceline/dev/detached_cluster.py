@@ -40,7 +40,8 @@ class DetachedClusterError(Exception):
 
 
 def launch(argv: Sequence[str], log_path: Path) -> "subprocess.Popen[bytes]":
-    """Start a process in its own session; its output is appended to a file."""
+    """Start a process in its own session; its output is appended to a file, which other users cannot read."""
+    log_path.touch(0o600)
     with log_path.open("ab") as log:
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 

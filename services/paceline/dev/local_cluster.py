@@ -123,7 +123,7 @@ class LocalCluster:
             raise LocalClusterError(f"{self.directory} has a comma, which separates log directories: choose another")
         self._check_earlier_data()
         deadline = time.monotonic() + timeout_s
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         plan = self.ports or load_plan(self.directory, self.controllers, self.brokers, HOST)
         plan = plan or choose_plan(self.controllers, self.brokers, HOST)
         self.ports = plan
@@ -321,7 +321,8 @@ class LocalCluster:
         offsets = {key: value for key, value in settings_of_few(self.brokers).items() if key.startswith("offsets.")}
         for index, ports in enumerate(plan.brokers):
             data = self.directory / f"broker-{index + 1}" / "data"
-            data.mkdir(parents=True, exist_ok=True)
+            data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            data.chmod(0o700)
             more = {"log.dirs": str(data), **offsets}
             if self.racks:
                 more |= {
@@ -384,7 +385,7 @@ class LocalCluster:
 
     def _add(self, kind: str, node_id: int, listeners: dict[str, int], metrics: int, more: Mapping[str, str]) -> None:
         folder = self.directory / f"{kind}-{node_id}"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         host = self.host_of(kind, node_id)
         settings = {
             f"{kind}.id": str(node_id),

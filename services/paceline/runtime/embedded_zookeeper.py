@@ -26,6 +26,8 @@ _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.05
 _PORT_ATTEMPTS = 3
+_MAX_CONNECTIONS = 1_000
+"""From one address; every process of a local cluster has one."""
 _PR_SET_PDEATHSIG = 1
 _SASL_CONFIG = (
     "authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\nsessionRequireClientSASLAuth=true\n"
@@ -215,6 +217,7 @@ class EmbeddedZooKeeper:
             _MAIN,
             str(config),
         ]
+        self.log_path.touch(0o600)
         with self.log_path.open("ab") as log:
             # In its own session, so that Ctrl-C in a terminal reaches only the process that owns the server.
             self._process = subprocess.Popen(
@@ -223,6 +226,7 @@ class EmbeddedZooKeeper:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                umask=0o077,
                 preexec_fn=None if self._detached else _die_with_parent(),
             )
         if not self._detached:
@@ -250,6 +254,8 @@ class EmbeddedZooKeeper:
     def _write_config(self) -> Path:
         data = self.data_dir / "data"
         data.mkdir(parents=True, exist_ok=True)
+        for directory in (self.data_dir, data):
+            directory.chmod(0o700)
         config = self.data_dir / "zoo.cfg"
         config.write_text(
             f"dataDir={data.resolve()}\n"
@@ -257,9 +263,9 @@ class EmbeddedZooKeeper:
             f"clientPortAddress={self.host}\n"
             f"tickTime={self._tick_time_ms}\n"
             f"maxSessionTimeout={self._max_session_timeout_ms}\n"
-            "maxClientCnxns=0\n"
+            f"maxClientCnxns={_MAX_CONNECTIONS}\n"
             "admin.enableServer=false\n"
-            "4lw.commands.whitelist=*\n"
+            "4lw.commands.whitelist=conf,srvr,ruok,mntr,envi\n"
             "autopurge.purgeInterval=1\n"
             "forceSync=no\n" + (_SASL_CONFIG if self._user is not None else "")
         )

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import secrets
 import sys
 import time
@@ -206,6 +207,7 @@ def run_process(
     """Run a process with these settings and return its exit code; ``node`` is in every line of its log."""
     keys = settings.keys
     role = "controller" if isinstance(settings, ControllerSettings) else "broker"
+    os.umask(0o077)  # files of this process are private: records, state changes
     try:
         configure_logging(keys.logging_format, keys.logging_level, keys.state_change_log_path, bound=node)
     except OSError as failure:

@@ -4,8 +4,9 @@ CONTROL has threads of its own, so that clients cannot delay it; all other liste
 """
 
 import asyncio
+import logging
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Final
 
 from paceline.model.control import Endpoint
 from paceline.rpc.security.transport_security import TransportSecurity
@@ -13,6 +14,14 @@ from paceline.rpc.server import AioRpcServer, BindError, Service, ThreadPoolRpcS
 from paceline.runtime.lifecycle import ExitCode, StartupError, descriptor_shares, open_file_limit
 from paceline.runtime.metrics import Metrics
 from paceline.runtime.settings import LoadedSettings
+from paceline.runtime.settings.security import is_loopback
+
+LOG = logging.getLogger("paceline.rpc")
+
+_STRANGERS_CAN: Final = {
+    "REPLICATION": "read all records and act as a follower",
+    "CONTROL": "act as a controller or broker: stop and delete replicas, move leaders",
+}
 
 
 class NodeServers:
@@ -72,6 +81,16 @@ class NodeServers:
         self.advertised = tuple(
             Endpoint(one.listener, one.host, one.port or bound[one.listener]) for one in self._advertised
         )
+        for listener in self._listeners:
+            if self._security.credentials(listener.listener) is None:
+                LOG.log(
+                    logging.INFO if is_loopback(listener.host) else logging.WARNING,
+                    "listener without TLS: listener=%s address=%s:%d, every process that reaches it can %s",
+                    listener.listener,
+                    listener.host,
+                    bound[listener.listener],
+                    _STRANGERS_CAN.get(listener.listener, "read, write and administer"),
+                )
         self._metrics.connections.watch(bound, self._max_connections)
         for server in self._aio:
             await server.start()

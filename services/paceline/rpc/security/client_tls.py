@@ -13,6 +13,7 @@ from typing import Final
 from paceline.model.errors import InvalidRequestError
 from paceline.model.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, TlsFiles
 from paceline.rpc.security.credentials import CertificateFilesError, TlsCredentials
+from paceline.rpc.security.private_files import private_file_problem
 
 FILE_VARIABLES: Final = (CA_FILE, CERTIFICATE_FILE, KEY_FILE)
 """Environment variables of the files, in the order of the fields of `TlsFiles`."""
@@ -54,13 +55,16 @@ def client_credentials(files: TlsFiles | None, environment: Mapping[str, str] = 
     """Return credentials for ``files``, or for the files that the environment names; None for plaintext.
 
     Raises:
-        InvalidRequestError: a file is missing or cannot be used.
+        InvalidRequestError: a file is missing or cannot be used, or other users can read the key.
     """
     found = files or files_in_environment(environment)
     if found is None:
         return None
     with _lock:
         if found not in _credentials:
+            problem = private_file_problem(found.key) if found.key is not None else ""
+            if problem:
+                raise InvalidRequestError(problem)
             try:
                 _credentials[found] = TlsCredentials(found)
             except CertificateFilesError as failure:

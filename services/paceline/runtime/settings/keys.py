@@ -112,7 +112,7 @@ class BrokerKeys(CommonKeys):
         64 << 20, "bytes", "fetch responses that clients have not read yet; then THROTTLED", ge=1 << 20
     )
     max_waiting_fetches_per_connection: int = key(
-        200, "fetches", "of one client connection in progress; then THROTTLED", ge=1, le=100_000
+        256, "fetches", "of one client connection in progress; then THROTTLED", ge=1, le=100_000
     )
     controlled_shutdown_enable: bool = key(True, "", "move leadership away before stopping")
     controlled_shutdown_max_retries: int = key(3, "attempts", "total attempts", ge=1)

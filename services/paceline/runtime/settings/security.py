@@ -5,9 +5,7 @@ listener. Each ``ssl.*`` key can also be set for a single listener: ``listener.n
 """
 
 import ipaddress
-import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from pydantic_settings import BaseSettings
 from paceline.coordination.credentials import ZooKeeperSecurity
 from paceline.model.control import Endpoint
 from paceline.model.tls import ListenerSecurity, TlsFiles
+from paceline.rpc.security.private_files import private_file_problem
 from paceline.runtime.settings.fields import OptionalText, blank_is_none, key, key_name
 
 HIDDEN: Final = "(hidden)"
@@ -103,7 +102,7 @@ def security_of(keys: SecurityKeys, endpoints: Sequence[Endpoint], problems: lis
             listeners[name] = _ssl_listener(keys, name, problems)
         else:
             listeners[name] = ListenerSecurity(name)
-            if not keys.allow_insecure and not _is_loopback(endpoint.host):
+            if not keys.allow_insecure and not is_loopback(endpoint.host):
                 problems.append(
                     f"listeners: {name} is PLAINTEXT on {endpoint.host}, which other machines can reach: set "
                     f"listener.security.protocol.map={name}:SSL, or allow.insecure=true to accept connections from them"
@@ -141,22 +140,6 @@ def resolve_secret(setting_key: str, text: str, origin: str, file: Path | None) 
     if problem:
         raise ValueError(f"{origin}: {setting_key} is a secret: {problem}, or use ${{file:/path}}")
     return text
-
-
-def private_file_problem(path: Path) -> str:
-    """Return the reason why a file cannot be used for a secret, or "" if it can be used.
-
-    Only the owner may read the file. If root owns it and the process is not root, its group may read it too: Kubernetes
-    mounts secrets in this way.
-    """
-    try:
-        status = path.stat()
-        with path.open("rb"):
-            pass
-    except OSError as failure:
-        return f"{path} cannot be read ({failure.strerror})"
-    open_bits = stat.S_IMODE(status.st_mode) & (0o037 if status.st_uid == 0 and os.geteuid() != 0 else 0o077)
-    return f"{path} is readable by other users: chmod 600 {path}" if open_bits else ""
 
 
 def _protocols(text: str, problems: list[str]) -> dict[str, str]:
@@ -215,7 +198,8 @@ def _zookeeper(keys: SecurityKeys, problems: list[str]) -> ZooKeeperSecurity:
     )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this machine can connect to a listener on this host."""
     if host == "localhost":
         return True
     try:

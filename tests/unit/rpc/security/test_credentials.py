@@ -111,6 +111,17 @@ def test_clients_take_files_from_arguments_before_the_environment(made: Files) -
         client_credentials(TlsFiles(Path("/nowhere/ca.crt")), {})
 
 
+@pytest.mark.parametrize(("mode", "is_refused"), [(0o600, False), (0o644, True), (0o604, True)])
+def test_a_client_refuses_a_key_that_other_users_can_read(made: Files, mode: int, is_refused: bool) -> None:
+    assert made.files.key is not None
+    made.files.key.chmod(mode)
+    if is_refused:
+        with pytest.raises(InvalidRequestError, match="readable by other users: chmod 600"):
+            client_credentials(made.files)
+    else:
+        assert client_credentials(made.files) is not None
+
+
 class Call:
     """A call in progress on a channel that was opened."""
 

@@ -11,6 +11,7 @@ import io.grpc.util.AdvancedTlsX509TrustManager;
 import io.grpc.util.CertificateUtils;
 import java.io.IOException;
 import java.io.InputStream;
+import java.nio.file.FileSystems;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.GeneralSecurityException;
@@ -59,12 +60,28 @@ final class Connections implements AutoCloseable {
         reloader.scheduleWithFixedDelay(() -> reload(authorities, tls.ca()), reloadMs, reloadMs, TimeUnit.MILLISECONDS);
         TlsChannelCredentials.Builder builder = TlsChannelCredentials.newBuilder().trustManager(authorities);
         if (tls.certificate() != null) {
+            checkPrivate(tls.key());
             var manager = new AdvancedTlsX509KeyManager();
             manager.updateIdentityCredentials(
                     tls.certificate().toFile(), tls.key().toFile(), 1, TimeUnit.MINUTES, reloader);
             builder.keyManager(manager);
         }
         return builder.build();
+    }
+
+    /**
+     * Refuses a key that other users can read, as brokers and controllers do. The group may read a key of root: Kubernetes
+     * mounts secrets in this way.
+     */
+    private static void checkPrivate(Path key) throws IOException {
+        if (!FileSystems.getDefault().supportedFileAttributeViews().contains("unix")) {
+            return;
+        }
+        boolean isRoots = Integer.valueOf(0).equals(Files.getAttribute(key, "unix:uid"));
+        int forbidden = isRoots && !"root".equals(System.getProperty("user.name")) ? 0037 : 0077;
+        if (((Integer) Files.getAttribute(key, "unix:mode") & forbidden) != 0) {
+            throw new IOException(key + " is readable by other users: chmod 600 " + key);
+        }
     }
 
     private static X509Certificate[] certificatesIn(Path file) throws IOException, GeneralSecurityException {

@@ -19,6 +19,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.nio.file.attribute.FileTime;
+import java.nio.file.attribute.PosixFilePermissions;
 import java.security.KeyStore;
 import java.time.Duration;
 import java.time.Instant;
@@ -98,6 +99,17 @@ class TlsFilesTest {
         Process process = new ProcessBuilder(command).redirectErrorStream(true).start();
         String output = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
         assertEquals(0, process.waitFor(), output);
+    }
+
+    @Test
+    void aKeyThatOtherUsersCanReadIsRefused(@TempDir Path directory) throws Exception {
+        certify(directory, "alice");
+        Path certificate = directory.resolve("alice.crt");
+        Path key = Files.writeString(directory.resolve("alice.key"), "-----BEGIN PRIVATE KEY-----");
+        Files.setPosixFilePermissions(key, PosixFilePermissions.fromString("rw-r--r--"));
+        ClientConfig config = ClientConfig.of("127.0.0.1:1").withTls(new TlsFiles(certificate, certificate, key));
+        var refused = assertThrows(IllegalArgumentException.class, () -> new PacelineClient(config).close());
+        assertTrue(refused.getMessage().contains("chmod 600"), refused.getMessage());
     }
 
     @Test
