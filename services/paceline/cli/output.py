@@ -70,6 +70,6 @@ def error_fields(error: "PacelineError | None") -> dict[str, str | None]:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    if isinstance(value, list | tuple):
-        return ",".join(str(item) for item in value)
-    return str(value)
+    text = ",".join(str(item) for item in value) if isinstance(value, list | tuple) else str(value)
+    # A client may choose names with characters that clear the screen or reverse the text.
+    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

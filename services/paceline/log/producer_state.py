@@ -8,7 +8,7 @@ Source: docs/protocol/log-format.md#producer-state and #producer-snapshots; KIP-
 
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -186,9 +186,9 @@ class ProducerStateManager:
         return len(expired)
 
     def encode(self) -> bytes:
-        """Return the content of a snapshot file, with only the newest batch of each producer."""
+        """Return the content of a snapshot file, with only the newest batch of each producer, in Kafka's order."""
         body = bytearray(struct.pack(">i", len(self._entries)))
-        for entry in self._entries.values():
+        for entry in in_order_of_java(self._entries):
             last = entry.batches[-1] if entry.batches else BatchMetadata(_NO_SEQUENCE, -1, 0, -1)
             body += _ENTRY.pack(
                 entry.producer_id,
@@ -232,6 +232,20 @@ class ProducerStateManager:
         if entry is None:
             entry = self._entries[producer_id] = ProducerEntry(producer_id)
         return entry
+
+
+def in_order_of_java(entries: Mapping[int, ProducerEntry]) -> list[ProducerEntry]:
+    """Return the entries in the order of a java.util.HashMap that they were put into, which Kafka writes to snapshots.
+
+    Kafka's map may have more buckets after producers have expired, and its order then differs.
+    """
+    buckets = max(16, 1 << ((len(entries) * 4 + 2) // 3 - 1).bit_length())
+
+    def bucket(producer_id: int) -> int:
+        hashed = (producer_id ^ (producer_id >> 32)) & 0xFFFFFFFF
+        return (hashed ^ (hashed >> 16)) & (buckets - 1)
+
+    return [entries[producer_id] for producer_id in sorted(entries, key=bucket)]
 
 
 def decode_snapshot(data: bytes) -> Iterable[ProducerEntry]:

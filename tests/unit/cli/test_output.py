@@ -23,6 +23,12 @@ def test_a_title_is_printed_above_an_empty_table(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr() == ("broker 9, not live\n", "nothing to show\n")
 
 
+def test_control_characters_of_names_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    show([{"group": "a\x1b[2Jb\nc\u202ed", "topics": ["é", "\x07"]}], "table")
+    _, row = capsys.readouterr().out.splitlines()
+    assert row.split() == [r"a\x1b[2Jb\nc\u202ed", r"é,\x07"]
+
+
 @pytest.mark.parametrize("terminal", ["", "1"], ids=["file", "narrow terminal"])
 def test_wide_rows_stay_one_line_each(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: str

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.log.checkpoint import DamagedFileError
-from paceline.log.producer_state import ProducerStateManager
+from paceline.log.producer_state import ProducerStateManager, decode_snapshot
 from paceline.log.record_batch import BatchHeader
 from paceline.model.errors import InvalidProducerEpochError, OutOfOrderSequenceNumberError
 
@@ -50,6 +50,26 @@ def test_the_known_earlier_batches_are_written_and_read_byte_for_byte() -> None:
     again.load(snapshot, EARLIER)
     assert again.entries == manager.entries
     assert known(header(0, 10, base=100)).encode_earlier(V2) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [  # printed by java.util.HashMap.keySet() of Java 17 after these insertions
+        (
+            [4015, 4000, 70000, 1, 33, 1 << 40, (1 << 40) + 17],
+            [4000, 1 << 40, 70000, 1, 33, (1 << 40) + 17, 4015],
+        ),
+        (
+            [7 * i + 1000 - 100 * (i % 3) for i in range(13)],
+            [928, 835, 1063, 1000, 970, 907, 877, 814, 1042, 949, 856, 1084, 1021],
+        ),
+    ],
+)
+def test_a_snapshot_has_its_producers_in_the_order_of_kafkas_map(written: list[int], expected: list[int]) -> None:
+    found = ProducerStateManager()
+    for producer_id in written:
+        found.update(header(0, producer=producer_id))
+    assert [entry.producer_id for entry in decode_snapshot(found.encode())] == expected
 
 
 def test_a_snapshot_without_producers_has_ten_bytes() -> None:
