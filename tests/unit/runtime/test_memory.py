@@ -34,3 +34,27 @@ def _faults(keep: bool) -> int:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_large_buffers_are_reused_without_page_faults() -> None:
     assert _faults(keep=True) < 1_000 < _faults(keep=False)
+
+
+_RESIDENT = textwrap.dedent(
+    """
+    import re
+    from paceline.runtime.memory import give_back_free_memory, keep_large_buffers
+    keep_large_buffers()
+    def resident_mib():
+        return int(re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
+    held = [bytes(65_000) for _ in range(1_600)]
+    last = held.pop()
+    held.clear()
+    print(resident_mib())
+    give_back_free_memory()
+    print(resident_mib())
+    """
+)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_free_memory_before_a_used_buffer_is_given_back() -> None:
+    done = subprocess.run([sys.executable, "-c", _RESIDENT], capture_output=True, text=True, timeout=60, check=True)
+    before, after = map(int, done.stdout.split())
+    assert before - after > 60, "100 MiB were freed"

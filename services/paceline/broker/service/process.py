@@ -8,6 +8,7 @@ running calls finish within a grace period.
 import asyncio
 import functools
 import gc
+import itertools
 import logging
 import os
 import random
@@ -44,6 +45,7 @@ from paceline.runtime.lifecycle import (
     exit_now_after,
     open_file_limit,
 )
+from paceline.runtime.memory import give_back_free_memory
 from paceline.runtime.node_process import NodeProcess
 from paceline.runtime.settings import BrokerSettings
 
@@ -53,6 +55,7 @@ T = TypeVar("T")
 
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 _REFRESH_S: Final = 1.0
+_GIVE_BACK_ROUNDS: Final = 60
 _STOP_GRACE_S: Final = 1.0
 _GC_YOUNG_OBJECTS: Final = 20_000
 """Allocations between two garbage collections. Hosted partitions are many objects without cycles; with Python's default
@@ -272,8 +275,10 @@ class BrokerProcess(NodeProcess):
         """Update metrics and readiness from the core, once a second."""
         assert self._node is not None
         serving = True
-        while True:
+        for round_number in itertools.count(1):
             await asyncio.sleep(_REFRESH_S)
+            if round_number % _GIVE_BACK_ROUNDS == 0:
+                give_back_free_memory()
             try:
                 self._refresh_metrics(self._node)
             except Exception:  # a metric that cannot be computed must not end readiness
