@@ -45,6 +45,22 @@ async def test_a_broker_without_metadata_refuses_questions_about_topics(door: Do
     assert [topic.name for topic in answer.topics] == ["t"]
 
 
+async def test_a_start_names_each_listener_without_tls_and_warns_if_other_machines_reach_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    listeners = "CLIENT://127.0.0.1:0,REPLICATION://0.0.0.0:0,CONTROL://127.0.0.1:0"
+    arguments = ["--zookeeper-connect=none", "--log-dirs=/none", f"--listeners={listeners}", "--allow-insecure=true"]
+    arguments.append("--advertised-listeners=CLIENT://a:1,REPLICATION://a:2,CONTROL://a:3")
+    loop = AsyncioScheduler(asyncio.get_running_loop())
+    servers = BrokerServers(load_broker(arguments, {}), NodeHandle(), loop, Metrics(), node_id=lambda: 1)
+    await servers.start()
+    await servers.stop(0.1)
+    lines = [one for one in caplog.records if "listener without TLS" in one.getMessage()]
+    assert [one.levelname for one in lines] == ["INFO", "WARNING", "INFO"]
+    assert "CLIENT" in lines[0].getMessage() and "act as a follower" in lines[1].getMessage()
+
+
 async def test_every_listener_answers_with_its_own_addresses(door: Door) -> None:
     learn(door.core)
     inside = await door.metadata("CLIENT").DescribeCluster(metadata_pb.DescribeClusterRequest())
