@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,20 +191,21 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
         cluster.stop(force=True)
 
 
-def call(address: str, method: str, request: Any, files: TlsFiles) -> grpc.StatusCode:
+def call(address: str, method: str, request: Any, files: TlsFiles, **options: Any) -> grpc.StatusCode:
     """Call the method once and return its status code."""
     descriptor = METHODS[method]
     credentials = client_credentials(files, {})
     assert credentials is not None
+    options = {"timeout": 10} | options
     with open_channel(address, own_connection=True, tls=credentials) as channel:
         serialize = type(request).SerializeToString
         try:
             if descriptor.client_streaming:
-                list(channel.stream_stream(method, serialize)(iter([request]), timeout=10))
+                list(channel.stream_stream(method, serialize)(iter([request]), **options))
             elif descriptor.server_streaming:
-                next(channel.unary_stream(method, serialize)(request, timeout=10))
+                next(channel.unary_stream(method, serialize)(request, **options))
             else:
-                channel.unary_unary(method, serialize)(request, timeout=10)
+                channel.unary_unary(method, serialize)(request, **options)
         except grpc.RpcError as failure:
             code: grpc.StatusCode = failure.code()
             return code
@@ -297,3 +299,45 @@ def test_registrations_name_the_protocol_of_tls_listeners(secure: SecureCluster)
         client.stop()
         client.close()
     assert set(registered["listener_security_protocol_map"].values()) == {"SSL"}
+
+
+@pytest.mark.parametrize("enemy", ["other cluster", "client as broker", "the controller itself"])
+def test_calls_without_a_message_delay_no_control_request(secure: SecureCluster, enemy: str) -> None:
+    method = f"/{SERVICES[0].full_name}/DescribeLogDirs"
+    request = control_pb.DescribeLogDirsRequest(stamp=_stamp(secure.active))
+    files = secure.node_files(f"controller-{secure.active}")
+    address, node = secure.target("CONTROL")
+    credentials = client_credentials(secure.files.get(enemy, files), {})
+    assert credentials is not None
+    ended = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        ended.wait(60)
+        yield from ()
+
+    with open_channel(address, own_connection=True, tls=credentials) as channel:
+        streams = [channel.stream_unary(method).future(nothing()) for _ in range(100)]
+        try:
+            eventually(lambda: sum(one.done() for one in streams) >= 80, 10, "the server ends silent calls")
+            assert call(address, method, request, files, timeout=2) is grpc.StatusCode.OK
+        finally:
+            ended.set()
+            for one in streams:
+                one.cancel()
+    if enemy not in secure.files:
+        assert "limit=control.silent.calls.max" in node.log_path.read_text()
+
+
+def test_listeners_of_nodes_take_no_compressed_and_no_large_messages(secure: SecureCluster) -> None:
+    fetch = f"/{SERVICES[1].full_name}/Fetch"
+    heartbeat = f"/{SERVICES[2].full_name}/BrokerHeartbeat"
+    padded = replication_pb.FetchRequest(replica_id=2, partitions=[{"topic": "t" * 1_000}])
+    large = controller_pb.BrokerHeartbeatRequest(broker_id=2, reached_leaders=range(4_096))
+    zipped = {"compression": grpc.Compression.Gzip}
+    (replication, _), (controller, _) = secure.target("REPLICATION"), secure.target("CONTROLLER")
+    broker, client = secure.node_files("broker-2"), secure.files["client as broker"]
+    assert call(replication, fetch, padded, broker, **zipped) is grpc.StatusCode.UNIMPLEMENTED
+    assert call(controller, heartbeat, large, broker, **zipped) is grpc.StatusCode.UNIMPLEMENTED
+    assert call(controller, heartbeat, large, broker) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    # The caller's role is checked on the headers, so the server does not receive the message.
+    assert call(controller, heartbeat, large, client) is grpc.StatusCode.PERMISSION_DENIED

@@ -21,6 +21,7 @@ from paceline.model.errors import PacelineError, ThrottledError, UnknownServerEr
 from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_ELEMENTS, MAX_INTERNAL_FIELDS, parsed
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.admission.refusals import Refusals
+from paceline.rpc.admission.silent_calls import SilentCalls
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
 from paceline.rpc.security.guard import Guard, current_caller
 from paceline.rpc.streams.stream_server import Answer, OpenStreams
@@ -230,11 +231,12 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 class ErrorInterceptor(grpc.ServerInterceptor):
     """The interceptor of thread-pool servers."""
 
-    def __init__(self, observe: RequestObserver, guard: Guard | None = None) -> None:
-        """``guard`` authorizes callers."""
+    def __init__(self, observe: RequestObserver, guard: Guard | None, silent_calls: SilentCalls) -> None:
+        """``guard`` authorizes callers; ``silent_calls`` limits the calls whose message has not arrived."""
         self._guard = guard or Guard("")
         self._refusals = Refusals()
         self._observe = observe
+        self._silent_calls = silent_calls
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Return the handler with authorization, limits, measurement and errors as statuses."""
@@ -245,19 +247,21 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         if _is_non_blocking(handler):
             return self._non_blocking(method, handler)
         parse = typed_parser(handler.request_deserializer, MAX_INTERNAL_FIELDS)
+        # Use streaming handlers although the client sends one request: then gRPC calls this class on the headers, and
+        # the caller is authorized before gRPC receives the request.
         if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(
+            return grpc.stream_stream_rpc_method_handler(
                 self._streaming(method, handler.unary_stream, parse), response_serializer=handler.response_serializer
             )
-        return grpc.unary_unary_rpc_method_handler(
+        return grpc.stream_unary_rpc_method_handler(
             self._unary(method, handler.unary_unary, parse), response_serializer=handler.response_serializer
         )
 
     def _unary(self, method: str, inner: Callable[[Any, Any], Any], parse: Parse) -> Any:
-        def handle(request: Any, context: Any) -> Any:
+        def handle(requests: Any, context: Any) -> Any:
             begin = time.perf_counter()
             try:
-                response = inner(self._admitted(method, parse, request, context), context)
+                response = inner(self._admitted(method, parse, requests, context), context)
             except Exception as failure:
                 self._abort(method, begin, failure, context)
             self._observe(method, time.perf_counter() - begin, None)
@@ -266,41 +270,49 @@ class ErrorInterceptor(grpc.ServerInterceptor):
         return handle
 
     def _streaming(self, method: str, inner: Callable[[Any, Any], Iterator[Any]], parse: Parse) -> Any:
-        def handle(request: Any, context: Any) -> Iterator[Any]:
+        def handle(requests: Any, context: Any) -> Iterator[Any]:
             begin = time.perf_counter()
             try:
-                yield from inner(self._admitted(method, parse, request, context), context)
+                yield from inner(self._admitted(method, parse, requests, context), context)
             except Exception as failure:
                 self._abort(method, begin, failure, context)
             self._observe(method, time.perf_counter() - begin, None)
 
         return handle
 
-    def _admitted(self, method: str, parse: Parse, data: Any, context: Any) -> Any:
-        """Return the parsed request if its caller is authorized."""
+    def _admitted(self, method: str, parse: Parse, requests: Any, context: Any) -> Any:
+        """Return the parsed request if its caller is authorized; wait for it within the limit of silent calls."""
         caller = self._guard.admit(method, context)
-        request = parse(data)
+        with self._silent_calls.waiting(caller.principal, context):
+            data: bytes | None = next(requests, None)
+        if data is None:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
+        request = parse(data or b"")
         self._guard.check(method, caller, request, context)
         return request
 
     def _non_blocking(self, method: str, handler: Any) -> Any:
         """Authorize calls of the health service's Watch; the library sends its responses, which are not measured."""
 
-        def handle(request: Any, context: Any, send_response: Any) -> None:
+        parse = typed_parser(handler.request_deserializer, MAX_INTERNAL_FIELDS)
+
+        def handle(requests: Any, context: Any, send_response: Any) -> None:
             begin = time.perf_counter()
             try:
-                caller = self._guard.admit(method, context)
-                self._guard.check(method, caller, request, context)
+                request = self._admitted(method, parse, requests, context)
             except Exception as failure:
                 self._abort(method, begin, failure, context)
             handler.unary_stream(request, context, send_response)
 
         handle.experimental_non_blocking = True  # type: ignore[attr-defined]
         handle.experimental_thread_pool = getattr(handler.unary_stream, "experimental_thread_pool", None)  # type: ignore[attr-defined]
-        return grpc.unary_stream_rpc_method_handler(handle, handler.request_deserializer, handler.response_serializer)
+        return grpc.stream_stream_rpc_method_handler(handle, response_serializer=handler.response_serializer)
 
     def _abort(self, method: str, begin: float, failure: Exception, context: Any) -> NoReturn:
         if context.code() is not None:  # the handler called abort, and gRPC raised this exception to unwind the stack
+            raise failure
+        if isinstance(failure, grpc.RpcError):  # the call was cancelled, by its caller or by `SilentCalls`
+            self._observe(method, time.perf_counter() - begin, "CANCELLED")
             raise failure
         error = public_error(method, failure)
         self._observe(method, time.perf_counter() - begin, error.code.name)

@@ -20,10 +20,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from paceline.model.addresses import address_of
+from paceline.rpc.admission.listener_limits import ListenerLimits
 from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, parsed
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
+from paceline.rpc.admission.silent_calls import MAX_SILENT_CALLS, SilentCalls
 from paceline.rpc.interceptors import AioErrorInterceptor, ErrorInterceptor, RequestObserver
-from paceline.rpc.security.guard import Guard
+from paceline.rpc.security.guard import NODE_LISTENERS, Guard
 from paceline.rpc.streams.stream_server import MAX_STREAMS
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
@@ -40,6 +42,8 @@ MAX_CALLS: Final = 10_000
 """Maximum number of concurrent calls of one listener, including long polls and watches."""
 ROOM_FOR_HEALTH: Final = 1_000
 """Calls above `MAX_CALLS` that gRPC accepts: health checks, which are served, and calls that are throttled."""
+UNCOMPRESSED: Final = [("grpc.compression_enabled_algorithms_bitset", 1)]
+"""Server option that ends calls with compressed messages with UNIMPLEMENTED, before a message is inflated."""
 MAX_PENDING_CALLS: Final = MAX_CALLS
 """Maximum number of calls that wait for the event loop.
 
@@ -175,7 +179,8 @@ class AioRpcServer(_BoundServer):
         self._interceptor = AioErrorInterceptor(observe, max_streams, max_calls, guard, limiter)
         server = grpc.aio.server(
             interceptors=[self._interceptor],
-            options=server_options(max_request_bytes, max_connections, receive_buffer_bytes),
+            options=server_options(max_request_bytes, max_connections, receive_buffer_bytes)
+            + UNCOMPRESSED * (listener in NODE_LISTENERS),
             maximum_concurrent_rpcs=max_calls + max_streams + ROOM_FOR_HEALTH,
         )
         super().__init__(listener, services, server, credentials)
@@ -244,14 +249,25 @@ class ThreadPoolRpcServer(_BoundServer):
         observe: RequestObserver = _ignore,
         threads: int = 4,
         max_connections: int = MAX_CONNECTIONS,
+        max_silent_calls: int = MAX_SILENT_CALLS,
+        limits: ListenerLimits | None = None,
         guard: Guard | None = None,
         credentials: Any = None,
     ) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"{listener.lower()}-rpc")
+        """Create the server without binding its port; the other arguments are those of `AioRpcServer`.
+
+        Args:
+            threads: threads for calls whose request has arrived.
+            max_silent_calls: maximum number of calls whose request has not arrived; they have threads of their own.
+            limits: counts and logs what the limits refuse.
+        """
+        workers = threads + max_silent_calls
+        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix=f"{listener.lower()}-rpc")
+        silent_calls = SilentCalls(listener, max_silent_calls, limits or ListenerLimits())
         server = grpc.server(
             self._pool,
-            interceptors=[ErrorInterceptor(observe, guard)],
-            options=server_options(max_request_bytes, max_connections),
+            interceptors=[ErrorInterceptor(observe, guard, silent_calls)],
+            options=server_options(max_request_bytes, max_connections) + UNCOMPRESSED,
         )
         super().__init__(listener, services, server, credentials)
         # With experimental_non_blocking, watch streams of the health service do not occupy the few control threads.

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.metrics import MetricWrapperBase
 
 from paceline import __version__
+from paceline.rpc.admission.listener_limits import ListenerLimits
 from paceline.runtime.connection_count import ConnectionCount
 from paceline.runtime.metrics_endpoint import MetricsEndpoint
 
@@ -176,6 +177,13 @@ class Metrics:
             self._gauges[name] = self._made(Gauge, name, note)
         for name, note in COUNTERS.items():
             self._counters[name] = (self._made(Counter, name, note), 0.0)
+        by_limit = ("listener", "limit")
+        used = self._made(Gauge, "listener_limit_used", "Use of a limit, by its setting", by_limit)
+        refused = self._made(Counter, "listener_limit_refusals_total", "Refusals of a limit, by its setting", by_limit)
+        self.listener_limits = ListenerLimits(
+            lambda listener, limit, number: used.labels(listener, limit).set(number),
+            lambda listener, limit, number: refused.labels(listener, limit).inc(number),
+        )
         self.leader_elections = self._made(
             Counter, "leader_elections_total", "Leader elections by kind and cause", ("kind", "cause")
         )

@@ -35,6 +35,9 @@ class NodeServers:
         self._max_connections, _ = descriptor_shares(
             open_file_limit(), len(settings.listeners), settings.keys.max_connections
         )
+        self._guards = {one.listener: security.guard(one.listener) for one in settings.listeners}
+        self._silent_calls = settings.keys.control_silent_calls_max
+        self._control_max_bytes = settings.keys.control_request_max_bytes
         self._aio: list[AioRpcServer] = []
         self._control: ThreadPoolRpcServer | None = None
         self.advertised: tuple[Endpoint, ...] = ()
@@ -53,10 +56,13 @@ class NodeServers:
         return ThreadPoolRpcServer(
             "CONTROL",
             [service],
+            max_request_bytes=self._control_max_bytes,
             observe=self._metrics.observe_request,
             threads=threads,
             max_connections=self._max_connections,
-            guard=self._security.guard("CONTROL"),
+            max_silent_calls=self._silent_calls,
+            limits=self._metrics.listener_limits,
+            guard=self._guards["CONTROL"],
             credentials=self._security.server_credentials("CONTROL"),
         )
 

@@ -1,9 +1,13 @@
 """Heartbeats go to the active controller, three per lease (docs/decisions/0007-broker-lease.md)."""
 
+import pytest
+
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create
 from paceline.model.control import BrokerHeartbeatResponse, ControlledShutdownResponse, Endpoint, UpdateMetadataRequest
 from paceline.model.errors import ErrorCode, NotControllerError
+from paceline.rpc.convert.control import broker_heartbeat_to_proto
+from paceline.runtime.settings.keys import ControllerKeys
 from tests.support.broker_cluster import CONTROL_ADDRESS, CONTROLLER_ID, TP, BrokerCluster
 
 OTHER = Endpoint("CONTROL", "another-controller", 9084)
@@ -100,6 +104,20 @@ def test_no_heartbeats_are_sent_without_leases_or_after_the_stop() -> None:
     addresses(cluster)
     cluster.time.run_for(5 * PERIOD_MS)
     assert addresses(cluster) == []
+
+
+def test_a_heartbeat_of_a_broker_with_thousands_of_leaders_is_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = with_controller_in_zookeeper()
+    leaders = tuple(range(2**31 - 5_000, 2**31))
+    monkeypatch.setattr(cluster[1].node.replica_manager.fetchers, "leader_reports", lambda: (leaders,) * 3)
+    cluster.time.run_for(PERIOD_MS + 100)
+    for _, request in cluster[1].transport.heartbeats:
+        assert (
+            broker_heartbeat_to_proto(request).ByteSize()
+            <= ControllerKeys.model_fields["control_request_max_bytes"].default
+        )
+        assert request.broken_leaders == leaders[:250]
+    assert cluster[1].transport.heartbeats
 
 
 def following() -> BrokerCluster:

@@ -21,6 +21,8 @@ Endpoints = Callable[[], tuple[Endpoint, ...]]
 REPORT_RETRY_MS: Final = 200
 REPORT_RETRIES: Final = 25
 """Pause before a failed heartbeat is repeated while fetch connections are broken: the controller may be dead, too."""
+_MAX_REPORTED: Final = 250
+"""Most leaders in each list of a heartbeat, so that it is smaller than ``control.request.max.bytes``."""
 
 
 class ControllerHeartbeats:
@@ -131,7 +133,10 @@ class ControllerHeartbeats:
         self._transport.broker_heartbeat(
             controller,
             BrokerHeartbeatRequest(
-                self._broker_id, self._broker_epoch(), broken, unreachable, reached, self._is_stopping()
+                self._broker_id,
+                self._broker_epoch(),
+                *(report[:_MAX_REPORTED] for report in (broken, unreachable, reached)),
+                self._is_stopping(),
             ),
             self._period_ms,
             lambda answer: self._answered(attempt, asked_ms, answer),

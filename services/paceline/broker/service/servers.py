@@ -14,7 +14,7 @@ from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
 from paceline.rpc.admission.refusals import Refusals
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
-from paceline.rpc.server import MAX_RESPONSE_BYTES, AioRpcServer, Service
+from paceline.rpc.server import AioRpcServer, Service
 from paceline.rpc.streams.stream_server import MAX_STREAMS
 from paceline.rpc.watch.watch_hub import WatchHub
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
@@ -65,13 +65,13 @@ class BrokerServers(NodeServers):
         return AioRpcServer(
             name,
             self._replication_services() if replication else self._client_services(name),
-            max_request_bytes=MAX_RESPONSE_BYTES if replication else keys.socket_request_max_bytes,
+            max_request_bytes=keys.replication_request_max_bytes if replication else keys.socket_request_max_bytes,
             observe=self._metrics.observe_request,
             with_reflection=keys.reflection_enable and not replication,
             max_streams=_FETCHER_STREAMS if replication else MAX_STREAMS,
             max_connections=self._max_connections,
             receive_buffer_bytes=keys.socket_receive_buffer_bytes,
-            guard=self._security.guard(name),
+            guard=self._guards[name],
             credentials=self._security.server_credentials(name),
             limiter=None if replication else self._limiter,
         )

@@ -62,7 +62,7 @@ class ControllerServers(NodeServers):
             observe=self._metrics.observe_request,
             with_reflection=self._settings.keys.reflection_enable,
             max_connections=self._max_connections,
-            guard=self._security.guard(name),
+            guard=self._guards[name],
             credentials=self._security.server_credentials(name),
         )
 

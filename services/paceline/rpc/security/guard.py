@@ -17,6 +17,8 @@ from paceline.rpc.security.denial_log import Denial, DenialLog
 
 _SPIFFE_ID: Final = "peer_spiffe_id"
 _MAX_KNOWN_CALLERS: Final = 1_000
+NODE_LISTENERS: Final = frozenset({"CONTROL", "REPLICATION"})
+"""Listeners whose callers are nodes of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,31 +80,39 @@ class Guard:
         self._callers: dict[bytes, Caller] = {}
 
     def admit(self, method: str, context: CallContext) -> Caller:
-        """Return the caller of a new call, and make it the result of `current_caller`.
+        """Return the caller of a new call, and make it the result of `current_caller`; its message is not read yet.
 
         Raises:
-            ClusterAuthorizationError: the certificate is of another cluster, or the caller has no required identity.
+            ClusterAuthorizationError: the certificate is of another cluster, the caller has no required identity, or
+                its role may not use the method.
         """
-        caller = self._anonymous if self._cluster is None else self._caller_of(method, context)
+        caller = self._anonymous
+        if self._cluster is not None:
+            caller = self._caller_of(method, context)
+            if method.startswith(INTERNAL_PACKAGE):
+                self._check_role(method, caller, context)
         _caller.set(caller)
         return caller
 
     def check(self, method: str, caller: Caller, request: Any, context: CallContext) -> None:
-        """Check that the caller may make this request; every admitted caller may use the public RPCs.
+        """Check that an admitted caller may make this request; every admitted caller may use the public RPCs.
 
         Raises:
-            ClusterAuthorizationError: the caller's role may not use the method, or the request has another node's id.
+            ClusterAuthorizationError: the request has another node's id.
         """
         if self._cluster is None or not method.startswith(INTERNAL_PACKAGE):
             return
+        rule = ACCESS_RULES[method]
+        claimed = rule.claimed_id(request)
+        if caller.identity is None or claimed != caller.identity.node_id:
+            raise self._denied(method, caller, context, f"the request claims to be from {rule.role} {claimed}")
+
+    def _check_role(self, method: str, caller: Caller, context: CallContext) -> None:
         rule, identity = ACCESS_RULES.get(method), caller.identity
         if rule is None:
             raise self._denied(method, caller, context, "no access rule for this method")
         if identity is None or identity.role is not rule.role:
             raise self._denied(method, caller, context, f"only a {rule.role} may call this method")
-        claimed = rule.claimed_id(request)
-        if claimed != identity.node_id:
-            raise self._denied(method, caller, context, f"the request claims to be from {rule.role} {claimed}")
 
     def _caller_of(self, method: str, context: CallContext) -> Caller:
         found = context.auth_context()

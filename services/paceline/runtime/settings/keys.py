@@ -42,6 +42,9 @@ class CommonKeys(SecurityKeys):
     max_connections: int = key(
         4_096, "connections", "maximum per listener; further connections are closed at once", ge=16, le=1_000_000
     )
+    control_silent_calls_max: int = key(
+        16, "calls", "of CONTROL whose message has not arrived; then the oldest is cancelled", ge=1, le=1_000
+    )
     metrics_port: int = key(-1, "", "Prometheus endpoint; -1 for none, 0 for any free port", ge=-1, le=65_535)
     metrics_host: str = key("127.0.0.1", "", "address of the Prometheus endpoint")
     metrics_partitions_max: int = key(
@@ -60,6 +63,9 @@ class CommonKeys(SecurityKeys):
 class ControllerKeys(CommonKeys):
     """Keys of a controller."""
 
+    control_request_max_bytes: int = key(
+        4_096, "bytes", "largest request of a node, such as a heartbeat", ge=4_096, le=1 << 30
+    )
     controller_id: int = key(1_000_001, "", "different range than broker ids", ge=1_000_000, le=MAX_INT32)
     broker_suspect_ms: int = key(
         100, "ms", "pause between two connects that test for a dead process; 0: only lease and session", ge=0
@@ -104,6 +110,12 @@ class BrokerKeys(CommonKeys):
         "org.apache.kafka.common.replica.LeaderSelector",
         "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     ] = key("leader", "", "rack-aware: consumers with a rack read from a follower in that rack")
+    replication_request_max_bytes: int = key(
+        16 << 20, "bytes", "largest fetch of a follower; 100 bytes a partition", ge=1 << 20, le=1 << 30
+    )
+    control_request_max_bytes: int = key(
+        64 << 20, "bytes", "largest request of a controller; 200 bytes a partition", ge=4 << 20, le=1 << 30
+    )
     socket_receive_buffer_bytes: int = key(
         65_536, "bytes", "part of a request that a client may send before it is read", ge=65_536, le=16 << 20
     )
