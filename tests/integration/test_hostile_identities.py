@@ -1,7 +1,9 @@
 """Every internal RPC is refused for every wrong identity, on a secure cluster."""
 
+import contextlib
 import datetime
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -109,6 +111,7 @@ FORGERIES: dict[str, Forgery] = {
 }
 """One forged request per internal RPC; "CONTROLLER" stands for the CONTROL listener of a controller."""
 
+LIMITS = {"max.connections": "200", "max.silent.connections.per.ip": "50"}
 HANDSHAKE_FAILS = ("no certificate", "other authority", "expired")
 DENIED = ("other cluster", "client as broker", "broker 1 as 2", "standby as active")
 
@@ -183,7 +186,7 @@ class SecureCluster:
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
     folder = tmp_path_factory.mktemp("hostile")
-    cluster = LocalCluster(folder / "run", CONFIG_FILE, brokers=2, secure=True)
+    cluster = LocalCluster(folder / "run", CONFIG_FILE, brokers=2, secure=True, settings=LIMITS)
     cluster.start()
     try:
         yield SecureCluster(cluster, folder)
@@ -299,6 +302,28 @@ def test_registrations_name_the_protocol_of_tls_listeners(secure: SecureCluster)
         client.stop()
         client.close()
     assert set(registered["listener_security_protocol_map"].values()) == {"SSL"}
+
+
+def test_silent_connections_take_no_places_of_clients_and_nodes(secure: SecureCluster) -> None:
+    described = f"/{SERVICES[0].full_name}/DescribeLogDirs"
+    stamp = control_pb.DescribeLogDirsRequest(stamp=_stamp(secure.active))
+    fetch = replication_pb.FetchRequest(replica_id=2, session_epoch=-1)
+    with contextlib.ExitStack() as silent:
+        for listener in ("CLIENT", "REPLICATION", "CONTROL"):
+            host, port = secure.target(listener)[0].split(":")
+            for _ in range(int(LIMITS["max.connections"]) + 20):
+                silent.enter_context(socket.create_connection((host, int(port)), 10))
+        files = secure.node_files(f"controller-{secure.active}")
+        ok = grpc.StatusCode.OK
+        for listener, method, request, caller in (
+            ("CONTROL", described, stamp, files),
+            ("REPLICATION", f"/{SERVICES[1].full_name}/Fetch", fetch, secure.node_files("broker-2")),
+        ):
+            address = secure.target(listener)[0]
+            eventually(lambda a=address, m=method, r=request, c=caller: call(a, m, r, c) is ok, 5, listener)
+        eventually(lambda: len(secure.state()[0]) == 2, 5, "a new client connects")
+        log = secure.cluster.broker(1).log_path
+        eventually(lambda: "limit=max.silent.connections.per.ip" in log.read_text(), 5, "the limit is logged")
 
 
 @pytest.mark.parametrize("enemy", ["other cluster", "client as broker", "the controller itself"])

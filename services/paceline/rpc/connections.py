@@ -9,10 +9,12 @@ import contextlib
 import ipaddress
 import os
 import socket
-from pathlib import Path
+import stat
+from collections.abc import Callable, Iterator
+from typing import Any
 from urllib.parse import unquote
 
-_OPEN_FILES = Path("/proc/self/fd")
+_OPEN_FILES = "/proc/self/fd"
 Address = tuple[str, int]
 
 
@@ -34,27 +36,50 @@ def cut_connection(peer: str) -> bool:
     This function searches all open files of the process: call it rarely, and not on the event loop.
     """
     wanted = address_of_peer(peer)
-    if wanted is None:
-        return False
-    found = False
-    with contextlib.suppress(OSError):  # a system without /proc
-        for path in list(_OPEN_FILES.iterdir()):
-            with contextlib.suppress(OSError):  # the file was closed in the meantime, or is not a connected socket
-                if str(path.readlink()).startswith("socket:"):
-                    found = _shut_down(int(path.name), wanted) or found
-    return found
+    return wanted is not None and sum(shut_down(descriptor, wanted) for _, descriptor in open_sockets()) > 0
 
 
-def _shut_down(descriptor: int, wanted: Address) -> bool:
-    # Duplicate the descriptor: gRPC may close its own at any time, and another file may then get the same number.
-    with socket.socket(fileno=os.dup(descriptor)) as connection:
-        if connection.family not in (socket.AF_INET, socket.AF_INET6):
-            return False
-        host, port = connection.getpeername()[:2]
-        if _address(host, port) != wanted:
-            return False
-        connection.shutdown(socket.SHUT_RDWR)
-        return True
+def open_sockets() -> Iterator[tuple[int, int]]:
+    """Yield inode and descriptor of each open socket of this process; nothing on a system without /proc."""
+    with contextlib.suppress(OSError):
+        for descriptor in [int(entry.name) for entry in os.scandir(_OPEN_FILES)]:
+            try:
+                status = os.fstat(descriptor)
+            except OSError:  # the file was closed in the meantime
+                continue
+            if stat.S_ISSOCK(status.st_mode):
+                yield status.st_ino, descriptor
+
+
+def shut_down(descriptor: int, wanted: Address) -> bool:
+    """Shut down the socket with this descriptor if ``wanted`` is its peer; return False otherwise."""
+    with contextlib.suppress(OSError), _duplicate(descriptor) as connection:
+        if _end(connection.getpeername) == wanted:
+            connection.shutdown(socket.SHUT_RDWR)
+            return True
+    return False
+
+
+def addresses_of(descriptor: int) -> tuple[Address | None, Address | None]:
+    """Return the addresses of both ends of a socket; None where an end has no IP address."""
+    with contextlib.suppress(OSError), _duplicate(descriptor) as connection:
+        return _end(connection.getsockname), _end(connection.getpeername)
+    return None, None
+
+
+def _duplicate(descriptor: int) -> socket.socket:
+    """Duplicate the descriptor: gRPC may close its own at any time, and another file may then get the same number."""
+    copy = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:  # not a socket any more
+        os.close(copy)
+        raise
+
+
+def _end(address: Callable[[], Any]) -> Address | None:
+    name = address()
+    return _address(*name[:2]) if isinstance(name, tuple) and isinstance(name[0], str) else None
 
 
 def _address(host: str, port: int) -> Address | None:

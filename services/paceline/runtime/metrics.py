@@ -16,7 +16,6 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from paceline import __version__
 from paceline.rpc.admission.listener_limits import ListenerLimits
-from paceline.runtime.connection_count import ConnectionCount
 from paceline.runtime.metrics_endpoint import MetricsEndpoint
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -167,8 +166,6 @@ class Metrics:
         self.registry.register(self.families)
         self.is_serving = False
         """Whether the process serves clients, reported by ``/healthz``."""
-        self.connections = ConnectionCount()
-        self.registry.register(self.connections)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         self._gauges: dict[str, Gauge] = {}
@@ -177,6 +174,13 @@ class Metrics:
             self._gauges[name] = self._made(Gauge, name, note)
         for name, note in COUNTERS.items():
             self._counters[name] = (self._made(Counter, name, note), 0.0)
+        self.connections = self._made(Gauge, "connections", "Connections open at a listener", ("listener",))
+        self.connections_max = self._made(
+            Gauge,
+            "connections_max",
+            "Connections a listener accepts: max.connections, or less where the limit of open files is low",
+            ("listener",),
+        )
         by_limit = ("listener", "limit")
         used = self._made(Gauge, "listener_limit_used", "Use of a limit, by its setting", by_limit)
         refused = self._made(Counter, "listener_limit_refusals_total", "Refusals of a limit, by its setting", by_limit)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from paceline.model.control import Endpoint
 from paceline.rpc.security.transport_security import TransportSecurity
 from paceline.rpc.server import AioRpcServer, BindError, Service, ThreadPoolRpcServer
+from paceline.runtime.connection_limiter import ConnectionLimiter
 from paceline.runtime.lifecycle import ExitCode, StartupError, descriptor_shares, open_file_limit
 from paceline.runtime.metrics import Metrics
 from paceline.runtime.settings import LoadedSettings
@@ -36,6 +37,12 @@ class NodeServers:
             open_file_limit(), len(settings.listeners), settings.keys.max_connections
         )
         self._guards = {one.listener: security.guard(one.listener) for one in settings.listeners}
+        self._connection_limiter = ConnectionLimiter(
+            {listener: guard.known_peers for listener, guard in self._guards.items()},
+            settings.keys.max_silent_connections_per_ip,
+            self._max_connections,
+            metrics,
+        )
         self._silent_calls = settings.keys.control_silent_calls_max
         self._control_max_bytes = settings.keys.control_request_max_bytes
         self._aio: list[AioRpcServer] = []
@@ -97,7 +104,7 @@ class NodeServers:
                     bound[listener.listener],
                     _STRANGERS_CAN.get(listener.listener, "read, write and administer"),
                 )
-        self._metrics.connections.watch(bound, self._max_connections)
+        self._connection_limiter.start(bound)
         for server in self._aio:
             await server.start()
         if self._control is not None:
@@ -113,6 +120,7 @@ class NodeServers:
 
     async def stop(self, grace_s: float) -> None:
         """Stop every server, CONTROL last."""
+        self._connection_limiter.stop()
         for server in self._aio:
             await server.stop(grace_s)
         if self._control is not None:

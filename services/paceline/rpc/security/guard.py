@@ -32,6 +32,11 @@ class Caller:
     is_super: bool = False
     """Whether the caller may see details for operators, such as broker epochs."""
 
+    @property
+    def is_node(self) -> bool:
+        """Whether the caller is a broker or a controller."""
+        return self.identity is not None and self.identity.role is not Role.CLIENT
+
 
 _caller: ContextVar[Caller] = ContextVar("caller")
 _UNGUARDED: Final = Caller(is_super=True)
@@ -78,6 +83,8 @@ class Guard:
         self._anonymous = Caller(is_super=anonymous_is_super)
         self._denials = denials or DenialLog()
         self._callers: dict[bytes, Caller] = {}
+        self.known_peers: set[str] = set()
+        """Peers, as in ``context.peer()``, with an admitted call; `ConnectionLimiter` removes closed connections."""
 
     def admit(self, method: str, context: CallContext) -> Caller:
         """Return the caller of a new call, and make it the result of `current_caller`; its message is not read yet.
@@ -91,6 +98,9 @@ class Guard:
             caller = self._caller_of(method, context)
             if method.startswith(INTERNAL_PACKAGE):
                 self._check_role(method, caller, context)
+        # A health check of a client does not make the client known on a listener of nodes.
+        if self._cluster is None or caller.is_node or self._listener not in NODE_LISTENERS:
+            self.known_peers.add(context.peer())
         _caller.set(caller)
         return caller
 

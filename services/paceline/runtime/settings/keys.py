@@ -42,6 +42,9 @@ class CommonKeys(SecurityKeys):
     max_connections: int = key(
         4_096, "connections", "maximum per listener; further connections are closed at once", ge=16, le=1_000_000
     )
+    max_silent_connections_per_ip: int = key(
+        512, "connections", "of an address to a listener without an accepted call; then the oldest are closed", ge=1
+    )
     control_silent_calls_max: int = key(
         16, "calls", "of CONTROL whose message has not arrived; then the oldest is cancelled", ge=1, le=1_000
     )

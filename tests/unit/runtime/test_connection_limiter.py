@@ -1,0 +1,80 @@
+"""Silent connections above a limit are closed, connections with an accepted call are not."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from paceline.runtime.connection_limiter import Connection, ConnectionLimiter, surplus
+from paceline.runtime.metrics import Metrics
+from tests.support.waiting import eventually
+
+STRANGER, FRIEND = "10.0.0.9", "10.0.0.1"
+
+
+def connections(*rows: tuple[str, int]) -> list[Connection]:
+    return [Connection("CLIENT", (address, port), port, found) for port, (address, found) in enumerate(rows)]
+
+
+def test_oldest_connections_of_the_address_above_the_limit_are_closed() -> None:
+    silent = connections((STRANGER, 1), (FRIEND, 1), (STRANGER, 1), (STRANGER, 2), (STRANGER, 3))
+    closed = surplus(silent, this_pass=3, per_address=2, in_total=100)
+    assert [one.peer for one in closed] == [(STRANGER, 0), (STRANGER, 2)]
+
+
+def test_a_connection_that_this_pass_found_is_not_closed() -> None:
+    silent = connections(*[(STRANGER, 7)] * 5)
+    assert surplus(silent, this_pass=7, per_address=2, in_total=3) == []
+    assert len(surplus(silent, this_pass=8, per_address=2, in_total=3)) == 3
+
+
+def test_many_addresses_together_leave_half_of_the_places() -> None:
+    silent = connections(*[(f"10.0.0.{number}", 1) for number in range(50)])
+    closed = surplus(silent, this_pass=2, per_address=10, in_total=20)
+    assert closed == silent[:30]
+
+
+def test_addresses_of_one_ipv6_network_count_as_one() -> None:
+    silent = connections(*[(f"2001:db8::{number:x}", 1) for number in range(5)], ("2001:db8:0:1::1", 1))
+    assert surplus(silent, this_pass=2, per_address=2, in_total=100) == silent[:3]
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as made:
+        yield made
+
+
+def test_a_process_closes_its_silent_connections_and_keeps_known_peers(listener: socket.socket) -> None:
+    ends = []
+    for _ in range(6):
+        client = socket.create_connection(listener.getsockname())
+        ends.append((client, listener.accept()[0]))
+    known = {"ipv4:{}:{}".format(*ends[0][0].getsockname()), "ipv4:127.0.0.1:1"}
+    metrics = Metrics()
+    limiter = ConnectionLimiter({"CLIENT": known}, 2, 100, metrics)
+    limiter.start({"CLIENT": listener.getsockname()[1]})
+
+    def value(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(name, {"listener": "CLIENT", **labels})
+
+    refusals = "paceline_listener_limit_refusals_total"
+    try:
+        eventually(lambda: value(refusals, limit="max.silent.connections.per.ip") == 3, 30, "three are closed")
+        assert (
+            value(
+                "paceline_connections",
+            )
+            == 6
+        )
+        assert value("paceline_connections_max") == 100
+    finally:
+        limiter.stop()
+    assert [client.recv(1) for client, _ in ends[1:4]] == [b""] * 3
+    for client, server in (ends[0], *ends[4:]):
+        server.sendall(b"x")
+        assert client.recv(1) == b"x"
+    assert known == {"ipv4:{}:{}".format(*ends[0][0].getsockname())}
+    for pair in ends:
+        for end in pair:
+            end.close()
