@@ -56,6 +56,46 @@ from paceline.v1 import log_service_pb2_grpc, metadata_service_pb2_grpc
 TP = TopicPartition("t", 0)
 
 
+def epoch_ends(queries: Sequence[EpochQuery]) -> list[EpochAnswer]:
+    return [EpochAnswer(query.topic_partition, None, EpochEnd(query.leader_epoch, 12)) for query in queries]
+
+
+class SmallProvedCalls:
+    """Answers the calls that need a proof of leadership at once."""
+
+    def __init__(self, deleted: list[tuple[list[DeleteRecordsQuery], int]]) -> None:
+        self._deleted = deleted
+
+    def delete_records(
+        self,
+        queries: Sequence[DeleteRecordsQuery],
+        timeout_ms: int,
+        reply: Callable[[list[DeleteRecordsResult]], None],
+    ) -> None:
+        self._deleted.append((list(queries), timeout_ms))
+        failure = PartitionFailure(ErrorCode.NOT_LEADER_OR_FOLLOWER, "elsewhere", leader=LeaderHint(2, 5))
+        reply(
+            [
+                DeleteRecordsResult(query.topic_partition, failure if query.before_offset is None else None, 4)
+                for query in queries
+            ]
+        )
+
+    def offsets_for_leader_epoch(
+        self, queries: Sequence[EpochQuery], timeout_ms: int, reply: Callable[[list[EpochAnswer]], None]
+    ) -> None:
+        reply(epoch_ends(queries))
+
+    def list_offsets(
+        self,
+        queries: Sequence[OffsetQuery],
+        isolation: Isolation,
+        timeout_ms: int,
+        reply: Callable[[list[OffsetAnswer]], None],
+    ) -> None:
+        reply([OffsetAnswer(query.topic_partition, offset=5, leader_epoch=2) for query in queries])
+
+
 class SmallCore:
     """A broker core that records requests and returns prepared answers."""
 
@@ -71,6 +111,7 @@ class SmallCore:
         self.fetch_replies: list[Callable[[FetchResponse], None]] = []
         self.cancelled: list[FetchRequest] = []
         self.deleted: list[tuple[list[DeleteRecordsQuery], int]] = []
+        self.proved_calls = SmallProvedCalls(self.deleted)
         self.control_outcome: ControlResponse | Exception = ControlResponse()
         self.producers: list[Hashable] = []
         self.producer_id: tuple[int, int] | PacelineError = (4_000, 0)
@@ -96,21 +137,6 @@ class SmallCore:
             return None
         return lambda: self.cancelled.append(request)
 
-    def delete_records(
-        self,
-        queries: Sequence[DeleteRecordsQuery],
-        timeout_ms: int,
-        reply: Callable[[list[DeleteRecordsResult]], None],
-    ) -> None:
-        self.deleted.append((list(queries), timeout_ms))
-        failure = PartitionFailure(ErrorCode.NOT_LEADER_OR_FOLLOWER, "elsewhere", leader=LeaderHint(2, 5))
-        reply(
-            [
-                DeleteRecordsResult(query.topic_partition, failure if query.before_offset is None else None, 4)
-                for query in queries
-            ]
-        )
-
     def handle_replica_fetch(self, request: ReplicaFetchRequest, reply: Callable[[ReplicaFetchResponse], None]) -> None:
         self.replica_fetched.append(request)
         results = [
@@ -119,21 +145,7 @@ class SmallCore:
         reply(ReplicaFetchResponse(9, results))
 
     def offsets_for_leader_epoch(self, queries: Sequence[EpochQuery]) -> list[EpochAnswer]:
-        return [EpochAnswer(query.topic_partition, None, EpochEnd(query.leader_epoch, 12)) for query in queries]
-
-    def client_offsets_for_leader_epoch(
-        self, queries: Sequence[EpochQuery], timeout_ms: int, reply: Callable[[list[EpochAnswer]], None]
-    ) -> None:
-        reply(self.offsets_for_leader_epoch(queries))
-
-    def list_offsets(
-        self,
-        queries: Sequence[OffsetQuery],
-        isolation: Isolation,
-        timeout_ms: int,
-        reply: Callable[[list[OffsetAnswer]], None],
-    ) -> None:
-        reply([OffsetAnswer(query.topic_partition, offset=5, leader_epoch=2) for query in queries])
+        return epoch_ends(queries)
 
     def describe_replicas(self, topic: str, partitions: Sequence[int]) -> list[PartitionReplicasView]:
         return [PartitionReplicasView(TopicPartition(topic, index), leader=1) for index in partitions]

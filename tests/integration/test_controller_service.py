@@ -6,9 +6,9 @@ ZooKeeper is in memory, on the same event loop as the node.
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import pytest
@@ -57,6 +57,7 @@ from paceline.v1 import admin_service_pb2_grpc, metadata_service_pb2_grpc
 from paceline.v1 import metadata_service_pb2 as metadata_pb
 from tests.support.zookeeper.client import MemoryZooKeeper, MemoryZooKeeperServer
 
+T = TypeVar("T")
 DEADLINE_S = 60.0
 
 
@@ -248,6 +249,15 @@ async def test_a_topic_is_created_described_and_deleted(world: World) -> None:
     assert unknown.topics[0].error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def at_once(call: Coroutine[Any, Any, T]) -> T:
+    """Run a handler that awaits nothing, without giving way to the event loop."""
+    try:
+        call.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise AssertionError("the handler waits")
+
+
 async def test_a_new_controller_does_not_describe_topics_and_brokers_before_its_failover_ends(world: World) -> None:
     first = await world.start_controller(1_000_001)
     for broker_id in (1, 2):
@@ -258,29 +268,30 @@ async def test_a_new_controller_does_not_describe_topics_and_brokers_before_its_
     metadata = MetadataServicer(second.handle, "CLIENT", 1_000_002, WatchHub("one"))
     admin = AdminServicer(second.handle, "CLIENT")
     first.node.stop()
-    answers: list[tuple[int, int, int, int]] = []
+    topics = metadata_pb.DescribeTopicsRequest(topics=["a"])
+    answers: list[tuple[int, int, int]] = []
     refusals: list[str] = []
 
     def ask() -> bool:
         if not second.node.is_active:
             return False
         try:
-            cluster, (topic,) = metadata._cluster(), metadata._topics(["a"])
+            cluster = at_once(metadata.DescribeCluster(metadata_pb.DescribeClusterRequest(), None))
         except NotControllerError as error:
             refusals.append(str(error))
             with pytest.raises(NotControllerError):
-                metadata._changes("", frozenset())
+                at_once(metadata.DescribeTopics(topics, None))
             with pytest.raises(NotControllerError):
                 admin._live_brokers()
             return False
-        watched = metadata._changes("", frozenset()).topics
-        answers.append((len(cluster.brokers), len(topic.partitions), len(watched), len(admin._live_brokers())))
+        (topic,) = at_once(metadata.DescribeTopics(topics, None)).topics
+        answers.append((len(cluster.brokers), len(topic.partitions), len(admin._live_brokers())))
         return len(answers) == 5
 
     async with asyncio.timeout(DEADLINE_S):
         while not ask():
             await asyncio.sleep(0)
-    assert answers == [(2, 2, 1, 2)] * 5
+    assert answers == [(2, 2, 2)] * 5
     assert set(refusals) == {"this controller is loading the cluster"}
 
 
