@@ -30,7 +30,7 @@ from paceline.model.errors import (
     RequestTimedOutError,
 )
 from paceline.model.identifiers import TopicPartition
-from paceline.rpc.admission.refusals import Refusals
+from paceline.rpc.admission.listener_limits import ListenerLimits
 from paceline.runtime.asyncio_scheduler import AsyncioScheduler
 from paceline.v1 import log_service_pb2 as log_pb
 from paceline.v1 import metadata_service_pb2 as metadata_pb
@@ -201,7 +201,7 @@ async def test_every_method_of_a_service_written_by_hand_is_served(door: Door) -
             1,
             RecordCodec(),
             FetchWaits(1),
-            Refusals(),
+            ListenerLimits(),
         ).handlers(),
         replica_pb.DESCRIPTOR.services_by_name["ReplicationService"]: ReplicationServicer(NodeHandle()).handlers(),
     }

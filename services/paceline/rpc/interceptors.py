@@ -18,9 +18,9 @@ import grpc
 import grpc.aio
 
 from paceline.model.errors import PacelineError, ThrottledError, UnknownServerError
+from paceline.rpc.admission.listener_limits import ListenerLimits
 from paceline.rpc.admission.message_limits import MAX_CLIENT_FIELDS, MAX_ELEMENTS, MAX_INTERNAL_FIELDS, parsed
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
-from paceline.rpc.admission.refusals import Refusals
 from paceline.rpc.admission.silent_calls import SilentCalls
 from paceline.rpc.errors import DETAILS_KEY, AbortableStatus, status_code_of, to_rpc_status
 from paceline.rpc.security.guard import Guard, current_caller
@@ -76,7 +76,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
         max_calls: int,
         guard: Guard | None = None,
         limiter: ReceiveLimiter | None = None,
-        refusals: Refusals | None = None,
+        limits: ListenerLimits | None = None,
     ) -> None:
         """Create an interceptor for one server.
 
@@ -86,10 +86,10 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             max_calls: most concurrent calls; further calls are throttled, except health checks.
             guard: authorizes callers; by default the guard of a PLAINTEXT listener.
             limiter: limits the requests that are being received.
-            refusals: counts and logs the requests that a limit refuses.
+            limits: counts and logs the requests that a limit refuses.
         """
         self._guard = guard or Guard("")
-        self._refusals = refusals or Refusals()
+        self._limits = limits or ListenerLimits()
         self._calls = Calls(max_calls)
         self._health_checks = Calls(None)
         self._observe = observe
@@ -222,7 +222,7 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
             raise failure
         error = public_error(method, failure)
         self._observe(method, seconds, error.code.name)
-        log_refusal(self._refusals, self._guard.listener, error)
+        count_refusal(self._limits, self._guard.listener, error)
         rich = to_rpc_status(error)
         await context.abort(status_code_of(error), rich.message, ((DETAILS_KEY, rich.SerializeToString()),))
         raise AssertionError("abort does not return")
@@ -231,10 +231,12 @@ class AioErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc, unu
 class ErrorInterceptor(grpc.ServerInterceptor):
     """The interceptor of thread-pool servers."""
 
-    def __init__(self, observe: RequestObserver, guard: Guard | None, silent_calls: SilentCalls) -> None:
+    def __init__(
+        self, observe: RequestObserver, guard: Guard | None, silent_calls: SilentCalls, limits: ListenerLimits
+    ) -> None:
         """``guard`` authorizes callers; ``silent_calls`` limits the calls whose message has not arrived."""
         self._guard = guard or Guard("")
-        self._refusals = Refusals()
+        self._limits = limits
         self._observe = observe
         self._silent_calls = silent_calls
 
@@ -316,7 +318,7 @@ class ErrorInterceptor(grpc.ServerInterceptor):
             raise failure
         error = public_error(method, failure)
         self._observe(method, time.perf_counter() - begin, error.code.name)
-        log_refusal(self._refusals, self._guard.listener, error)
+        count_refusal(self._limits, self._guard.listener, error)
         context.abort_with_status(AbortableStatus(error))
         raise AssertionError("abort does not return")
 
@@ -326,11 +328,11 @@ def _is_non_blocking(handler: Any) -> bool:
     return getattr(handler.unary_stream, "experimental_non_blocking", None) is not None
 
 
-def log_refusal(refusals: Refusals, listener: str, error: PacelineError) -> None:
+def count_refusal(limits: ListenerLimits, listener: str, error: PacelineError) -> None:
     """Count and log an error of the current caller that names a limit in its metadata; ignore other errors."""
     limit = error.metadata.get("limit")
     if limit is not None:
-        refusals.add(listener, limit, current_caller().principal, "requests beyond a limit are refused")
+        limits.refuse(listener, limit, current_caller().principal, "requests beyond a limit are refused")
 
 
 def public_error(method: str, failure: Exception) -> PacelineError:

@@ -159,6 +159,7 @@ class AioRpcServer(_BoundServer):
         guard: Guard | None = None,
         credentials: Any = None,
         limiter: ReceiveLimiter | None = None,
+        limits: ListenerLimits | None = None,
     ) -> None:
         """Create the server without binding its port.
 
@@ -175,8 +176,9 @@ class AioRpcServer(_BoundServer):
             guard: authorizes callers.
             credentials: credentials of an SSL listener; None for PLAINTEXT.
             limiter: limits the requests that are being received; servers may share a limiter.
+            limits: counts and logs what the limits refuse.
         """
-        self._interceptor = AioErrorInterceptor(observe, max_streams, max_calls, guard, limiter)
+        self._interceptor = AioErrorInterceptor(observe, max_streams, max_calls, guard, limiter, limits)
         server = grpc.aio.server(
             interceptors=[self._interceptor],
             options=server_options(max_request_bytes, max_connections, receive_buffer_bytes)
@@ -263,10 +265,11 @@ class ThreadPoolRpcServer(_BoundServer):
         """
         workers = threads + max_silent_calls
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix=f"{listener.lower()}-rpc")
-        silent_calls = SilentCalls(listener, max_silent_calls, limits or ListenerLimits())
+        limits = limits or ListenerLimits()
+        silent_calls = SilentCalls(listener, max_silent_calls, limits)
         server = grpc.server(
             self._pool,
-            interceptors=[ErrorInterceptor(observe, guard, silent_calls)],
+            interceptors=[ErrorInterceptor(observe, guard, silent_calls, limits)],
             options=server_options(max_request_bytes, max_connections) + UNCOMPRESSED,
         )
         super().__init__(listener, services, server, credentials)

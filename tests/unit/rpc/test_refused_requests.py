@@ -1,10 +1,12 @@
 """Requests that a limit refuses: counted, and logged once per principal, limit and minute."""
 
+from collections import Counter
+
 import pytest
 
 from paceline.model.errors import GroupMaxSizeReachedError, InvalidRequestError, PacelineError
-from paceline.rpc.admission.refusals import Refusals
-from paceline.rpc.interceptors import log_refusal
+from paceline.rpc.admission.listener_limits import ListenerLimits
+from paceline.rpc.interceptors import count_refusal
 from paceline.rpc.security import guard
 
 
@@ -12,11 +14,14 @@ def test_each_principal_and_limit_gets_one_line_a_minute_with_the_number_of_refu
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now_s = 0.0
-    refusals = Refusals(lambda: now_s)
+    counts: Counter[tuple[str, str]] = Counter()
+    limits = ListenerLimits(
+        refused=lambda listener, limit, number: counts.update({(listener, limit): number}), clock_s=lambda: now_s
+    )
 
     def refuse(name: str, error: PacelineError) -> None:
         token = guard._caller.set(guard.Caller(name))
-        log_refusal(refusals, "CLIENT", error)
+        count_refusal(limits, "CLIENT", error)
         guard._caller.reset(token)
 
     size = GroupMaxSizeReachedError("full").with_metadata(limit="group.max.size")
@@ -33,4 +38,4 @@ def test_each_principal_and_limit_gets_one_line_a_minute_with_the_number_of_refu
         "listener=CLIENT limit=group.max.size caller=User:b count=1",
         "listener=CLIENT limit=group.max.offsets caller=User:b count=1",
     ]
-    assert refusals.counts == {("CLIENT", "group.max.size"): 121, ("CLIENT", "group.max.offsets"): 1}
+    assert counts == {("CLIENT", "group.max.size"): 121, ("CLIENT", "group.max.offsets"): 1}

@@ -1,9 +1,6 @@
 """Calls without a message: the oldest of the largest crowd gives way, and the log has one line a minute."""
 
 import contextlib
-import logging
-
-import pytest
 
 from paceline.rpc.admission.listener_limits import ListenerLimits
 from paceline.rpc.admission.silent_calls import SilentCalls
@@ -31,20 +28,3 @@ def test_the_oldest_call_of_the_caller_with_most_calls_is_cancelled() -> None:
         assert not controller.is_cancelled
         assert max(used) == 3
     assert used[-1] == 0
-
-
-def test_a_limit_logs_one_line_a_minute_for_a_caller(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    times_s = iter((0.0, 1.0, 59.0, 59.0, 60.0))
-    refused: list[tuple[str, str, int]] = []
-    limits = ListenerLimits(refused=lambda *row: refused.append(row), clock_s=lambda: next(times_s))
-    for _ in range(3):
-        limits.refuse("CONTROL", "a.limit", "User:alice", "refusing")
-    limits.refuse("CONTROL", "a.limit", "User:bob", "refusing", 7)
-    limits.refuse("CONTROL", "a.limit", "User:alice", "refusing", 4)
-    assert [record.getMessage() for record in caplog.records] == [
-        "refusing: listener=CONTROL limit=a.limit caller=User:alice count=1",
-        "refusing: listener=CONTROL limit=a.limit caller=User:bob count=7",
-        "refusing: listener=CONTROL limit=a.limit caller=User:alice count=6",
-    ]
-    assert [count for _, _, count in refused] == [1, 1, 1, 7, 4]

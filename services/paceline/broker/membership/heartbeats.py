@@ -129,14 +129,11 @@ class ControllerHeartbeats:
 
     def _send(self, attempt: int, controller: Endpoint) -> None:
         asked_ms = self._scheduler.now_ms()
-        broken, unreachable, reached = self._leader_reports()
+        broken, unreachable, reached = (report[:_MAX_REPORTED] for report in self._leader_reports())
         self._transport.broker_heartbeat(
             controller,
             BrokerHeartbeatRequest(
-                self._broker_id,
-                self._broker_epoch(),
-                *(report[:_MAX_REPORTED] for report in (broken, unreachable, reached)),
-                self._is_stopping(),
+                self._broker_id, self._broker_epoch(), broken, unreachable, reached, self._is_stopping()
             ),
             self._period_ms,
             lambda answer: self._answered(attempt, asked_ms, answer),

@@ -38,10 +38,10 @@ from paceline.model.errors import (
 from paceline.model.scheduler import Scheduler
 from paceline.replication.purgatory import Cancel
 from paceline.rpc import convert, wire
+from paceline.rpc.admission.listener_limits import ListenerLimits
 from paceline.rpc.admission.message_limits import parsed, refuse_too_many_elements
-from paceline.rpc.admission.refusals import Refusals
 from paceline.rpc.deadlines import wait_within_deadline
-from paceline.rpc.interceptors import log_refusal
+from paceline.rpc.interceptors import count_refusal
 from paceline.rpc.server import unary
 from paceline.rpc.streams.stream_server import StreamRequest, stream_handler
 from paceline.v1 import errors_pb2
@@ -175,7 +175,7 @@ class LogServicer:
         fetch_max_bytes: int,
         codec: RecordCodec,
         waits: FetchWaits,
-        refusals: Refusals,
+        limits: ListenerLimits,
     ) -> None:
         self._core = core
         self._listener = Listener(listener, core)
@@ -185,7 +185,7 @@ class LogServicer:
         self._places = Places()
         self._codec = codec
         self._waits = waits
-        self._refuse = functools.partial(log_refusal, refusals, listener)
+        self._refuse = functools.partial(count_refusal, limits, listener)
         self._fetch_max_bytes = fetch_max_bytes
 
     def add_to(self, server: Any) -> None:

@@ -12,7 +12,6 @@ from paceline.broker.service.record_codec import RecordCodec
 from paceline.broker.service.response_memory import AnswerBudget
 from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.rpc.admission.receive_limiter import ReceiveLimiter
-from paceline.rpc.admission.refusals import Refusals
 from paceline.rpc.security.transport_security import PLAINTEXT, TransportSecurity
 from paceline.rpc.server import AioRpcServer, Service
 from paceline.rpc.streams.stream_server import MAX_STREAMS
@@ -49,7 +48,6 @@ class BrokerServers(NodeServers):
         self._budget = ByteBudget(settings.keys.queued_max_request_bytes)
         self._answers = AnswerBudget(settings.keys.queued_max_response_bytes)
         self._limiter = ReceiveLimiter()
-        self._refusals = Refusals()
         self.fetch_waits = FetchWaits(settings.keys.max_waiting_fetches_per_connection)
         self._record_codec = RecordCodec()
         super().__init__(settings, metrics, security)
@@ -74,6 +72,7 @@ class BrokerServers(NodeServers):
             guard=self._guards[name],
             credentials=self._security.server_credentials(name),
             limiter=None if replication else self._limiter,
+            limits=self._metrics.listener_limits,
         )
 
     def _client_services(self, name: str) -> list[Service]:
@@ -87,7 +86,7 @@ class BrokerServers(NodeServers):
             fetch_max_bytes,
             self._record_codec,
             self.fetch_waits,
-            self._refusals,
+            self._metrics.listener_limits,
         )
         groups = GroupServicer(self._core, name)
         metadata = MetadataServicer(self._core, name, self._node_id, self._hub)

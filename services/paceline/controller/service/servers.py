@@ -64,6 +64,7 @@ class ControllerServers(NodeServers):
             max_connections=self._max_connections,
             guard=self._guards[name],
             credentials=self._security.server_credentials(name),
+            limits=self._metrics.listener_limits,
         )
 
     def _control_service(self) -> tuple[Service, int]:
