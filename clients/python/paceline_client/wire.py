@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from paceline.model.errors import CorruptMessageError
-from paceline.model.protobuf_wire import FIXED32, FIXED64, LENGTH, VARINT, read_varint, varint
+from paceline.model.errors import CorruptMessageError, InvalidRequestError
+from paceline.model.protobuf_wire import cut_payload, split_list, varint
 from paceline.v1.errors_pb2 import PartitionError
-from paceline.v1.log_service_pb2 import EpochEndOffset
+from paceline.v1.log_service_pb2 import FetchPartitionResult, FetchResponse
 
 PRODUCE_METHOD: Final = "/paceline.v1.LogService/Produce"
 PRODUCE_STREAM_METHOD: Final = "/paceline.v1.LogService/ProduceStream"
@@ -88,74 +88,25 @@ def decode_fetch_answer(data: bytes) -> FetchAnswer:
         CorruptMessageError: the bytes are not a protobuf message.
     """
     try:
-        answer = FetchAnswer(0, [])
-        position, end = 0, len(data)
-        while position < end:
-            tag, position = read_varint(data, position)
-            field, kind = tag >> 3, tag & 7
-            if kind == LENGTH:
-                size, position = read_varint(data, position)
-                stop = _within(position + size, end)
-                if field == 2:
-                    answer.partitions.append(_decode_partition(data, position, stop))
-                position = stop
-            elif field == 1 and kind == VARINT:
-                answer.session_id, position = read_varint(data, position)
-            else:
-                position = _skip(data, position, kind)
-        return answer
-    except (IndexError, ValueError, DecodeError) as error:
+        rest, parts = split_list(data, FetchResponse.PARTITIONS_FIELD_NUMBER)
+        session_id = FetchResponse.FromString(rest).session_id
+        return FetchAnswer(session_id, [_decode_partition(data, start, end) for start, end in parts])
+    except (ValueError, DecodeError, InvalidRequestError) as error:
         raise CorruptMessageError(f"the fetch response cannot be decoded: {error}") from error
 
 
-def _decode_partition(data: bytes, position: int, end: int) -> FetchedPartition:
-    found = FetchedPartition()
-    while position < end:
-        tag, position = read_varint(data, position)
-        field, kind = tag >> 3, tag & 7
-        if kind == LENGTH:
-            size, position = read_varint(data, position)
-            stop = _within(position + size, end)
-            if field == 8:
-                found.batches = data[position:stop]
-            elif field == 1:
-                found.topic = data[position:stop].decode()
-            elif field == 3:
-                found.error = PartitionError.FromString(data[position:stop])
-            elif field == 7:
-                diverging = EpochEndOffset.FromString(data[position:stop])
-                found.diverging = (diverging.epoch, diverging.end_offset)
-            position = stop
-        elif kind == VARINT:
-            value, position = read_varint(data, position)
-            if value >= 1 << 63:
-                value -= 1 << 64
-            if field == 2:
-                found.partition = value
-            elif field == 4:
-                found.high_watermark = value
-            elif field == 5:
-                found.last_stable_offset = value
-            elif field == 6:
-                found.log_start_offset = value
-            elif field == 10:
-                found.preferred_read_replica = value
-        else:
-            position = _skip(data, position, kind)
-    return found
-
-
-def _skip(data: bytes, position: int, kind: int) -> int:
-    if kind == VARINT:
-        return read_varint(data, position)[1]
-    if kind == FIXED64:
-        return _within(position + 8, len(data))
-    if kind == FIXED32:
-        return _within(position + 4, len(data))
-    raise ValueError(f"wire type {kind}")
-
-
-def _within(position: int, end: int) -> int:
-    if position > end:
-        raise ValueError("a field is longer than its message")
-    return position
+def _decode_partition(data: bytes, start: int, end: int) -> FetchedPartition:
+    head, batches = cut_payload(data, start, end, FetchPartitionResult.BATCHES_FIELD_NUMBER)
+    result = FetchPartitionResult.FromString(head)
+    diverging = result.diverging_epoch if result.HasField("diverging_epoch") else None
+    return FetchedPartition(
+        result.topic,
+        result.partition,
+        result.error if result.HasField("error") else None,
+        result.high_watermark,
+        result.last_stable_offset,
+        result.log_start_offset,
+        None if diverging is None else (diverging.epoch, diverging.end_offset),
+        result.batches if batches is None else batches,
+        result.preferred_read_replica if result.HasField("preferred_read_replica") else None,
+    )

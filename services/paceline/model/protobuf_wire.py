@@ -3,7 +3,10 @@
 Source: https://protobuf.dev/programming-guides/encoding/.
 """
 
+import sys
 from typing import Final
+
+from paceline.model.errors import InvalidRequestError
 
 VARINT: Final = 0
 FIXED64: Final = 1
@@ -11,6 +14,11 @@ LENGTH: Final = 2
 GROUP_BEGIN: Final = 3
 GROUP_END: Final = 4
 FIXED32: Final = 5
+
+WORTH_CUTTING_BYTES: Final = 1_024
+"""Smaller messages are parsed by protobuf as a whole, because cutting out the payload costs more than copying it."""
+MAX_SINGLE_FIELDS: Final = 256
+"""Maximum number of fields of a message besides its long list. Requests have a dozen, a newer peer may send more."""
 
 
 def varint(value: int) -> bytes:
@@ -58,11 +66,15 @@ def next_field(data: bytes, position: int, end: int) -> tuple[int, int, int]:
             continues a sentence that begins with the name of the protobuf message.
     """
     try:
-        tag, start = read_varint(data, position)
+        tag, start = data[position], position + 1
+        if tag >= 0x80:
+            tag, start = read_varint(data, position)
         wire_type = tag & 7
         field = -1
         if wire_type == LENGTH:
-            size, start = read_varint(data, start)
+            size, start = data[start], start + 1
+            if size >= 0x80:
+                size, start = read_varint(data, start - 1)
             field, stop = tag >> 3, start + size
         elif wire_type == VARINT:
             _, stop = read_varint(data, start)
@@ -79,3 +91,58 @@ def next_field(data: bytes, position: int, end: int) -> tuple[int, int, int]:
     if tag < 8:
         raise ValueError("has a field without a number")
     return field, start, stop
+
+
+def split_list(data: bytes, number: int, limit: int = sys.maxsize) -> tuple[bytes, list[tuple[int, int]]]:
+    """Return (the bytes of all other fields, begin and end of each element of the list in field ``number``).
+
+    Raises:
+        ValueError: as `next_field`.
+        InvalidRequestError: there are more than ``limit`` elements or `MAX_SINGLE_FIELDS` other fields.
+    """
+    parts: list[tuple[int, int]] = []
+    rest: list[bytes] = []
+    position, end = 0, len(data)
+    while position < end:
+        field, start, stop = next_field(data, position, end)
+        if field == number:
+            if len(parts) == limit:
+                raise InvalidRequestError(f"more than {limit} partitions in one request")
+            parts.append((start, stop))
+        else:
+            if len(rest) == MAX_SINGLE_FIELDS:
+                raise InvalidRequestError(f"more than {MAX_SINGLE_FIELDS} fields beside the partitions in one request")
+            rest.append(data[position:stop])
+        position = stop
+    return b"".join(rest), parts
+
+
+def cut_payload(data: bytes, position: int, end: int, number: int) -> tuple[bytes, bytes | None]:
+    """Return (the bytes of the message from ``position`` to ``end`` without field ``number``, that field's content).
+
+    A small message is returned whole, with None.
+
+    Raises:
+        ValueError: as `next_field`, or the field occurs twice.
+        InvalidRequestError: the message has more than `MAX_SINGLE_FIELDS` fields.
+    """
+    if end - position < WORTH_CUTTING_BYTES:
+        return data[position:end], None
+    payload: bytes | None = None
+    rest: list[bytes] = []
+    kept = position
+    count = 0
+    while position < end:
+        count += 1
+        if count > MAX_SINGLE_FIELDS:
+            raise InvalidRequestError(f"more than {MAX_SINGLE_FIELDS} fields in one partition")
+        field, start, stop = next_field(data, position, end)
+        if field == number:
+            if payload is not None:
+                raise ValueError("has two payloads")
+            payload = data[start:stop]
+            rest.append(data[kept:position])
+            kept = stop
+        position = stop
+    rest.append(data[kept:end])
+    return b"".join(rest), payload

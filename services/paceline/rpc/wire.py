@@ -6,28 +6,26 @@ module appends the payload to their bytes or cuts it out of them. An unusual mes
 is parsed by the generated parser. tests/unit/rpc/test_wire.py checks that both ways give the same result.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from paceline.internal.v1 import replication_service_pb2 as replica_pb
 from paceline.model.client_io import FetchResult
 from paceline.model.errors import InvalidRequestError
-from paceline.model.protobuf_wire import LENGTH, next_field, varint
+from paceline.model.protobuf_wire import LENGTH, cut_payload, split_list, varint
 from paceline.model.replica_fetch import ReplicaFetchResponse, ReplicaFetchResult
 from paceline.rpc.admission.message_limits import (
     MAX_CLIENT_FIELDS,
+    MAX_ELEMENTS,
     MAX_INTERNAL_FIELDS,
-    MAX_SINGLE_FIELDS,
     parsed,
-    refuse_too_many_fields,
+    refuse_too_many_elements,
 )
 from paceline.rpc.convert.common import (
     MAX_CLIENT_PARTITIONS,
     MAX_INTERNAL_PARTITIONS,
-    MAX_RECORDS,
     code_to_proto,
     error_code_of,
 )
@@ -36,10 +34,7 @@ from paceline.rpc.convert.fetch import fetch_result_to_proto
 from paceline.rpc.convert.replica import replica_fetch_result_from_proto, replica_fetch_result_to_proto
 from paceline.v1 import log_service_pb2 as pb
 
-WORTH_CUTTING_BYTES: Final = 1_024
-"""Smaller elements are parsed by protobuf as a whole, because cutting out the payload costs more than copying it."""
-
-_PRODUCE_PARTITIONS, _PRODUCE_BATCH, _PRODUCE_RECORDS = 3, 4, 5
+_PRODUCE_PARTITIONS, _PRODUCE_BATCH = 3, 4
 _FETCH_PARTITIONS, _FETCH_BATCHES = 2, 8
 _REPLICA_PARTITIONS, _REPLICA_BATCHES = 3, 9
 
@@ -70,43 +65,30 @@ def parse_produce(data: bytes) -> ProduceCall:
     """Parse a produce request.
 
     Raises:
-        InvalidRequestError: the bytes are not a ProduceRequest, or it has too many partitions or records.
+        InvalidRequestError: the bytes are not a ProduceRequest, or it has too many partitions or elements.
     """
     try:
-        rest, parts = _split_parts(data, _PRODUCE_PARTITIONS, MAX_CLIENT_PARTITIONS)
+        rest, parts = split_list(data, _PRODUCE_PARTITIONS, MAX_CLIENT_PARTITIONS)
+        cut = [cut_payload(data, start, end, _PRODUCE_BATCH) for start, end in parts]
+        if sum(len(head) for head, _ in cut) > MAX_ELEMENTS:  # structured records, not batches, which are not counted
+            refuse_too_many_elements(data, pb.ProduceRequest)
         request = pb.ProduceRequest.FromString(rest)
-        partitions = [_produce_part(data, start, end) for start, end in parts]
+        partitions = [_produce_part(pb.ProducePartition.FromString(head), batch) for head, batch in cut]
     except ValueError:  # the bytes differ from those that Paceline writes
-        request = parsed(pb.ProduceRequest, data, MAX_CLIENT_FIELDS)
-        partitions = [_whole_produce_part(part) for part in request.partitions]
+        request = parsed(pb.ProduceRequest, data, MAX_CLIENT_FIELDS, MAX_ELEMENTS)
+        partitions = [_produce_part(part, None) for part in request.partitions]
     except DecodeError as failure:
         raise InvalidRequestError(f"the message cannot be parsed: {failure}") from None
     return ProduceCall(request.acks, request.timeout_ms, partitions)
 
 
-def _produce_part(data: bytes, start: int, end: int) -> ProducePart:
-    if end - start < WORTH_CUTTING_BYTES:
-        return _whole_produce_part(pb.ProducePartition.FromString(data[start:end]))
-    head, batch = _cut(data, start, end, _PRODUCE_BATCH)
-    _refuse_crowded_records(head)
-    message = pb.ProducePartition.FromString(head)
-    if batch is not None and message.WhichOneof("data") is not None:
+def _produce_part(message: pb.ProducePartition, batch: bytes | None) -> ProducePart:
+    data = message.WhichOneof("data")
+    if batch is None:
+        return ProducePart(message, message.batch if data == "batch" else None)
+    if data is not None:
         raise ValueError("has two payloads")
     return ProducePart(message, batch)
-
-
-def _refuse_crowded_records(head: bytes) -> None:
-    if len(head) <= 2 * MAX_RECORDS:
-        return
-    position, end = 0, len(head)
-    while position < end:
-        field, start, position = next_field(head, position, end)
-        if field == _PRODUCE_RECORDS:
-            refuse_too_many_fields(head[start:position], MAX_RECORDS, "records")
-
-
-def _whole_produce_part(message: pb.ProducePartition) -> ProducePart:
-    return ProducePart(message, message.batch if message.WhichOneof("data") == "batch" else None)
 
 
 # -- Fetch -----------------------------------------------------------------------------------------------------
@@ -138,7 +120,7 @@ def parse_replica_fetch_response(data: bytes) -> ReplicaFetchResponse:
         InvalidRequestError: the bytes are not a FetchResponse.
     """
     try:
-        rest, parts = _split_parts(data, _REPLICA_PARTITIONS, MAX_INTERNAL_PARTITIONS)
+        rest, parts = split_list(data, _REPLICA_PARTITIONS, MAX_INTERNAL_PARTITIONS)
         results = [_replica_result(data, start, end) for start, end in parts]
         response = replica_pb.FetchResponse.FromString(rest)
     except ValueError:  # the bytes differ from those that Paceline writes
@@ -150,11 +132,10 @@ def parse_replica_fetch_response(data: bytes) -> ReplicaFetchResponse:
 
 
 def _replica_result(data: bytes, start: int, end: int) -> ReplicaFetchResult:
-    if end - start < WORTH_CUTTING_BYTES:
-        return replica_fetch_result_from_proto(replica_pb.FetchPartitionResult.FromString(data[start:end]))
-    head, batches = _cut(data, start, end, _REPLICA_BATCHES)
+    head, batches = cut_payload(data, start, end, _REPLICA_BATCHES)
     result = replica_fetch_result_from_proto(replica_pb.FetchPartitionResult.FromString(head))
-    result.batches = batches or b""
+    if batches is not None:
+        result.batches = batches
     return result
 
 
@@ -176,52 +157,3 @@ def _append_part(pieces: list[bytes], part_field: int, head: bytes, payload_fiel
         size,
         payload,
     )
-
-
-def _split_parts(data: bytes, parts_field: int, limit: int) -> tuple[bytes, Sequence[tuple[int, int]]]:
-    """Return (the bytes of all other fields, begin and end of each element of ``parts_field``).
-
-    Raises:
-        InvalidRequestError: there are more than ``limit`` elements or `MAX_SINGLE_FIELDS` other fields.
-    """
-    parts: list[tuple[int, int]] = []
-    rest: list[bytes] = []
-    position, end = 0, len(data)
-    while position < end:
-        field, start, stop = next_field(data, position, end)
-        if field == parts_field:
-            if len(parts) == limit:
-                raise InvalidRequestError(f"more than {limit} partitions in one request")
-            parts.append((start, stop))
-        else:
-            if len(rest) == MAX_SINGLE_FIELDS:
-                raise InvalidRequestError(f"more than {MAX_SINGLE_FIELDS} fields beside the partitions in one request")
-            rest.append(data[position:stop])
-        position = stop
-    return b"".join(rest), parts
-
-
-def _cut(data: bytes, position: int, end: int, payload_field: int) -> tuple[bytes, bytes | None]:
-    """Return (the bytes of the message without its payload field, the payload).
-
-    Raises:
-        InvalidRequestError: the message has more than `MAX_SINGLE_FIELDS` fields.
-    """
-    payload: bytes | None = None
-    rest: list[bytes] = []
-    kept = position
-    count = 0
-    while position < end:
-        count += 1
-        if count > MAX_SINGLE_FIELDS:
-            raise InvalidRequestError(f"more than {MAX_SINGLE_FIELDS} fields in one partition")
-        field, start, stop = next_field(data, position, end)
-        if field == payload_field:
-            if payload is not None:
-                raise ValueError("has two payloads")
-            payload = data[start:stop]
-            rest.append(data[kept:position])
-            kept = stop
-        position = stop
-    rest.append(data[kept:end])
-    return b"".join(rest), payload

@@ -39,7 +39,7 @@ from paceline.model.scheduler import Scheduler
 from paceline.replication.purgatory import Cancel
 from paceline.rpc import convert, wire
 from paceline.rpc.admission.listener_limits import ListenerLimits
-from paceline.rpc.admission.message_limits import parsed, refuse_too_many_elements
+from paceline.rpc.admission.message_limits import parsed
 from paceline.rpc.deadlines import wait_within_deadline
 from paceline.rpc.interceptors import count_refusal
 from paceline.rpc.server import unary
@@ -210,7 +210,6 @@ class LogServicer:
         """Append records."""
         core = self._core.get()
         producer = context.peer()
-        refuse_too_many_elements(request, pb.ProduceRequest)
         call = wire.parse_produce(request)
         acks = convert.acks_from_proto(call.acks)
         timeout_ms = wait_within_deadline(convert.timeout_from_proto(call.timeout_ms), context)
@@ -245,12 +244,12 @@ class LogServicer:
         try:
             return await self.produce(request, context)
         except PacelineError as error:
-            refuse_too_many_elements(request, pb.ProduceRequest)  # raises again: such a request must not be parsed
+            parts = wire.parse_produce(request).partitions  # raises again, if that was the error
             context.reason = error.code.name
             self._refuse(error)
             results = [
                 ProduceResult(convert.partition_of(part.head), PartitionFailure(error.code, str(error)))
-                for part in wire.parse_produce(request).partitions
+                for part in parts
             ]
             answer = pb.ProduceResponse(partitions=[convert.produce_result_to_proto(result) for result in results])
             return answer.SerializeToString()

@@ -13,11 +13,18 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.message import DecodeError, Message
 
 from paceline.model.errors import InvalidRequestError
-from paceline.model.protobuf_wire import FIXED32, FIXED64, GROUP_BEGIN, GROUP_END, LENGTH, VARINT, read_varint
+from paceline.model.protobuf_wire import (
+    FIXED32,
+    FIXED64,
+    GROUP_BEGIN,
+    GROUP_END,
+    LENGTH,
+    MAX_SINGLE_FIELDS,
+    VARINT,
+    read_varint,
+)
 from paceline.rpc.convert.common import MAX_CLIENT_PARTITIONS, MAX_INTERNAL_PARTITIONS
 
-MAX_SINGLE_FIELDS: Final = 256
-"""Maximum number of fields of a message besides its long list. Requests have a dozen, a newer peer may send more."""
 MAX_CLIENT_FIELDS: Final = 2 * MAX_CLIENT_PARTITIONS + MAX_SINGLE_FIELDS
 """Maximum number of fields of a client's request, which has at most two long lists."""
 MAX_INTERNAL_FIELDS: Final = 2 * MAX_INTERNAL_PARTITIONS + MAX_SINGLE_FIELDS
