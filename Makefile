@@ -15,10 +15,11 @@ PROFILES ?=
 comma := ,
 SEEDS ?= 300
 FIRST ?= 1
+WHAT ?= data
 ROUNDS ?= 100
 MINUTES ?= 10
 
-.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak soak-failover kill-matrix simulate integration containers images up logs ps down certificate bench bench-kafka bench-callers bench-control bench-replicas bench-python bench-groups bench-pipeline bench-security lock duplicates clean
+.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak soak-failover kill-matrix simulate integration containers images up logs ps down certificate bench lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,37 +87,20 @@ protos-baseline: install ## make protos/ the baseline that lint compares later c
 protos-check: ## compare the committed stubs with a fresh run
 	@scripts/check_protos.sh
 
-bench: install java ## produce, fetch and latency figures, into build/bench/data.json
-	@$(PY) -m benchmarks.data --output build/bench/data.json
+# The modules of benchmarks/ behind each WHAT.
+BENCH_data := data
+BENCH_kafka := versus_kafka
+BENCH_callers := callers
+BENCH_control := control failover
+BENCH_replicas := replicas
+BENCH_groups := groups
+BENCH_pipeline := pipeline
+BENCH_security := security
+BENCH_sizing := sizing
+BENCH_python := python_clients
 
-bench-kafka: install java ## side by side with Kafka 3.9.1 (jars through Maven), into build/bench/versus_kafka.json
-	@$(PY) -m benchmarks.versus_kafka --output build/bench/versus_kafka.json
-
-bench-python: install java ## beside confluent-kafka and aiokafka on Kafka 3.9.1 (PyPI, jars through Maven), into build/bench/python_clients.json
-	@$(PY) -m benchmarks.python_clients --output build/bench/python_clients.json
-
-bench-callers: install java ## many small clients side by side with Kafka 3.9.1 (Go, jars through Maven), into build/bench/callers.json
-	@$(PY) -m benchmarks.callers --output build/bench/callers.json
-
-.PHONY: bench-sizing
-bench-sizing: install java ## throughput of one broker process, and of four on this machine (Go), into build/bench/sizing.json
-	@$(PY) -m benchmarks.sizing --output build/bench/sizing.json
-
-bench-control: install java ## failovers and creation with 1,000 to 100,000 partitions, into build/bench/control.json; then kills with detection, into failover.json
-	@$(PY) -m benchmarks.control --output build/bench/control.json
-	@$(PY) -m benchmarks.failover --output build/bench/failover.json
-
-bench-replicas: install java ## a broker with 10,000 replicas: restart, idle, leadership, into build/bench/replicas.json
-	@$(PY) -m benchmarks.replicas --output build/bench/replicas.json
-
-bench-groups: install java ## consumer groups and compaction beside Kafka 3.9.1 (jars through Maven), into build/bench/groups.json
-	@$(PY) -m benchmarks.groups --output build/bench/groups.json
-
-bench-pipeline: install java ## Spark over Paceline beside Spark's own Kafka source (jars through Maven), into build/bench/pipeline.json
-	@$(PY) -m benchmarks.pipeline --output build/bench/pipeline.json
-
-bench-security: install java ## TLS beside plaintext in alternating rounds, into build/bench/security.json
-	@$(PY) -m benchmarks.security --output build/bench/security.json
+bench: install java ## measure WHAT=data; kafka, callers, groups, pipeline: beside Kafka 3.9.1 (jars through Maven; callers, sizing: Go); python: beside its clients; control, replicas, security, sizing; into build/bench
+	@$(foreach module,$(or $(BENCH_$(WHAT)),$(error make bench does not know WHAT=$(WHAT))),$(PY) -m benchmarks.$(module) --output build/bench/$(module).json &&) true
 
 clients: install ## build and test the client libraries whose toolchains are here (Go, Java, TypeScript, Rust, C++)
 	@scripts/clients/all.sh
