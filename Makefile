@@ -16,10 +16,8 @@ comma := ,
 SEEDS ?= 300
 FIRST ?= 1
 WHAT ?= data
-ROUNDS ?= 100
-MINUTES ?= 10
 
-.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak soak-failover kill-matrix simulate integration containers images up logs ps down certificate bench lock duplicates clean
+.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up logs ps down certificate bench lock duplicates clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,19 +37,8 @@ run: install java ## the main job: stream real flights through a cluster, kill a
 test: install ## every test this machine can run, and why the rest was skipped
 	@$(PY) -m pytest -q $(PYTEST_ARGS)
 
-soak: install java ## kills, pauses, one-way cuts, full and slow disks under load, ROUNDS times (100); OUTAGE=300: ZooKeeper and controllers down for 300 s
-	@$(PY) -m tests.soak $(if $(OUTAGE),--outage $(OUTAGE),--rounds $(ROUNDS))
-
-.PHONY: soak-groups
-soak-groups: install java ## 50 members on 200 partitions for MINUTES (10); members and coordinators die, everything is accounted for
-	@$(PY) -m tests.group_soak --minutes $(MINUTES)
-
-kill-matrix: install java ## kill driver, executor, leader and controller between every two steps of the Spark jobs, with RECORDS (1000000) rows
-	@$(PY) -m tests.kill_matrix --records $(or $(RECORDS),1000000)
-
-soak-failover: install java ## kill processes ROUNDS times (100), then 60 false suspicions, with exact accounting
-	@$(PY) -m tests.soak_failover kills --rounds $(ROUNDS)
-	@$(PY) -m tests.soak_failover suspicions
+soak: install java ## SCENARIO=faults; kills, suspicions (ROUNDS); outage (SECONDS); groups (MINUTES); steps (RECORDS): python -m tests.soak --help
+	@$(PY) -m tests.soak $(SCENARIO) $(foreach name,rounds seconds minutes records,$(addprefix --$(name) ,$($(shell echo $(name) | tr a-z A-Z))))
 
 integration: install java ## only the tests with real processes
 	@$(PY) -m pytest -q tests/integration $(PYTEST_ARGS)

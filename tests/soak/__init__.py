@@ -1,9 +1,6 @@
-"""A cluster of real processes under load and faults, for a number of rounds: ``make soak ROUNDS=n``.
+"""Clusters of real processes under load and faults: ``python -m tests.soak SCENARIO``, ``make soak SCENARIO=...``.
 
-`rounds` has the rounds and their checks, `faults` the faults, `sandbox` the network and disks for the faults, `writers`
-the load. `kills` is the short soak of the test suite, `outage` the soak without ZooKeeper and controllers.
+`rounds` has the rounds of the scenario ``faults`` and their checks, with `faults`, `sandbox` for network and disks, and
+`writers` for the load. `outage`, `failover`, `groups` and `kill_matrix` have the other scenarios; `kills` is the short
+soak of the test suite.
 """
-
-from tests.soak.kills import BROKERS, PARTITIONS, TOPIC, Load, Outcome, read_back, soak, wait_full_isr
-
-__all__ = ["BROKERS", "PARTITIONS", "TOPIC", "Load", "Outcome", "read_back", "soak", "wait_full_isr"]

@@ -2,7 +2,7 @@
 
 ``python -m tests.support.killable_driver ingest|copy BOOTSTRAP SOURCE TARGET RECORDS``, where TARGET is a table's
 directory, or TOPIC@CHECKPOINT. The driver, its commits and its tasks send ``STEP PID`` to the port of 127.0.0.1 in
-PACELINE_STEPS_PORT and wait for the answer. `tests.kill_matrix` answers after it has killed a process, or at once.
+PACELINE_STEPS_PORT and wait for the answer. `tests.soak.kill_matrix` answers after it has killed a process, or at once.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.group_soak.account import check, read, rebalance_seconds
+from tests.soak.groups.account import check, read, rebalance_seconds
 
 GOOD = """\
 J a 1.0

@@ -22,7 +22,7 @@ from paceline.pipeline.jobs.ingest.rows import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_M
 from paceline.pipeline.jobs.lake.parquet_table import read_table
 from paceline.pipeline.jobs.lake.table import Source
 from paceline.pipeline.jobs.run import JobResult
-from tests import kill_matrix
+from tests.soak import kill_matrix
 from tests.support.inline_spark import InlineSpark
 from tests.unit.pipeline.batches import encode, simple_records, with_payload
 from tests.unit.pipeline.golden import Expected

@@ -1,4 +1,4 @@
-"""``python -m tests.group_soak --minutes 10``: 50 members on 200 partitions; members and coordinators die.
+"""``python -m tests.soak groups --minutes 10``: 50 members on 200 partitions; members and coordinators die.
 
 Each minute the coordinator is killed and restarted, and two processes with five members each are killed and replaced.
 When all members are alive, another member joins and later leaves. At the end: no partition had two owners in a
@@ -6,8 +6,6 @@ generation, every record was processed at least once, no acknowledged commit is 
 member took at most two heartbeats.
 """
 
-import argparse
-import json
 import os
 import random
 import subprocess
@@ -22,7 +20,7 @@ from typing import Final
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster
 from paceline.dev.ports import free_plan
 from paceline_client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from tests.group_soak.account import GROUP, HEARTBEAT_MS, TOPIC, Account, check, read, rebalance_seconds
+from tests.soak.groups.account import GROUP, HEARTBEAT_MS, TOPIC, Account, check, read, rebalance_seconds
 
 PARTITIONS: Final = 200
 WORKERS: Final = 10
@@ -38,7 +36,7 @@ class Worker:
         self.members = members
         self.path = directory / f"{name}.notes"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.group_soak.worker", bootstrap, str(self.path), name, str(members)],
+            [sys.executable, "-m", "tests.soak.groups.worker", bootstrap, str(self.path), name, str(members)],
             stdin=subprocess.PIPE,
             stdout=(directory / f"{name}.log").open("wb"),
             stderr=subprocess.STDOUT,
@@ -190,11 +188,8 @@ class Soak:
             time.sleep(1)
 
 
-def main() -> int:
-    """Run the soak and print its results; return 0 when no rule was broken."""
-    parser = argparse.ArgumentParser(prog="python -m tests.group_soak", description=__doc__)
-    parser.add_argument("--minutes", type=int, default=10)
-    arguments = parser.parse_args()
+def group_soak(minutes: int, say: Callable[[str], None]) -> tuple[dict[str, object], list[str]]:
+    """Run the soak and return its figures and the rules that were broken."""
     with tempfile.TemporaryDirectory(prefix="paceline-group-soak-") as name:
         directory = Path(name)
         cluster = LocalCluster(directory / "cluster", CONFIG_FILE, ports=free_plan(2, 3), heap_mib=128)
@@ -202,9 +197,9 @@ def main() -> int:
         try:
             with Admin(cluster.bootstrap) as admin:
                 admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, configs={"min.insync.replicas": "2"})])
-            soak = Soak(directory, cluster, lambda text: print(text, flush=True))
+            soak = Soak(directory, cluster, say)
             try:
-                problems = soak.run(arguments.minutes)
+                problems = soak.run(minutes)
             finally:
                 account = soak._account()
                 for worker in soak._workers:
@@ -212,19 +207,13 @@ def main() -> int:
         finally:
             cluster.stop(force=True)
     late = [one for one in soak.rebalances_s if one is None or one > 2 * HEARTBEAT_MS / 1000]
-    outcome = {
-        "minutes": arguments.minutes,
+    if late:
+        problems = [*problems, f"{len(late)} rebalances took longer than two heartbeats"]
+    figures: dict[str, object] = {
         "generations": account.generations,
         "coordinator_kills": soak.coordinator_kills,
         "member_kills": soak.member_kills,
         "rebalances_s": [None if one is None else round(one, 2) for one in soak.rebalances_s],
-        "rebalances_over_two_heartbeats": len(late),
         "load_average": os.getloadavg()[0],
-        "problems": problems[:20],
     }
-    print(json.dumps(outcome, indent=2))
-    return 1 if problems or late else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return figures, problems

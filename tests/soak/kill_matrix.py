@@ -1,6 +1,6 @@
 """Kill driver, executor, leader and controller between every two steps of the ingest and of the exactly-once sink.
 
-``make kill-matrix`` copies a million rows with each; the same faults on few rows are in
+``make soak SCENARIO=steps`` copies a million rows with each; the same faults on few rows are in
 tests/integration/test_pipeline_ingest.py, test_pipeline_ingest_cluster.py and test_spark_write.py. Rows are numbered by
 partition, so that the end shows a row that is missing, twice, or out of order. A killed driver is started again; a
 killed broker or controller is started again before the next one is killed.
@@ -9,8 +9,6 @@ Steps of the ingest: planned, task (its files are written), written, dead-letter
 sink: staged (a task's rows), list, decide, read, scan (only in a repeated micro-batch), append, done.
 """
 
-import argparse
-import json
 import os
 import shutil
 import signal
@@ -32,7 +30,7 @@ from paceline.pipeline.jobs.lake.parquet_table import read_table
 from paceline_client import Admin, Consumer, NewTopic, Producer
 from tests.support.killable_driver import PORT
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 6
 VICTIMS = ("driver", "executor", "leader", "controller")
 STEPS = {
@@ -296,31 +294,19 @@ def compare(what: str, found: dict[int, list[bytes]], per_partition: int) -> lis
     return problems
 
 
-def main() -> int:
-    """Run the matrix and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.kill_matrix", description=__doc__)
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--only", choices=sorted(STEPS), help="leave the other out")
-    parser.add_argument("--directory", type=Path, default=ROOT / "build" / "kill-matrix")
-    arguments = parser.parse_args()
+def kill_matrix(directory: Path, records: int, only: str | None) -> list[str]:
+    """Run both halves of the matrix, or only one, and return what is wrong with the rows."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
-    directory = arguments.directory.resolve()
+    directory = directory.resolve()
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     cluster = LocalCluster(directory / "cluster", CONFIG_FILE, brokers=3, controllers=2, ports=free_plan(2, 3))
     problems: list[str] = []
-    began = time.monotonic()
     try:
         cluster.start(timeout_s=300)
-        for what in [arguments.only] if arguments.only else ["ingest", "copy"]:
-            problems += run(what, cluster, directory, arguments.records)
+        for what in [only] if only else list(STEPS):
+            problems += run(what, cluster, directory, records)
     finally:
         cluster.stop(force=True)
         remove(directory / "cluster")
-    rows = arguments.records // PARTITIONS * PARTITIONS
-    print(json.dumps({"rows": rows, "seconds": round(time.monotonic() - began), "problems": problems}), flush=True)
-    return 1 if problems else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return problems

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from paceline.model.errors import PacelineError
 from paceline_client import Consumer, OffsetAndMetadata, RebalanceListener, TopicPartition
-from tests.group_soak.account import COMMIT_S, GROUP, HEARTBEAT_MS, SESSION_MS, TOPIC
+from tests.soak.groups.account import COMMIT_S, GROUP, HEARTBEAT_MS, SESSION_MS, TOPIC
 
 
 class Notes(RebalanceListener):

@@ -1,16 +1,14 @@
 """Kills processes under load, or makes a live broker look dead, with exact accounting of every record.
 
-``python -m tests.soak_failover kills`` kills a random leader, the active controller, or both, a hundred times.
-``python -m tests.soak_failover suspicions`` lets the CONTROL address of a random live broker refuse connects every ten
+``python -m tests.soak kills`` kills a random leader, the active controller, or both, a hundred times.
+``python -m tests.soak suspicions`` lets the CONTROL address of a random live broker refuse connects every ten
 seconds for ten minutes. In the end each acknowledged record must be read back exactly once, no record twice, and the
 records of one partition in the order in which they were sent.
 """
 
-import argparse
 import random
 import socket
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +20,7 @@ from paceline.dev.ports import free_plan
 from paceline.model.identifiers import TopicPartition
 from paceline_client import Admin, Consumer
 from tests.integration.tcp_proxy import TcpProxy
-from tests.soak import BROKERS, PARTITIONS, TOPIC, Load, wait_full_isr
+from tests.soak.kills import BROKERS, PARTITIONS, TOPIC, Load, wait_full_isr
 
 FULL_ISR_S = 180.0
 MAX_LEADERLESS_MS = 100
@@ -51,8 +49,7 @@ class Accounts:
         return (
             f"{self.rounds} rounds ({self.effective} moved leaders), {self.sent:,} sent, {self.acked:,} acked, "
             f"{self.failed:,} failed, {self.read:,} read; pause p50 {statistics.median(ordered):g} ms, "
-            f"p99 {ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]} ms, longest {ordered[-1]} ms; "
-            f"{len(self.problems)} problems"
+            f"p99 {ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]} ms, longest {ordered[-1]} ms"
         )
 
 
@@ -268,24 +265,7 @@ def _account(bootstrap: str, load: TimedLoad, accounts: Accounts) -> None:
     )
 
 
-def main() -> int:
-    """Run one of the two soaks and print a summary line; exit with 1 when it found problems."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak_failover", description=__doc__)
-    parser.add_argument("what", choices=("kills", "suspicions"))
-    parser.add_argument("--rounds", type=int, help="100 kills, or 60 suspicions")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
-    parser.add_argument("--directory", type=Path, default=Path("build/soak-failover"))
-    arguments = parser.parse_args()
-    remove(arguments.directory)
-    print(f"{arguments.what}, seed {arguments.seed}", flush=True)
-    play, rounds = (kill_round, 100) if arguments.what == "kills" else (suspicion_round, 60)
-    rounds = arguments.rounds or rounds
-    accounts = run(arguments.directory, rounds, arguments.seed, play, lambda text: print(f"  {text}", flush=True))
-    for problem in accounts.problems:
-        print(f"  {problem}")
-    print(accounts.summary())
-    return 1 if accounts.problems else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def failover(scenario: str, directory: Path, rounds: int, seed: int, say: Say) -> Accounts:
+    """Run the scenario ``kills`` or ``suspicions``."""
+    remove(directory)
+    return run(directory, rounds, seed, kill_round if scenario == "kills" else suspicion_round, say)
