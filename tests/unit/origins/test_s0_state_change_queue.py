@@ -346,7 +346,7 @@ def test_today_the_next_request_waits_for_the_answer_and_an_unanswered_one_is_se
     cluster.told()
     cluster.brokers.unreachable.clear()
     cluster.brokers.silent.add(1)
-    cluster.time.run_for(200)
+    cluster.time.run_for(1_200)
     assert cluster.told() == {1: ["LAI a-0 1/0 [1] new"]}, "a single request is in flight"
     cluster.brokers.release(1)
     cluster.settle()
