@@ -60,7 +60,7 @@ class ControllerComponents:
         self.election_settings = ElectionSettings(
             self.storage, config.unclean_leader_election_enable, config.min_insync_replicas
         )
-        self._batches = [self._new_batch() for _ in range(3)]
+        self._batches = [RequestBatch(config.controller_id, endpoints, self.context, self.channels) for _ in range(3)]
         self.batch, partition_batch, replica_batch = self._batches
         self.partitions = PartitionStateMachine(
             self.context, self.storage, self.committer, partition_batch, self.election_settings, self.log
@@ -100,9 +100,6 @@ class ControllerComponents:
         if was_being_reassigned:
             # A reassignment in the admin node that can never complete would block later reassignments (KAFKA-9478).
             self.enqueue(PartitionReassignmentFromNode())
-
-    def _new_batch(self) -> RequestBatch:
-        return RequestBatch(self.config.controller_id, self.endpoints, self.context, self.channels)
 
     def send_update_metadata(
         self, broker_ids: Iterable[int], topic_partitions: Sequence[TopicPartition], initial: bool = False

@@ -100,6 +100,7 @@ class IsrWriter:
                 if result is None:
                     self._write_alone(partition, proposal)
                 else:
+                    self._retries.reset()
                     partition.isr_updates.written(proposal, result.zk_version)
             self._on_outcome()
             self._flush()
