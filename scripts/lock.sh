@@ -9,7 +9,7 @@
 # requirements-services.lock  the container image: extra `services`, the same versions
 # requirements-build.lock     the build tools of the wheel, for the image's build stage, the same versions
 # requirements-protos.lock    the generators of the Python stubs, from protos/requirements.in
-# requirements-benchmarks.lock  the Kafka clients that make bench-python measures, from benchmarks/requirements.in
+# requirements-benchmarks.lock  the Kafka clients that make bench WHAT=python measures, from benchmarks/requirements.in
 #
 # Install with `pip install --require-hashes -r requirements.lock`, then Paceline itself with
 # `pip install --no-deps --no-build-isolation -e .`: hatchling is locked too, so nothing unlocked is fetched.
