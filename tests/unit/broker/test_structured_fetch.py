@@ -10,7 +10,7 @@ from paceline.broker.service.response_memory import AnswerBudget
 from paceline.log.log_config import LogConfig
 from paceline.log.record_batch import NewRecord, encode_batch
 from paceline.model.client_io import ProduceData, ProduceResult, RequiredAcks
-from paceline.rpc.admission.refusals import Refusals
+from paceline.rpc.admission.listener_limits import ListenerLimits
 from paceline.v1 import log_service_pb2 as pb
 from tests.support.broker_cluster import TP, BrokerCluster
 
@@ -43,7 +43,7 @@ def servicer_of(cluster: BrokerCluster) -> LogServicer:
     handle.set(cluster[1].node)
     budget, answers = ByteBudget(1 << 30), AnswerBudget(1 << 30)
     return LogServicer(
-        handle, "CLIENT", cluster.time, budget, answers, 1 << 20, RecordCodec(), FetchWaits(1), Refusals()
+        handle, "CLIENT", cluster.time, budget, answers, 1 << 20, RecordCodec(), FetchWaits(1), ListenerLimits()
     )
 
 
