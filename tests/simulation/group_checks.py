@@ -69,8 +69,7 @@ class GroupHistory:
     latest: dict[str, int] = field(default_factory=dict)
     """Newest generation in which partitions were assigned, by group."""
     static: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
-    """Number and member id of the latest process that received partitions, by group and instance id of a static member.
-    """
+    """Epoch of the coordinator, and member id, of the latest process with partitions, by group and instance id."""
 
 
 class GroupChecks:
@@ -99,17 +98,18 @@ class GroupChecks:
         name: str,
         partitions: Iterable[TopicPartition],
         instance_id: str | None = None,
+        leader_epoch: int = 0,
     ) -> None:
-        """Record a coordinator's assignment of partitions to a member."""
+        """Record the assignment of partitions to a member by the coordinator of a leader epoch."""
         self._verdicts.exercise("C15")
         if self._is_voided(group_id):
             return
         if instance_id is not None:
             if self.is_replaced(group_id, instance_id, member_id):
                 self._cluster.checks.places.reach("a static member is replaced")
-            # A coordinator that was replaced may still answer an earlier process.
-            latest = self.history.static.get((group_id, instance_id), (0, ""))
-            self.history.static[group_id, instance_id] = max(latest, (int(name.rpartition("/")[2]), member_id))
+            # A coordinator that was replaced may still answer a process that the present coordinator does not know.
+            if leader_epoch >= self.history.static.get((group_id, instance_id), (0, ""))[0]:
+                self.history.static[group_id, instance_id] = (leader_epoch, member_id)
         owners = self.history.owners.setdefault((group_id, generation), {})
         for one in partitions:
             owner = owners.setdefault(one, instance_id or member_id)

@@ -191,10 +191,14 @@ class Member(GroupClient):
         checks, name = self.cluster.checks.groups, self.name
 
         def ask(coordinator: GroupCoordinator, reply: Callable[[Any], None]) -> None:
+            storage = coordinator.storage
+
             def answer(result: SyncResult | PacelineError) -> None:
                 if isinstance(result, SyncResult):
+                    owned = storage._owned.get(storage.partition_of(self.group_id))
+                    epoch = -1 if owned is None else owned.leader_epoch
                     static_id, partitions = self._instance_id, _partitions(result)
-                    checks.assigned(self.group_id, generation, joined.member_id, name, partitions, static_id)
+                    checks.assigned(self.group_id, generation, joined.member_id, name, partitions, static_id, epoch)
                 reply(result)
 
             coordinator.sync(request, answer)

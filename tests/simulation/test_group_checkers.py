@@ -186,10 +186,12 @@ def test_two_owners_in_a_generation_are_reported(cluster: SimulatedCluster) -> N
 
 def test_processes_of_a_static_member_own_its_partitions_one_after_the_other(cluster: SimulatedCluster) -> None:
     checks = cluster.checks.groups
-    for process, member_id in ((1, "one"), (2, "two"), (1, "one")):
-        checks.assigned(GROUP, 1, member_id, f"member/{process}", [SALES], "instance")
+    for leader_epoch, member_id in ((1, "one"), (2, "two"), (1, "one")):
+        checks.assigned(GROUP, 1, member_id, member_id, [SALES], "instance", leader_epoch)
     assert violated(cluster) == ()
     assert checks.is_replaced(GROUP, "instance", "one") and not checks.is_replaced(GROUP, "instance", "two")
+    checks.assigned(GROUP, 1, "one", "one", [SALES], "instance", 2)
+    assert checks.is_replaced(GROUP, "instance", "two") and violated(cluster) == ()
     checks.assigned(GROUP, 1, "three", "member/1", [SALES], "another instance")
     assert violated(cluster) == ("C15",)
 
