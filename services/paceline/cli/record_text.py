@@ -45,7 +45,7 @@ def parse_format(template: str) -> Callable[[Any], bytes]:
                 known = " ".join(f"%{letter}" for letter in _FIELDS)
                 raise click.BadParameter(f"{token} is not a field; the fields are {known}", param_hint="--format")
             parts.append(_FIELDS[token[1:]])
-        elif token.startswith("\\x") and len(token) == 4:
+        elif re.fullmatch(r"\\x[0-9a-fA-F]{2}", token):
             parts.append(bytes.fromhex(token[2:]))
         else:
             parts.append(_ESCAPES.get(token) or token.encode("utf-8", errors="surrogateescape"))

@@ -25,6 +25,7 @@ def record(key: bytes | None = b"k", value: bytes | None = b"v\xff", **more: Any
         ("%s|%S|%V|%K", b"v\xff|2|2|1"),
         ("%h\\t\\x00\\q\\", b"trace=7,none=\t\x00\\q\\"),
         ("\u00e9%k\udcff", b"\xc3\xa9k\xff"),
+        ("\\xZZ%k\\x7", b"\\xZZk\\x7"),
     ],
 )
 def test_a_format_has_the_letters_of_kcat(template: str, text: bytes) -> None:
