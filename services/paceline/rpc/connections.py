@@ -61,8 +61,12 @@ def shut_down(descriptor: int, wanted: Address) -> bool:
 
 
 def addresses_of(descriptor: int) -> tuple[Address | None, Address | None]:
-    """Return the addresses of both ends of a socket; None where an end has no IP address."""
-    with contextlib.suppress(OSError), _duplicate(descriptor) as connection:
+    """Return the addresses of both ends of a socket; None where an end has no IP address.
+
+    Raises:
+        OSError: the socket was closed in the meantime, or no descriptor is free.
+    """
+    with _duplicate(descriptor) as connection, contextlib.suppress(OSError):  # it may not be connected
         return _end(connection.getsockname), _end(connection.getpeername)
     return None, None
 

@@ -9,7 +9,7 @@ import ipaddress
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -29,7 +29,7 @@ _parsed = lru_cache(16_384)(address_of_peer)
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A socket of this process; ``listener`` is empty unless a listener accepted it."""
+    """A socket of this process; ``listener`` is empty unless a listener accepted it, and after it was shut down."""
 
     listener: str
     peer: Address
@@ -82,6 +82,8 @@ class ConnectionLimiter:
         """Sockets by inode, oldest first."""
         self._descriptors: dict[int, int] = {}
         self._passes = 0
+        self._has_seen_all = False
+        """Whether the latest pass has seen every socket."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="connection-limiter", daemon=True)
 
@@ -114,14 +116,18 @@ class ConnectionLimiter:
         known = {_parsed(peer): peer for peer in known_peers}
         connections = [one for one in self._connections.values() if one.listener == listener]
         silent = [one for one in connections if known.pop(one.peer, None) is None]
-        self._known_peers[listener].difference_update(known.values())  # their connections have ended
+        if self._has_seen_all:
+            self._known_peers[listener].difference_update(known.values())  # their connections have ended
         most = max(Counter(one.address for one in silent).values(), default=0)
         self._metrics.connections.labels(listener).set(len(connections))
         self._metrics.listener_limits.used(listener, _LIMIT, most)
         closed = surplus(silent, self._passes, self._per_address, self._max_connections // 2)
         counts: Counter[str] = Counter()
         for number, one in enumerate(closed, 1):
-            counts[one.address] += shut_down(self._descriptors[one.inode], one.peer)
+            if shut_down(self._descriptors[one.inode], one.peer):
+                counts[one.address] += 1
+                # Do not count it again in the next pass: gRPC may close the socket later.
+                self._connections[one.inode] = replace(one, listener="")
             if number % _CLOSED_AT_ONCE == 0:
                 self._stopped.wait(_PAUSE_S)
         for address, count in counts.items():
@@ -132,10 +138,15 @@ class ConnectionLimiter:
 
     def _find_connections(self, descriptors: dict[int, int]) -> None:
         self._passes += 1
+        self._has_seen_all = True
         self._descriptors = descriptors
         self._connections = {inode: one for inode, one in self._connections.items() if inode in self._descriptors}
         for inode, descriptor in self._descriptors.items():
             if inode not in self._connections:
-                own, peer = addresses_of(descriptor)
+                try:
+                    own, peer = addresses_of(descriptor)
+                except OSError:
+                    self._has_seen_all = False
+                    continue
                 listener = self._listeners.get(own[1], "") if own is not None and peer is not None else ""
                 self._connections[inode] = Connection(listener, peer or ("", 0), inode, self._passes)
