@@ -1,5 +1,6 @@
 """Controlled shutdown: leaders move before a broker stops, and a stopping broker is not elected."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -39,11 +40,15 @@ def with_heartbeats() -> Cluster:
     return cluster
 
 
-def test_a_heartbeat_of_a_broker_that_does_not_stop_ends_a_forged_controlled_shutdown() -> None:
+def test_a_heartbeat_of_a_broker_that_does_not_stop_ends_a_forged_controlled_shutdown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
     cluster = with_heartbeats()
     cluster.time.run_for(3_000)
     cluster.heartbeat(1, shutting_down=False)
     cluster.settle()
+    assert "broker does not stop" in caplog.text and "resumed" not in caplog.text, "its heartbeats never ended"
     assert cluster.told()[1][:2] == ["LAI a-0 2/1 [2], b-0 2/1 [2]", "UM {a-0 2/1 [2], b-0 2/1 [2]}"]
     for name in ("a-0", "b-0"):
         cluster.change_isr(name, [2, 1])

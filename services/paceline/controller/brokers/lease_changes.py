@@ -35,6 +35,7 @@ def on_lease_change(components: ControllerComponents, broker_id: int) -> Flow[No
     if expired:
         yield from _lost(components, broker_id)
     else:
+        LOG.info("heartbeats of broker resumed: broker=%d", broker_id)
         yield from _regained(components, broker_id)
 
 
@@ -106,7 +107,6 @@ def _leave_isrs(components: ControllerComponents, broker_id: int) -> Flow[None]:
 def _regained(components: ControllerComponents, broker_id: int) -> Flow[None]:
     """Let the broker lead again; its channel has kept the requests of the time without a lease."""
     context = components.context
-    LOG.info("heartbeats of broker resumed: broker=%d", broker_id)
     context.without_lease.discard(broker_id)
     components.send_update_metadata(context.brokers, _hosted(context, broker_id))
     yield from components.partitions.trigger_online()
