@@ -320,10 +320,10 @@ def test_silent_connections_take_no_places_of_clients_and_nodes(secure: SecureCl
             ("REPLICATION", f"/{SERVICES[1].full_name}/Fetch", fetch, secure.node_files("broker-2")),
         ):
             address = secure.target(listener)[0]
-            eventually(lambda a=address, m=method, r=request, c=caller: call(a, m, r, c) is ok, 5, listener)
-        eventually(lambda: len(secure.state()[0]) == 2, 5, "a new client connects")
+            eventually(lambda a=address, m=method, r=request, c=caller: call(a, m, r, c) is ok, 30, listener)
+        eventually(lambda: len(secure.state()[0]) == 2, 30, "a new client connects")
         log = secure.cluster.broker(1).log_path
-        eventually(lambda: "limit=max.silent.connections.per.ip" in log.read_text(), 5, "the limit is logged")
+        eventually(lambda: "limit=max.silent.connections.per.ip" in log.read_text(), 30, "the limit is logged")
 
 
 @pytest.mark.parametrize("enemy", ["other cluster", "client as broker", "the controller itself"])
