@@ -35,7 +35,7 @@ BACKOFF: Final = Backoff()
 
 
 class Retries:
-    """Schedules the attempts of a task: after a tenth of a second, then later and later, at least once a second."""
+    """Schedules the attempts of a task after growing pauses, from a tenth of a second to about a second."""
 
     def __init__(self, scheduler: Scheduler, rng: random.Random) -> None:
         self._scheduler = scheduler

@@ -48,7 +48,7 @@ GAUGES: Final = {
     "topics_ineligible_to_delete": "Topics whose deletion has to wait",
     "replicas_ineligible_to_delete": "Replicas that cannot be deleted at the moment",
     "controller_request_queue_size": "Unanswered control requests of all brokers",
-    "watchers": "Streams and long polls that watch events or metadata",
+    "watchers": "Streams that watch events",
     "group_members": "Members of the consumer groups coordinated here",
     "committed_offsets": "Committed offsets of the consumer groups coordinated here",
     "group_partitions_loading": "Partitions of __consumer_offsets whose groups are being loaded",

@@ -43,10 +43,10 @@ class CommonKeys(SecurityKeys):
         4_096, "connections", "maximum per listener; further connections are closed at once", ge=16, le=1_000_000
     )
     max_silent_connections_per_ip: int = key(
-        512, "connections", "of an address to a listener without an accepted call; then the oldest are closed", ge=1
+        512, "connections", "maximum per listener and address without a call; the oldest are closed beyond it", ge=1
     )
     control_silent_calls_max: int = key(
-        16, "calls", "of CONTROL whose message has not arrived; then the oldest is cancelled", ge=1, le=1_000
+        16, "calls", "maximum to CONTROL whose message is missing; the oldest is cancelled beyond it", ge=1, le=1_000
     )
     metrics_port: int = key(-1, "", "Prometheus endpoint; -1 for none, 0 for any free port", ge=-1, le=65_535)
     metrics_host: str = key("127.0.0.1", "", "address of the Prometheus endpoint")
@@ -127,7 +127,7 @@ class BrokerKeys(CommonKeys):
         64 << 20, "bytes", "fetch responses that clients have not read yet; then THROTTLED", ge=1 << 20
     )
     max_waiting_fetches_per_connection: int = key(
-        256, "fetches", "of one client connection in progress; then THROTTLED", ge=1, le=100_000
+        256, "fetches", "maximum in progress for a client's connection; THROTTLED beyond it", ge=1, le=100_000
     )
     controlled_shutdown_enable: bool = key(True, "", "move leadership away before stopping")
     controlled_shutdown_max_retries: int = key(3, "attempts", "total attempts", ge=1)
