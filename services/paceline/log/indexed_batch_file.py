@@ -137,7 +137,7 @@ class IndexedBatchFile(BatchFile):
             max_bytes = header.size
         data = self._files.read_at(self.log_path, position, min(max_bytes, self.size - position))
         try:
-            end, following, last = cut_whole(data, limit_offset, epoch_of)
+            end, following, last = cut_whole(data, limit_offset, epoch_of, position)
             if self.next_base_offset(position, data, end) < following:
                 # The last batch read or the batch after it has a damaged base offset, which no checksum covers.
                 end, following = last, -1

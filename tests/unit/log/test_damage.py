@@ -1,13 +1,19 @@
 """Bytes on disk that differ from the written bytes are reported and never returned; intact records are read."""
 
+import random
+from bisect import bisect_right
+from itertools import accumulate
+
 import pytest
 
+from paceline.log.batch_file import _walk, cut_whole
 from paceline.log.damage import DamagedLogError
 from paceline.log.directory_names import DAMAGED, STRAY
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
-from paceline.log.record_batch import NewRecord, encode_batch, iterate_headers
+from paceline.log.record_batch import HEADER_BYTES, NewRecord, encode_batch, iterate_headers
+from paceline.model.errors import CorruptMessageError
 from paceline.model.identifiers import TopicPartition
 from tests.unit.log.memory_files import MemoryFiles
 
@@ -78,6 +84,45 @@ def test_a_batch_with_a_flipped_bit_is_never_returned(where: str, mask: int) -> 
             assert data in sound.values(), f"offset {offset}"
             assert not data or next(iter(iterate_headers(data)))[1].base_offset in (offset, offset + 1)
     assert 4 in refused and not {0, 1, 2} & set(refused)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_remembered_pieces_hide_no_damage_limit_or_epoch(seed: int) -> None:
+    rng = random.Random(seed)
+    starts = sorted(rng.sample(range(900), rng.choice((0, 1, 3))))
+
+    def epoch_of(offset: int) -> int | None:
+        return bisect_right(starts, offset) - 1 if starts and offset >= starts[0] else None
+
+    sound = [
+        encode_batch(
+            [NewRecord(offset, None, bytes(rng.choice((1, 1, 1, 1, 40, 3_000))))],
+            base_offset=offset,
+            leader_epoch=epoch_of(offset) or 0,
+        )
+        for offset in range(900)
+    ]
+    begins = [0, *accumulate(map(len, sound))]
+    whole = b"".join(sound)
+    assert cut_whole(whole, 900, epoch_of)[0] == len(whole)
+    for _ in range(60):
+        data = bytearray(whole)
+        for _ in range(rng.randrange(3)):
+            place = rng.choice(begins[:-1]) + rng.randrange(HEADER_BYTES + 5)
+            data[place] ^= 1 << rng.randrange(8)
+        limit, moved = rng.choice((900, rng.randrange(1, 900))), rng.choice((0, 0, 1))
+        begin = rng.choice(begins[: len(begins) // 4])
+        read = bytes(data[begin : rng.randrange(begin + 1, len(data) + 1)])
+
+        def epoch_now(offset: int, moved: int = moved) -> int | None:
+            return epoch_of(offset + moved)
+
+        expected = _walk(read, 0, len(read), -1, 0, limit, epoch_now)
+        if expected[0]:
+            assert cut_whole(read, limit, epoch_now, begin) == expected
+        else:
+            with pytest.raises(CorruptMessageError):
+                cut_whole(read, limit, epoch_now, begin)
 
 
 def of_several_records(files: MemoryFiles, **config: object) -> PartitionLog:

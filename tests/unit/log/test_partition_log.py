@@ -4,6 +4,7 @@ import struct
 
 import pytest
 
+from paceline.log import batch_file, record_batch
 from paceline.log.compression import Codec
 from paceline.log.log_config import LogConfig, TimestampType
 from paceline.log.read_place import ReadPlace
@@ -110,6 +111,28 @@ def test_every_offset_is_found_in_every_segment() -> None:
     for offset in list(range(80)) + list(reversed(range(80))):
         header = next(iterate_headers(log.read(offset, 1, 80)))[1]
         assert header.base_offset <= offset <= header.last_offset
+
+
+def test_a_read_of_tiny_batches_that_were_read_before_checks_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log(MemoryFiles())
+    for number in range(2_000):
+        log.append_as_leader(batch(b"v%d" % number), 0, NOW_MS)
+    checked: list[int] = []
+
+    def crc_of(data: bytes, at: int, size: int) -> int:
+        checked.append(at)
+        return record_batch.crc_of(data, at, size)
+
+    monkeypatch.setattr(batch_file, "crc_of", crc_of)
+    first = log.read(0, 1 << 20, 2_000)
+    assert len(checked) == 2_000
+    for offset in range(100):
+        checked.clear()
+        assert first.endswith(log.read(offset, 1 << 20, 2_000))
+        # Less than two pieces of 8 KiB before the first common piece, and less than two after the last.
+        assert len(checked) < 4 * 8192 // 70
+    checked.clear()
+    assert log.read(0, 1 << 20, 2_000) == first and len(checked) < 2 * 8192 // 70
 
 
 def test_bytes_counted_by_positions_are_the_bytes_of_a_read() -> None:
