@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from paceline.log import batch_file, record_batch
 from paceline.log.log_config import LogConfig
 from paceline.log.record_batch import decode_records
 from paceline.model.client_io import (
@@ -154,6 +155,25 @@ def test_appends_do_not_read_the_log_for_waiting_fetches() -> None:
     # Only the fetch from offset 0 has enough bytes now; it and the session's fetch read once each.
     assert [len(answers) for answers in waits] == [1] + [0] * 29
     assert sum(len(values(answers[0])) for answers in waits if answers) == 53
+
+
+def test_a_fetch_that_must_wait_checks_no_batch(cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(20):
+        cluster[1].produce(b"x" * 600)
+    cluster.until_in_sync(1, 2, 3)
+    checked: list[int] = []
+
+    def crc_of(data: bytes, at: int, size: int) -> int:
+        checked.append(at)
+        return record_batch.crc_of(data, at, size)
+
+    monkeypatch.setattr(batch_file, "crc_of", crc_of)
+    waits = [fetch(cluster, at(0), at(0, OTHER), max_wait_ms=1_000, min_bytes=1 << 20) for _ in range(30)]
+    assert not checked and not any(waits)
+    cluster.time.run_for(1_000)
+    assert [len(values(answer)) for (answer,) in waits] == [20] * 30 and checked
+    (enough,) = fetch(cluster, at(3), max_wait_ms=1_000, min_bytes=1_000)
+    assert len(values(enough)) == 17
 
 
 def test_committed_bytes_are_counted_once_for_all_waiting_fetches(cluster: BrokerCluster) -> None:

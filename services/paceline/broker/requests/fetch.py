@@ -125,6 +125,11 @@ class FetchHandler:
                 session.put(position)
             looked_at = session.take_marked()
         run = FetchRun(reader, limits, session, incremental, answer)
+        if owner is None and session is None and positions and limits.min_bytes > 1 and limits.max_wait_ms > 0:
+            # Count before reading: many such fetches that arrive together would each read bytes only to count them.
+            operation = DelayedFetch(self, run, positions)
+            keys = [position.topic_partition for position in positions]
+            return self._purgatory.await_completion(operation, keys, limits.max_wait_ms)
         try:
             reads = self._read_all(run, looked_at, record=True, now_ms=now_ms)
         finally:
