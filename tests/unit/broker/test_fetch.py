@@ -201,6 +201,8 @@ def test_a_wait_ends_when_its_segment_is_complete() -> None:
     (answers,) = [fetch(cluster, at(0), max_wait_ms=10_000, min_bytes=1_000)]
     (at_the_end,) = [fetch(cluster, at(1), max_wait_ms=10_000, min_bytes=100)]
     cluster[1].produce(b"y" * 300)
+    assert len(answers) + len(at_the_end) == 1, "each fetch is answered in a turn of its own"
+    cluster.time.run_for(1)
     assert cluster[1].log().segment_count == 2
     assert (values(answers[0]), values(at_the_end[0])) == ([b"x" * 100], [b"y" * 300])
 

@@ -7,6 +7,7 @@ Source: docs/protocol/replication.md#fetch-on-the-leader, #visibility and #waiti
 """
 
 import random
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -58,6 +59,8 @@ class FetchHandler:
         self._expected: dict[int, int] = {}
         self._traffic = partitions.traffic
         self.request_count = 0
+        self._unfinished: deque[tuple[FetchRun, list[FetchPosition]]] = deque()
+        self._is_answering = False
 
     def expect(self, replica_ids: Iterable[int]) -> None:
         """Answer the waiting fetches of these followers now and their later fetches soon: a new leader epoch begins.
@@ -180,7 +183,19 @@ class FetchHandler:
             session.waiting = None
             session.take_unchecked()
             positions = session.take_marked()
+        elif run.limits.min_bytes > 1:
+            if self._is_answering:
+                self._unfinished.append((run, positions))
+                return
+            self._is_answering = True
+            self._scheduler.call_later(0, self._finish_next)
         self.answer(run, self._read_all(run, positions, record=False, now_ms=self._scheduler.now_ms()))
+
+    def _finish_next(self) -> None:
+        """Answer one fetch for each turn of the event loop: hundreds may expire together, each with much to read."""
+        self._is_answering = False
+        if self._unfinished:
+            self.finish(*self._unfinished.popleft())
 
     def answer(self, run: FetchRun, reads: list[PartitionRead]) -> None:
         """Answer with the results; in a session, omit unchanged partitions and record the other partitions' offsets."""
