@@ -214,28 +214,28 @@ class RecordFuture(Future[RecordMetadata]):
         """Return whether the result is known."""
         return self.batch.done
 
-    def result(self, timeout_s: float | None = None) -> RecordMetadata:
+    def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait for the result and return the record's metadata.
 
         Raises:
-            RequestTimedOutError: ``timeout_s`` expired; the record may still be delivered.
+            RequestTimedOutError: ``timeout`` seconds passed; the record may still be delivered.
             DeliveryFailedError: not delivered within the delivery timeout; ``cause`` has the reason.
             PacelineError: any other failure, for example the broker refused the record or the producer was closed.
         """
-        error = self.exception(timeout_s)
+        error = self.exception(timeout)
         if error is not None:
             raise error
         return self.batch.metadata(self.index)
 
-    def exception(self, timeout_s: float | None = None) -> PacelineError | None:
+    def exception(self, timeout: float | None = None) -> PacelineError | None:
         """Wait for the result and return the error, None when the record was delivered.
 
         Raises:
-            RequestTimedOutError: ``timeout_s`` expired.
+            RequestTimedOutError: ``timeout`` seconds passed.
         """
         # In a delivery callback the result is known but not announced; waiting for the announcement would deadlock.
-        if not self.batch.done and not self.batch.wait(timeout_s):
-            raise RequestTimedOutError(f"no result for a record of {self.batch.topic_partition} in {timeout_s} s")
+        if not self.batch.done and not self.batch.wait(timeout):
+            raise RequestTimedOutError(f"no result for a record of {self.batch.topic_partition} in {timeout} s")
         return self.batch.error
 
 

@@ -2,11 +2,11 @@
 
 import asyncio
 import threading
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 import pytest
 
-from paceline.model.errors import MessageTooLargeError, PacelineError
+from paceline.model.errors import MessageTooLargeError, PacelineError, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
 from paceline_client.batch import ProducerBatch, RecordFuture, RecordMetadata
 from paceline_client.codec import new_encoder
@@ -55,6 +55,16 @@ def test_functions_of_concurrent_futures_take_it() -> None:
     futures[0].add_done_callback(called.append)
     resolve(first)
     assert called == [futures[0]]
+
+
+def test_the_timeout_has_the_keyword_of_the_standard_library() -> None:
+    batch = new_batch()
+    sent: Future[RecordMetadata] = RecordFuture(batch, 0)
+    for wait_for_it in (sent.result, sent.exception):
+        with pytest.raises(RequestTimedOutError, match=r"in 0\.001 s"):
+            wait_for_it(timeout=0.001)
+    resolve(batch)
+    assert (sent.result(timeout=0).offset, sent.exception(timeout=0)) == (40, None)
 
 
 def test_listener_of_a_resolved_batch_is_called_at_once_and_once() -> None:
