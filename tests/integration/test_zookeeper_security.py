@@ -1,10 +1,7 @@
 """The credentials of controllers and brokers at ZooKeeper: SASL DIGEST-MD5, access lists, TLS."""
 
-import asyncio
 import datetime
 import logging
-import ssl
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +12,9 @@ from paceline.coordination.credentials import ZooKeeperSecurity
 from paceline.coordination.errors import JavaNotFoundError, ZooKeeperJarsNotFoundError
 from paceline.coordination.interface import Create, Exists, GetChildren, ZkCode
 from paceline.coordination.kazoo.client import KazooZooKeeper
+from paceline.coordination.kazoo.probe import lost_data
 from paceline.model.identity import Identity, Role
+from paceline.model.tls import TlsFiles
 from paceline.runtime import embedded_zookeeper as embedded
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from paceline.security.certificates import CertificateAuthority
@@ -29,13 +28,18 @@ OURS = ZooKeeperSecurity("paceline", PASSWORD, set_acl=True)
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
-    """Start a server that accepts only the user ``paceline``."""
+def java() -> None:
+    """Skip a test on a machine without Java or ZooKeeper."""
     try:
         embedded.java_path()
         embedded.jars_path()
     except (JavaNotFoundError, ZooKeeperJarsNotFoundError) as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def server(java: None, tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
+    """Start a server that accepts only the user ``paceline``."""
     with EmbeddedZooKeeper(tmp_path / "zk", heap_mib=64, user=("paceline", PASSWORD)) as one:
         yield one
 
@@ -115,70 +119,28 @@ def test_other_clients_are_refused_and_the_log_names_the_setting(
     ours.close()
 
 
-class TlsFront:
-    """Terminates TLS in front of a server without TLS, like a TLS port of ZooKeeper."""
-
-    def __init__(self, port: int, context: ssl.SSLContext) -> None:
-        self._target, self._context = port, context
-        self._loop = asyncio.new_event_loop()
-        self.port = 0
-        ready = threading.Event()
-
-        async def serve() -> None:
-            server = await asyncio.start_server(self._joined, "127.0.0.1", 0, ssl=self._context)
-            self.port = server.sockets[0].getsockname()[1]
-            ready.set()
-
-        def run() -> None:
-            self._loop.run_until_complete(serve())
-            self._loop.run_forever()
-
-        threading.Thread(target=run, daemon=True).start()
-        assert ready.wait(10)
-
-    async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        onward, back = await asyncio.open_connection("127.0.0.1", self._target)
-        await asyncio.gather(self._copy(reader, back), self._copy(onward, writer))
-
-    @staticmethod
-    async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65_536):
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-
-
-def test_tls_carries_large_answers_and_refuses_foreign_authorities(server: EmbeddedZooKeeper, tmp_path: Path) -> None:
+def test_tls_carries_large_answers_and_refuses_foreign_authorities(java: None, tmp_path: Path) -> None:
     authority = CertificateAuthority.create(tmp_path / "ca")
     CertificateAuthority.create(tmp_path / "other")
     files = authority.issue(
         Identity(authority.trust_domain, Role.BROKER, "1"), ["127.0.0.1"], tmp_path / "ca", datetime.timedelta(days=1)
     )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files.certificate, files.key)
-    front = TlsFront(server.port, context)
+    tls = TlsFiles(tmp_path / "ca" / "ca.crt", files.certificate, files.key)
+    ours, theirs = (
+        ZooKeeperSecurity("paceline", PASSWORD, True, True, str(tmp_path / ca / "ca.crt")) for ca in ("ca", "other")
+    )
     scheduler = PumpedScheduler()
-
-    def through(ca: str) -> KazooZooKeeper:
-        security = ZooKeeperSecurity("paceline", PASSWORD, True, True, str(tmp_path / ca / "ca.crt"))
-        return KazooZooKeeper(f"127.0.0.1:{front.port}/paceline", 10_000, scheduler.post, security=security)
-
-    client, foreign = through("ca"), through("other")
-    recorder = Recorder(client)
-    Recorder(foreign)
-    names = [f"/{index:04d}-{'x' * 200}" for index in range(2_000)]
-    made = recorder.submit(*(Create(name, b"y" * 100) for name in names))
-    scheduler.run_until(lambda: len(made) == len(names))
-    listed = recorder.submit(GetChildren("/"))
-    scheduler.run_until(lambda: bool(listed))
-    assert len(listed[0].children) == len(names) and not foreign.connected
-    client.close()
-    foreign.close()
-    front.stop()
+    with EmbeddedZooKeeper(tmp_path / "zk", heap_mib=64, user=("paceline", PASSWORD), tls=tls) as server:
+        client, foreign = client_of(server, ours, scheduler), client_of(server, theirs, scheduler)
+        recorder = Recorder(client)
+        Recorder(foreign)
+        names = [f"/{index:04d}-{'x' * 200}" for index in range(2_000)]
+        made = recorder.submit(*(Create(name, b"y" * 100) for name in names))
+        scheduler.run_until(lambda: len(made) == len(names))
+        listed = recorder.submit(GetChildren("/"))
+        scheduler.run_until(lambda: bool(listed))
+        assert len(listed[0].children) == len(names) and not foreign.connected
+        later = [lost_data([(server.host, server.port)], 2**62, 10.0, each) for each in (ours, theirs)]
+        assert "and we have seen 0x4000000000000000" in (later[0] or "") and later[1] is None
+        client.close()
+        foreign.close()

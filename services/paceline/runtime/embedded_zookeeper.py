@@ -19,7 +19,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from paceline.coordination.credentials import NO_SECURITY, ZooKeeperSecurity
 from paceline.coordination.errors import JavaNotFoundError, ZooKeeperJarsNotFoundError, ZooKeeperStartError
+from paceline.coordination.kazoo.probe import four_letter_word
+from paceline.model.tls import TlsFiles
 
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _START_TIMEOUT_S = 60.0
@@ -31,6 +34,11 @@ _MAX_CONNECTIONS = 1_000
 _PR_SET_PDEATHSIG = 1
 _SASL_CONFIG = (
     "authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\nsessionRequireClientSASLAuth=true\n"
+)
+_TLS_CONFIG = (
+    "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"  # the default one has no TLS
+    "ssl.keyStore.type=PEM\nssl.clientAuth=none\n"
+    "ssl.trustStore.type=PEM\n"  # trusts no client, but without this store each connection logs a warning
 )
 _FIRST_PORT, _LAST_PORT = 10_240, 32_000
 
@@ -78,6 +86,7 @@ class EmbeddedZooKeeper:
         host: address to listen on.
         detached: the server continues after this process ends; otherwise the server ends too.
         user: name and password; the server then accepts only clients that authenticate as this user with SASL.
+        tls: the server's certificate and key; the port then accepts only TLS, without certificates of clients.
         on_launch: called when the process exists, before the server answers.
     """
 
@@ -91,6 +100,7 @@ class EmbeddedZooKeeper:
         host: str = "127.0.0.1",
         detached: bool = False,
         user: tuple[str, str] | None = None,
+        tls: TlsFiles | None = None,
         on_launch: Callable[[], None] = lambda: None,
     ) -> None:
         self.data_dir = Path(data_dir)
@@ -101,6 +111,7 @@ class EmbeddedZooKeeper:
         self._heap_mib = heap_mib
         self._detached = detached
         self._user = user
+        self._tls = tls
         self._on_launch = on_launch
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -188,13 +199,8 @@ class EmbeddedZooKeeper:
 
     def command(self, word: str, timeout_s: float = 30.0) -> str:
         """Return the answer to a four-letter word such as ``srvr`` or ``cons``; raises OSError without an answer."""
-        with socket.create_connection((self.host, self.port), timeout_s) as connection:
-            connection.settimeout(timeout_s)
-            connection.sendall(word.encode("ascii"))
-            parts = []
-            while part := connection.recv(65_536):
-                parts.append(part)
-        return b"".join(parts).decode(errors="replace")
+        security = ZooKeeperSecurity(tls=True, ca_file=str(self._tls.ca)) if self._tls else NO_SECURITY
+        return four_letter_word(self.host, self.port, word, timeout_s, security).decode(errors="replace")
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is None:
@@ -240,15 +246,13 @@ class EmbeddedZooKeeper:
             return []
         name, password = self._user
         path = self.data_dir / "jaas.conf"
-        path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(
-                "Server {\n"
-                "  org.apache.zookeeper.server.auth.DigestLoginModule required\n"
-                f'  user_{name}="{password}";\n'
-                "};\n"
-            )
+        _write_private(
+            path,
+            "Server {\n"
+            "  org.apache.zookeeper.server.auth.DigestLoginModule required\n"
+            f'  user_{name}="{password}";\n'
+            "};\n",
+        )
         return [f"-Djava.security.auth.login.config={path}"]
 
     def _write_config(self) -> Path:
@@ -256,20 +260,30 @@ class EmbeddedZooKeeper:
         data.mkdir(parents=True, exist_ok=True)
         for directory in (self.data_dir, data):
             directory.chmod(0o700)
+        port = "secureClientPort" if self._tls else "clientPort"
         config = self.data_dir / "zoo.cfg"
         config.write_text(
             f"dataDir={data.resolve()}\n"
-            f"clientPort={self.port}\n"
-            f"clientPortAddress={self.host}\n"
+            f"{port}={self.port}\n"
+            f"{port}Address={self.host}\n"
             f"tickTime={self._tick_time_ms}\n"
             f"maxSessionTimeout={self._max_session_timeout_ms}\n"
             f"maxClientCnxns={_MAX_CONNECTIONS}\n"
             "admin.enableServer=false\n"
             "4lw.commands.whitelist=conf,srvr,ruok,mntr,envi\n"
             "autopurge.purgeInterval=1\n"
-            "forceSync=no\n" + (_SASL_CONFIG if self._user is not None else "")
+            "forceSync=no\n" + (_SASL_CONFIG if self._user is not None else "") + self._tls_config()
         )
         return config
+
+    def _tls_config(self) -> str:
+        """Write the file with the server's key and certificate; return the lines of the configuration that name it."""
+        if self._tls is None or self._tls.certificate is None or self._tls.key is None:
+            return ""
+        path = self.data_dir / "server.pem"
+        _write_private(path, self._tls.key.read_text() + self._tls.certificate.read_text())
+        stores = f"ssl.keyStore.location={path.resolve()}\nssl.trustStore.location={self._tls.ca.resolve()}\n"
+        return _TLS_CONFIG + stores
 
     def _await_answer(self, process: subprocess.Popen[bytes]) -> None:
         deadline_s = time.monotonic() + _START_TIMEOUT_S
@@ -290,6 +304,13 @@ class EmbeddedZooKeeper:
 
     def _log_tail(self) -> str:
         return self.log_path.read_text(errors="replace")[-2_000:]
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Replace a file; only this user can read it."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _class_path(jars: Path) -> str:

@@ -106,6 +106,7 @@ class KazooZooKeeper:
     ) -> None:
         servers, slash, chroot = hosts.partition("/")
         self._on_data_lost = on_data_lost
+        self._security = security
         self._chroot = slash + chroot.strip("/") if chroot.strip("/") else ""
         self._timeout_s = session_timeout_ms / 1000
         self._asked_ms = self._granted_ms = session_timeout_ms
@@ -313,7 +314,7 @@ class KazooZooKeeper:
             with self._lock:
                 if self._doubt_timer is not doubt or self._closed:
                     return
-            found = lost_data(servers, self._client.last_zxid, _PROBE_TIMEOUT_S)
+            found = lost_data(servers, self._client.last_zxid, _PROBE_TIMEOUT_S, self._security)
             findings = findings + 1 if found else 0
             time.sleep(_PROBE_PAUSE_S)
         error = ZooKeeperDataLostError(f"ZooKeeper has lost data: {found}; restore it, or set up a new cluster")
