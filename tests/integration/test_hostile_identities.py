@@ -294,6 +294,8 @@ def test_registrations_name_the_protocol_of_tls_listeners(secure: SecureCluster)
     client = KazooClient(
         hosts=f"127.0.0.1:{secure.cluster.ports.zookeeper}",
         sasl_options={"mechanism": "DIGEST-MD5", "username": "paceline", "password": password},
+        use_ssl=True,
+        ca=str(secure.cluster.certificates / "ca.crt"),
     )
     client.start()
     try:

@@ -96,6 +96,18 @@ def test_certificates_rotate_under_load_without_a_failed_acknowledged_write(secu
         assert "certificates reloaded" in node.log_path.read_text()
 
 
+def test_nodes_reach_zookeeper_over_tls_alone(secure: LocalCluster) -> None:
+    assert secure.ports is not None and secure.zookeeper is not None
+    port = secure.ports.zookeeper
+    with socket.create_connection(("127.0.0.1", port), 10) as plain, contextlib.suppress(ConnectionResetError):
+        plain.sendall(b"srvr, and as many bytes as the head of a TLS record")
+        assert plain.recv(4_096) == b"", "without TLS no answer"
+    ports = dict(line.split("=", 1) for line in secure.zookeeper.command("conf").splitlines() if "Port=" in line)
+    assert {"clientPort": "-1", "secureClientPort": str(port)}.items() <= ports.items(), "no other port"
+    connections = secure.zookeeper.command("srvr").partition("Connections: ")[2].split()[0]
+    assert int(connections) > len(secure.nodes), "the nodes and this command"
+
+
 def test_planted_secrets_show_in_no_log_metric_error_or_dump(secure: LocalCluster) -> None:
     password = (secure.certificates / "zookeeper.password").read_text().strip()
     keys = ["".join(path.read_text().splitlines()[1:-1])[60:100] for path in secure.certificates.glob("*.key")]

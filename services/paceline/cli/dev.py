@@ -31,7 +31,7 @@ def dev() -> None:
 @click.option("--controllers", type=click.IntRange(1, 9), default=2, show_default=True)
 @click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="settings file")
 @click.option("--racks", metavar="A,B,...", help="racks, assigned to the brokers in turn")
-@click.option("--secure", is_flag=True, help="use TLS on every listener; prints export commands for clients")
+@click.option("--secure", is_flag=True, help="use TLS on every listener and with ZooKeeper; prints exports for clients")
 @click.option(
     "--port-offset",
     type=click.IntRange(-1_000, 40_000),

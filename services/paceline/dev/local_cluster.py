@@ -36,6 +36,8 @@ from paceline.v1 import metadata_service_pb2, metadata_service_pb2_grpc
 
 FIRST_CONTROLLER_ID = 1_000_000
 ZOOKEEPER_USER = "paceline"
+ZOOKEEPER = "zookeeper"
+"""Name in ZooKeeper's certificate, which has the role of a client: it must not pass for a controller or broker."""
 HOST = "127.0.0.1"
 _HERE = Path(__file__).resolve()
 _PACKAGED = _HERE.with_name("dev.properties")
@@ -136,12 +138,13 @@ class LocalCluster:
                 heap_mib=self.heap_mib,
                 detached=self.detached,
                 user=self._zookeeper_user(),
+                tls=self.client_files(ZOOKEEPER) if self.secure else None,
                 on_launch=self._write_state,
             )
             self._plan_nodes(plan)
-            self.zookeeper.start()
             if self.secure:
                 self._make_certificates(plan)
+            self.zookeeper.start()
             say(f"starting {self.controllers} controllers and {self.brokers} brokers")
             for node in self.nodes.values():
                 self._spawn(node)
@@ -350,7 +353,7 @@ class LocalCluster:
         return self.certificates / "zookeeper.password"
 
     def _make_certificates(self, plan: PortPlan) -> None:
-        """Create the authority once, and certificates of every node and of the client ``admin`` at every start."""
+        """Create the authority once, and certificates of ZooKeeper, nodes and the client ``admin`` at every start."""
         from paceline.security.certificates import CA_CERTIFICATE, CertificateAuthority, CertificateError
 
         try:
@@ -363,8 +366,9 @@ class LocalCluster:
             for role, node_id in names:
                 identity = Identity(authority.trust_domain, role, str(node_id))
                 authority.issue(identity, (HOST, "localhost"), self.certificates, _VALIDITY)
-            admin = Identity(authority.trust_domain, Role.CLIENT, "admin")
-            authority.issue(admin, (), self.certificates, _VALIDITY)
+            for name, hosts in (("admin", ()), (ZOOKEEPER, (self.host_of("zookeeper", 0),))):
+                identity = Identity(authority.trust_domain, Role.CLIENT, name)
+                authority.issue(identity, hosts, self.certificates, _VALIDITY)
         except CertificateError as failure:
             raise LocalClusterError(str(failure)) from None
 
@@ -381,6 +385,8 @@ class LocalCluster:
             "zookeeper.sasl.username": ZOOKEEPER_USER,
             "zookeeper.sasl.password": f"${{file:{self._password_file}}}",
             "zookeeper.set.acl": "true",
+            "zookeeper.ssl.client.enable": "true",
+            "zookeeper.ssl.ca.file": str(self.certificates / "ca.crt"),
         }
 
     def _add(self, kind: str, node_id: int, listeners: dict[str, int], metrics: int, more: Mapping[str, str]) -> None:

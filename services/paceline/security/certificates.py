@@ -126,7 +126,7 @@ class CertificateAuthority:
 
         Args:
             identity: URI in the certificate.
-            hosts: names and addresses of a node; empty for a client.
+            hosts: names and addresses of a server; empty for a client, which then cannot be a server.
             directory: created with mode 0700 if missing; also gets ``ca.crt``.
             valid_for: validity from now.
 
@@ -136,7 +136,8 @@ class CertificateAuthority:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{identity.role}-{identity.name}"[:64])])
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
-        if identity.role is not Role.CLIENT:
+        hosts = tuple(hosts)
+        if identity.role is not Role.CLIENT or hosts:
             usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri), *map(_general_name, hosts)]
         certificate = (
