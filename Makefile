@@ -17,10 +17,10 @@ SEEDS ?= 300
 FIRST ?= 1
 WHAT ?= data
 
-.PHONY: help clients install java protos protos-baseline protos-check fmt lint test run soak simulate integration containers images up logs ps down certificate bench lock duplicates clean
+.PHONY: help install java run test soak integration containers simulate lint fmt protos protos-baseline protos-check bench clients images up certificate logs ps down lock clean
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## create .venv and install everything, hash-checked
 
@@ -37,7 +37,7 @@ run: install java ## the main job: stream real flights through a cluster, kill a
 test: install ## every test this machine can run, and why the rest was skipped
 	@$(PY) -m pytest -q $(PYTEST_ARGS)
 
-soak: install java ## SCENARIO=faults; kills, suspicions (ROUNDS); outage (SECONDS); groups (MINUTES); steps (RECORDS): python -m tests.soak --help
+soak: install java ## long runs with faults: SCENARIO=faults, kills, suspicions (each with ROUNDS), outage (SECONDS), groups (MINUTES) or steps (RECORDS)
 	@$(PY) -m tests.soak $(SCENARIO) $(foreach name,rounds seconds minutes records,$(addprefix --$(name) ,$($(shell echo $(name) | tr a-z A-Z))))
 
 integration: install java ## only the tests with real processes
@@ -86,7 +86,7 @@ BENCH_security := security
 BENCH_sizing := sizing
 BENCH_python := python_clients
 
-bench: install java ## measure WHAT=data; kafka, callers, groups, pipeline: beside Kafka 3.9.1 (jars through Maven; callers, sizing: Go); python: beside its clients; control, replicas, security, sizing; into build/bench
+bench: install java ## measure WHAT=data, control, replicas, security or sizing; kafka, callers, groups, pipeline or python: beside Kafka 3.9.1 (jars through Maven); callers and sizing need Go; into build/bench
 	@$(foreach module,$(or $(BENCH_$(WHAT)),$(error make bench does not know WHAT=$(WHAT))),$(PY) -m benchmarks.$(module) --output build/bench/$(module).json &&) true
 
 clients: install ## build and test the client libraries whose toolchains are here (Go, Java, TypeScript, Rust, C++)
