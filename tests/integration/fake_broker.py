@@ -106,6 +106,7 @@ class FakeBroker(LogServiceServicer, MetadataServiceServicer, AdminServiceServic
             controller_host="127.0.0.1",
             controller_port=cluster.controller.port,
             node_id=self.node_id,
+            **cluster.faults.cluster_fields,
         )
 
     def _no_leader(self) -> PartitionError:

@@ -10,6 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from paceline.log.record_batch import MAX_INT32, check_crc, parse_header, stamp
 from paceline.model.errors import ErrorCode, PacelineError
@@ -107,6 +108,8 @@ class Faults:
     """Produce waits until this event is set."""
     hold_metadata: threading.Event | None = None
     """DescribeCluster waits until this event is set."""
+    cluster_fields: dict[str, Any] = field(default_factory=dict)
+    """More fields of DescribeClusterResponse."""
     no_producer_ids: bool = False
     no_streams: bool = False
     """ProduceStream and FetchStream return UNIMPLEMENTED, as on a broker without streams."""

@@ -116,6 +116,9 @@ class SmallCore:
         self.producers: list[Hashable] = []
         self.producer_id: tuple[int, int] | PacelineError = (4_000, 0)
 
+    def contacts(self) -> tuple[int | None, bool]:
+        return 2_500, True
+
     def produce(
         self,
         acks: RequiredAcks,

@@ -72,6 +72,7 @@ async def test_every_listener_answers_with_its_own_addresses(door: Door) -> None
     assert [(one.host, one.port) for one in outside.brokers] == [("broker-1", 9092), ("localhost", 19_002)]
     assert (inside.controller_id, inside.controller_host, outside.controller_port) == (1_000_001, "controller", 19_082)
     assert (inside.cluster_id, inside.node_id, inside.controller_epoch) == ("abcdefghijklmnopqrstuv", 1, 4)
+    assert (inside.controller_silent_ms, inside.zookeeper_connected) == (2_500, True)
 
     door.core.produce_answer = [
         ProduceResult(TP, PartitionFailure(ErrorCode.NOT_LEADER_OR_FOLLOWER, "moved", LeaderHint(2, 3)))

@@ -52,12 +52,14 @@ def test_a_change_without_an_active_controller_ends_with_what_the_brokers_know(
 ) -> None:
     monkeypatch.setattr("paceline.cli.connection._CONTROLLER_MS", 500)
     cluster.controller.stop()
+    cluster.faults.cluster_fields = {"controller_silent_ms": 12_400, "zookeeper_connected": False}
     began = time.monotonic()
     ended = run(cluster, "topic create late")
     assert ended.exit_code == 64 + 9 and time.monotonic() - began < 5, ended.stderr
     assert ended.stderr.startswith(
         f"NOT_CONTROLLER: no active controller for 0.5 s: controller {CONTROLLER_ID} of epoch 1 at"
-        f" {cluster.controller.address} does not answer: UNAVAILABLE: connection refused\n"
+        f" {cluster.controller.address} does not answer: UNAVAILABLE: connection refused; server 1"
+        " last had an answer of an active controller 12 s ago and is not connected to ZooKeeper\n"
     )
 
 

@@ -332,6 +332,7 @@ async def test_a_standby_names_the_active_controllers_address(world: World) -> N
     cluster = await standby.metadata.DescribeCluster(metadata_pb.DescribeClusterRequest(), timeout=DEADLINE_S)
     assert (cluster.controller_id, cluster.node_id) == (1_000_001, 1_000_002)
     assert f"{cluster.controller_host}:{cluster.controller_port}" == active.address
+    assert cluster.zookeeper_connected and not cluster.HasField("controller_silent_ms")
 
 
 async def test_the_cluster_is_described_with_the_listeners_addresses(world: World) -> None:

@@ -71,7 +71,7 @@ class AdminConnection:
         self._connect_timeout_ms = connect_timeout_ms
         self._controller_timeout_ms = controller_timeout_ms
         self._channels = ChannelCache(tls=client_credentials(tls))
-        self._controller = self._last_known = ""
+        self._controller = self._last_known = self._contacts = ""
         self._known: list[str] = []
         self._closed = False
 
@@ -208,11 +208,14 @@ class AdminConnection:
         except PacelineError as error:
             if isinstance(error, BootstrapError) or not is_retriable(error):
                 raise
-            raise NotControllerError(f"no active controller for {limit_ms / 1000:g} s: {error}") from error
+            raise NotControllerError(
+                f"no active controller for {limit_ms / 1000:g} s: {error}{self._contacts}"
+            ) from error
 
     def _find_controller(self, timeout_s: float, wait: Wait) -> str:
         answer = self._ask_each(describe_cluster_once, int(timeout_s * 1000), _names_controller, wait)
         self._known = [address_of(info.host, info.port) for info in answer.brokers]
+        self._contacts = _contacts_of(answer)
         if not _names_controller(answer):
             raise NotControllerError("no controller is active")
         self._controller = address_of(answer.controller_host, answer.controller_port)
@@ -251,6 +254,15 @@ def names_anybody(answer: DescribeClusterResponse) -> bool:
 
 def _names_controller(answer: DescribeClusterResponse) -> bool:
     return bool(answer.controller_host and answer.controller_port)
+
+
+def _contacts_of(answer: DescribeClusterResponse) -> str:
+    """Return the end of an error: when a server last had an answer of a controller, and its connection to ZooKeeper."""
+    if not answer.HasField("zookeeper_connected"):
+        return ""
+    silent_s = answer.controller_silent_ms / 1000
+    heard = f"last had an answer of an active controller {silent_s:.0f} s ago and " if silent_s else ""
+    return f"; server {answer.node_id} {heard}is{'' if answer.zookeeper_connected else ' not'} connected to ZooKeeper"
 
 
 def by_cause(causes: Mapping[str, str]) -> str:

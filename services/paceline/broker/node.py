@@ -211,6 +211,11 @@ class BrokerNode:
         """czxid of the present registration, -1 before the first."""
         return self.replica_manager.broker_epoch
 
+    def contacts(self) -> tuple[int | None, bool]:
+        """Return for how many ms no active controller has answered a heartbeat, and whether ZooKeeper is connected."""
+        answered_ms = self._heartbeats.answered_ms
+        return None if answered_ms is None else self._scheduler.now_ms() - answered_ms, self._zookeeper.connected
+
     @property
     def ready(self) -> bool:
         """Whether the broker has registered, is not stopping, and can prove all its leaderships.

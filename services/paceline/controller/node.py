@@ -61,6 +61,7 @@ class ClusterDescription:
     active_controller: ActiveController | None
     controller_epoch: int
     """0 on a controller that is not active."""
+    zookeeper_connected: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,9 +266,11 @@ class ControllerNode:
 
     def describe_cluster(self) -> ClusterDescription:
         """Return the cluster as this process knows it."""
-        context = self._components.context
+        context, connected = self._components.context, self._zookeeper.connected
         brokers = tuple(context.brokers[broker_id] for broker_id in context.registered_broker_ids())
-        return ClusterDescription(self._event_handler.cluster_id, brokers, self.active_controller, context.epoch)
+        return ClusterDescription(
+            self._event_handler.cluster_id, brokers, self.active_controller, context.epoch, connected
+        )
 
     def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
         """Return topics by name; without names all topics, sorted.

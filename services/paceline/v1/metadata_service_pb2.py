@@ -16,7 +16,7 @@ from paceline.v1 import cluster_event_pb2 as paceline_dot_v1_dot_cluster__event_
 from paceline.v1 import errors_pb2 as paceline_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"paceline/v1/metadata_service.proto\x12\x0bpaceline.v1\x1a\x1fpaceline/v1/cluster_event.proto\x1a\x18paceline/v1/errors.proto\"\x18\n\x16\x44\x65scribeClusterRequest\"\xfa\x01\n\x17\x44\x65scribeClusterResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12(\n\x07\x62rokers\x18\x02 \x03(\x0b\x32\x17.paceline.v1.BrokerInfo\x12\x1a\n\rcontroller_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x10\x63ontroller_epoch\x18\x04 \x01(\x05\x12\x17\n\x0f\x63ontroller_host\x18\x05 \x01(\t\x12\x17\n\x0f\x63ontroller_port\x18\x06 \x01(\x05\x12\x16\n\x0eserver_version\x18\x07 \x01(\t\x12\x0f\n\x07node_id\x18\x08 \x01(\x05\x42\x10\n\x0e_controller_id\"B\n\nBrokerInfo\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x0c\n\x04rack\x18\x04 \x01(\t\"N\n\x15\x44\x65scribeTopicsRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"`\n\x16\x44\x65scribeTopicsResponse\x12-\n\x06topics\x18\x01 \x03(\x0b\x32\x1d.paceline.v1.TopicDescription\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa0\x01\n\x10TopicDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x17.paceline.v1.TopicErrorH\x00\x88\x01\x01\x12\x10\n\x08topic_id\x18\x03 \x01(\t\x12\x35\n\npartitions\x18\x04 \x03(\x0b\x32!.paceline.v1.PartitionDescriptionB\x08\n\x06_error\"\x87\x02\n\x14PartitionDescription\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x13\n\x06leader\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x10\n\x08replicas\x18\x04 \x03(\x05\x12\x0b\n\x03isr\x18\x05 \x03(\x05\x12\x18\n\x10offline_replicas\x18\x06 \x03(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\x07 \x03(\x05\x12\x19\n\x11removing_replicas\x18\x08 \x03(\x05\x12/\n\x05\x65rror\x18\t \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x01\x88\x01\x01\x42\t\n\x07_leaderB\x08\n\x06_error\"<\n\x17\x44\x65scribeReplicasRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\"N\n\x18\x44\x65scribeReplicasResponse\x12\x32\n\npartitions\x18\x01 \x03(\x0b\x32\x1e.paceline.v1.PartitionReplicas\"\xf3\x03\n\x11PartitionReplicas\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12\x0e\n\x06leader\x18\x04 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x05 \x01(\x05\x12!\n\x19leader_epoch_start_offset\x18\x06 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x07 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x08 \x01(\x03\x12\x0b\n\x03isr\x18\t \x03(\x05\x12\x13\n\x0bmaximal_isr\x18\n \x03(\x05\x12.\n\x08replicas\x18\x0b \x03(\x0b\x32\x1c.paceline.v1.ReplicaProgress\x12\x10\n\x08topic_id\x18\x0c \x01(\t\x12\x12\n\nzk_version\x18\r \x01(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\x0e \x03(\x05\x12\x19\n\x11removing_replicas\x18\x0f \x03(\x05\x12\x1b\n\x13min_insync_replicas\x18\x10 \x01(\x05\x12\x18\n\x10under_replicated\x18\x11 \x01(\x08\x12\x10\n\x08\x62ytes_in\x18\x12 \x01(\x03\x12\x11\n\tbytes_out\x18\x13 \x01(\x03\x42\x08\n\x06_error\"\xa3\x03\n\x0fReplicaProgress\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x1b\n\x0elog_end_offset\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1d\n\x10log_start_offset\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\"\n\x15last_caught_up_ago_ms\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12\x1e\n\x11last_fetch_ago_ms\x18\x05 \x01(\x03H\x03\x88\x01\x01\x12\x0f\n\x07in_sync\x18\x06 \x01(\x08\x12\x1b\n\x0ehigh_watermark\x18\x07 \x01(\x03H\x04\x88\x01\x01\x12\x18\n\x0blag_records\x18\x08 \x01(\x03H\x05\x88\x01\x01\x12\x19\n\x0c\x62roker_epoch\x18\t \x01(\x03H\x06\x88\x01\x01\x12\x0e\n\x06online\x18\n \x01(\x08\x42\x11\n\x0f_log_end_offsetB\x13\n\x11_log_start_offsetB\x18\n\x16_last_caught_up_ago_msB\x14\n\x12_last_fetch_ago_msB\x11\n\x0f_high_watermarkB\x0e\n\x0c_lag_recordsB\x0f\n\r_broker_epoch\"K\n\x0b\x45ventFilter\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12,\n\x05kinds\x18\x02 \x03(\x0e\x32\x1d.paceline.v1.ClusterEventKind\"\x92\x01\n\x12WatchEventsRequest\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\t\x12\x15\n\x08since_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12(\n\x06\x66ilter\x18\x03 \x01(\x0b\x32\x18.paceline.v1.EventFilter\x12\x1e\n\x16\x61\x63tive_controller_only\x18\x04 \x01(\x08\x42\x0b\n\t_since_ms\"a\n\x08\x45ventGap\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.paceline.v1.EventGapReason\x12\x18\n\x0blost_events\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x0e\n\x0c_lost_events\"x\n\nEventBatch\x12)\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x19.paceline.v1.ClusterEvent\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12\'\n\x03gap\x18\x03 \x01(\x0b\x32\x15.paceline.v1.EventGapH\x00\x88\x01\x01\x42\x06\n\x04_gap\"=\n\x13WatchEventsResponse\x12&\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x17.paceline.v1.EventBatch*s\n\x0e\x45ventGapReason\x12 \n\x1c\x45VENT_GAP_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45VENT_GAP_REASON_LAGGED\x10\x01\x12\"\n\x1e\x45VENT_GAP_REASON_OTHER_PROCESS\x10\x02\x32\xff\x02\n\x0fMetadataService\x12\\\n\x0f\x44\x65scribeCluster\x12#.paceline.v1.DescribeClusterRequest\x1a$.paceline.v1.DescribeClusterResponse\x12Y\n\x0e\x44\x65scribeTopics\x12\".paceline.v1.DescribeTopicsRequest\x1a#.paceline.v1.DescribeTopicsResponse\x12_\n\x10\x44\x65scribeReplicas\x12$.paceline.v1.DescribeReplicasRequest\x1a%.paceline.v1.DescribeReplicasResponse\x12R\n\x0bWatchEvents\x12\x1f.paceline.v1.WatchEventsRequest\x1a .paceline.v1.WatchEventsResponse0\x01\x42\x81\x01\n\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\x0bPaceline.V1\xca\x02\x0bPaceline\\V1\xea\x02\x0cPaceline::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"paceline/v1/metadata_service.proto\x12\x0bpaceline.v1\x1a\x1fpaceline/v1/cluster_event.proto\x1a\x18paceline/v1/errors.proto\"\x18\n\x16\x44\x65scribeClusterRequest\"\xf0\x02\n\x17\x44\x65scribeClusterResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12(\n\x07\x62rokers\x18\x02 \x03(\x0b\x32\x17.paceline.v1.BrokerInfo\x12\x1a\n\rcontroller_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x10\x63ontroller_epoch\x18\x04 \x01(\x05\x12\x17\n\x0f\x63ontroller_host\x18\x05 \x01(\t\x12\x17\n\x0f\x63ontroller_port\x18\x06 \x01(\x05\x12\x16\n\x0eserver_version\x18\x07 \x01(\t\x12\x0f\n\x07node_id\x18\x08 \x01(\x05\x12!\n\x14\x63ontroller_silent_ms\x18\t \x01(\x03H\x01\x88\x01\x01\x12 \n\x13zookeeper_connected\x18\n \x01(\x08H\x02\x88\x01\x01\x42\x10\n\x0e_controller_idB\x17\n\x15_controller_silent_msB\x16\n\x14_zookeeper_connected\"B\n\nBrokerInfo\x12\n\n\x02id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x0c\n\x04rack\x18\x04 \x01(\t\"N\n\x15\x44\x65scribeTopicsRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"`\n\x16\x44\x65scribeTopicsResponse\x12-\n\x06topics\x18\x01 \x03(\x0b\x32\x1d.paceline.v1.TopicDescription\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa0\x01\n\x10TopicDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x17.paceline.v1.TopicErrorH\x00\x88\x01\x01\x12\x10\n\x08topic_id\x18\x03 \x01(\t\x12\x35\n\npartitions\x18\x04 \x03(\x0b\x32!.paceline.v1.PartitionDescriptionB\x08\n\x06_error\"\x87\x02\n\x14PartitionDescription\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x13\n\x06leader\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x10\n\x08replicas\x18\x04 \x03(\x05\x12\x0b\n\x03isr\x18\x05 \x03(\x05\x12\x18\n\x10offline_replicas\x18\x06 \x03(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\x07 \x03(\x05\x12\x19\n\x11removing_replicas\x18\x08 \x03(\x05\x12/\n\x05\x65rror\x18\t \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x01\x88\x01\x01\x42\t\n\x07_leaderB\x08\n\x06_error\"<\n\x17\x44\x65scribeReplicasRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\"N\n\x18\x44\x65scribeReplicasResponse\x12\x32\n\npartitions\x18\x01 \x03(\x0b\x32\x1e.paceline.v1.PartitionReplicas\"\xf3\x03\n\x11PartitionReplicas\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12/\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.PartitionErrorH\x00\x88\x01\x01\x12\x0e\n\x06leader\x18\x04 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x05 \x01(\x05\x12!\n\x19leader_epoch_start_offset\x18\x06 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x07 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x08 \x01(\x03\x12\x0b\n\x03isr\x18\t \x03(\x05\x12\x13\n\x0bmaximal_isr\x18\n \x03(\x05\x12.\n\x08replicas\x18\x0b \x03(\x0b\x32\x1c.paceline.v1.ReplicaProgress\x12\x10\n\x08topic_id\x18\x0c \x01(\t\x12\x12\n\nzk_version\x18\r \x01(\x05\x12\x17\n\x0f\x61\x64\x64ing_replicas\x18\x0e \x03(\x05\x12\x19\n\x11removing_replicas\x18\x0f \x03(\x05\x12\x1b\n\x13min_insync_replicas\x18\x10 \x01(\x05\x12\x18\n\x10under_replicated\x18\x11 \x01(\x08\x12\x10\n\x08\x62ytes_in\x18\x12 \x01(\x03\x12\x11\n\tbytes_out\x18\x13 \x01(\x03\x42\x08\n\x06_error\"\xa3\x03\n\x0fReplicaProgress\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x1b\n\x0elog_end_offset\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1d\n\x10log_start_offset\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\"\n\x15last_caught_up_ago_ms\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12\x1e\n\x11last_fetch_ago_ms\x18\x05 \x01(\x03H\x03\x88\x01\x01\x12\x0f\n\x07in_sync\x18\x06 \x01(\x08\x12\x1b\n\x0ehigh_watermark\x18\x07 \x01(\x03H\x04\x88\x01\x01\x12\x18\n\x0blag_records\x18\x08 \x01(\x03H\x05\x88\x01\x01\x12\x19\n\x0c\x62roker_epoch\x18\t \x01(\x03H\x06\x88\x01\x01\x12\x0e\n\x06online\x18\n \x01(\x08\x42\x11\n\x0f_log_end_offsetB\x13\n\x11_log_start_offsetB\x18\n\x16_last_caught_up_ago_msB\x14\n\x12_last_fetch_ago_msB\x11\n\x0f_high_watermarkB\x0e\n\x0c_lag_recordsB\x0f\n\r_broker_epoch\"K\n\x0b\x45ventFilter\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12,\n\x05kinds\x18\x02 \x03(\x0e\x32\x1d.paceline.v1.ClusterEventKind\"\x92\x01\n\x12WatchEventsRequest\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\t\x12\x15\n\x08since_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12(\n\x06\x66ilter\x18\x03 \x01(\x0b\x32\x18.paceline.v1.EventFilter\x12\x1e\n\x16\x61\x63tive_controller_only\x18\x04 \x01(\x08\x42\x0b\n\t_since_ms\"a\n\x08\x45ventGap\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.paceline.v1.EventGapReason\x12\x18\n\x0blost_events\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x0e\n\x0c_lost_events\"x\n\nEventBatch\x12)\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x19.paceline.v1.ClusterEvent\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12\'\n\x03gap\x18\x03 \x01(\x0b\x32\x15.paceline.v1.EventGapH\x00\x88\x01\x01\x42\x06\n\x04_gap\"=\n\x13WatchEventsResponse\x12&\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x17.paceline.v1.EventBatch*s\n\x0e\x45ventGapReason\x12 \n\x1c\x45VENT_GAP_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45VENT_GAP_REASON_LAGGED\x10\x01\x12\"\n\x1e\x45VENT_GAP_REASON_OTHER_PROCESS\x10\x02\x32\xff\x02\n\x0fMetadataService\x12\\\n\x0f\x44\x65scribeCluster\x12#.paceline.v1.DescribeClusterRequest\x1a$.paceline.v1.DescribeClusterResponse\x12Y\n\x0e\x44\x65scribeTopics\x12\".paceline.v1.DescribeTopicsRequest\x1a#.paceline.v1.DescribeTopicsResponse\x12_\n\x10\x44\x65scribeReplicas\x12$.paceline.v1.DescribeReplicasRequest\x1a%.paceline.v1.DescribeReplicasResponse\x12R\n\x0bWatchEvents\x12\x1f.paceline.v1.WatchEventsRequest\x1a .paceline.v1.WatchEventsResponse0\x01\x42\x81\x01\n\x0eio.paceline.v1P\x01ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\xaa\x02\x0bPaceline.V1\xca\x02\x0bPaceline\\V1\xea\x02\x0cPaceline::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -24,40 +24,40 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.metadata_servic
 if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['DESCRIPTOR']._options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\016io.paceline.v1P\001ZBgithub.com/paceline/paceline/clients/go/gen/paceline/v1;pacelinev1\252\002\013Paceline.V1\312\002\013Paceline\\V1\352\002\014Paceline::V1'
-  _globals['_EVENTGAPREASON']._serialized_start=2640
-  _globals['_EVENTGAPREASON']._serialized_end=2755
+  _globals['_EVENTGAPREASON']._serialized_start=2758
+  _globals['_EVENTGAPREASON']._serialized_end=2873
   _globals['_DESCRIBECLUSTERREQUEST']._serialized_start=110
   _globals['_DESCRIBECLUSTERREQUEST']._serialized_end=134
   _globals['_DESCRIBECLUSTERRESPONSE']._serialized_start=137
-  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_end=387
-  _globals['_BROKERINFO']._serialized_start=389
-  _globals['_BROKERINFO']._serialized_end=455
-  _globals['_DESCRIBETOPICSREQUEST']._serialized_start=457
-  _globals['_DESCRIBETOPICSREQUEST']._serialized_end=535
-  _globals['_DESCRIBETOPICSRESPONSE']._serialized_start=537
-  _globals['_DESCRIBETOPICSRESPONSE']._serialized_end=633
-  _globals['_TOPICDESCRIPTION']._serialized_start=636
-  _globals['_TOPICDESCRIPTION']._serialized_end=796
-  _globals['_PARTITIONDESCRIPTION']._serialized_start=799
-  _globals['_PARTITIONDESCRIPTION']._serialized_end=1062
-  _globals['_DESCRIBEREPLICASREQUEST']._serialized_start=1064
-  _globals['_DESCRIBEREPLICASREQUEST']._serialized_end=1124
-  _globals['_DESCRIBEREPLICASRESPONSE']._serialized_start=1126
-  _globals['_DESCRIBEREPLICASRESPONSE']._serialized_end=1204
-  _globals['_PARTITIONREPLICAS']._serialized_start=1207
-  _globals['_PARTITIONREPLICAS']._serialized_end=1706
-  _globals['_REPLICAPROGRESS']._serialized_start=1709
-  _globals['_REPLICAPROGRESS']._serialized_end=2128
-  _globals['_EVENTFILTER']._serialized_start=2130
-  _globals['_EVENTFILTER']._serialized_end=2205
-  _globals['_WATCHEVENTSREQUEST']._serialized_start=2208
-  _globals['_WATCHEVENTSREQUEST']._serialized_end=2354
-  _globals['_EVENTGAP']._serialized_start=2356
-  _globals['_EVENTGAP']._serialized_end=2453
-  _globals['_EVENTBATCH']._serialized_start=2455
-  _globals['_EVENTBATCH']._serialized_end=2575
-  _globals['_WATCHEVENTSRESPONSE']._serialized_start=2577
-  _globals['_WATCHEVENTSRESPONSE']._serialized_end=2638
-  _globals['_METADATASERVICE']._serialized_start=2758
-  _globals['_METADATASERVICE']._serialized_end=3141
+  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_end=505
+  _globals['_BROKERINFO']._serialized_start=507
+  _globals['_BROKERINFO']._serialized_end=573
+  _globals['_DESCRIBETOPICSREQUEST']._serialized_start=575
+  _globals['_DESCRIBETOPICSREQUEST']._serialized_end=653
+  _globals['_DESCRIBETOPICSRESPONSE']._serialized_start=655
+  _globals['_DESCRIBETOPICSRESPONSE']._serialized_end=751
+  _globals['_TOPICDESCRIPTION']._serialized_start=754
+  _globals['_TOPICDESCRIPTION']._serialized_end=914
+  _globals['_PARTITIONDESCRIPTION']._serialized_start=917
+  _globals['_PARTITIONDESCRIPTION']._serialized_end=1180
+  _globals['_DESCRIBEREPLICASREQUEST']._serialized_start=1182
+  _globals['_DESCRIBEREPLICASREQUEST']._serialized_end=1242
+  _globals['_DESCRIBEREPLICASRESPONSE']._serialized_start=1244
+  _globals['_DESCRIBEREPLICASRESPONSE']._serialized_end=1322
+  _globals['_PARTITIONREPLICAS']._serialized_start=1325
+  _globals['_PARTITIONREPLICAS']._serialized_end=1824
+  _globals['_REPLICAPROGRESS']._serialized_start=1827
+  _globals['_REPLICAPROGRESS']._serialized_end=2246
+  _globals['_EVENTFILTER']._serialized_start=2248
+  _globals['_EVENTFILTER']._serialized_end=2323
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=2326
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=2472
+  _globals['_EVENTGAP']._serialized_start=2474
+  _globals['_EVENTGAP']._serialized_end=2571
+  _globals['_EVENTBATCH']._serialized_start=2573
+  _globals['_EVENTBATCH']._serialized_end=2693
+  _globals['_WATCHEVENTSRESPONSE']._serialized_start=2695
+  _globals['_WATCHEVENTSRESPONSE']._serialized_end=2756
+  _globals['_METADATASERVICE']._serialized_start=2876
+  _globals['_METADATASERVICE']._serialized_end=3259
 # @@protoc_insertion_point(module_scope)

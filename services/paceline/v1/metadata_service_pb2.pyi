@@ -71,6 +71,8 @@ class DescribeClusterResponse(google.protobuf.message.Message):
     CONTROLLER_PORT_FIELD_NUMBER: builtins.int
     SERVER_VERSION_FIELD_NUMBER: builtins.int
     NODE_ID_FIELD_NUMBER: builtins.int
+    CONTROLLER_SILENT_MS_FIELD_NUMBER: builtins.int
+    ZOOKEEPER_CONNECTED_FIELD_NUMBER: builtins.int
     cluster_id: builtins.str
     """Cluster id, 22 characters."""
     controller_id: builtins.int
@@ -85,6 +87,14 @@ class DescribeClusterResponse(google.protobuf.message.Message):
     """Software version of the answering process."""
     node_id: builtins.int
     """Id of the answering process."""
+    controller_silent_ms: builtins.int
+    """Milliseconds since the active controller last answered a heartbeat of this broker; absent from controllers, and
+    before the first answer. Brokers send three heartbeats per lease (controller.broker.lease.ms).
+    """
+    zookeeper_connected: builtins.bool
+    """Whether the answering process is connected to ZooKeeper now, without which no controller can become active; absent
+    from versions that do not tell.
+    """
     @property
     def brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerInfo]:
         """Live brokers, by id, each with its address on the listener of the request."""
@@ -100,10 +110,17 @@ class DescribeClusterResponse(google.protobuf.message.Message):
         controller_port: builtins.int = ...,
         server_version: builtins.str = ...,
         node_id: builtins.int = ...,
+        controller_silent_ms: builtins.int | None = ...,
+        zookeeper_connected: builtins.bool | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_controller_id", b"_controller_id", "controller_id", b"controller_id"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_controller_id", b"_controller_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "controller_host", b"controller_host", "controller_id", b"controller_id", "controller_port", b"controller_port", "node_id", b"node_id", "server_version", b"server_version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_controller_id", b"_controller_id", "_controller_silent_ms", b"_controller_silent_ms", "_zookeeper_connected", b"_zookeeper_connected", "controller_id", b"controller_id", "controller_silent_ms", b"controller_silent_ms", "zookeeper_connected", b"zookeeper_connected"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_controller_id", b"_controller_id", "_controller_silent_ms", b"_controller_silent_ms", "_zookeeper_connected", b"_zookeeper_connected", "brokers", b"brokers", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "controller_host", b"controller_host", "controller_id", b"controller_id", "controller_port", b"controller_port", "controller_silent_ms", b"controller_silent_ms", "node_id", b"node_id", "server_version", b"server_version", "zookeeper_connected", b"zookeeper_connected"]) -> None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_controller_id", b"_controller_id"]) -> typing.Literal["controller_id"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_controller_silent_ms", b"_controller_silent_ms"]) -> typing.Literal["controller_silent_ms"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_zookeeper_connected", b"_zookeeper_connected"]) -> typing.Literal["zookeeper_connected"] | None: ...
 
 global___DescribeClusterResponse = DescribeClusterResponse
 

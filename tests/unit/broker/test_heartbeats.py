@@ -43,6 +43,18 @@ def test_three_heartbeats_per_lease_carry_the_broker_epoch() -> None:
     assert {request.broker_epoch for _, request in sent} == {cluster[1].node.broker_epoch}
 
 
+def test_the_broker_tells_for_how_long_no_controller_has_answered() -> None:
+    cluster = with_controller_in_zookeeper()
+    node = cluster[1].node
+    assert node.contacts() == (None, True)
+    cluster.time.run_for(PERIOD_MS + 100)
+    silent_ms, _ = node.contacts()
+    assert silent_ms is not None and 0 < silent_ms <= 100
+    cluster[1].transport.heartbeat_answer = ConnectionError("gone")
+    cluster.time.run_for(PERIOD_MS)
+    assert node.contacts() == (silent_ms + PERIOD_MS, True)
+
+
 def test_heartbeats_say_whether_the_broker_stops() -> None:
     cluster = with_controller_in_zookeeper()
     cluster.time.run_for(PERIOD_MS + 100)

@@ -3992,6 +3992,14 @@ pub struct DescribeClusterResponse {
     /// Id of the answering process.
     #[prost(int32, tag = "8")]
     pub node_id: i32,
+    /// Milliseconds since the active controller last answered a heartbeat of this broker; absent from controllers, and
+    /// before the first answer. Brokers send three heartbeats per lease (controller.broker.lease.ms).
+    #[prost(int64, optional, tag = "9")]
+    pub controller_silent_ms: ::core::option::Option<i64>,
+    /// Whether the answering process is connected to ZooKeeper now, without which no controller can become active; absent
+    /// from versions that do not tell.
+    #[prost(bool, optional, tag = "10")]
+    pub zookeeper_connected: ::core::option::Option<bool>,
 }
 /// BrokerInfo is one live broker.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -42,6 +42,7 @@ class MetadataServicer(WatchServicer):
         snapshot = core.metadata.snapshot
         brokers = [snapshot.brokers[broker_id] for broker_id in sorted(snapshot.brokers)]
         controller = self._listener.controller_address()
+        silent_ms, connected = core.contacts()
         return metadata_pb.DescribeClusterResponse(
             cluster_id=core.cluster_id or "",
             brokers=[convert.broker_info_to_proto(broker, self._listener.name) for broker in brokers],
@@ -51,6 +52,8 @@ class MetadataServicer(WatchServicer):
             controller_port=controller.port if controller else 0,
             server_version=__version__,
             node_id=self._node_id(),
+            controller_silent_ms=silent_ms,
+            zookeeper_connected=connected,
         )
 
     async def DescribeTopics(  # noqa: N802

@@ -139,6 +139,7 @@ class MetadataServicer(WatchServicer):
             controller_port=controller.port if controller else 0,
             server_version=__version__,
             node_id=self._node_id,
+            zookeeper_connected=cluster.zookeeper_connected,
         )
 
     async def DescribeTopics(  # noqa: N802

@@ -131,9 +131,15 @@ type DescribeClusterResponse struct {
 	// Software version of the answering process.
 	ServerVersion string `protobuf:"bytes,7,opt,name=server_version,json=serverVersion,proto3" json:"server_version,omitempty"`
 	// Id of the answering process.
-	NodeId        int32 `protobuf:"varint,8,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	NodeId int32 `protobuf:"varint,8,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// Milliseconds since the active controller last answered a heartbeat of this broker; absent from controllers, and
+	// before the first answer. Brokers send three heartbeats per lease (controller.broker.lease.ms).
+	ControllerSilentMs *int64 `protobuf:"varint,9,opt,name=controller_silent_ms,json=controllerSilentMs,proto3,oneof" json:"controller_silent_ms,omitempty"`
+	// Whether the answering process is connected to ZooKeeper now, without which no controller can become active; absent
+	// from versions that do not tell.
+	ZookeeperConnected *bool `protobuf:"varint,10,opt,name=zookeeper_connected,json=zookeeperConnected,proto3,oneof" json:"zookeeper_connected,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *DescribeClusterResponse) Reset() {
@@ -220,6 +226,20 @@ func (x *DescribeClusterResponse) GetNodeId() int32 {
 		return x.NodeId
 	}
 	return 0
+}
+
+func (x *DescribeClusterResponse) GetControllerSilentMs() int64 {
+	if x != nil && x.ControllerSilentMs != nil {
+		return *x.ControllerSilentMs
+	}
+	return 0
+}
+
+func (x *DescribeClusterResponse) GetZookeeperConnected() bool {
+	if x != nil && x.ZookeeperConnected != nil {
+		return *x.ZookeeperConnected
+	}
+	return false
 }
 
 // BrokerInfo is one live broker.
@@ -1343,7 +1363,7 @@ var File_paceline_v1_metadata_service_proto protoreflect.FileDescriptor
 const file_paceline_v1_metadata_service_proto_rawDesc = "" +
 	"\n" +
 	"\"paceline/v1/metadata_service.proto\x12\vpaceline.v1\x1a\x1fpaceline/v1/cluster_event.proto\x1a\x18paceline/v1/errors.proto\"\x18\n" +
-	"\x16DescribeClusterRequest\"\xe4\x02\n" +
+	"\x16DescribeClusterRequest\"\x82\x04\n" +
 	"\x17DescribeClusterResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x121\n" +
@@ -1353,8 +1373,13 @@ const file_paceline_v1_metadata_service_proto_rawDesc = "" +
 	"\x0fcontroller_host\x18\x05 \x01(\tR\x0econtrollerHost\x12'\n" +
 	"\x0fcontroller_port\x18\x06 \x01(\x05R\x0econtrollerPort\x12%\n" +
 	"\x0eserver_version\x18\a \x01(\tR\rserverVersion\x12\x17\n" +
-	"\anode_id\x18\b \x01(\x05R\x06nodeIdB\x10\n" +
-	"\x0e_controller_id\"X\n" +
+	"\anode_id\x18\b \x01(\x05R\x06nodeId\x125\n" +
+	"\x14controller_silent_ms\x18\t \x01(\x03H\x01R\x12controllerSilentMs\x88\x01\x01\x124\n" +
+	"\x13zookeeper_connected\x18\n" +
+	" \x01(\bH\x02R\x12zookeeperConnected\x88\x01\x01B\x10\n" +
+	"\x0e_controller_idB\x17\n" +
+	"\x15_controller_silent_msB\x16\n" +
+	"\x14_zookeeper_connected\"X\n" +
 	"\n" +
 	"BrokerInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x12\n" +
