@@ -58,7 +58,7 @@ class ControllerContext:
     brokers: dict[int, LiveBroker] = field(default_factory=dict)
     """All registered brokers, including brokers that are shutting down."""
     shutting_down: dict[int, int] = field(default_factory=dict)
-    """Registered brokers with a controlled shutdown, with the time of its first request in ms."""
+    """Registered brokers with a controlled shutdown, with the time of its latest request in ms."""
     without_lease: set[int] = field(default_factory=set)
     """Registered brokers whose lease has expired; they are treated like brokers that are shutting down."""
     unreached: dict[int, int] = field(default_factory=dict)

@@ -77,6 +77,17 @@ def test_a_heartbeat_that_was_sent_before_the_stop_and_arrives_after_it_does_not
     assert cluster.told() == {}
 
 
+def test_a_late_heartbeat_does_not_end_a_stop_that_began_after_a_forged_shutdown() -> None:
+    cluster = with_heartbeats()
+    cluster.time.run_for(2_900)
+    cluster.controlled_shutdown(1)
+    cluster.time.run_for(200)
+    cluster.told()
+    cluster.heartbeat(1, shutting_down=False)
+    cluster.settle()
+    assert cluster.told() == {}
+
+
 def test_a_controlled_shutdown_with_an_old_broker_epoch_is_refused() -> None:
     cluster = started(("a", (1, 2)))
     response = cluster.controlled_shutdown(1, broker_epoch=0)

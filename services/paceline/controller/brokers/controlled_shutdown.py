@@ -30,7 +30,7 @@ def on_controlled_shutdown(
         return ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH)
     LOG.info("controlled shutdown of a broker begins: broker=%d", broker_id)
     components.log.because(Cause.SHUTDOWN, "the broker requested a controlled shutdown")
-    context.shutting_down.setdefault(broker_id, components.scheduler.now_ms())
+    context.shutting_down[broker_id] = components.scheduler.now_ms()
     replicated = [
         topic_partition
         for topic_partition in context.leadership
