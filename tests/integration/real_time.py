@@ -43,12 +43,12 @@ class PumpedScheduler:
         heapq.heappush(self._timers, (time.monotonic() + max(delay_ms, 0) / 1000, next(self._count), timer))
         return timer
 
-    def run_until(self, condition: Callable[[], bool], within_ms: float = 60_000) -> None:
-        """Run callbacks until the condition holds; fail if it does not hold within ``within_ms``."""
-        end_s = time.monotonic() + within_ms / 1000
+    def run_until(self, condition: Callable[[], bool], max_ms: float = 60_000) -> None:
+        """Run callbacks until the condition holds; fail if it does not hold within ``max_ms``."""
+        end_s = time.monotonic() + max_ms / 1000
         while not condition():
             now_s = time.monotonic()
-            assert now_s < end_s, f"not reached within {within_ms} ms"
+            assert now_s < end_s, f"not reached within {max_ms} ms"
             if self._run_due_timer():
                 continue
             due_s = min([now_s + _POLL_S, end_s] + [timer[0] for timer in self._timers[:1]])
@@ -61,7 +61,7 @@ class PumpedScheduler:
     def run_for(self, duration_ms: float) -> None:
         """Run callbacks for the whole duration, to show that an event does *not* happen."""
         end_s = time.monotonic() + duration_ms / 1000
-        self.run_until(lambda: time.monotonic() >= end_s, within_ms=duration_ms + 60_000)
+        self.run_until(lambda: time.monotonic() >= end_s, max_ms=duration_ms + 60_000)
 
     def _run_due_timer(self) -> bool:
         if not self._timers or self._timers[0][0] > time.monotonic():

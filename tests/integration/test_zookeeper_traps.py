@@ -226,7 +226,7 @@ def test_closing_ends_the_session_at_once_and_no_event_follows(backend: Backend)
     backend.time.run_until(lambda: bool(answers) and bool(late) and CLOSED in client.recorder.states)
     assert late[0].code is ZkCode.SESSION_EXPIRED
     backend.time.run_until(
-        lambda: backend.ask(other, Exists("/e"))[0].code is ZkCode.NO_NODE, within_ms=1_500 + backend.slack_ms
+        lambda: backend.ask(other, Exists("/e"))[0].code is ZkCode.NO_NODE, max_ms=1_500 + backend.slack_ms
     )
     assert client.recorder.states == [CONNECTED, CLOSED]
 
