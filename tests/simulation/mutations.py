@@ -542,11 +542,9 @@ def deletion_not_synced(patches: "Patches") -> None:
 def read_to_log_end(patches: "Patches") -> None:
     """Consumers receive records up to the leader's log end."""
 
-    def read_all(
-        _self: FetchHandler, partition: Partition, _reader: Any, position: Any, max_bytes: int, least: bool
-    ) -> bytes:
+    def readable(_self: FetchHandler, partition: Partition, _reader: Any) -> tuple[Any, int]:
         log = partition.leader_log()
-        return log.read(position.fetch_offset, max_bytes, log.log_end_offset, least)
+        return log, log.log_end_offset
 
     real = FetchHandler._validate
 
@@ -555,7 +553,7 @@ def read_to_log_end(patches: "Patches") -> None:
         read.available = position.fetch_offset < read.log_end_offset
         return partition
 
-    patches.set(FetchHandler, "_bytes", read_all)
+    patches.set(FetchHandler, "_readable", readable)
     patches.set(FetchHandler, "_validate", validate)
 
 
