@@ -575,7 +575,13 @@ MUTANTS: tuple[Mutant, ...] = (
         20,
         _MEMBERS_FAIL | {"static_members": True},
     ),
-    Mutant("requests of earlier generations count", broken_groups.any_generation, ("C15",), 60, _MEMBERS_FAIL),
+    Mutant(
+        "requests of earlier generations count",
+        broken_groups.any_generation,
+        ("C15",),
+        100,
+        _MEMBERS_FAIL | {"static_members": True},
+    ),
     Mutant(
         "assignments are sent before they are stored",
         broken_groups.assignments_given_out_before_they_are_kept,
