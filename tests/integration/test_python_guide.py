@@ -49,7 +49,7 @@ def start(name: str, cluster: Cluster) -> Program:
         environment["PACELINE_SSL_CA_FILE"] = str(tls.ca)
         environment["PACELINE_SSL_CERTIFICATE_FILE"] = str(tls.certificate)
         environment["PACELINE_SSL_KEY_FILE"] = str(tls.key)
-    endless = "while True" in FILES[name]
+    endless = "while " in FILES[name]
     return Program(folder / name, FILES[name], PROGRAMS[name], environment, endless)
 
 
