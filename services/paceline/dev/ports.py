@@ -14,7 +14,8 @@ from typing import IO
 BROKER_DEFAULTS = {"CLIENT": 9092, "EXTERNAL": 19092, "REPLICATION": 9093, "CONTROL": 9094}
 CONTROLLER_DEFAULTS = {"CLIENT": 9082, "EXTERNAL": 19082, "CONTROL": 9084}
 PORTS_FILE = "ports.json"
-_reservation: list[IO[bytes]] = []
+_lock_files: list[IO[bytes]] = []
+_reserved: set[int] = set()
 
 BROKER_METRICS, CONTROLLER_METRICS, ZOOKEEPER = 9101, 9081, 2181
 
@@ -77,7 +78,7 @@ def load_plan(directory: Path, controllers: int, brokers: int, host: str = "127.
 
 
 def free_plan(controllers: int, brokers: int, host: str = "127.0.0.1") -> PortPlan:
-    """Return distinct ports that are free now."""
+    """Return distinct ports that are free, and that no other process chooses while this one lives."""
     count = 1 + controllers * (len(CONTROLLER_DEFAULTS) + 1) + brokers * (len(BROKER_DEFAULTS) + 1)
     ports = iter(_free_ports(count, host))
     return PortPlan(
@@ -92,11 +93,11 @@ def free_plan(controllers: int, brokers: int, host: str = "127.0.0.1") -> PortPl
 def choose_plan(controllers: int, brokers: int, host: str = "127.0.0.1") -> PortPlan:
     """Return the documented ports when all of them are free, else free ports.
 
-    A lock file, held while this process lives, prevents two clusters that start at the same time from choosing the same
-    ports.
+    Each chosen port is reserved while this process lives, so that two clusters that start at the same time choose
+    different ports.
     """
     plan = default_plan(controllers, brokers)
-    if taken(plan.all(), host) or not _reserve():
+    if taken(plan.all(), host) or not _reserve(plan.all()):
         return free_plan(controllers, brokers, host)
     return plan
 
@@ -114,26 +115,28 @@ def taken(ports: Sequence[int], host: str = "127.0.0.1") -> list[int]:
     return found
 
 
-def _reserve() -> bool:
-    if _reservation:
-        return True
-    # Keep it open: the lock is released with the descriptor when the process ends.
-    lock = (Path(tempfile.gettempdir()) / f"paceline-ports-{os.getuid()}.lock").open("ab")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        return False
-    _reservation.append(lock)
+def _reserve(ports: Sequence[int]) -> bool:
+    """Lock the byte of each port in a file that all clusters of a user share; the locks end with this process."""
+    if not _lock_files:
+        _lock_files.append((Path(tempfile.gettempdir()) / f"paceline-ports-{os.getuid()}.lock").open("ab"))
+    fresh = [port for port in ports if port not in _reserved]
+    for index, port in enumerate(fresh):
+        try:
+            fcntl.lockf(_lock_files[0], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except OSError:
+            for locked in fresh[:index]:
+                fcntl.lockf(_lock_files[0], fcntl.LOCK_UN, 1, locked)
+            return False
+    _reserved.update(fresh)
     return True
 
 
 def _free_ports(count: int, host: str) -> list[int]:
-    """Pick ports below the kernel's ephemeral range, which no outgoing connection takes while their owner is down."""
+    """Pick ports above the documented ones and below the range from which the kernel takes outgoing connections."""
     chance = random.SystemRandom()
     found: list[int] = []
-    for port in chance.sample(range(10_240, 32_000), k=2_000):
-        if not taken([port], host):
+    for port in chance.sample(range(20_000, 32_000), k=2_000):
+        if port not in _reserved and not taken([port], host) and _reserve([port]):
             found.append(port)
             if len(found) == count:
                 return found
