@@ -186,8 +186,12 @@ class Admin(Client):
             self.scheduler.call_later(_RETRY_MS, lambda: self._delete(topic, topic_id))
 
         def ask(life: "ControllerLife", reply: Callable[[Any], None]) -> None:
-            if topic_ids.get(topic, topic_id) != topic_id:
-                # The request has only the topic's name: a delayed copy would delete a later topic with that name.
+            # The request has only the topic's name: a delayed copy deletes a later topic with that name.
+            if topic not in topic_ids:
+                # The controller could also keep the copy until that topic exists, and the admin would not know.
+                reply("the topic does not exist any more")
+                return
+            if topic_ids[topic] != topic_id:
                 self.recreate(topic)
             life.node.ask(DeleteTopics((topic,), _TIMEOUT_MS, reply=reply))
 
