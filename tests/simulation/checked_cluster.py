@@ -81,7 +81,9 @@ def broker(broker_id: int, hosted: Any = None, broker_epoch: int = 0) -> Any:
     """A broker process, with the attributes that the checks of replicas read."""
     manager = SimpleNamespace(partitions={} if hosted is None else {TP: hosted}, in_contact=lambda: True)
     node = SimpleNamespace(replica_manager=manager, broker_epoch=broker_epoch, _proof=f"proof of {broker_id}")
-    return SimpleNamespace(broker_id=broker_id, name=f"broker-{broker_id}", node=node, logs={}, session_us=0)
+    scheduler = SimpleNamespace(resumed_us=0)
+    name = f"broker-{broker_id}"
+    return SimpleNamespace(broker_id=broker_id, name=name, node=node, logs={}, session_us=0, scheduler=scheduler)
 
 
 def log(*batches: tuple[int, int, int, int], high_watermark: int = 0) -> ObservedLog:

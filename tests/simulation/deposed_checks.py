@@ -103,7 +103,10 @@ class DeposedChecks:
         if led_us is None:
             return True
         self._verdicts.exercise("C12")
-        age_ms = (self._cluster.world.now_us - led_us) / 1_000
+        is_clean = record.has_clean_successor(life.broker_id, hosted.leader_epoch)
+        # The only ISR member cannot prove that no unclean election took place while its process was paused.
+        since_us = led_us if is_clean else max(led_us, life.scheduler.resumed_us)
+        age_ms = (self._cluster.world.now_us - since_us) / 1_000
         profile = self._cluster.profile
         if not profile.lease_ms and life.node.replica_manager.in_contact():
             # Without leases only a request deposes a leader that has a session, and a cut link can delay the request.

@@ -341,17 +341,25 @@ class ReplicaChecks:
             keeps = record.harmed and life.broker_id in record.assignment.target
             if keeps and record.topic_id not in self._cluster.checks.dead_topic_ids:
                 self._verdicts.fail("H26", f"{record}: {life.name} deletes the data of a topic with invalid nodes")
-        if change.kind is not StateChangeKind.BECAME_LEADER:
+        if change.kind not in (StateChangeKind.BECAME_LEADER, StateChangeKind.BECAME_FOLLOWER):
             return
         assert change.topic_partition is not None and change.leader_epoch is not None
         log = life.logs.get(change.topic_partition)
-        if isinstance(log, ObservedLog) and log.topic_id is not None:
-            self._became_leader(life, log, self._records.get(log.topic_id, log.topic_partition), change.leader_epoch)
+        if not isinstance(log, ObservedLog) or log.topic_id is None:
+            return
+        record = self._records.get(log.topic_id, log.topic_partition)
+        if change.kind is StateChangeKind.BECAME_LEADER:
+            self._became_leader(life, log, record, change.leader_epoch)
+        elif not log.mirror.ends:
+            self._identified(life, log, record)
+
+    def _identified(self, life: "BrokerLife", log: ObservedLog, record: PartitionRecord) -> None:
+        """Keep a log with its partition: an empty log has no topic id on disk, and gets it with its first role."""
+        record.logs[life.broker_id] = log
+        record.root(log.mirror)
 
     def _became_leader(self, life: "BrokerLife", log: ObservedLog, record: PartitionRecord, leader_epoch: int) -> None:
-        record.logs[life.broker_id] = log
-        # An empty log has no topic id on disk: after a restart it gets its topic id only now.
-        record.root(log.mirror)
+        self._identified(life, log, record)
         is_new = leader_epoch not in record.leaders
         first = record.leaders.setdefault(leader_epoch, life.broker_id)
         record.led_us.setdefault(leader_epoch, self._cluster.world.now_us)
@@ -464,8 +472,10 @@ class ReplicaChecks:
             # the file: its caller got an uncertain result.
             common = min(before.mirror.end, log.mirror.end)
             kept = before.mirror.chain_at(common) == log.mirror.chain_at(common)
-        # The start offset of an empty log is durable before the broker may join the ISR with it.
-        kept = kept or (not before.mirror.ends and (record.zk is None or life.broker_id not in record.zk.isr))
+        # The start offset of an empty log is durable before the broker may join the ISR with it. When storage failed at
+        # that moment, an unclean election may make the broker the only ISR member before the controller knows of it.
+        may_join = record.zk is not None and life.broker_id in record.zk.isr and not before.directory.is_offline
+        kept = kept or (not before.mirror.ends and not may_join)
         self._verdicts.exercise("R14")
         if life.broker_id in record.flipped:
             return

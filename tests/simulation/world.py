@@ -137,6 +137,8 @@ class NodeScheduler:
         self._soon: deque[Callable[[], None]] = deque()
         self.name = name
         self.paused = False
+        self.resumed_us = 0
+        """When the last pause ended."""
         self.dead = False
 
     def now_ms(self) -> int:
@@ -165,6 +167,7 @@ class NodeScheduler:
     def resume(self) -> None:
         """Run the held callbacks in order, and continue."""
         self.paused = False
+        self.resumed_us = self._world.now_us
         held, self._held = self._held, []
         for timer in held:
             self.run(timer)
