@@ -21,7 +21,7 @@ def why_not_whole(cluster: "SimulatedCluster") -> str | None:
         return f"{active.name} is active in {active.node.controller_epoch}, which is over"
     for broker_id, machine in cluster.brokers.items():
         life = machine.life
-        if life is None or not life.node.ready:
+        if life is None or not (life.node.ready or _lacks_only_harmed(cluster, life)):
             return f"broker {broker_id} is not ready"
         registered = cluster.checks.zookeeper.registered.get(broker_id)
         if registered is None or life.node.broker_epoch != registered:
@@ -99,6 +99,16 @@ def why_not_quiet(cluster: "SimulatedCluster") -> str | None:
         if any(start < starts[zk.leader] for start in starts.values()):
             return f"{record}: logs start at {starts}, broker {zk.leader} leads"
     return None
+
+
+def _lacks_only_harmed(cluster: "SimulatedCluster", life: BrokerLife) -> bool:
+    """Whether the only leaderships that a broker cannot prove are of topics whose nodes have invalid data."""
+    unproved = [
+        cluster.checks.records.current(topic_partition)
+        for topic_partition, partition in life.node.replica_manager.partitions.items()
+        if partition.is_leader and not partition.is_deposed and not partition.is_leadership_proved
+    ]
+    return bool(unproved) and all(record is not None and record.harmed for record in unproved)
 
 
 def waits_for_people(cluster: "SimulatedCluster", record: PartitionRecord) -> bool:
