@@ -102,8 +102,6 @@ class GroupChecks:
     ) -> None:
         """Record the assignment of partitions to a member by the coordinator of a leader epoch."""
         self._verdicts.exercise("C15")
-        if self._is_voided(group_id):
-            return
         if instance_id is not None:
             if self.is_replaced(group_id, instance_id, member_id):
                 self._cluster.checks.places.reach("a static member is replaced")
@@ -113,7 +111,7 @@ class GroupChecks:
         owners = self.history.owners.setdefault((group_id, generation), {})
         for one in partitions:
             owner = owners.setdefault(one, instance_id or member_id)
-            if owner != (instance_id or member_id):
+            if owner != (instance_id or member_id) and not self._is_voided(group_id):
                 self._verdicts.fail("C15", f"{group_id}: {owner} and {name} own {one} in generation {generation}")
         self.history.latest[group_id] = max(generation, self.latest_generation(group_id))
 
