@@ -7,6 +7,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 RUN_DIR := build/run
 PYTEST_ARGS ?=
+IN_PARALLEL := -n auto --no-loadscope-reorder
 KEEP ?= 0
 SMALL ?= 0
 INSECURE ?= 0
@@ -35,13 +36,13 @@ run: install java ## the main job: stream real flights through a cluster, kill a
 	@$(PY) -m examples.flights --directory $(RUN_DIR) $(if $(filter-out 0,$(KEEP)),--keep)
 
 test: install ## every test this machine can run, and why the rest was skipped
-	@$(PY) -m pytest -q $(PYTEST_ARGS)
+	@$(PY) -m pytest -q $(IN_PARALLEL) $(PYTEST_ARGS)
 
 soak: install java ## long runs with faults: SCENARIO=faults, kills, suspicions (each with ROUNDS), outage (SECONDS), groups (MINUTES) or steps (RECORDS)
 	@$(PY) -m tests.soak $(SCENARIO) $(foreach name,rounds seconds minutes records,$(addprefix --$(name) ,$($(shell echo $(name) | tr a-z A-Z))))
 
 integration: install java ## only the tests with real processes
-	@$(PY) -m pytest -q tests/integration $(PYTEST_ARGS)
+	@$(PY) -m pytest -q $(IN_PARALLEL) tests/integration $(PYTEST_ARGS)
 
 containers: install ## every test with containers (about 20 minutes); starts an engine where it may
 	@scripts/docker_engine.sh

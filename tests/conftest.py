@@ -4,6 +4,7 @@ import itertools
 import os
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 # gRPC's fork handlers break children that a test process starts with fork and exec, such as Spark's JVM. The variable
 # is read when gRPC is first imported, so set it before other imports.
@@ -11,6 +12,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from paceline.coordination.errors import JavaNotFoundError, ZooKeeperJarsNotFoundError
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper, jars_path, java_path
@@ -20,6 +22,24 @@ _chroots = itertools.count(1)
 # An example that takes longer than 200 ms on a busy machine is no failure.
 settings.register_profile("paceline", deadline=None)
 settings.load_profile("paceline")
+
+
+class FilesInParallel(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives each worker whole files, so that tests of a file share its clusters.
+
+    All container tests go to one worker, because they share an engine; each client's scenarios may go to another one.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, test = nodeid.partition("::")
+        if file.startswith("tests/containers/"):
+            return "tests/containers"
+        return file + test.partition("[")[2] if file == "tests/conformance/test_conformance.py" else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesInParallel:
+    """Choose how tests are shared out when pytest runs with ``-n``."""
+    return FilesInParallel(config, log)
 
 
 @pytest.fixture(scope="session")
