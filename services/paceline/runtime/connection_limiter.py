@@ -107,6 +107,9 @@ class ConnectionLimiter:
             known = {name: tuple(peers) for name, peers in self._known_peers.items()}
             descriptors = dict(open_sockets())
             if not descriptors:  # no descriptor is free to read the list, or the system has no /proc
+                for peers in self._known_peers.values():
+                    if len(peers) > 2 * self._max_connections:  # most of their connections have ended
+                        peers.clear()
                 continue
             self._find_connections(descriptors)
             most = max((self._limit(listener, known[listener]) for listener in self._listeners.values()), default=0)

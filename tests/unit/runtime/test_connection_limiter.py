@@ -92,3 +92,18 @@ def test_a_process_closes_its_silent_connections_once_and_keeps_known_peers(
     for pair in ends:
         for end in pair:
             end.close()
+
+
+def test_known_peers_stay_few_where_sockets_cannot_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without /proc the limiter never learns that a connection has ended."""
+    monkeypatch.setattr(connection_limiter, "open_sockets", lambda: iter(()))
+    monkeypatch.setattr(connection_limiter, "_QUIET_INTERVAL_S", 0.001)
+    few = {f"ipv4:127.0.0.1:{port}" for port in range(200)}
+    many = few | {"ipv4:127.0.0.1:200"}
+    limiter = ConnectionLimiter({"CLIENT": many, "EXTERNAL": few}, 2, 100, Metrics())
+    limiter.start({"CLIENT": 1, "EXTERNAL": 2})
+    try:
+        eventually(lambda: not many, 10, "the peers are forgotten", pause_s=0.01)
+    finally:
+        limiter.stop()
+    assert len(few) == 200, "a process without a free descriptor keeps the peers of open connections"
