@@ -6,7 +6,9 @@ Without this limit, callers without a certificate could take the places of nodes
 """
 
 import ipaddress
+import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +18,13 @@ from typing import Final
 from paceline.rpc.connections import Address, address_of_peer, addresses_of, open_sockets, shut_down
 from paceline.runtime.metrics import Metrics
 
+LOG = logging.getLogger("paceline.rpc")
+
 _LIMIT: Final = "max.silent.connections.per.ip"
 _INTERVAL_S: Final = 0.25
 _QUIET_INTERVAL_S: Final = 1.0
 """Interval while no address has half of its silent connections."""
+_LOG_INTERVAL_S: Final = 60.0
 _CLOSED_AT_ONCE: Final = 8
 _PAUSE_S: Final = 0.002
 """Pause after so many connections: the thread that handles them in gRPC also delivers every request."""
@@ -101,18 +106,27 @@ class ConnectionLimiter:
             self._thread.join()
 
     def _run(self) -> None:
-        most = 0
-        while not self._stopped.wait(_INTERVAL_S if 2 * most > self._per_address else _QUIET_INTERVAL_S):
-            # Read known peers before sockets: a connection accepted in between is young, and its peer is kept.
-            known = {name: tuple(peers) for name, peers in self._known_peers.items()}
-            descriptors = dict(open_sockets())
-            if not descriptors:  # no descriptor is free to read the list, or the system has no /proc
-                for peers in self._known_peers.values():
-                    if len(peers) > 2 * self._max_connections:  # most of their connections have ended
-                        peers.clear()
-                continue
-            self._find_connections(descriptors)
-            most = max((self._limit(listener, known[listener]) for listener in self._listeners.values()), default=0)
+        is_near_limit, logged_s = False, -_LOG_INTERVAL_S
+        while not self._stopped.wait(_INTERVAL_S if is_near_limit else _QUIET_INTERVAL_S):
+            try:
+                is_near_limit = 2 * self._look() > self._per_address
+            except Exception:
+                if time.monotonic() - logged_s >= _LOG_INTERVAL_S:
+                    logged_s = time.monotonic()
+                    LOG.exception("cannot look at the connections, trying again: limit=%s", _LIMIT)
+
+    def _look(self) -> int:
+        """Limit every listener; return the largest number of silent connections of one address and listener."""
+        # Read known peers before sockets: a connection accepted in between is young, and its peer is kept.
+        known = {name: tuple(peers) for name, peers in self._known_peers.items()}
+        descriptors = dict(open_sockets())
+        if not descriptors:  # no descriptor is free to read the list, or the system has no /proc
+            for peers in self._known_peers.values():
+                if len(peers) > 2 * self._max_connections:  # most of their connections have ended
+                    peers.clear()
+            return 0
+        self._find_connections(descriptors)
+        return max((self._limit(listener, known[listener]) for listener in self._listeners.values()), default=0)
 
     def _limit(self, listener: str, known_peers: Sequence[str]) -> int:
         """Close surplus connections; return the largest number of silent connections of one address."""

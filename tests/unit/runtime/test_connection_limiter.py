@@ -2,6 +2,7 @@
 
 import errno
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -107,3 +108,24 @@ def test_known_peers_stay_few_where_sockets_cannot_be_listed(monkeypatch: pytest
     finally:
         limiter.stop()
     assert len(few) == 200, "a process without a free descriptor keeps the peers of open connections"
+
+
+def test_a_failed_look_at_the_sockets_is_logged_once_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = threading.Semaphore(0)
+
+    def fail() -> Any:
+        looks.release()
+        raise RuntimeError("no such thing as a socket")
+
+    monkeypatch.setattr(connection_limiter, "open_sockets", fail)
+    monkeypatch.setattr(connection_limiter, "_QUIET_INTERVAL_S", 0.001)
+    limiter = ConnectionLimiter({"CLIENT": set()}, 2, 100, Metrics())
+    limiter.start({"CLIENT": 1})
+    try:
+        assert all(looks.acquire(timeout=10) for _ in range(3)), "it looks again"
+    finally:
+        limiter.stop()
+    assert caplog.text.count("cannot look at the connections") == 1
+    assert "RuntimeError: no such thing as a socket" in caplog.text
