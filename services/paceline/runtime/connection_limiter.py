@@ -24,6 +24,9 @@ _LIMIT: Final = "max.silent.connections.per.ip"
 _INTERVAL_S: Final = 0.25
 _QUIET_INTERVAL_S: Final = 1.0
 """Interval while no address has half of its silent connections."""
+_QUIET_SHARE: Final = 0.01
+_LONGEST_INTERVAL_S: Final = 3.0
+"""Share of a processor for quiet looks, which list every socket; and the longest interval for its sake."""
 _LOG_INTERVAL_S: Final = 60.0
 _CLOSED_AT_ONCE: Final = 8
 _PAUSE_S: Final = 0.002
@@ -63,6 +66,13 @@ def surplus(silent: Sequence[Connection], this_pass: int, per_address: int, in_t
             counts[one.address] -= 1
             left -= 1
     return closed
+
+
+def pause_s(spent_s: float, is_near_limit: bool) -> float:
+    """Return the time until the next look, after a look that took ``spent_s`` of a processor."""
+    if is_near_limit:
+        return _INTERVAL_S
+    return min(max(_QUIET_INTERVAL_S, spent_s / _QUIET_SHARE), _LONGEST_INTERVAL_S)
 
 
 class ConnectionLimiter:
@@ -106,14 +116,16 @@ class ConnectionLimiter:
             self._thread.join()
 
     def _run(self) -> None:
-        is_near_limit, logged_s = False, -_LOG_INTERVAL_S
-        while not self._stopped.wait(_INTERVAL_S if is_near_limit else _QUIET_INTERVAL_S):
+        spent_s, is_near_limit, logged_s = 0.0, False, -_LOG_INTERVAL_S
+        while not self._stopped.wait(pause_s(spent_s, is_near_limit)):
+            begin_s = time.thread_time()
             try:
                 is_near_limit = 2 * self._look() > self._per_address
             except Exception:
                 if time.monotonic() - logged_s >= _LOG_INTERVAL_S:
                     logged_s = time.monotonic()
                     LOG.exception("cannot look at the connections, trying again: limit=%s", _LIMIT)
+            spent_s = time.thread_time() - begin_s
 
     def _look(self) -> int:
         """Limit every listener; return the largest number of silent connections of one address and listener."""

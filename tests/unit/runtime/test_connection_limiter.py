@@ -129,3 +129,9 @@ def test_a_failed_look_at_the_sockets_is_logged_once_and_tried_again(
         limiter.stop()
     assert caplog.text.count("cannot look at the connections") == 1
     assert "RuntimeError: no such thing as a socket" in caplog.text
+
+
+def test_quiet_looks_take_at_most_one_percent_of_a_processor() -> None:
+    """As with thousands of connections; an address near its limit is looked at as often as ever."""
+    assert [connection_limiter.pause_s(spent_s, False) for spent_s in (0.001, 0.02, 9.0)] == [1.0, 2.0, 3.0]
+    assert connection_limiter.pause_s(0.02, True) == 0.25
