@@ -295,7 +295,7 @@ class ControllerEventHandler:
             case ev.BrokerLeaseChange():
                 yield from on_lease_change(components, event.broker_id)
             case ev.ShutdownDisproved():
-                yield from on_shutdown_disproved(components, event.broker_id)
+                yield from on_shutdown_disproved(components, event)
             case ev.BrokerConnectionClosed():
                 on_connection_closed(components, event)
             case ev.TopicChange():

@@ -164,6 +164,7 @@ class ShutdownDisproved(Event):
     """A broker with a controlled shutdown says in a heartbeat that it does not stop."""
 
     broker_id: int
+    broker_epoch: int
     state = ControllerState.CONTROLLED_SHUTDOWN
 
 

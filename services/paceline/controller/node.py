@@ -226,7 +226,7 @@ class ControllerNode:
             # A heartbeat that was sent before a real stop began arrives within a third of a lease, its time-out.
             since_ms = self._components.scheduler.now_ms() - context.shutting_down[request.broker_id]
             if since_ms >= self._components.config.controller_broker_lease_ms // 3:
-                self._queue.put(ev.ShutdownDisproved(request.broker_id))
+                self._queue.put(ev.ShutdownDisproved(request.broker_id, request.broker_epoch))
         self._components.suspicions.heartbeat_received(request.broker_id, request.broken_leaders)
         self._components.leases.renew(request.broker_id)
         self._components.unreached.heartbeat_received(request, self._components.scheduler.now_ms())

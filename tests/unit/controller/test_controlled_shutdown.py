@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from paceline.controller.events import ControlledShutdown
-from paceline.model.control import ControlledShutdownRequest, ControlledShutdownResponse
+from paceline.model.control import BrokerHeartbeatRequest, ControlledShutdownRequest, ControlledShutdownResponse
 from paceline.model.errors import ErrorCode, NotControllerError
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, started, tp
 
@@ -86,6 +86,25 @@ def test_a_late_heartbeat_does_not_end_a_stop_that_began_after_a_forged_shutdown
     cluster.heartbeat(1, shutting_down=False)
     cluster.settle()
     assert cluster.told() == {}
+
+
+def test_a_late_heartbeat_of_a_stopped_process_does_not_end_the_shutdown_of_its_successor() -> None:
+    """The heartbeat is handled while the restart and the next stop wait behind a slow ZooKeeper."""
+    cluster = with_heartbeats()
+    cluster.time.run_for(3_000)
+    controller, stopped = cluster.controller, cluster.broker_epoch(1)
+    cluster.bounce_broker(1)
+    cluster.time.run_until(lambda: not controller.is_idle, max_ms=1_000)
+    answers: list[Any] = []
+    controller.ask(ControlledShutdown(ControlledShutdownRequest(1, stopped + 1_000), reply=answers.append))
+    controller.broker_heartbeat(BrokerHeartbeatRequest(1, stopped, shutting_down=False))
+    cluster.settle()
+    assert answers == [ControlledShutdownResponse(ErrorCode.NONE)]
+    assert cluster.broker_epoch(1) > stopped
+    cluster.change_isr("a-0", [2, 1])
+    cluster.kill_broker(2)
+    cluster.settle()
+    assert cluster.state("a-0").startswith("-1/"), "broker 1 is still shutting down"
 
 
 def test_a_controlled_shutdown_with_an_old_broker_epoch_is_refused() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from paceline.controller.components import ControllerComponents
 from paceline.controller.context import ControllerContext, PartitionState, ReplicaState
 from paceline.controller.election.leader_election import ElectionStrategy
+from paceline.controller.events import ShutdownDisproved
 from paceline.controller.reassignment.reassignment import resume_reassignments
 from paceline.controller.state_change_log import Cause
 from paceline.coordination.flow import Flow
@@ -39,11 +40,14 @@ def on_lease_change(components: ControllerComponents, broker_id: int) -> Flow[No
         yield from _regained(components, broker_id)
 
 
-def on_shutdown_disproved(components: ControllerComponents, broker_id: int) -> Flow[None]:
+def on_shutdown_disproved(components: ControllerComponents, event: ShutdownDisproved) -> Flow[None]:
     """End a controlled shutdown, which another process requested in the broker's name, and let the broker continue."""
-    context = components.context
-    if context.shutting_down.pop(broker_id, None) is None or broker_id not in context.brokers:
+    context, broker_id = components.context, event.broker_id
+    broker = context.brokers.get(broker_id)
+    # While the event waited, the broker may have restarted and begun a stop of its own.
+    if broker is None or broker.broker_epoch != event.broker_epoch or broker_id not in context.shutting_down:
         return
+    del context.shutting_down[broker_id]
     LOG.warning("broker does not stop, ending its controlled shutdown: broker=%d", broker_id)
     yield from components.replicas.handle_state_changes(context.replicas_on([broker_id]), ReplicaState.ONLINE)
     yield from _regained(components, broker_id)
