@@ -223,9 +223,12 @@ class ControllerNode:
         if request.broker_epoch < broker.broker_epoch:
             return BrokerHeartbeatResponse(ErrorCode.STALE_BROKER_EPOCH, context.epoch)
         if request.shutting_down is False and request.broker_id in context.shutting_down:
-            # A heartbeat that was sent before a real stop began arrives within a third of a lease, its time-out.
+            # A heartbeat that was sent before a real stop began arrives within a third of a lease, its time-out; later
+            # if this process was paused, but then not a period after the one before it.
+            period_ms = self._components.config.controller_broker_lease_ms // 3
             since_ms = self._components.scheduler.now_ms() - context.shutting_down[request.broker_id]
-            if since_ms >= self._components.config.controller_broker_lease_ms // 3:
+            silent_ms = self._components.leases.silent_ms(request.broker_id) or 0
+            if since_ms >= period_ms and abs(silent_ms - period_ms) <= period_ms // 2:
                 self._queue.put(ev.ShutdownDisproved(request.broker_id, request.broker_epoch))
         self._components.suspicions.heartbeat_received(request.broker_id, request.broken_leaders)
         self._components.leases.renew(request.broker_id)

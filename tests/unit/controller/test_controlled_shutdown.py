@@ -107,6 +107,20 @@ def test_a_late_heartbeat_of_a_stopped_process_does_not_end_the_shutdown_of_its_
     assert cluster.state("a-0").startswith("-1/"), "broker 1 is still shutting down"
 
 
+def test_a_heartbeat_that_a_paused_controller_handles_late_does_not_end_the_shutdown() -> None:
+    """A process that does not stop sends the next heartbeat a third of a lease later."""
+    cluster = with_heartbeats()
+    cluster.time.run_for(6_000)
+    for _ in range(2):
+        cluster.heartbeat(1, 2, 3, shutting_down=False)
+    cluster.settle()
+    assert cluster.told() == {}
+    cluster.time.run_for(3_000)
+    cluster.heartbeat(1, 2, 3, shutting_down=False)
+    cluster.settle()
+    assert cluster.told()[1][0] == "LAI a-0 2/1 [2], b-0 2/1 [2]"
+
+
 def test_a_controlled_shutdown_with_an_old_broker_epoch_is_refused() -> None:
     cluster = started(("a", (1, 2)))
     response = cluster.controlled_shutdown(1, broker_epoch=0)
