@@ -1,61 +1,76 @@
 """Attack a secure cluster of three brokers while a producer writes, and print what other callers notice.
 
-``python -m tests.soak.hostile silent|headers|inflate|none``. The attacker has half a core where a CPU cgroup can be
-created (root); otherwise it competes freely.
+``python -m tests.soak.hostile silent|headers|inflate|offsets|members|fetches|none [--seconds 60] [--runs 3]``
+
+Each run has a cluster of its own and prints one JSON object; the last line has the medians of several runs. The
+attacker has half a core where a CPU cgroup can be created (root); otherwise it competes freely, and ``half a core`` is
+0. Every wait has a deadline, and so has a run.
 """
 
 import argparse
 import contextlib
 import datetime
-import gzip
-import itertools
 import json
 import multiprocessing
 import os
-import socket
-import ssl
+import signal
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, remove
+from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
+from paceline.internal.v1.replica_manager_service_pb2_grpc import ReplicaManagerServiceStub
 from paceline.model.identity import Identity, Role
 from paceline.model.tls import TlsFiles
+from paceline.rpc.channels import open_channel
+from paceline.rpc.security.client_tls import client_credentials
 from paceline.security.certificates import CertificateAuthority
 from paceline_client import Admin, NewTopic, Producer
+from tests.soak.attacks import ATTACKS, NOISE, NOISE_PARTITIONS, Target
 
-SOCKETS, STREAMS, SENDERS, INFLATED_BYTES = 4_400, 200, 12, 60 << 20
+CALM_S = 10.0
+_TOPIC = "rides"
+_START_S, _STOP_S, _CALL_S = 300, 60, 60.0
+"""Longest start and end of a cluster, and longest call of a bystander."""
 _GROUP = Path("/sys/fs/cgroup/cpu/paceline-hostile")
-_CALLS = {
-    "broker-1 CONTROL": "/paceline.internal.v1.ReplicaManagerService/LeaderAndIsr",
-    "broker-1 REPLICATION": "/paceline.internal.v1.ReplicationService/Fetch",
-    "controller-1000000 CONTROL": "/paceline.internal.v1.ControllerService/BrokerHeartbeat",
-    "controller-1000001 CONTROL": "/paceline.internal.v1.ControllerService/BrokerHeartbeat",
-}
-Ports, Attack = dict[str, int], Callable[[dict[str, int], TlsFiles, TlsFiles], None]
 
 
 def main() -> None:
-    """Run one attack and print one JSON object."""
+    """Run one attack, several times on request."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak.hostile", description=__doc__)
     parser.add_argument("attack", choices=ATTACKS)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--directory", type=Path, default=Path("build/hostile"))
     asked = parser.parse_args()
-    remove(asked.directory)
-    cluster = LocalCluster(asked.directory, CONFIG_FILE, secure=True)
-    cluster.start()
-    try:
-        print(json.dumps({"attack": asked.attack, **measure(cluster, asked.attack, asked.seconds)}))
-    finally:
-        cluster.stop(force=True)
+    signal.signal(signal.SIGALRM, _too_late)
+    results = []
+    for number in range(1, asked.runs + 1):
+        remove(asked.directory)
+        cluster = LocalCluster(asked.directory, CONFIG_FILE, secure=True)
+        signal.alarm(int(_START_S + 2 * (CALM_S + asked.seconds + _CALL_S)))
+        try:
+            cluster.start()
+            results.append(measure(cluster, asked.attack, asked.seconds))
+        finally:
+            signal.alarm(_STOP_S)
+            cluster.stop(force=True)
+            signal.alarm(0)
+        print(json.dumps({"attack": asked.attack, "run": number, **results[-1]}), flush=True)
+    if asked.runs > 1:
+        medians = {name: statistics.median(one[name] for one in results) for name in results[0]}
+        print(json.dumps({"attack": asked.attack, "median of": asked.runs, **medians}), flush=True)
 
 
-def measure(cluster: LocalCluster, attack: str, seconds: float) -> dict[str, Any]:
-    """Produce records one by one, connect as a new client every second, and sample the memory of every process."""
+def measure(cluster: LocalCluster, attack: str, seconds: float) -> dict[str, float]:
+    """Produce one record after the other, first calmly, then under attack; return times, memory and leader moves.
+
+    Meanwhile a new client connects every second, and broker 1 gets a LeaderAndIsr ten times a second.
+    """
     assert cluster.client_tls is not None and cluster.ports is not None
     plans = {f"broker-{number}": plan for number, plan in enumerate(cluster.ports.brokers, 1)}
     plans |= {f"controller-{number}": plan for number, plan in enumerate(cluster.ports.controllers, 1_000_000)}
@@ -64,153 +79,121 @@ def measure(cluster: LocalCluster, attack: str, seconds: float) -> dict[str, Any
         Identity("0" * 32, Role.CONTROLLER, "1000000"), [], cluster.directory / "foreign", datetime.timedelta(days=1)
     )
     stranger = TlsFiles(cluster.client_tls.ca, foreign.certificate, foreign.key)
-    attacked = cluster.broker(1).client_address
-    rss_mib: dict[str, int] = {}
-    new_clients_s, ended = [0.0], threading.Event()
+    spawn = multiprocessing.get_context("spawn")
+    target = Target(ports, stranger, cluster.client_tls, spawn.Value("q", 0))
+    attacker = spawn.Process(target=_attack, args=(attack, target, int(seconds + 2 * _CALL_S)), daemon=True)
+    rss_mib: dict[str, float] = {"broker": 0, "controller": 0}
+    new_clients_ms, control_ms = [0.0], {"calm": [0.0], "": [0.0]}
+    phase, ended = ["calm"], threading.Event()
 
     def sample() -> None:
         while not ended.wait(0.1):
             for name, node in cluster.nodes.items():
-                assert node.process is not None
-                pages = int(Path(f"/proc/{node.process.pid}/statm").read_text().split()[1])
-                rss_mib[name] = max(rss_mib.get(name, 0), pages * os.sysconf("SC_PAGESIZE") >> 20)
+                with contextlib.suppress(OSError, AttributeError):
+                    pages = int(Path(f"/proc/{node.process.pid}/statm").read_text().split()[1])  # type: ignore[union-attr]
+                    kind = name.split("-")[0]
+                    rss_mib[kind] = max(rss_mib[kind], pages * os.sysconf("SC_PAGESIZE") >> 20)
 
     def connect() -> None:
         while not ended.wait(1.0):
-            begin = time.monotonic()
-            with contextlib.suppress(Exception), Admin(attacked, tls=cluster.client_tls) as new:
-                new.describe_cluster()
-            new_clients_s.append(time.monotonic() - begin)
+            with _timed(new_clients_ms), Admin(cluster.broker(1).client_address, tls=cluster.client_tls) as new:
+                new.describe_cluster(timeout_ms=int(_CALL_S * 1e3))
+
+    def control() -> None:
+        found = admin.describe_cluster()
+        name = f"controller-{found.controller_id}"
+        folder = cluster.certificates
+        tls = client_credentials(TlsFiles(folder / "ca.crt", folder / f"{name}.crt", folder / f"{name}.key"), {})
+        request = control_pb.LeaderAndIsrRequest(
+            stamp=control_pb.ControllerStamp(
+                controller_id=found.controller_id, controller_epoch=found.controller_epoch, broker_epoch=-1
+            )
+        )
+        with open_channel(f"127.0.0.1:{ports['broker-1 CONTROL']}", own_connection=True, tls=tls) as channel:
+            stub = ReplicaManagerServiceStub(channel)
+            while not ended.wait(0.1):
+                with _timed(control_ms[phase[0]]):
+                    stub.LeaderAndIsr(request, timeout=_CALL_S)
 
     def leaders() -> list[Any]:
-        return [(one.partition, one.leader_epoch) for one in admin.describe_topics(["rides"])[0].partitions]
+        return [(one.partition, one.leader_epoch) for one in admin.describe_topics([_TOPIC])[0].partitions]
 
-    spawn = multiprocessing.get_context("spawn")
-    attacker = spawn.Process(target=_attack, args=(attack, ports, stranger, cluster.client_tls), daemon=True)
-    threads = [threading.Thread(target=one) for one in (sample, connect)]
     with (
         Admin(cluster.bootstrap, tls=cluster.client_tls) as admin,
         Producer(cluster.bootstrap, tls=cluster.client_tls, linger_ms=0) as producer,
     ):
-        admin.create_topics([NewTopic("rides", 3, 3)])
-        before, calm_ms = leaders(), _latencies_ms(producer, 10.0)
-        attacker.start()
+        admin.create_topics([NewTopic(_TOPIC, 3, 3), NewTopic(NOISE, NOISE_PARTITIONS, 1)])
+        threads = [threading.Thread(target=one, daemon=True) for one in (sample, connect, control)]
+        threads[2].start()
+        try:
+            before, calm_ms = leaders(), _latencies_ms(producer, CALM_S)
+            attacker.start()
+            phase[0] = ""
+            for thread in threads[:2]:
+                thread.start()
+            begin = time.monotonic()
+            attacked_ms = _latencies_ms(producer, seconds)
+            took_s, done = time.monotonic() - begin, target.done.value
+            is_limited = _GROUP.exists() and str(attacker.pid) in (_GROUP / "cgroup.procs").read_text().split()
+        finally:
+            attacker.kill()
+            ended.set()
         for thread in threads:
-            thread.start()
-        attacked_ms = _latencies_ms(producer, seconds)
-        attacker.kill()
-        ended.set()
-        for thread in threads:
-            thread.join()
+            thread.join(_CALL_S)
         moves = sum(old != new for old, new in zip(before, leaders(), strict=True))
-    return {
-        "calm p99 ms": round(statistics.quantiles(calm_ms, n=100)[98], 1),
-        "p99 ms": round(statistics.quantiles(attacked_ms, n=100)[98], 1),
-        "worst ms": round(max(attacked_ms)),
-        "worst new client ms": round(max(new_clients_s) * 1e3),
+    p99s = [statistics.quantiles(found, n=100)[98] for found in (calm_ms, attacked_ms)]
+    found = {
+        "calm p99 ms": p99s[0],
+        "p99 ms": p99s[1],
+        "ratio": p99s[1] / p99s[0],
+        "worst ms": max(attacked_ms),
+        "worst new client ms": max(new_clients_ms),
+        "calm LeaderAndIsr median ms": statistics.median(control_ms["calm"]),
+        "calm LeaderAndIsr worst ms": max(control_ms["calm"]),
+        "LeaderAndIsr median ms": statistics.median(control_ms[""]),
+        "LeaderAndIsr worst ms": max(control_ms[""]),
+        "broker MiB": rss_mib["broker"],
+        "controller MiB": rss_mib["controller"],
         "leader moves": moves,
-        "rss MiB": rss_mib,
+        "attacks per s": done / took_s,
+        "half a core": int(is_limited),
     }
+    return {name: round(value, 2) for name, value in found.items()}
+
+
+@contextlib.contextmanager
+def _timed(into: list[float]) -> Iterator[None]:
+    """Append the time of the block in milliseconds; a call that fails takes the longest time."""
+    begin = time.monotonic()
+    try:
+        yield
+        into.append((time.monotonic() - begin) * 1e3)
+    except Exception:
+        into.append(_CALL_S * 1e3)
 
 
 def _latencies_ms(producer: Producer, seconds: float) -> list[float]:
-    found, end = [], time.monotonic() + seconds
-    while (begin := time.monotonic()) < end:
-        producer.send("rides", b"x" * 100).result(60)
-        found.append((time.monotonic() - begin) * 1e3)
+    found: list[float] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with _timed(found):
+            producer.send(_TOPIC, b"x" * 100).result(_CALL_S)
         time.sleep(0.01)
     return found
 
 
-def _attack(attack: str, ports: Ports, stranger: TlsFiles, client: TlsFiles) -> None:
+def _too_late(*_: object) -> None:
+    raise TimeoutError("the run takes too long")
+
+
+def _attack(attack: str, target: Target, limit_s: int) -> None:
+    signal.alarm(limit_s)  # ends this process if nothing else does
     with contextlib.suppress(OSError):
         _GROUP.mkdir(exist_ok=True)
         (_GROUP / "cpu.cfs_quota_us").write_text("50000")
         (_GROUP / "cgroup.procs").write_text(str(os.getpid()))
-    ATTACKS[attack](ports, stranger, client)
+    ATTACKS[attack](target)
 
-
-def _silent(ports: Ports, stranger: TlsFiles, client: TlsFiles) -> None:
-    """Hold ``SOCKETS`` connections to each of two listeners, and replace closed connections."""
-    held: list[socket.socket] = []
-    while True:
-        for port in (ports["broker-1 CLIENT"], ports["broker-1 REPLICATION"]):
-            with contextlib.suppress(OSError):
-                held.append(socket.create_connection(("127.0.0.1", port), 1.0))
-                held[-1].setblocking(False)
-        if len(held) % 500 < 2 or len(held) > 2 * SOCKETS:
-            held = [one for one in held if not _is_closed(one)]
-
-
-def _is_closed(connection: socket.socket) -> bool:
-    try:
-        connection.recv(1)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass
-    connection.close()
-    return True
-
-
-def _connected(port: int, files: TlsFiles) -> ssl.SSLSocket:
-    context = ssl.create_default_context(cafile=files.ca)
-    context.load_cert_chain(str(files.certificate), files.key)
-    context.set_alpn_protocols(["h2"])
-    raw = socket.create_connection(("127.0.0.1", port), 10.0)
-    connection = context.wrap_socket(raw, server_hostname="127.0.0.1")
-    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, b""))
-    return connection
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
-
-
-def _call_headers(stream: int, path: str) -> bytes:
-    """Return the HEADERS frame of a call whose messages are compressed, as HPACK literals."""
-    pairs = {":method": "POST", ":scheme": "https", ":path": path, ":authority": "127.0.0.1", "te": "trailers"}
-    pairs |= {"content-type": "application/grpc", "grpc-encoding": "gzip"}
-    texts = [text.encode() for pair in pairs.items() for text in pair]
-    sized = [bytes((len(text),)) + text for text in texts]
-    return _frame(1, 4, stream, b"".join(b"\0" + name + value for name, value in zip(*[iter(sized)] * 2, strict=True)))
-
-
-def _headers(ports: Ports, stranger: TlsFiles, client: TlsFiles) -> None:
-    """Begin ``STREAMS`` calls without a message per second, with a certificate of another cluster, at each listener."""
-    open_now: dict[str, ssl.SSLSocket] = {}
-    for count in itertools.count():
-        for name, path in _CALLS.items():
-            try:
-                if name not in open_now:
-                    open_now[name] = _connected(ports[name], stranger)
-                streams = range(count * STREAMS, (count + 1) * STREAMS)
-                open_now[name].sendall(b"".join(_call_headers(2 * stream + 1, path) for stream in streams))
-                open_now[name].settimeout(0.01)
-                with contextlib.suppress(TimeoutError):
-                    while open_now[name].recv(65_536):
-                        pass
-            except OSError:
-                open_now.pop(name, None)
-        time.sleep(1.0)
-
-
-def _inflate(ports: Ports, stranger: TlsFiles, client: TlsFiles) -> None:
-    """Send 60 KB that inflate a thousandfold, ``SENDERS`` at a time, with a client's certificate."""
-    zipped = gzip.compress(bytes(INFLATED_BYTES), 9)
-    message = b"\1" + len(zipped).to_bytes(4, "big") + zipped
-    pieces = [message[start : start + 16_384] for start in range(0, len(message), 16_384)]
-    data = b"".join(_frame(0, piece is pieces[-1], 1, piece) for piece in pieces)
-    while True:
-        for name, path in _CALLS.items():
-            with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-                crowd = [stack.enter_context(_connected(ports[name], client)) for _ in range(SENDERS)]
-                for one in crowd:
-                    one.sendall(_call_headers(1, path) + data)
-                time.sleep(0.5)
-
-
-ATTACKS: dict[str, Attack] = {"none": lambda *_: None, "silent": _silent, "headers": _headers, "inflate": _inflate}
 
 if __name__ == "__main__":
     main()
