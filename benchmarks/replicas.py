@@ -3,13 +3,15 @@
     python -m benchmarks.replicas [--partitions 10000] [--idle-seconds 30] [--output build/bench/replicas.json]
 
 Three brokers, replication factor 3, so that each broker has a replica of every partition. Broker 3 is killed and
-restarted; then it follows all partitions and leads none. Finally the benchmark sends broker 3 a LeaderAndIsr that makes
+restarted; then it follows all partitions and leads none, and the benchmark exchanges heartbeats in its name with the
+controller. Finally the benchmark sends broker 3 a LeaderAndIsr that makes
 it leader of all partitions; at that time the leader-epoch files are not in the page cache.
 """
 
 import argparse
 import json
 import os
+import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,15 +25,18 @@ from benchmarks.control_marks import Marks, eventually, now_ms, of_kind
 from benchmarks.stamp import headline, stamp
 from paceline.coordination import znodes
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, Node, remove
+from paceline.internal.v1 import controller_service_pb2 as controller_pb
+from paceline.internal.v1 import controller_service_pb2_grpc, replica_manager_service_pb2_grpc
 from paceline.internal.v1 import replica_manager_service_pb2 as pb
-from paceline.internal.v1 import replica_manager_service_pb2_grpc
 from paceline.rpc.channels import CONTROL_MAX_MESSAGE_BYTES, open_channel
 from paceline_client import Admin, NewTopic
 
 TOPICS = 10
+HEARTBEATS = 500
 AIMS = {
     "restart_to_isr": {"seconds": 8.0, "kafka_seconds": 39.6},
     "idle_followers": {"cpu_percent": 5.0, "rss_mib": 400.0, "kafka_cpu_percent": 13.0, "kafka_rss_mib": 830.0},
+    "heartbeat": {"p50_ms": 5.0, "max_ms": 100.0},
     "become_leader": {"seconds": 1.0},
 }
 """Limits for 10,000 partitions, and the figures of Kafka 3.9.1 on two cores."""
@@ -72,6 +77,7 @@ def _measure(count: int, idle_s: float) -> Iterator[dict[str, Any]]:
         Marks(cluster.nodes.values()).await_quiet()
         yield _restart(cluster, count)
         yield _idle(cluster, idle_s)
+        yield _heartbeat(cluster)
         yield _become_leader(cluster, count)
     finally:
         cluster.stop(force=True)
@@ -121,6 +127,28 @@ def _idle(cluster: LocalCluster, idle_s: float) -> dict[str, Any]:
     return {"name": "idle_followers", "cpu_percent": round(100 * used / seconds, 2), "rss_mib": round(rss_mib, 1)}
 
 
+def _heartbeat(cluster: LocalCluster) -> dict[str, Any]:
+    """Measure heartbeats of broker 3, whose followers reach the other two, from request to answer."""
+    broker = of_kind(cluster, "broker")[2]
+    _, broker_epoch = _epochs(cluster, broker)
+    request = controller_pb.BrokerHeartbeatRequest(
+        broker_id=broker.node_id, broker_epoch=broker_epoch, reached_leaders=[1, 2], shutting_down=False
+    )
+    assert cluster.ports is not None
+    took_ms = []
+    with open_channel(f"127.0.0.1:{cluster.ports.controllers[0].listeners['CONTROL']}") as channel:
+        stub = controller_service_pb2_grpc.ControllerServiceStub(channel)
+        for _ in range(HEARTBEATS):
+            began = time.perf_counter()
+            answer = stub.BrokerHeartbeat(request, timeout=10.0, wait_for_ready=True)
+            took_ms.append((time.perf_counter() - began) * 1e3)
+            if answer.HasField("error"):
+                raise RuntimeError(f"the controller refused the heartbeat: {answer.error}")
+            time.sleep(0.01)
+    took_ms = took_ms[1:]  # the first opened the connection
+    return {"name": "heartbeat", "p50_ms": round(statistics.median(took_ms), 2), "max_ms": round(max(took_ms), 2)}
+
+
 def _await_calm(process: psutil.Process, limit_s: float = 120.0) -> None:
     """Wait until the background flushes after the start are over, that is for two idle windows in a row."""
     calm = 0
@@ -157,12 +185,7 @@ def _leader_and_isr(cluster: LocalCluster, heir: Node) -> pb.LeaderAndIsrRequest
     with Admin(cluster.bootstrap) as admin:
         topics = admin.describe_topics(from_controller=True)
     assert cluster.ports is not None
-    zookeeper = KazooClient(cluster.zookeeper_connect)
-    zookeeper.start(30.0)
-    controller_epoch = int(zookeeper.get(znodes.CONTROLLER_EPOCH)[0])
-    broker_epoch = zookeeper.get(znodes.broker_path(heir.node_id))[1].czxid
-    zookeeper.stop()
-    zookeeper.close()
+    controller_epoch, broker_epoch = _epochs(cluster, heir)
     return pb.LeaderAndIsrRequest(
         stamp=pb.ControllerStamp(controller_id=1_000_000, controller_epoch=controller_epoch, broker_epoch=broker_epoch),
         live_leaders=[
@@ -192,6 +215,17 @@ def _leader_and_isr(cluster: LocalCluster, heir: Node) -> pb.LeaderAndIsrRequest
             for one in topic.partitions
         ],
     )
+
+
+def _epochs(cluster: LocalCluster, broker: Node) -> tuple[int, int]:
+    """Return the controller epoch and the epoch of the broker's registration."""
+    zookeeper = KazooClient(cluster.zookeeper_connect)
+    zookeeper.start(30.0)
+    controller_epoch = int(zookeeper.get(znodes.CONTROLLER_EPOCH)[0])
+    broker_epoch = int(zookeeper.get(znodes.broker_path(broker.node_id))[1].czxid)
+    zookeeper.stop()
+    zookeeper.close()
+    return controller_epoch, broker_epoch
 
 
 def _brokers_only(request: pb.LeaderAndIsrRequest) -> pb.UpdateMetadataRequest:
