@@ -128,12 +128,19 @@ def measure(cluster: LocalCluster, attack: str, seconds: float) -> dict[str, flo
         try:
             before, calm_ms = leaders(), _latencies_ms(producer, CALM_S)
             attacker.start()
+            limit_s = time.monotonic() + _CALL_S
+            while attacker.is_alive() and target.done.value == 0:
+                if time.monotonic() > limit_s:
+                    raise TimeoutError("the attack does not begin")
+                time.sleep(0.1)
             phase[0] = ""
             for thread in threads[:2]:
                 thread.start()
-            begin = time.monotonic()
+            begin, done = time.monotonic(), target.done.value
             attacked_ms = _latencies_ms(producer, seconds)
-            took_s, done = time.monotonic() - begin, target.done.value
+            took_s, done = time.monotonic() - begin, target.done.value - done
+            if attack != "none" and not attacker.is_alive():
+                raise RuntimeError("the attacker has ended")
             is_limited = _GROUP.exists() and str(attacker.pid) in (_GROUP / "cgroup.procs").read_text().split()
         finally:
             attacker.kill()
