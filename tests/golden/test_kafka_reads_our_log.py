@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from paceline.log.compression import Codec
+from paceline.log.directory_names import directory_name
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.os_files import OsFiles
@@ -78,7 +79,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
             log.truncate_to(log.log_end_offset - 20)
     end = log.log_end_offset
     manager.shutdown()
-    return root / str(TP), end
+    return root / directory_name(TP), end
 
 
 def test_every_batch_and_record_is_valid(jars: Path, written: tuple[Path, int]) -> None:

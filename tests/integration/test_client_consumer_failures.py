@@ -123,7 +123,7 @@ def test_an_unreachable_leader_is_reported_after_the_limit_with_its_cause_and_re
         consumer.assign([ONE])
         assert read(consumer, 1)[0].value == b"a"
         cluster.brokers[1].stop()
-        with pytest.raises(RequestTimedOutError, match=r"one-0 could not be read for 2000 ms: .*broker 1"):
+        with pytest.raises(RequestTimedOutError, match=r"one/0 could not be read for 2000 ms: .*broker 1"):
             read(consumer, 1)
         cluster.brokers[1].start()
         write(cluster, b"b")
@@ -135,7 +135,7 @@ def test_a_partition_without_a_leader_for_long_is_reported(cluster: FakeCluster)
     cluster.move(ONE, None)
     with Consumer(cluster.bootstrap, default_api_timeout_ms=2_000) as consumer:
         consumer.assign([ONE])
-        with pytest.raises(RequestTimedOutError, match="one-0 has no leader"):
+        with pytest.raises(RequestTimedOutError, match="one/0 has no leader"):
             read(consumer, 1)
         cluster.move(ONE, 2)
         assert read_through_hindrances(consumer).value == b"a"
@@ -161,7 +161,7 @@ def test_an_unreachable_partition_is_reported_with_its_own_cause(cluster: FakeCl
         consumer.assign([ONE])
         assert read(consumer, 1)[0].value == b"a"
         proxy.cut()
-        with pytest.raises(RequestTimedOutError, match="one-0 could not be read for 4000 ms: broker 1 ") as told:
+        with pytest.raises(RequestTimedOutError, match="one/0 could not be read for 4000 ms: broker 1 ") as told:
             read(consumer, 1)
         assert "KAFKA_STORAGE_ERROR" not in str(told.value)
     proxy.close()

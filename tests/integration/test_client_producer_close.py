@@ -49,10 +49,10 @@ def test_a_timeout_names_the_cause_that_delayed_the_records(cluster: FakeCluster
     producer._max_block_s = 0.1
     wait_for(lambda: cluster.produce_requests >= 2)
     if how == "flush":
-        with pytest.raises(RequestTimedOutError, match=r"broker 1 .* one-0: NOT_ENOUGH_REPLICAS on purpose"):
+        with pytest.raises(RequestTimedOutError, match=r"broker 1 .* one/0: NOT_ENOUGH_REPLICAS on purpose"):
             producer.flush(0.1)
     if how == "send":
-        with pytest.raises(BufferExhaustedError, match=r"broker 1 .* one-0: NOT_ENOUGH_REPLICAS on purpose"):
+        with pytest.raises(BufferExhaustedError, match=r"broker 1 .* one/0: NOT_ENOUGH_REPLICAS on purpose"):
             producer.send("one", b"b")
     producer.close(timeout_s=0)
     error = future.exception(0)

@@ -188,8 +188,8 @@ def test_a_leader_that_lost_records_gets_those_that_were_not_acknowledged_once_a
     assert cluster.values("one")[0] == values[:7] + values[10:]
     assert len(cluster.producer_id_requests_s) == 2
     assert [record.message for record in caplog.records if "lost acknowledged records" in record.message] == [
-        "leader lost acknowledged records: partition=one-0 "
-        f"error=broker 2 (127.0.0.1:{cluster.brokers[2].port}): one-0: OUT_OF_ORDER_SEQUENCE_NUMBER on purpose"
+        "leader lost acknowledged records: partition=one/0 "
+        f"error=broker 2 (127.0.0.1:{cluster.brokers[2].port}): one/0: OUT_OF_ORDER_SEQUENCE_NUMBER on purpose"
     ]
 
 

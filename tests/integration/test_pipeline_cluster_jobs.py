@@ -60,11 +60,11 @@ def test_the_events_of_a_killed_leader_become_the_spans_of_a_failover(
 
             def analysed() -> bool:
                 found.update(analyse.run(spark, config).summary)
-                moves = [each for each in found["details"]["failovers"] if each["where"] == "orders-0"]
+                moves = [each for each in found["details"]["failovers"] if each["where"] == "orders/0"]
                 return any(each["recover_ms"] is not None for each in moves)
 
             eventually(analysed, 180, "the events of the failover are in the topic", pause_s=1.0)
-            (move,) = [each for each in found["details"]["failovers"] if each["where"] == "orders-0"]
+            (move,) = [each for each in found["details"]["failovers"] if each["where"] == "orders/0"]
             assert move["cause"] == "broker failure"
             assert 0 <= move["detect_ms"] < 60_000
             assert all(0 <= move[f"{phase}_ms"] < 30_000 for phase in ("elect", "propagate", "recover"))

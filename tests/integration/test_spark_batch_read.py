@@ -254,7 +254,7 @@ def test_a_schema_of_ones_own_is_refused(spark: Any, served: ServedCluster) -> N
 def test_lost_data_is_an_error_and_can_be_allowed(spark: Any, served: ServedCluster) -> None:  # noqa: F811
     start = '{"trimmed": {"0": 5}}'
     frame = read(spark, served, subscribe="trimmed", startingOffsets=start)
-    assert "DataLossError: trimmed-0: offsets 5 to 39 were deleted" in failure(frame.count)
+    assert "DataLossError: trimmed/0: offsets 5 to 39 were deleted" in failure(frame.count)
     assert read(spark, served, subscribe="trimmed", startingOffsets=start, failOnDataLoss="false").count() == 60
 
 

@@ -137,7 +137,7 @@ def test_lost_records_fail_the_query_with_the_name_of_the_partition(
     assert first.awaitTermination(120)
     served.partitions["t", 1] = part(50)
     query = start(read_stream(spark, served), sink, tmp_path / "checkpoint", availableNow=True)
-    with pytest.raises(StreamingQueryException, match="t-1: read up to 100, the log ends at 50"):
+    with pytest.raises(StreamingQueryException, match="t/1: read up to 100, the log ends at 50"):
         query.awaitTermination(120)
 
 

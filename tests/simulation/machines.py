@@ -13,6 +13,7 @@ from paceline.controller.node import ControllerNode
 from paceline.controller.standby.takeover import Takeover
 from paceline.coordination.interface import Request, SessionEvent, SessionState
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
+from paceline.log.directory_names import directory_name
 from paceline.model.control import Endpoint
 from paceline.model.errors import KafkaStorageError
 from paceline.model.state_change import StateChange
@@ -385,7 +386,7 @@ class BrokerMachine:
                 current[record.topic_partition] = record.logs[self.broker_id]
         for tp, log in current.items():
             for directory in LOG_DIRS:
-                path = f"{directory}/{tp}"
+                path = f"{directory}/{directory_name(tp)}"
                 if path != log.path and self.disk.exists(path) and self.disk.exists(log.path):
                     self.disk.remove_tree(path)
                     self.cluster.note("operator", f"removes {path} of {self.name}")

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from paceline.broker.groups.offsets_topic import OFFSETS_TOPIC
 from paceline.broker.partition.partition import Partition
+from paceline.log.directory_names import directory_name
 from paceline.log.retention import SegmentExtent
 from paceline.model.identifiers import INTERNAL_TOPICS
 from paceline.model.leader_and_isr import LeaderAndIsr
@@ -451,7 +452,7 @@ class ReplicaChecks:
             log.mirror.forget_below(before.start, before.seed)
 
     def _gone(self, life: "BrokerLife", record: PartitionRecord, old: ObservedLog) -> None:
-        name = f"/{record.topic_partition}."
+        name = f"/{directory_name(record.topic_partition)}."
         # The previous process may have set the log aside in a directory that failed at the same time: the file exists.
         is_aside = any(name in path for path in life.logs.set_aside)
         if (

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from paceline.log.directory_names import directory_name
 from paceline.log.record_batch import iterate_headers
 from paceline.log.segment import Segment
 from paceline.model.client_io import FetchPartition, FetchRequest, FetchResponse, Isolation, RequiredAcks
@@ -151,7 +152,7 @@ def test_an_operator_removes_the_log_that_was_offline_when_the_replica_was_re_cr
         log = machine.life.logs.get(only_record(run).topic_partition)
         assert log is not None
         machine.crash()
-        old = next(path for one in LOG_DIRS if (path := f"{one}/{log.topic_partition}") != log.path)
+        old = next(path for one in LOG_DIRS if (path := f"{one}/{directory_name(log.topic_partition)}") != log.path)
         machine.disk.make_directory(old)
         for path in machine.disk.paths():
             if path.startswith(f"{log.path}/"):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.log.checkpoint import decode_offsets
+from paceline.log.directory_names import directory_name
 from paceline.log.record_batch import check_crc, iterate_headers
 from paceline.model.identifiers import TopicPartition
 
@@ -21,7 +22,7 @@ class StoredBatch:
 
 def batches(folder: Path, topic_partition: TopicPartition) -> Iterator[StoredBatch]:
     """Yield the batches of a replica in offset order; a batch with a wrong CRC raises CorruptMessageError."""
-    for segment in sorted((folder / str(topic_partition)).glob("*.log")):
+    for segment in sorted((folder / directory_name(topic_partition)).glob("*.log")):
         data = segment.read_bytes()
         for position, header in iterate_headers(data):
             check_crc(data, position, header)

@@ -185,7 +185,7 @@ def logdirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], each: bool, ou
                 rows += [
                     {
                         **where,
-                        "partition": f"{replica.topic_partition.topic}/{replica.topic_partition.partition}",
+                        "partition": str(replica.topic_partition),
                         "bytes": replica.size_bytes,
                         "offset_lag": replica.offset_lag,
                         "is_future": replica.is_future,

@@ -203,9 +203,9 @@ def _partitions(admin: Any, wanted: list[tuple[str, int | None]]) -> list[Any]:
 def _within(tp: Any, offset: int, first: int, end: int) -> int:
     """Return the offset limited to the range of the log; print a warning if it is outside."""
     if offset > end:
-        click.echo(f"{tp.topic}/{tp.partition}: offset {offset} is beyond the end, continuing at {end}", err=True)
+        click.echo(f"{tp}: offset {offset} is beyond the end, continuing at {end}", err=True)
     elif offset < first:
-        click.echo(f"{tp.topic}/{tp.partition}: offset {offset} was deleted, continuing at {first}", err=True)
+        click.echo(f"{tp}: offset {offset} was deleted, continuing at {first}", err=True)
     return min(max(offset, first), end)
 
 

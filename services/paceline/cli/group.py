@@ -87,7 +87,7 @@ def _members(one: Any) -> list[dict[str, Any]]:
             "client_id": member.client_id,
             "host": member.client_host,
             "leader": member.member_id == one.leader,
-            "partitions": [f"{tp.topic}/{tp.partition}" for tp in member.assignment],
+            "partitions": [str(tp) for tp in member.assignment],
         }
         for member in one.members
     ]
@@ -128,7 +128,7 @@ def _lag(admin: Any, consumer: Any, described: Any) -> list[dict[str, Any]]:
         rows.append(
             {
                 "group": described.group_id,
-                "partition": f"{tp.topic}/{tp.partition}",
+                "partition": str(tp),
                 "committed": None if offset is None else offset.offset,
                 "end": end,
                 "lag": None if offset is None or end is None else max(0, end - offset.offset),
@@ -208,7 +208,7 @@ def reset(name: str, which: tuple[str, ...], target: str, dry_run: bool, output:
         rows = [
             {
                 "group": name,
-                "partition": f"{tp.topic}/{tp.partition}",
+                "partition": str(tp),
                 "before": committed[tp].offset if tp in committed else None,
                 "after": offset,
             }

@@ -168,7 +168,7 @@ def elect(
                     _warn(admin, results, done=not dry_run)
         rows = [
             {
-                "partition": f"{each.topic_partition.topic}/{each.topic_partition.partition}",
+                "partition": str(each.topic_partition),
                 "leader": each.leader,
                 "leader_epoch": each.leader_epoch,
                 "unclean": each.unclean,
@@ -220,9 +220,9 @@ def _warn(admin: Any, results: Any, done: bool = False) -> None:
     for each in lossy:
         known = described.get(tuple(each.topic_partition))
         gone = [] if known is None or done else [str(broker) for broker in known.isr if broker != each.leader]
-        where = f"{each.topic_partition.topic}/{each.topic_partition.partition}"
         click.echo(
-            f"{where}: broker {each.leader} {'leads now' if done else 'would lead'}; every record it had not copied"
-            f"{' from ' + ', '.join(gone) if gone else ''} is lost permanently, acknowledged records included",
+            f"{each.topic_partition}: broker {each.leader} {'leads now' if done else 'would lead'}; every record it "
+            f"had not copied{' from ' + ', '.join(gone) if gone else ''} is lost permanently, "
+            "acknowledged records included",
             err=True,
         )

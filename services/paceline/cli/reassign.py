@@ -321,7 +321,7 @@ def _row(move: "Reassignment", speed: Speed, throttled: Mapping[int, int]) -> di
         reasons.append("no bytes were copied since the last measurement")
     state = "stuck" if move.is_stuck else "copying" if move.waiting_for else "finishing"
     return {
-        "partition": f"{move.topic_partition.topic}/{move.topic_partition.partition}",
+        "partition": str(move.topic_partition),
         "target": list(move.target),
         "adding": list(move.adding),
         "removing": list(move.removing),

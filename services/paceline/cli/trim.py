@@ -64,7 +64,7 @@ def trim(
             results = admin.delete_records(targets, raise_errors=False)
         outcome = [
             {
-                "partition": f"{each.topic_partition.topic}/{each.topic_partition.partition}",
+                "partition": str(each.topic_partition),
                 "low_watermark": each.low_watermark,
                 "error": None if each.error is None else each.error.code.name,
                 "message": None if each.error is None else str(each.error),

@@ -154,7 +154,7 @@ def event_line(change: StateChange) -> str:
     """Return an event as a line: time (with the date, unless it is today), source, kind, subject and details."""
     where = "-"
     if change.topic_partition is not None:
-        where = f"{change.topic_partition.topic}/{change.topic_partition.partition}"
+        where = str(change.topic_partition)
     elif change.topic is not None:
         where = change.topic
     moment = datetime.datetime.fromtimestamp(change.wall_ms / 1000)

@@ -24,6 +24,11 @@ _SET_ASIDE = re.compile(r"(.+)\.[0-9a-f]{32}-(damaged|stray)")
 _CURRENT = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})")
 
 
+def directory_name(tp: TopicPartition) -> str:
+    """Return the name of the directory of a partition's current log: ``<topic>-<partition>``."""
+    return f"{tp.topic}-{tp.partition}"
+
+
 def parse_directory_name(name: str) -> TopicPartition | None:
     """Return the partition whose current log has this directory name, ``None`` for any other name.
 

@@ -18,7 +18,7 @@ from paceline.log.checkpoint import (
 )
 from paceline.log.damage_file import DAMAGE_FILE
 from paceline.log.directory_loader import DirectoryLoader, TopicSettings, write_boot_id
-from paceline.log.directory_names import DELETED, free_path, is_being_deleted, parse_directory_name
+from paceline.log.directory_names import DELETED, directory_name, free_path, is_being_deleted, parse_directory_name
 from paceline.log.files import FileKind, FileLock, Files, join, read_all, write_atomically
 from paceline.log.load_report import DirectoryReport, LoadReport
 from paceline.log.log_config import LogConfig
@@ -238,7 +238,7 @@ class LogManager:
     def _create(
         self, directory: LogDirectory, tp: TopicPartition, topic_id: str | None, config: LogConfig
     ) -> PartitionLog:
-        path = join(directory.path, str(tp))
+        path = join(directory.path, directory_name(tp))
         try:
             if tp in self._checkpoints.stale.get(directory.path, ()):
                 # After a crash the new log must not be loaded with the checkpointed offsets of the deleted log.

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from paceline.log.damage_file import GAP, TRUNCATED
+from paceline.log.directory_names import directory_name
 from paceline.log.partition_log import PartitionLog
 from paceline.log.segment import Segment
 from paceline.model.errors import CorruptMessageError
@@ -25,7 +26,9 @@ def encode_segments(logs: Iterable[PartitionLog]) -> bytes:
     Segments without batches are left out, because a clean stop does not make their files durable.
     """
     segments = {
-        str(log.topic_partition): {segment.base_offset: segment.size for segment in log.segments if segment.size}
+        directory_name(log.topic_partition): {
+            segment.base_offset: segment.size for segment in log.segments if segment.size
+        }
         for log in logs
     }
     return json.dumps({"segments": segments}).encode()

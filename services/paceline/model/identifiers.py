@@ -31,7 +31,8 @@ class TopicPartition(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
+        """Return ``topic/partition``, as the command line reads it: ``topic-0`` may also be the name of a topic."""
+        return f"{self.topic}/{self.partition}"
 
 
 def new_id(rng: random.Random) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from paceline.broker.control.request_fence import ControlRequestDeferredError
 from paceline.broker.partition.partition import Partition
+from paceline.log.directory_names import directory_name
 from paceline.log.files import join
 from paceline.log.partition_log import PartitionLog
 from paceline.model.control import LeaderAndIsrPartition, LeaderAndIsrRequest
@@ -337,7 +338,7 @@ def test_no_checkpoint_is_written_before_the_first_request(cluster: BrokerCluste
 
 
 def test_a_role_change_that_fails_for_storage_leaves_the_leader_epoch_unchanged(cluster: BrokerCluster) -> None:
-    cluster[ME].files.fails = lambda operation, path: operation == "make_directory" and str(TP) in path
+    cluster[ME].files.fails = lambda operation, path: operation == "make_directory" and directory_name(TP) in path
     assert send(cluster, cluster.partition(ME, 3, (1,))) is ErrorCode.KAFKA_STORAGE_ERROR
     assert hosted(cluster[ME]) is None
 

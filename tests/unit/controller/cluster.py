@@ -59,6 +59,11 @@ def tp(text: str) -> TopicPartition:
     return TopicPartition(topic, int(partition))
 
 
+def short(topic_partition: TopicPartition) -> str:
+    """Return a partition as the text that `tp` reads."""
+    return f"{topic_partition.topic}-{topic_partition.partition}"
+
+
 @dataclass
 class FakeBrokers:
     """The brokers' side of `ControlTransport`: records requests and answers as a replica manager would."""
@@ -448,19 +453,19 @@ def describe(request: ControlRequest) -> str:
     """One request as one line: ``LAI a-0 1/0 [1, 2] new`` is a LeaderAndIsr; ``UM`` and ``SR`` likewise."""
     if isinstance(request, LeaderAndIsrRequest):
         components = [
-            f"{p.topic_partition} {p.leader}/{p.leader_epoch} {list(p.isr)}{' new' if p.is_new else ''}"
+            f"{short(p.topic_partition)} {p.leader}/{p.leader_epoch} {list(p.isr)}{' new' if p.is_new else ''}"
             for p in sorted(request.partitions, key=lambda p: p.topic_partition)
         ]
         return f"LAI {', '.join(components)}"
     if isinstance(request, UpdateMetadataRequest):
         rows = [
-            f"{m.topic_partition} {m.leader}/{m.leader_epoch} {list(m.isr)}"
+            f"{short(m.topic_partition)} {m.leader}/{m.leader_epoch} {list(m.isr)}"
             + (f" offline {list(m.offline_replicas)}" if m.offline_replicas else "")
             for m in sorted(request.partitions, key=lambda m: m.topic_partition)
         ]
         return f"UM {{{', '.join(rows)}}}"
     stops = [
-        f"{s.topic_partition} {s.leader_epoch}{' delete' if s.delete_partition else ''}"
+        f"{short(s.topic_partition)} {s.leader_epoch}{' delete' if s.delete_partition else ''}"
         for s in sorted(request.partitions, key=lambda s: s.topic_partition)
     ]
     return f"SR {', '.join(stops)}"

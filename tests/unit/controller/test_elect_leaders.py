@@ -18,7 +18,7 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from tests.unit.controller.admin_calls import ask, elect, kinds
-from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, short, tp
 
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN
 
@@ -66,7 +66,7 @@ def test_the_preferred_replica_leads_again_and_has_acknowledged() -> None:
 def test_a_request_without_partitions_elects_preferred_leaders_where_needed() -> None:
     cluster = away_from_home()
     results = elect(cluster, PREFERRED)
-    assert [(str(result.topic_partition), result.leader) for result in results] == [("a-0", 1)]
+    assert [(short(result.topic_partition), result.leader) for result in results] == [("a-0", 1)]
     assert elect(cluster, PREFERRED) == []
 
 
@@ -79,7 +79,7 @@ def test_every_partition_has_its_own_error_in_the_order_of_the_request() -> None
         UnknownTopicOrPartitionError,
         None,
     ]
-    assert [str(result.topic_partition) for result in results] == ["b-0", "nosuch-0", "a-7", "a-0"]
+    assert [short(result.topic_partition) for result in results] == ["b-0", "nosuch-0", "a-7", "a-0"]
 
 
 def test_a_partition_listed_twice_is_refused() -> None:

@@ -19,6 +19,7 @@ from paceline.coordination.znodes.journal import (
     first_sequence,
 )
 from paceline.model.identifiers import TopicPartition
+from tests.unit.controller.cluster import short
 
 PATH = znodes.CONTROLLER_JOURNAL
 
@@ -29,7 +30,7 @@ def entry_of(operation: SetData) -> JournalEntry:
 
 
 def listed(entry: JournalEntry) -> list[str]:
-    return sorted(map(str, entry.touched_after(entry.since)))
+    return sorted(map(short, entry.touched_after(entry.since)))
 
 
 def numbered(count: int, topic: str = "t") -> list[TopicPartition]:
@@ -99,7 +100,7 @@ def test_the_journal_covers_several_multis() -> None:
     assert entry.sequence == first_sequence(7) + 3 == journal.sequence
     assert entry.since == first_sequence(7)
     assert listed(entry) == ["t-0", "t-1", "t-5", "u-0", "u-1", "u-2"]
-    assert sorted(map(str, entry.touched_after(entry.sequence - 1))) == ["t-1", "t-5"], (
+    assert sorted(map(short, entry.touched_after(entry.sequence - 1))) == ["t-1", "t-5"], (
         "the journal still lists the changes of the previous multi"
     )
     assert list(entry.touched_after(entry.sequence)) == []

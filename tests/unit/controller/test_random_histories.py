@@ -15,7 +15,7 @@ from paceline.model.control import LeaderAndIsrRequest, UpdateMetadataRequest
 from paceline.model.identifiers import TopicPartition
 from tests.support.reassignments import running_reassignments, start_reassignments
 from tests.support.zookeeper.client import AppliedWrite
-from tests.unit.controller.cluster import CONTROLLER_ID, SESSION_TIMEOUT_MS, Cluster
+from tests.unit.controller.cluster import CONTROLLER_ID, SESSION_TIMEOUT_MS, Cluster, short
 
 STATE_PATH = re.compile(r"/brokers/topics/([^/]+)/partitions/(\d+)/state")
 BROKERS = (1, 2, 3, 4)
@@ -100,7 +100,7 @@ class History:
         if state["leader"] not in live:
             return
         others = [r for r in live if r != state["leader"] and self.chance.random() < 0.7]
-        self.cluster.change_isr(str(partition), [state["leader"], *others], notify=self.chance.random() < 0.7)
+        self.cluster.change_isr(short(partition), [state["leader"], *others], notify=self.chance.random() < 0.7)
 
     def reassign(self) -> None:
         partitions = self.partitions()
@@ -165,7 +165,7 @@ class History:
                 replicas = cluster.data(znodes.topic_path(partition.topic))["partitions"][str(partition.partition)]
                 if state["leader"] >= 0:
                     cluster.change_isr(
-                        str(partition), [state["leader"], *(r for r in replicas if r != state["leader"])]
+                        short(partition), [state["leader"], *(r for r in replicas if r != state["leader"])]
                     )
             cluster.time.run_for(2_000)
 

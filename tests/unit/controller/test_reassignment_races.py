@@ -17,7 +17,7 @@ from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import InvalidReplicaAssignmentError
 from tests.support.reassignments import start_reassignments
 from tests.unit.controller.admin_calls import kinds, move, moves
-from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, short, tp
 
 PATH = znodes.partition_state_path(tp("a-0"))
 
@@ -334,7 +334,7 @@ def test_a_request_in_the_admin_node_for_a_partition_created_a_moment_before_is_
     cluster.settle()
     asked = answers[0][1].ok  # Otherwise the earlier reassignment was not complete yet.
     assert asked or steps < 32
-    assert [str(one.topic_partition) for one in moves(cluster)] == (["a-1"] if asked else [])
+    assert [short(one.topic_partition) for one in moves(cluster)] == (["a-1"] if asked else [])
 
 
 def by_node(partition: str, target: tuple[int, ...]) -> Create:
@@ -369,7 +369,7 @@ def test_reassignments_in_the_admin_node_are_executed_after_the_node_was_deleted
         cluster.settle()
         cluster.zk(Delete(znodes.REASSIGN_PARTITIONS))
         cluster.settle()
-    assert [str(one.topic_partition) for one in moves(cluster)] == ["a-0", "a-1"]
+    assert [short(one.topic_partition) for one in moves(cluster)] == ["a-0", "a-1"]
 
 
 def test_brokers_receive_the_raised_epoch_when_a_cancellation_fails(monkeypatch: pytest.MonkeyPatch) -> None:

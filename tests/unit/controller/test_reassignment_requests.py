@@ -17,7 +17,7 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from tests.unit.controller.admin_calls import ask, kinds, move, moves
-from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, short, tp
 
 
 def started() -> Cluster:
@@ -59,8 +59,8 @@ def test_a_reassignment_is_listed_until_it_completes() -> None:
 def test_only_the_requested_partitions_are_listed() -> None:
     cluster = started()
     move(cluster, ("a-0", (3, 2)), ("b-0", (4, 2)))
-    assert [str(each.topic_partition) for each in moves(cluster)] == ["a-0", "b-0"]
-    assert [str(each.topic_partition) for each in moves(cluster, "b-0", "nosuch-3")] == ["b-0"]
+    assert [short(each.topic_partition) for each in moves(cluster)] == ["a-0", "b-0"]
+    assert [short(each.topic_partition) for each in moves(cluster, "b-0", "nosuch-3")] == ["b-0"]
 
 
 def test_an_invalid_row_fails_alone() -> None:
@@ -78,7 +78,7 @@ def test_an_invalid_row_fails_alone() -> None:
         None,
         UnknownTopicOrPartitionError,
     ]
-    assert [str(each.topic_partition) for each in moves(cluster)] == ["b-0"]
+    assert [short(each.topic_partition) for each in moves(cluster)] == ["b-0"]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_partition_listed_twice_is_refused_and_the_other_is_reassigned() -> No
     cluster = started()
     results = move(cluster, ("a-0", (3, 2)), ("b-0", (3, 2)), ("a-0", (4, 2)))
     assert kinds(results) == [InvalidRequestError, None, InvalidRequestError]
-    assert [str(each.topic_partition) for each in moves(cluster)] == ["b-0"]
+    assert [short(each.topic_partition) for each in moves(cluster)] == ["b-0"]
 
 
 def test_a_cancellation_without_a_reassignment_is_refused() -> None:
@@ -218,14 +218,14 @@ def test_a_new_controller_lists_the_reassignments_of_its_predecessor() -> None:
     move(cluster, ("a-0", (3, 2)))
     cluster.controllers[CONTROLLER_ID].stop()
     cluster.settle()
-    assert [str(each.topic_partition) for each in moves(cluster)] == ["a-0"]
+    assert [short(each.topic_partition) for each in moves(cluster)] == ["a-0"]
 
 
 def test_a_reassignment_requested_in_the_admin_node_runs() -> None:
     cluster = started()
     cluster.zk(Create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment({tp("a-0"): (3, 2)})))
     cluster.settle()
-    assert [str(each.topic_partition) for each in moves(cluster)] == ["a-0"]
+    assert [short(each.topic_partition) for each in moves(cluster)] == ["a-0"]
 
 
 def test_a_standby_refuses() -> None:

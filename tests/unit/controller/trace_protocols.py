@@ -3,6 +3,7 @@
 from typing import Any
 
 from paceline.model.control import ControlRequest, LeaderAndIsrRequest, UpdateMetadataRequest
+from tests.unit.controller.cluster import short
 
 Json = dict[str, Any]
 
@@ -31,7 +32,7 @@ def without_recovery_state(data: Any) -> Any:
 def shows_earlier(request: ControlRequest, partitions: dict[str, int]) -> bool:
     """Whether a request has only states older than the given versions."""
     return isinstance(request, UpdateMetadataRequest | LeaderAndIsrRequest) and all(
-        one.zk_version < partitions.get(str(one.topic_partition), -1) for one in request.partitions
+        one.zk_version < partitions.get(short(one.topic_partition), -1) for one in request.partitions
     )
 
 

@@ -22,7 +22,7 @@ from paceline.model.control import ControlRequest, LeaderAndIsrRequest, UpdateMe
 from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import ControllerConfig
 from tests.unit.controller.admin_calls import alter, change, elect
-from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, short, tp
 from tests.unit.controller.trace_protocols import (
     isr_requests,
     refused,
@@ -191,7 +191,7 @@ class Replay:
             return
         for _, request in received[before + len(finishing) :]:
             assert isinstance(request, UpdateMetadataRequest)
-            assert {str(one.topic_partition) for one in request.partitions} == partitions.keys()
+            assert {short(one.topic_partition) for one in request.partitions} == partitions.keys()
         received[before:] = [(broker_id, one) for broker_id, one in finishing if not shows_earlier(one, partitions)]
         self.left_out.update(partitions.items())
 
@@ -240,18 +240,18 @@ class Replay:
         results = elect(self.cluster, ElectionType[kind.upper()], *(name.replace(":", "-") for name in named))
         given = {}
         for result in results:
-            said = answers[str(result.topic_partition)].removesuffix("Exception")
+            said = answers[short(result.topic_partition)].removesuffix("Exception")
             words = [] if said == "OK" else re.findall("[A-Z][a-z]+", said)
             expected = "_".join(words).upper() or None
-            given[str(result.topic_partition)] = result.error.code.name if result.error else None
-            assert given[str(result.topic_partition)] == expected, (kind, result)
+            given[short(result.topic_partition)] = result.error.code.name if result.error else None
+            assert given[short(result.topic_partition)] == expected, (kind, result)
         assert given.keys() == answers.keys()
         self.cluster.settle()
 
     def _shut_down(self, request: Json) -> None:
         response = self.cluster.controlled_shutdown(request["broker"])
         assert int(response.error) == request["error"]
-        assert [str(tp) for tp in response.remaining] == request["remaining"]
+        assert [short(tp) for tp in response.remaining] == request["remaining"]
         self.cluster.settle()
 
     def _close_session(self, paths: list[str]) -> None:
@@ -392,7 +392,7 @@ class Replay:
             row["live"] = [broker.broker_id for broker in request.live_leaders]
             row["partitions"] = {}
             for told in request.partitions:
-                described = row["partitions"][str(told.topic_partition)] = {
+                described = row["partitions"][short(told.topic_partition)] = {
                     "leader": told.leader,
                     "leader_epoch": told.leader_epoch,
                     "isr": list(told.isr),
@@ -410,7 +410,7 @@ class Replay:
             row["live"] = [broker.broker_id for broker in request.live_brokers]
             row["partitions"] = {}
             for known in request.partitions:
-                row["partitions"][str(known.topic_partition)] = {
+                row["partitions"][short(known.topic_partition)] = {
                     "leader": known.leader,
                     "leader_epoch": known.leader_epoch,
                     "isr": list(known.isr),
@@ -422,7 +422,7 @@ class Replay:
         else:
             row["type"] = "StopReplica"
             row["partitions"] = {
-                str(stop.topic_partition): {"leader_epoch": stop.leader_epoch, "delete": stop.delete_partition}
+                short(stop.topic_partition): {"leader_epoch": stop.leader_epoch, "delete": stop.delete_partition}
                 for stop in request.partitions
             }
         return row

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from paceline.log.compression import Codec
+from paceline.log.directory_names import directory_name
 from paceline.log.load_report import LoadReport
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
@@ -15,7 +16,7 @@ ROOT = "/data"
 TP = TopicPartition("orders-eu.v1", 0)
 NOW_MS = 1_700_000_000_000
 SMALL = LogConfig(segment_bytes=300, index_interval_bytes=100)
-DIRECTORY = f"{ROOT}/{TP}"
+DIRECTORY = f"{ROOT}/{directory_name(TP)}"
 
 
 def batch(

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.log.checkpoint import HIGH_WATERMARK_CHECKPOINT, MetaProperties, read_offsets
-from paceline.log.directory_names import parse_directory_name
+from paceline.log.directory_names import directory_name, parse_directory_name
 from paceline.log.files import join
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
@@ -228,8 +228,8 @@ def test_a_directory_in_use_is_refused() -> None:
 
 def test_a_partition_in_two_directories_is_refused() -> None:
     files = MemoryFiles()
-    files.make_directory(f"/d1/{TP}")
-    files.make_directory(f"/d2/{TP}")
+    files.make_directory(f"/d1/{directory_name(TP)}")
+    files.make_directory(f"/d2/{directory_name(TP)}")
     with pytest.raises(KafkaStorageError, match=r"is in /d1 and in /d2: .*[.] Remove its log from"):
         manager(files, dirs=["/d1", "/d2"])
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.log.directory_names import DAMAGED
+from paceline.log.directory_names import DAMAGED, directory_name
 from paceline.log.log_config import LogConfig
 from paceline.log.log_manager import LogManager
 from paceline.log.partition_log import PartitionLog
@@ -120,7 +120,7 @@ def test_only_the_log_that_lacks_a_segment_is_reported() -> None:
             log.append_as_leader(batch(b"%d" % number), 0, NOW_MS)
     base = bases_of(logs, other)[1]
     logs.shutdown()
-    remove_segment(files, base, directory=f"{ROOT}/{other}")
+    remove_segment(files, base, directory=f"{ROOT}/{directory_name(other)}")
     assert damage_of(loaded(files)) == ([other], [])
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from paceline.log import batch_file, record_batch
 from paceline.log.compression import Codec
+from paceline.log.directory_names import directory_name
 from paceline.log.log_config import LogConfig, TimestampType
 from paceline.log.read_place import ReadPlace
 from paceline.log.record_batch import decode_records, iterate_headers
@@ -251,7 +252,7 @@ def test_a_log_refuses_another_topic_id() -> None:
     files = MemoryFiles()
     log = new_log(files)
     log.assign_topic_id("A" * 22)
-    path = f"{ROOT}/{TP}/partition.metadata"
+    path = f"{ROOT}/{directory_name(TP)}/partition.metadata"
     assert path not in files.contents
     log.append_as_leader(batch(b"a"), 0, NOW_MS)
     assert bytes(files.contents[path]) == b"version: 0\ntopic_id: " + b"A" * 22

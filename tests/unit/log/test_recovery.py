@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from paceline.log.directory_names import directory_name
 from paceline.log.partition_log import PartitionLog
 from paceline.log.producer_state import ProducerStateManager
 from paceline.log.record_batch import parse_header
@@ -147,7 +148,7 @@ def test_an_index_rebuilt_below_the_log_start_keeps_the_epochs_of_later_segments
         "replication-offset-checkpoint",
         "recovery-point-offset-checkpoint",
         "log-start-offset-checkpoint",
-        f"{TP}/leader-epoch-checkpoint",
+        f"{directory_name(TP)}/leader-epoch-checkpoint",
     ],
 )
 def test_a_damaged_checkpoint_prevents_no_start_and_does_not_raise_the_high_watermark(

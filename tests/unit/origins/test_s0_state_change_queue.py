@@ -23,7 +23,7 @@ from tests.origins.state_change_queue import (
     kept_when_full,
 )
 from tests.support.broker_cluster import TP, BrokerCluster
-from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp
+from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, short, tp
 from tests.unit.origins.queue_nodes import ZooKeeperNodes
 from tests.unit.origins.whole_cluster import WholeCluster
 
@@ -46,11 +46,11 @@ class Replicas:
         self.calls: list[str] = []
 
     def start_replica(self, topic_partition: TopicPartition) -> None:
-        self.calls.append(f"start {topic_partition}")
+        self.calls.append(f"start {short(topic_partition)}")
         self.present.add(topic_partition)
 
     def close_replica(self, topic_partition: TopicPartition) -> None:
-        self.calls.append(f"close {topic_partition}")
+        self.calls.append(f"close {short(topic_partition)}")
         self.present.discard(topic_partition)
 
 

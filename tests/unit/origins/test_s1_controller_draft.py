@@ -11,7 +11,7 @@ from paceline.model.errors import ErrorCode
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.state_change import StateChangeKind
 from tests.support.broker_cluster import TP, BrokerCluster
-from tests.unit.controller.cluster import SESSION_TIMEOUT_MS, Cluster, tp
+from tests.unit.controller.cluster import SESSION_TIMEOUT_MS, Cluster, short, tp
 from tests.unit.origins.whole_cluster import WholeCluster
 
 TICK_MS = 500
@@ -141,7 +141,7 @@ def test_a_killed_controller_is_succeeded_within_a_session_timeout_and_all_state
             for to, request, response in control.answers
             if to == broker_id and isinstance(request, LeaderAndIsrRequest)
         ]
-        assert {str(p.topic_partition) for request, _ in answers for p in request.partitions} == partitions
+        assert {short(p.topic_partition) for request, _ in answers for p in request.partitions} == partitions
         for _, response in answers:
             assert response.error is ErrorCode.NONE
             assert set(response.partition_errors.values()) == {ErrorCode.STALE_CONTROLLER_EPOCH}, (

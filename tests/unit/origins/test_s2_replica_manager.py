@@ -6,6 +6,7 @@ import pytest
 
 from paceline.broker.metrics import label_families_of
 from paceline.broker.traffic import FOLLOWING, LEADING
+from paceline.log.directory_names import directory_name
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     DeleteRecordsResult,
@@ -149,7 +150,9 @@ def test_disks_that_die_during_role_changes_fail_only_their_partitions() -> None
     broker = cluster.boot(ME, dirs=("/one", "/two", "/three", "/four"))
     cluster.time.run_until(lambda: broker.node.ready, 5_000)
     cluster.update_metadata()
-    broker.files.fails = lambda operation, path: operation == "make_directory" and path.endswith((str(TP), str(THIRD)))
+    broker.files.fails = lambda operation, path: (
+        operation == "make_directory" and path.endswith((directory_name(TP), directory_name(THIRD)))
+    )
     response = cluster.send(
         ME,
         cluster.partition(ME, 0, (1, 2), (1, 2), tp=TP, is_new=True),
@@ -271,7 +274,7 @@ def test_the_steps_of_becoming_a_follower_run_in_order(monkeypatch: pytest.Monke
     cluster.time.run_for(2_000)
     # The log knows epochs, so it is fetched from the end, and the leader's answer tells where the logs part.
     assert trace == [
-        "fetcher of orders-0 stopped",
+        "fetcher of orders/0 stopped",
         "follows 2/2",
         "waiting failed",
         "fetchers started at 2",

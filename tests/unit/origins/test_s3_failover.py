@@ -33,8 +33,8 @@ def test_one_event_halts_deletions_and_elects_leaders_of_other_partitions() -> N
     cluster.kill_broker(1)
     cluster.settle()
     context = cluster.controller._components.context
-    moved = [(str(c.topic_partition), c.replica, c.to_state) for c in cluster.state_changes]
-    assert ("gone-0", 1, ReplicaState.DELETION_INELIGIBLE.value) in moved
+    moved = [(c.topic_partition, c.replica, c.to_state) for c in cluster.state_changes]
+    assert (tp("gone-0"), 1, ReplicaState.DELETION_INELIGIBLE.value) in moved
     assert context.deletion_ineligible == {"gone"}
     assert context.replica_state(Replica(tp("led-0"), 1)) is ReplicaState.OFFLINE
     offline = [c.topic_partition for c in cluster.state_changes if c.to_state == PartitionState.OFFLINE.value]

@@ -139,17 +139,17 @@ def _walk_lengths(buffer: bytes, piece: FetchedSlice, positions: list[int]) -> i
         (length,) = _LENGTH.unpack_from(buffer, position + 8)
         size = length + LENGTH_PREFIX_BYTES
         if size < HEADER_BYTES:
-            raise CorruptMessageError(f"{piece.topic}-{piece.partition}: a batch claims {length} bytes")
+            raise CorruptMessageError(f"{piece.topic}/{piece.partition}: a batch claims {length} bytes")
         if position + size > piece.stop:
             break
         (base,) = _OFFSET.unpack_from(buffer, position)
         (delta,) = _DELTA.unpack_from(buffer, position + 23)
         if base < 0 or delta < 0:
-            raise CorruptMessageError(f"{piece.topic}-{piece.partition}: a batch starts at {base}, delta {delta}")
+            raise CorruptMessageError(f"{piece.topic}/{piece.partition}: a batch starts at {base}, delta {delta}")
         if base + delta >= next_offset:
             if positions and next_offset > piece.start_offset and base < next_offset:
                 raise CorruptMessageError(
-                    f"{piece.topic}-{piece.partition}: the batch at {base} overlaps the one before {next_offset}"
+                    f"{piece.topic}/{piece.partition}: the batch at {base} overlaps the one before {next_offset}"
                 )
             if base < piece.end_offset:
                 positions.append(position)
@@ -185,7 +185,7 @@ def _where(index: BatchIndex, wrong: NDArray[np.bool_]) -> str:
 def describe_batch(index: BatchIndex, row: int) -> str:
     """Return topic, partition and base offset of a batch for an error message."""
     piece = index.slices[int(index.slice_number[row])]
-    return f"{piece.topic}-{piece.partition}, batch at offset {int(index.base_offset[row])}"
+    return f"{piece.topic}/{piece.partition}, batch at offset {int(index.base_offset[row])}"
 
 
 def check_crc(index: BatchIndex, rows: Iterator[int] | Sequence[int]) -> None:

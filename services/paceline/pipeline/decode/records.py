@@ -126,7 +126,7 @@ def _decode_group(
     except CorruptMessageError as error:
         first, last = index.slices[int(index.slice_number[rows[0]])], int(rows[-1])
         raise CorruptMessageError(
-            f"{first.topic}-{first.partition} from offset {int(index.base_offset[rows[0]])} "
+            f"{first.topic}/{first.partition} from offset {int(index.base_offset[rows[0]])} "
             f"up to {describe_batch(index, last)}: {error}"
         ) from error
     return pa.RecordBatch.from_arrays([arrays[name] for name in columns], schema=arrow_schema(columns))

@@ -282,11 +282,11 @@ LIES = {
 def test_a_payload_that_lies_under_a_valid_checksum_is_a_typed_error(lie: str) -> None:
     payload, count = LIES[lie]
     data = with_payload(payload, count, last_offset_delta=max(count - 1, 1))
-    with pytest.raises(CorruptMessageError, match="t-0"):
+    with pytest.raises(CorruptMessageError, match="t/0"):
         decoded(data)
     # The same among enough honest batches that all are walked in lock-step.
     crowd = b"".join(encode(simple_records(3, 100 + 3 * at)) for at in range(80))
-    with pytest.raises(CorruptMessageError, match="t-0"):
+    with pytest.raises(CorruptMessageError, match="t/0"):
         decoded(data + crowd)
 
 
@@ -339,14 +339,14 @@ def test_overlapping_batches_are_refused() -> None:
 def test_damaged_and_unknown_compression_is_a_typed_error() -> None:
     with pytest.raises(CorruptMessageError, match="batch at offset 0"):
         decoded(with_payload(b"no zstd frame", 1, attributes=4))
-    with pytest.raises(UnsupportedCompressionTypeError, match="t-0, batch at offset 0: codec 6"):
+    with pytest.raises(UnsupportedCompressionTypeError, match="t/0, batch at offset 0: codec 6"):
         decoded(with_payload(b"whatever", 1, attributes=6))
 
 
 def test_a_decompression_bomb_is_refused() -> None:
     bomb = encode([Expected(None, bytes(80 << 20), 0, 0, 0, ())], codec=4)
     assert len(bomb) < 100_000
-    with pytest.raises(MessageTooLargeError, match=r"t-0, batch at offset 0: .*expands to more"):
+    with pytest.raises(MessageTooLargeError, match=r"t/0, batch at offset 0: .*expands to more"):
         decoded(bomb)
 
 

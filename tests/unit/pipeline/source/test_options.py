@@ -185,8 +185,8 @@ def test_a_table_in_the_catalog_is_refused_with_advice() -> None:
         ("subscribe", "a/b", "characters other than"),
         ("startingOffsets", "latest", "may not be 'latest' in a batch query"),
         ("endingOffsets", "earliest", "may not be 'earliest' in a batch query"),
-        ("startingOffsets", '{"t": {"0": -1}}', "t-0 may not be -1"),
-        ("endingOffsets", '{"t": {"0": -2}}', "t-0 may not be -2"),
+        ("startingOffsets", '{"t": {"0": -1}}', "t/0 may not be -1"),
+        ("endingOffsets", '{"t": {"0": -2}}', "t/0 may not be -2"),
         ("startingOffsets", "newest", "not JSON"),
         ("startingOffsets", '{"t": [1]}', "object of partitions"),
         ("startingOffsets", '{"t": {"0": -3}}', "not a partition and its value"),
@@ -204,7 +204,7 @@ def test_a_table_in_the_catalog_is_refused_with_advice() -> None:
         ("startingOffsetsByTimestamp", '{"t": {"0": 9223372036854775808}}', "not a partition and its value"),
         ("startingOffsets", '{"t": {"0": 9223372036854775808}}', "not a partition and its value"),
         ("startingOffsets", '{"t": {"%s": 1}}' % ("9" * 5_000), "not a partition and its value"),
-        ("startingOffsets", '{"t": {"0": 1, "00": 2}}', "t-0 is named twice"),
+        ("startingOffsets", '{"t": {"0": 1, "00": 2}}', "t/0 is named twice"),
         ("startingOffsets", '{"t": {"0": 1, "0": 2}}', "'0' is named twice"),
         ("startingOffsets", '{"t": {"0": 1}, "t": {"1": 2}}', "'t' is named twice"),
         ("startingOffsets", "[" * 100_000, "not JSON"),
@@ -254,9 +254,9 @@ def test_json_offsets_keep_the_marks_for_earliest_and_latest() -> None:
 
 
 def test_start_end_and_assign_must_name_the_same_partitions() -> None:
-    with pytest.raises(InvalidOptionError, match="only one of them names t-1"):
+    with pytest.raises(InvalidOptionError, match="only one of them names t/1"):
         parsed(startingOffsets='{"t": {"0": 1}}', endingOffsets='{"t": {"0": 1, "1": 2}}')
-    with pytest.raises(InvalidOptionError, match="only one of them names t-1"):
+    with pytest.raises(InvalidOptionError, match="only one of them names t/1"):
         parse_batch_options(
             {"paceline.bootstrap.servers": "a:1", "assign": '{"t": [0, 1]}', "startingOffsets": '{"t": {"0": 1}}'}
         )

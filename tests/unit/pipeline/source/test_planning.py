@@ -64,7 +64,7 @@ def test_a_missing_topic_or_partition_is_named() -> None:
     with ServedCluster(two_topics()) as served:
         with pytest.raises(UnknownTopicOrPartitionError, match="topic payments does not exist"):
             reader(served, subscribe="orders,payments").partitions()
-        with pytest.raises(UnknownTopicOrPartitionError, match="orders-5, but orders has 2 partitions"):
+        with pytest.raises(UnknownTopicOrPartitionError, match="orders/5, but orders has 2 partitions"):
             reader(served, assign='{"orders": [5]}').partitions()
 
 
@@ -89,7 +89,7 @@ def test_marks_and_times_become_offsets() -> None:
 def test_a_time_after_the_last_record_is_an_error_unless_allowed() -> None:
     with ServedCluster({("t", 0): ServedPartition(log(10))}) as served:
         with pytest.raises(
-            InvalidOptionError, match=r"t-0 has no record at or after.*startingOffsetsByTimestampStrategy"
+            InvalidOptionError, match=r"t/0 has no record at or after.*startingOffsetsByTimestampStrategy"
         ):
             reader(served, startingTimestamp="99999").partitions()
         lenient = reader(served, startingTimestamp="99999", startingOffsetsByTimestampStrategy="latest")
@@ -115,16 +115,16 @@ class GrowingPartition(ServedPartition):
 
 def test_json_offsets_must_name_every_partition_and_no_other() -> None:
     with ServedCluster(two_topics()) as served:
-        with pytest.raises(InvalidOptionError, match="missing: orders-1"):
+        with pytest.raises(InvalidOptionError, match="missing: orders/1"):
             reader(served, subscribe="orders", startingOffsets='{"orders": {"0": 1}}').partitions()
-        with pytest.raises(InvalidOptionError, match="not read: orders-2"):
+        with pytest.raises(InvalidOptionError, match="not read: orders/2"):
             reader(served, subscribe="orders", endingOffsets='{"orders": {"0": 1, "1": 1, "2": 1}}').partitions()
 
 
 def test_an_end_before_the_start_is_refused() -> None:
     with (
         ServedCluster({("t", 0): ServedPartition(log(10))}) as served,
-        pytest.raises(InvalidOptionError, match="t-0: endingOffsets 3 lies before startingOffsets 5"),
+        pytest.raises(InvalidOptionError, match="t/0: endingOffsets 3 lies before startingOffsets 5"),
     ):
         reader(served, startingOffsets='{"t": {"0": 5}}', endingOffsets='{"t": {"0": 3}}').partitions()
 
@@ -143,7 +143,7 @@ def test_an_end_before_the_start_is_refused() -> None:
 def test_lost_offsets_are_an_error_at_planning_unless_allowed(start: int, end: int, says: str, left: range) -> None:
     asked = {"startingOffsets": f'{{"t": {{"0": {start}}}}}', "endingOffsets": f'{{"t": {{"0": {end}}}}}'}
     with ServedCluster({("t", 0): ServedPartition(log(100), log_start_offset=20)}) as served:
-        with pytest.raises(DataLossError, match=f"t-0: {says}; set failOnDataLoss to false"):
+        with pytest.raises(DataLossError, match=f"t/0: {says}; set failOnDataLoss to false"):
             reader(served, **asked).partitions()
         assert offsets(read_all(reader(served, failOnDataLoss="false", **asked))) == list(left)
 
@@ -175,7 +175,7 @@ def test_records_lost_after_planning_are_an_error_in_the_task_unless_allowed(
             if allowed:
                 assert offsets(to_records(made.read(task))) == list(left)
             else:
-                with pytest.raises(DataLossError, match=f"t-0: {says}"):
+                with pytest.raises(DataLossError, match=f"t/0: {says}"):
                     list(made.read(task))
 
 

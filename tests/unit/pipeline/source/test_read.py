@@ -86,7 +86,7 @@ def test_a_corrupt_batch_fails_the_read_and_names_the_place() -> None:
     data[-3] ^= 1
     with (
         ServedCluster({("t", 0): ServedPartition(bytes(data))}) as served,
-        pytest.raises(CorruptMessageError, match="t-0, batch at offset 10: the checksum differs"),
+        pytest.raises(CorruptMessageError, match="t/0, batch at offset 10: the checksum differs"),
     ):
         read_all(reader(served))
 

@@ -85,7 +85,7 @@ def test_a_status_that_is_not_retriable_ends_the_read_at_once() -> None:
         [task] = (made := reader(served)).partitions()
         served.failing_brokers[1] = grpc.StatusCode.PERMISSION_DENIED
         started = time.monotonic()
-        with pytest.raises(UnknownServerError, match="t-0 at offset 0: PERMISSION_DENIED"):
+        with pytest.raises(UnknownServerError, match="t/0 at offset 0: PERMISSION_DENIED"):
             list(made.read(task))
         assert time.monotonic() - started < 10
 
@@ -97,7 +97,7 @@ def test_retries_end_with_the_poll_timeout_and_the_last_cause() -> None:
         [task] = made.partitions()
         partition.leader = None
         started = time.monotonic()
-        with pytest.raises(LeaderNotAvailableError, match="t-0"):
+        with pytest.raises(LeaderNotAvailableError, match="t/0"):
             list(made.read(task))
         assert 0.3 < time.monotonic() - started < 10
 
@@ -119,7 +119,7 @@ def test_a_read_that_gives_up_names_broker_partition_and_offset() -> None:
         made = reader(served, startingOffsets='{"t": {"0": 7}}', **{"kafkaConsumer.pollTimeoutMs": "300"})
         [task] = made.partitions()
         served.failing_brokers[1] = grpc.StatusCode.UNAVAILABLE
-        with pytest.raises(BrokerNotAvailableError, match=f"{served.bootstrap}: t-0 at offset 7: .*planned"):
+        with pytest.raises(BrokerNotAvailableError, match=f"{served.bootstrap}: t/0 at offset 7: .*planned"):
             list(made.read(task))
 
 

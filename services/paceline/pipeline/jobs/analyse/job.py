@@ -112,12 +112,12 @@ def analyse(events: list[EventRow]) -> dict[str, Any]:
         "failover_ms": moves.percentiles(),
         "negative_spans": moves.negative_spans,
         "details": {
-            "churn": {f"{t}-{p}": asdict(each) for (t, p), each in sorted(churn.items())},
-            "under_replicated": {f"{t}-{p}": asdict(each) for (t, p), each in sorted(small.items())},
+            "churn": {f"{t}/{p}": asdict(each) for (t, p), each in sorted(churn.items())},
+            "under_replicated": {f"{t}/{p}": asdict(each) for (t, p), each in sorted(small.items())},
             "leaders": [
                 {"minute_ms": m.minute_ms, "leaders": {str(b): n for b, n in m.leaders.items()}, "ratio": m.ratio}
                 for m in minutes
             ],
-            "failovers": [{**asdict(each), "where": f"{each.where[0]}-{each.where[1]}"} for each in moves.all],
+            "failovers": [{**asdict(each), "where": f"{each.where[0]}/{each.where[1]}"} for each in moves.all],
         },
     }

@@ -51,7 +51,7 @@ def plan_batch(
             )
             if not allow_data_loss:
                 raise DataLossError(
-                    f"{source.topic}-{source.partition}: the table has the offsets below {known}, but {gone}; "
+                    f"{source.topic}/{source.partition}: the table has the offsets below {known}, but {gone}; "
                     "--allow-data-loss copies the remaining records",
                     log.start,
                     log.end,

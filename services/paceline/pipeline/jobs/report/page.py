@@ -135,7 +135,7 @@ def _verification(verified: Mapping[str, Any]) -> str:
         f'<p class="bad">{count} difference{"s" if count > 1 else ""}</p>' if count else "<p>Every replica agrees.</p>"
     )
     rows = "".join(
-        f"<tr><td>{escape(each['topic'])}-{each['partition']}</td><td>broker {each['broker']}</td>"
+        f"<tr><td>{escape(each['topic'])}/{each['partition']}</td><td>broker {each['broker']}</td>"
         f"<td>{each['start_offset']} to {each['end_offset']}</td><td>{escape(each['difference'])}</td>"
         f"<td>{escape(each['message'])}</td></tr>"
         for each in verified["findings"][:100]

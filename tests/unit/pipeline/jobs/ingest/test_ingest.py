@@ -237,7 +237,7 @@ def test_records_that_were_deleted_fail_the_run_unless_loss_is_allowed(served: S
     for partition in range(PARTITIONS):
         served.partitions["numbers", partition].high_watermark = PER_PARTITION
     served.partitions["numbers", 1].log_start_offset = 500
-    with pytest.raises(DataLossError, match=r"numbers-1.*100 to 499"):
+    with pytest.raises(DataLossError, match=r"numbers/1.*100 to 499"):
         ingest(settings)
     ingest(dataclasses.replace(settings, allow_data_loss=True))
     assert positions(settings) == [(p, n) for p, n in EVERYTHING if p != 1 or not 100 <= n < 500]

@@ -33,7 +33,7 @@ def test_the_page_has_its_plots_and_loads_nothing() -> None:
     page = make_page(analyse([*killed_leader(), *HISTORY]), VERIFIED, NOW)
     tags = Tags(page)
     assert tags.tags.count("svg") >= 4 and tags.links == [] and "script" not in tags.tags
-    assert "broker failure" in page and "orders-0" in page and "1 difference<" in page
+    assert "broker failure" in page and "orders/0" in page and "1 difference<" in page
     assert "&lt;script&gt;" in page and "a &amp; b" in page
 
 
