@@ -159,7 +159,9 @@ class NotLeaderOrFollowerError(
     """
 
 
-class RequestTimedOutError(PacelineError, code=ErrorCode.REQUEST_TIMED_OUT, retriable=True, definite=False):
+class RequestTimedOutError(
+    PacelineError, TimeoutError, code=ErrorCode.REQUEST_TIMED_OUT, retriable=True, definite=False
+):
     """The deadline passed before the outcome was known."""
 
 

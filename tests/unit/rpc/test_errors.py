@@ -1,5 +1,8 @@
 """Errors survive the wire: the client raises the class that the server raised."""
 
+import pickle
+from copy import copy
+
 import grpc
 import pytest
 from google.protobuf.descriptor import EnumValueDescriptor
@@ -206,3 +209,14 @@ def test_retriable_and_timeout_are_read_from_the_rpc_error() -> None:
     assert not is_retriable(ValueError("a bug"))
     assert is_timeout(FakeCall(grpc.StatusCode.DEADLINE_EXCEEDED))
     assert not is_timeout(FakeCall(grpc.StatusCode.UNAVAILABLE))
+
+
+def test_a_timeout_is_also_the_timeout_of_the_standard_library() -> None:
+    call = FakeCall(grpc.StatusCode.DEADLINE_EXCEEDED, "30 s")
+    with pytest.raises(TimeoutError, match=r"^DEADLINE_EXCEEDED: 30 s$"):
+        raise from_rpc_error(call)
+    told = RequestTimedOutError("no answer").with_metadata(address="a:1")
+    for same in (pickle.loads(pickle.dumps(told)), copy(told)):
+        assert (type(same), str(same), same.metadata) == (RequestTimedOutError, "no answer", {"address": "a:1"})
+        assert isinstance(same, PacelineError) and same.retriable and not same.definite
+    assert [cls for cls in ERROR_CLASSES.values() if issubclass(cls, OSError)] == [RequestTimedOutError]
