@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Literal, Self, TypeVar
+from typing import Final, Literal, Self, TypedDict, TypeVar
 
 from paceline.log.record_batch import MAX_INT32
 from paceline.model.errors import (
@@ -38,6 +38,33 @@ from paceline_client.subscription import Assignment, OffsetReset
 DEFAULT_MAX_POLL_RECORDS: Final = 10_000
 T = TypeVar("T")
 _names = itertools.count(1)
+
+
+class ConsumerSettings(TypedDict, total=False):
+    """The settings of `Consumer`, by name, for functions that pass them on."""
+
+    auto_offset_reset: Literal["earliest", "latest", "error"] | OffsetReset
+    fetch_min_bytes: int
+    fetch_max_wait_ms: int
+    fetch_max_bytes: int
+    max_partition_fetch_bytes: int
+    max_poll_records: int
+    max_buffered_bytes: int
+    check_crcs: bool
+    client_rack: str
+    group_id: str | None
+    group_instance_id: str
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_poll_interval_ms: int
+    partition_assignment_strategy: Sequence[str | Assignor]
+    metadata_max_age_ms: int
+    request_timeout_ms: int
+    default_api_timeout_ms: int
+    client_id: str | None
+    tls: TlsFiles | None
 
 
 class Consumer(GroupPartitions):

@@ -1,9 +1,13 @@
 """`AsyncConsumer` over a consumer in memory."""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, get_type_hints
 
-from paceline_client import AsyncConsumer
+import pytest
+
+from paceline_client import AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer
+from paceline_client.consumer import ConsumerSettings
 
 
 class OneLog:
@@ -63,3 +67,16 @@ async def test_records_of_getmany_are_not_taken_one_by_one_before_it_returns() -
     many, one, another = await asyncio.gather(consumer.getmany(), consumer.getone(), anext(aiter(consumer)))
     await consumer.stop()
     assert sorted([*many["t-0"], one, another]) == list(range(4))
+
+
+@pytest.mark.parametrize("client", [AsyncConsumer, AsyncProducer, AsyncAdmin])
+def test_a_setting_that_does_not_exist_is_refused_before_the_client_starts(client: Callable[..., object]) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'client_idd'"):
+        client(bootstrap="127.0.0.1:1", client_idd="billing")
+
+
+def test_the_settings_of_consumers_have_the_names_and_types_of_the_arguments() -> None:
+    arguments = get_type_hints(Consumer.__init__)
+    assert get_type_hints(ConsumerSettings) == {
+        name: kind for name, kind in arguments.items() if name not in {"bootstrap", "return"}
+    }

@@ -1,12 +1,12 @@
 """`AsyncAdmin`: every call of `Admin` as a coroutine."""
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
 from paceline_client.admin import Admin
-from paceline_client.aio.calls import Calls
+from paceline_client.aio.calls import Calls, arguments_of
 
 
 class AsyncAdmin:
@@ -15,7 +15,8 @@ class AsyncAdmin:
     The blocking iterator `Admin.watch_events` is not supported.
     """
 
-    def __init__(self, bootstrap: Any, **settings: Any) -> None:
+    @arguments_of(Admin.__init__)
+    def __init__(self, bootstrap: str | Iterable[str], **settings: Any) -> None:
         self._admin = Admin(bootstrap, **settings)
         self._calls = Calls("paceline-async-admin")
 

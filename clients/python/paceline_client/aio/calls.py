@@ -1,13 +1,20 @@
-"""A thread that makes the blocking calls of one client, in order."""
+"""A thread that makes the blocking calls of one client, in order, and the arguments that two clients share."""
 
 import asyncio
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def arguments_of(
+    init: Callable[Concatenate[Any, P], None],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+    """Give an ``__init__`` the arguments of another one, for type checkers."""
+    return lambda own: own
 
 
 class Calls:

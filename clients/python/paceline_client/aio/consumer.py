@@ -1,14 +1,15 @@
 """`AsyncConsumer`: read records from asyncio, alone or in a group."""
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self, Unpack
 
 from paceline.model.errors import InvalidRequestError
 from paceline.model.identifiers import TopicPartition
 from paceline_client.aio.calls import Calls
-from paceline_client.consumer import Consumer
+from paceline_client.consumer import Consumer, ConsumerSettings
 from paceline_client.groups.values import OffsetAndMetadata, RebalanceListener
 from paceline_client.records import ConsumerRecord
 
@@ -27,9 +28,14 @@ class AsyncConsumer:
     """
 
     def __init__(
-        self, *topics: str, bootstrap: Any, listener: RebalanceListener | None = None, **settings: Any
+        self,
+        *topics: str,
+        bootstrap: str | Iterable[str],
+        listener: RebalanceListener | None = None,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
         """``listener`` is called on the consumer's thread, not on the event loop."""
+        inspect.signature(Consumer).bind(bootstrap, **settings)  # a wrong name is an error here, not in `start`
         self._topics, self._listener = topics, listener
         self._bootstrap, self._settings = bootstrap, settings
         self._calls = Calls("paceline-async-consumer")

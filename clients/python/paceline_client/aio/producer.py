@@ -2,13 +2,15 @@
 
 import asyncio
 import gc
+import inspect
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from paceline.model.errors import InvalidRequestError
-from paceline_client.aio.calls import Calls
+from paceline_client.aio.calls import Calls, arguments_of
 from paceline_client.batch import ProducerBatch, RecordMetadata
 from paceline_client.codec import Headers
 from paceline_client.producer import Producer
@@ -25,7 +27,9 @@ class AsyncProducer:
             print((await futures[-1]).offset)
     """
 
-    def __init__(self, bootstrap: Any, **settings: Any) -> None:
+    @arguments_of(Producer.__init__)
+    def __init__(self, bootstrap: str | Iterable[str], **settings: Any) -> None:
+        inspect.signature(Producer).bind(bootstrap, **settings)  # a wrong name is an error here, not in `start`
         self._bootstrap, self._settings = bootstrap, settings
         self._calls = Calls("paceline-async-producer")
         self._producer: Producer | None = None
