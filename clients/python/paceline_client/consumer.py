@@ -19,6 +19,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.model.tls import TlsFiles
 from paceline.rpc.channels import ChannelCache
+from paceline.rpc.memory import keep_freed_memory
 from paceline.rpc.security.client_tls import client_credentials
 from paceline_client.addresses import parse_bootstrap
 from paceline_client.assignors import Assignor, assignors_of
@@ -28,7 +29,6 @@ from paceline_client.fetcher import Fetcher
 from paceline_client.groups.group_consumer import ConsumerGroup
 from paceline_client.groups.partitions import GroupPartitions
 from paceline_client.groups.values import GroupSettings, RebalanceListener
-from paceline_client.malloc import keep_freed_memory
 from paceline_client.metadata_refresher import MetadataRefresher
 from paceline_client.offsets import OffsetAndTimestamp, OffsetLookup, plain_offsets, query_end, query_time
 from paceline_client.record_poller import RecordPoller

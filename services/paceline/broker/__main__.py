@@ -29,10 +29,10 @@ def run(settings: "BrokerSettings") -> int:
 
     wait_for_sockets_directly()
     from paceline.broker.service.process import BrokerProcess
-    from paceline.runtime.memory import keep_large_buffers
+    from paceline.rpc.memory import keep_freed_memory
     from paceline.runtime.node_process import run_process
 
-    keep_large_buffers()
+    keep_freed_memory(128)
     broker_id = settings.keys.broker_id
     return run_process(BrokerProcess, settings, {"broker": broker_id} if broker_id >= 0 else {})
 

@@ -38,6 +38,7 @@ from paceline.log.os_files import OsFiles
 from paceline.model.control import LiveBroker
 from paceline.model.errors import InvalidConfigError, KafkaStorageError
 from paceline.model.identity import Role
+from paceline.rpc.memory import give_back_free_memory
 from paceline.runtime.lifecycle import (
     ExitCode,
     StartupError,
@@ -45,7 +46,6 @@ from paceline.runtime.lifecycle import (
     exit_now_after,
     open_file_limit,
 )
-from paceline.runtime.memory import give_back_free_memory
 from paceline.runtime.node_process import NodeProcess
 from paceline.runtime.settings import BrokerSettings
 

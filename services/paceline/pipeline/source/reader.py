@@ -65,7 +65,7 @@ def read_ranges(options: ReadOptions, partition: InputPartition) -> "Iterator[pa
     from paceline.pipeline.cluster import Cluster
     from paceline.pipeline.decode.records import decode_index
     from paceline.pipeline.source.range_fetcher import RangeFetcher, prefetched
-    from paceline_client.malloc import keep_freed_memory
+    from paceline.rpc.memory import keep_freed_memory
 
     keep_freed_memory()
     cluster = Cluster(options, partition.servers)

@@ -16,6 +16,7 @@ from paceline.pipeline.source.options import parse_batch_options
 from paceline.pipeline.source.planning import plan_tasks
 from paceline.pipeline.source.range_fetcher import RangeFetcher, prefetched
 from paceline.pipeline.source.reader import OffsetRangesPartition
+from paceline.rpc.memory import keep_freed_memory
 from tests.unit.pipeline import golden
 from tests.unit.pipeline.batches import simple_records, to_records
 from tests.unit.pipeline.served_log import ServedCluster, ServedPartition
@@ -38,6 +39,13 @@ def test_many_fetches_and_cut_answers_lose_and_repeat_nothing() -> None:
         found = read_all(reader(served, **{"paceline.fetch.max.bytes": "5000"}))
         assert found == simple_records(3_000)
         assert len(served.fetches) > 20
+
+
+def test_a_process_that_reads_keeps_the_memory_of_responses() -> None:
+    keep_freed_memory.cache_clear()
+    with ServedCluster({("t", 0): ServedPartition(log(1))}) as served:
+        read_all(reader(served))
+    assert keep_freed_memory.cache_info().misses == 1
 
 
 def test_many_partitions_share_few_requests() -> None:

@@ -10,9 +10,9 @@ import pytest
 _FAULTS = textwrap.dedent(
     """
     import resource
-    from paceline.runtime.memory import keep_large_buffers
+    from paceline.rpc.memory import keep_freed_memory
     if {keep}:
-        keep_large_buffers()
+        keep_freed_memory()
     kept = [bytearray(300_000)]
     bytearray(1 << 20)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -39,8 +39,8 @@ def test_large_buffers_are_reused_without_page_faults() -> None:
 _RESIDENT = textwrap.dedent(
     """
     import re
-    from paceline.runtime.memory import give_back_free_memory, keep_large_buffers
-    keep_large_buffers()
+    from paceline.rpc.memory import give_back_free_memory, keep_freed_memory
+    keep_freed_memory()
     def resident_mib():
         return int(re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
     held = [bytes(65_000) for _ in range(1_600)]

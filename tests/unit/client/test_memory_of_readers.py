@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from paceline_client.malloc import KEEP_FREED_MEMORY
+from paceline.rpc.memory import KEEP_FREED_MEMORY
 
 ROUNDS = 20
 PAGES_OF_A_ROUND = 3 * 12 * 256
