@@ -1,11 +1,12 @@
 """Parse bootstrap addresses."""
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from paceline.model.addresses import is_address
 from paceline.model.errors import InvalidRequestError
+from paceline.model.tls import CA_FILE
 
 
 def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[str]:
@@ -38,3 +39,16 @@ def is_zookeeper(address: str, timeout_s: float = 0.5) -> bool:
     except OSError:
         return False
     return answer.startswith((b"Zookeeper version", b"srvr is not executed"))
+
+
+def advised(address: str, cause: str) -> str:
+    """Return why a call to ``host:port`` failed; after a failure of TLS ask the server whether it is ZooKeeper."""
+    return ZOOKEEPER_PORT if CA_FILE in cause and is_zookeeper(address) else cause
+
+
+def by_cause(causes: Mapping[str, str]) -> str:
+    """Return addresses and causes as text, each cause once: ``a, b: cause; c: other cause``."""
+    addresses: dict[str, list[str]] = {}
+    for address, cause in causes.items():
+        addresses.setdefault(cause, []).append(address)
+    return "; ".join(f"{', '.join(group)}: {cause}" for cause, group in addresses.items())

@@ -4,7 +4,7 @@ Retry rule: a change whose result is unknown is not sent again.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
@@ -24,7 +24,7 @@ from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.rpc.security.client_tls import client_credentials
 from paceline.v1.metadata_service_pb2 import DescribeClusterRequest, DescribeClusterResponse
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
-from paceline_client.addresses import ZOOKEEPER_PORT, is_zookeeper, parse_bootstrap
+from paceline_client.addresses import ZOOKEEPER_PORT, advised, by_cause, parse_bootstrap
 from paceline_client.errors import BootstrapError, ClientClosedError, NoConnectionError
 from paceline_client.wait_notice import Wait, wait_notice
 
@@ -125,7 +125,7 @@ class AdminConnection:
                         raise error from failure
                     cause = str(from_rpc_error(failure))
                     if CA_FILE in cause and tls_causes.get(address) != ZOOKEEPER_PORT:
-                        tls_causes[address] = ZOOKEEPER_PORT if is_zookeeper(address) else cause
+                        tls_causes[address] = advised(address, cause)
                     causes[address] = tls_causes.get(address, cause)
                     connected = connected or not is_unconnected(failure)
                     wait.failed(error)
@@ -263,14 +263,6 @@ def _contacts_of(answer: DescribeClusterResponse) -> str:
     silent_s = answer.controller_silent_ms / 1000
     heard = f"last had an answer of an active controller {silent_s:.0f} s ago and " if silent_s else ""
     return f"; server {answer.node_id} {heard}is{'' if answer.zookeeper_connected else ' not'} connected to ZooKeeper"
-
-
-def by_cause(causes: Mapping[str, str]) -> str:
-    """Return addresses and causes as text, each cause once: ``a, b: cause; c: other cause``."""
-    addresses: dict[str, list[str]] = {}
-    for address, cause in causes.items():
-        addresses.setdefault(cause, []).append(address)
-    return "; ".join(f"{', '.join(group)}: {cause}" for cause, group in addresses.items())
 
 
 def named(who: str, failure: grpc.RpcError) -> PacelineError:

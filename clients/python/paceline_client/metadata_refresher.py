@@ -1,6 +1,5 @@
 """Refresh `ClusterMetadata` on a background thread: on demand with back-off, and every few minutes."""
 
-import logging
 import random
 import threading
 import time
@@ -23,10 +22,10 @@ from paceline.rpc.retry import RetryPolicy
 from paceline.v1.errors_pb2 import LeaderHint
 from paceline.v1.metadata_service_pb2 import DescribeClusterRequest, DescribeTopicsRequest
 from paceline.v1.metadata_service_pb2_grpc import MetadataServiceStub
+from paceline_client.addresses import advised, by_cause
 from paceline_client.errors import BootstrapError, ClientClosedError, nothing_sent
 from paceline_client.metadata import Broker, ClusterMetadata, PartitionDescription
-
-LOG = logging.getLogger("paceline.client")
+from paceline_client.wait_notice import FIRST_NOTICE_S, LOG, NEXT_NOTICE_S
 
 METADATA_MAX_AGE_MS: Final = 300_000
 ONE_BROKER_TIMEOUT_S: Final = 5.0
@@ -68,9 +67,10 @@ class MetadataRefresher:
         self._wanted = False
         self._closed = False
         self._last_error: PacelineError | None = None
-        self._silent: set[str] = set()
-        """Addresses whose last call failed; only the refresh thread uses this set and `_answered`."""
+        self._silent: dict[str, str] = {}
+        """Addresses whose last call failed, with the cause; only the refresh thread uses this and `_answered`."""
         self._answered = ""
+        self._notice_s = 0.0  # time of the next log line about the silence of all addresses
         self._rng = random.Random()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -207,6 +207,7 @@ class MetadataRefresher:
                     raise ClientClosedError("the client is closed")
                 if left <= 0:
                     raise self._no_answer(timeout_s)
+                self._tell_of_silence(timeout_s - left)
                 self._wanted = True
                 self._changed.notify_all()
                 self._changed.wait(min(left, 0.2))
@@ -231,6 +232,7 @@ class MetadataRefresher:
         if error is not None and (not error.retriable or waited_s * 1000 >= MISSING_TOPIC_MAX_MS):
             raise error
         if waited_s < timeout_s:
+            self._tell_of_silence(waited_s)
             return
         if error is not None:
             raise error
@@ -238,10 +240,18 @@ class MetadataRefresher:
             raise UnknownTopicOrPartitionError(f"no metadata of topic {topic} within {timeout_s:.1f} s")
         raise self._no_answer(timeout_s)
 
+    def _tell_of_silence(self, waited_s: float) -> None:
+        """Log that no address has answered yet, first after about two seconds, for all waiting threads together."""
+        now = time.monotonic()
+        if waited_s >= FIRST_NOTICE_S and now >= self._notice_s and not self._cluster.brokers:
+            self._notice_s = now + NEXT_NOTICE_S
+            LOG.warning("waiting for an answer from %s", self._silence())
+
+    def _silence(self) -> str:
+        return f"the bootstrap addresses {', '.join(self._bootstrap)}: {self._last_error or 'no answer'}"
+
     def _no_answer(self, timeout_s: float) -> BootstrapError:
-        error = BootstrapError(
-            f"none of {', '.join(self._bootstrap)} answered within {timeout_s:.1f} s: {self._last_error or 'no answer'}"
-        )
+        error = BootstrapError(f"no answer within {timeout_s:.1f} s from {self._silence()}")
         error.__cause__ = self._last_error
         return error
 
@@ -284,32 +294,31 @@ class MetadataRefresher:
 
     def _refresh(self, topics: Iterable[str], bootstrap_first: bool) -> bool:
         """Try addresses until a response lists brokers; return False when none does."""
-        problems: list[str] = []
         last: PacelineError | None = None
-        for address in self._candidates(bootstrap_first):
+        candidates = self._candidates(bootstrap_first)
+        for address in candidates:
             if self._closed:
                 return True
             try:
                 if self._ask(address, list(topics)):
-                    self._silent.discard(address)
+                    self._silent.pop(address, None)
                     self._answered = address
                     return True
                 # A starting broker, or a broker that no controller has reached, has no brokers; try the next address.
-                problems.append(f"{address} has no brokers in its metadata yet")
-                last = BrokerNotAvailableError("; ".join(problems))
+                kind: type[PacelineError] = BrokerNotAvailableError
+                cause = "it has no brokers in its metadata yet"
             except grpc.RpcError as failure:
                 error = from_rpc_error(failure)
-                problems.append(f"{address}: {error}")
-                last = type(error)("; ".join(problems))
+                kind, cause = type(error), str(error) if self._cluster.brokers else advised(address, str(error))
                 LOG.debug("metadata request failed: address=%s error=%s", address, error)
             except Exception as failure:
                 if self._closed:  # gRPC raises ValueError for a call on a closed channel
                     return True
                 # Keep the thread alive after any error: without the thread the client would not learn of new leaders.
                 LOG.exception("metadata request failed: address=%s", address)
-                problems.append(f"{address}: {failure!r}")
-                last = UnknownServerError("; ".join(problems))
-            self._silent.add(address)
+                kind, cause = UnknownServerError, repr(failure)
+            self._silent[address] = cause
+            last = kind(by_cause({each: self._silent[each] for each in sorted(candidates) if each in self._silent}))
             if not self._cluster.brokers:
                 self._last_error = last  # for callers whose wait for the first response expires before the next address
         with self._changed:

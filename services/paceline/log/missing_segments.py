@@ -26,9 +26,7 @@ def encode_segments(logs: Iterable[PartitionLog]) -> bytes:
     Segments without batches are left out, because a clean stop does not make their files durable.
     """
     segments = {
-        directory_name(log.topic_partition): {
-            segment.base_offset: segment.size for segment in log.segments if segment.size
-        }
+        directory_name(log.topic_partition): {one.base_offset: one.size for one in log.segments if one.size}
         for log in logs
     }
     return json.dumps({"segments": segments}).encode()
