@@ -97,3 +97,64 @@ def test_records_before_the_end_that_match_are_printed(
     monkeypatch.setattr(paceline_client, "Consumer", Topic)
     ended = CliRunner().invoke(cli, ["consume", "t", *options, "-f", "%o\\n", "-b", "127.0.0.1:1"])
     assert (ended.exception, ended.output.split()) == (None, list(map(str, offsets)))
+
+
+class TwoPartitions(Topic):
+    """Partitions with the offsets 0 to 2 and 0 to 4, read one after the other; then they grow. Offset 2 is young."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__()
+        self._ends = [3, 5]
+
+    def describe_topics(self, _names: Any) -> list[Any]:
+        return [SimpleNamespace(partitions=[SimpleNamespace(partition=index, leader=1) for index in range(2)])]
+
+    def assign(self, partitions: Any) -> None:
+        self._positions = dict.fromkeys(partitions, 0)
+        assert len(self._positions) == len(partitions)
+
+    def seek_to_beginning(self) -> None:
+        self._positions = dict.fromkeys(self._positions, 0)
+
+    def end_offsets(self, partitions: Any) -> dict[Any, int]:
+        return {tp: self._ends[tp.partition] for tp in partitions}
+
+    def offsets_for_times(self, times: Any) -> dict[Any, Any]:
+        return {tp: SimpleNamespace(offset=2) for tp in times}
+
+    def position(self, tp: Any) -> int:
+        return self._positions[tp]
+
+    def poll(self, timeout_ms: int) -> dict[Any, list[Any]]:
+        self._polls += 1
+        assert self._polls < 10, "the command does not end"
+        for tp, begin in self._positions.items():
+            if begin < self._ends[tp.partition]:
+                self._positions[tp] = self._ends[tp.partition]
+                records = [
+                    SimpleNamespace(topic="t", partition=tp.partition, offset=offset, key=None, value=b"v", headers=[])
+                    for offset in range(begin, self._ends[tp.partition])
+                ]
+                return {tp: records}
+        self._ends = [end + 1 for end in self._ends]
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "places"),
+    [
+        (["t", "--to", "-1"], "0@0 0@1 1@0 1@1 1@2 1@3"),
+        (["t", "--to", "10m"], "0@0 0@1 1@0 1@1"),
+        (["t", "--to", "4", "-e"], "0@0 0@1 0@2 1@0 1@1 1@2 1@3"),
+        (["t/1", "--to", "end"], "1@0 1@1 1@2 1@3 1@4"),
+        (["t/1", "t", "--to", "1"], "1@0 0@0"),
+        (["t/1", "--to", "7"], "1@0 1@1 1@2 1@3 1@4 1@5 1@6"),
+    ],
+)
+def test_each_partition_ends_at_its_own_offset(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], places: str
+) -> None:
+    monkeypatch.setattr(paceline_client, "Admin", TwoPartitions)
+    monkeypatch.setattr(paceline_client, "Consumer", TwoPartitions)
+    ended = CliRunner().invoke(cli, ["consume", *arguments, "-f", "%p@%o ", "-b", "127.0.0.1:1"])
+    assert (ended.exception, ended.output.strip()) == (None, places)

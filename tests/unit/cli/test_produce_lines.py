@@ -35,7 +35,13 @@ def test_an_input_without_line_ends_is_not_kept_in_memory_and_ends() -> None:
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes | None, bytes | None]]:
+def details() -> list[tuple[int | None, list[tuple[str, bytes | None]], int | None]]:
+    """Partition, headers and timestamp of every record that a command sends."""
+    return []
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch, details: list[Any]) -> list[tuple[bytes | None, bytes | None]]:
     """Key and value of every record that a command sends."""
     sent: list[tuple[bytes | None, bytes | None]] = []
 
@@ -50,10 +56,11 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes | None, bytes | No
             pass
 
         def describe_topics(self, _names: Any) -> list[Any]:
-            return [SimpleNamespace(partitions=[SimpleNamespace(partition=0)])]
+            return [SimpleNamespace(partitions=[SimpleNamespace(partition=index) for index in range(3)])]
 
-        def send(self, _topic: str, value: bytes | None, key: bytes | None, **_: Any) -> None:
+        def send(self, _topic: str, value: bytes | None, key: bytes | None, **more: Any) -> None:
             sent.append((key, value))
+            details.append((more["partition"], more["headers"], more["timestamp_ms"]))
 
         def flush(self, _timeout_s: float) -> None:
             pass
@@ -68,12 +75,23 @@ def test_a_wrong_json_line_is_named_by_its_number_and_not_sent(sent: list[tuple[
     ended = CliRunner().invoke(cli, ["produce", "t", "--input", "json", "--key", "k"], input=lines)
     assert (ended.exit_code, sent) == (1, [(b"a", b"1"), (b"k", None)]), ended.output
     assert "line 2: is not JSON: Expecting value at column 1; not sent\n" in ended.output
-    assert "line 3: names partition 9, but t has 1 partitions; not sent\n" in ended.output
+    assert "line 3: names partition 9, but t has 3 partitions; not sent\n" in ended.output
+
+
+@pytest.mark.parametrize("form", ["json", "ndjson"])
+def test_a_json_line_is_sent_as_it_says_and_with_the_headers_of_the_command(
+    sent: list[tuple[bytes | None, bytes | None]], details: list[Any], form: str
+) -> None:
+    lines = '{"value": "1", "partition": 1, "headers": {"b": "2"}, "timestamp_ms": 17}\n{"value": "2"}\n'
+    ended = CliRunner().invoke(cli, ["produce", "t/2", "--input", form, "-H", "a=1"], input=lines)
+    assert (ended.exit_code, sent) == (0, [(None, b"1"), (None, b"2")]), ended.output
+    assert details == [(1, [("a", b"1"), ("b", b"2")], 17), (2, [("a", b"1")], None)]
 
 
 def test_options_of_plain_lines_do_not_apply_to_json_lines(sent: list[tuple[bytes | None, bytes | None]]) -> None:
-    ended = CliRunner().invoke(cli, ["produce", "t", "-i", "json", "--tombstone"], input='{"value": ""}\n')
-    assert (ended.exit_code, sent) == (2, []) and "neither --key-separator nor --tombstone" in ended.output
+    for option in ("--tombstone", "--key-separator=:"):
+        ended = CliRunner().invoke(cli, ["produce", "t", "-i", "json", option], input='{"value": ""}\n')
+        assert (ended.exit_code, sent) == (2, []) and "neither --key-separator nor --tombstone" in ended.output
 
 
 @pytest.mark.parametrize(("options", "emptied"), [((), b""), (("--tombstone",), None)])

@@ -1,5 +1,6 @@
 """Output of `paceline watch` and `paceline top`."""
 
+import json
 import re
 import time
 from types import SimpleNamespace
@@ -7,8 +8,11 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+import paceline_client
+from paceline.cli.commands import cli
 from paceline.cli.top import _chosen, _row, screen
 from paceline.cli.watch import _event_lines, _kinds, _since_ms, event_line
 from paceline.model.identifiers import TopicPartition
@@ -79,6 +83,44 @@ def test_the_steps_of_a_new_topics_partitions_are_one_line_and_each_a_row() -> N
     assert "topic-created" in created and "t/0" in offline and "OfflinePartition" in offline
     assert online.endswith("t                    NonExistentPartition -> OnlinePartition  (16 partitions, TopicChange)")
     assert len(texts([item], [])) == 1 + 1 + 32 + 1, "rows for programs, and --kind state, have every step"
+
+
+@pytest.mark.parametrize(
+    ("options", "lines"), [((), 3), (("-o", "ndjson"), 4), (("--kind", "state"), 5), (("-n", "1"), 1)]
+)
+def test_only_the_table_without_kinds_folds_steps_and_omits_those_of_replicas(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], lines: int
+) -> None:
+    created = {"from_state": "NewPartition", "to_state": "OnlinePartition", "cause": "TopicChange"}
+    events = [
+        change(StateChangeKind.TRANSITION, topic_partition=TopicPartition("a", 0), **created),
+        change(StateChangeKind.TRANSITION, topic_partition=TopicPartition("a", 1), **created),
+        change(StateChangeKind.TRANSITION, topic_partition=TopicPartition("b", 0), **created),
+        change(StateChangeKind.TRANSITION, replica=1, from_state="NewPartition", to_state="OnlinePartition"),
+        change(),
+    ]
+
+    class Admin:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.describe_cluster = lambda: None
+            self.watch_events = lambda **_: iter([WatchedEvents(tuple(events), "a:1")])
+
+        def __enter__(self) -> "Admin":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(paceline_client, "Admin", Admin)
+    ended = CliRunner().invoke(cli, ["watch", *options, "-b", "127.0.0.1:1"])
+    assert (ended.exception, len(ended.stdout.splitlines())) == (None, lines), ended.output
+    if not options:
+        assert [line.rpartition("  ")[2] for line in ended.stdout.splitlines()[:2]] == [
+            "(2 partitions, TopicChange)",
+            "(1 partition, TopicChange)",
+        ]
+    elif "ndjson" in options:
+        assert all(json.loads(line) for line in ended.stdout.splitlines())
 
 
 def test_only_events_of_the_named_partitions_and_of_no_partition_are_shown() -> None:
