@@ -1,5 +1,6 @@
 """`paceline consume --from TIME` when the topic has no record of that time yet, `--from -N`, `--to` and `--filter`."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,11 +111,14 @@ class TwoPartitions(Topic):
         return [SimpleNamespace(partitions=[SimpleNamespace(partition=index, leader=1) for index in range(2)])]
 
     def assign(self, partitions: Any) -> None:
-        self._positions = dict.fromkeys(partitions, 0)
+        self._positions = dict.fromkeys(partitions, 99)
         assert len(self._positions) == len(partitions)
 
     def seek_to_beginning(self) -> None:
         self._positions = dict.fromkeys(self._positions, 0)
+
+    def seek_to_end(self) -> None:
+        self._positions = {tp: self._ends[tp.partition] for tp in self._positions}
 
     def end_offsets(self, partitions: Any) -> dict[Any, int]:
         return {tp: self._ends[tp.partition] for tp in partitions}
@@ -132,7 +136,15 @@ class TwoPartitions(Topic):
             if begin < self._ends[tp.partition]:
                 self._positions[tp] = self._ends[tp.partition]
                 records = [
-                    SimpleNamespace(topic="t", partition=tp.partition, offset=offset, key=None, value=b"v", headers=[])
+                    SimpleNamespace(
+                        topic="t",
+                        partition=tp.partition,
+                        offset=offset,
+                        key=b"k",
+                        value=b"v",
+                        headers=[],
+                        timestamp_ms=7,
+                    )
                     for offset in range(begin, self._ends[tp.partition])
                 ]
                 return {tp: records}
@@ -148,6 +160,7 @@ class TwoPartitions(Topic):
         (["t", "--to", "4", "-e"], "0@0 0@1 0@2 1@0 1@1 1@2 1@3"),
         (["t/1", "--to", "end"], "1@0 1@1 1@2 1@3 1@4"),
         (["t/1", "t", "--to", "1"], "1@0 0@0"),
+        (["t/1", "--from", "end", "--to", "6"], "1@5"),
         (["t/1", "--to", "7"], "1@0 1@1 1@2 1@3 1@4 1@5 1@6"),
     ],
 )
@@ -158,3 +171,29 @@ def test_each_partition_ends_at_its_own_offset(
     monkeypatch.setattr(paceline_client, "Consumer", TwoPartitions)
     ended = CliRunner().invoke(cli, ["consume", *arguments, "-f", "%p@%o ", "-b", "127.0.0.1:1"])
     assert (ended.exception, ended.output.strip()) == (None, places)
+
+
+@pytest.mark.parametrize("form", ["json", "ndjson"])
+def test_json_output_is_an_object_per_line(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    monkeypatch.setattr(paceline_client, "Admin", TwoPartitions)
+    monkeypatch.setattr(paceline_client, "Consumer", TwoPartitions)
+    ended = CliRunner().invoke(cli, ["consume", "t/0", "--to", "2", "-o", form, "-b", "127.0.0.1:1"])
+    rows = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [(row["offset"], row["key"], row["timestamp_ms"]) for row in rows] == [(0, "k", 7), (1, "k", 7)]
+
+
+@pytest.mark.parametrize(
+    ("start", "said", "offsets"),
+    [
+        ("0", "t/0: offset 0 was deleted, continuing at 1\n", "1 2 3 4"),
+        ("9", "t/0: offset 9 is beyond the end, continuing at 5\n", ""),
+        ("4", "", "4"),
+    ],
+)
+def test_a_start_outside_the_log_is_moved_into_it_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, start: str, said: str, offsets: str
+) -> None:
+    monkeypatch.setattr(paceline_client, "Admin", Topic)
+    monkeypatch.setattr(paceline_client, "Consumer", Topic)
+    ended = CliRunner().invoke(cli, ["consume", "t", "--from", start, "-e", "-f", "%o ", "-b", "127.0.0.1:1"])
+    assert (ended.exception, ended.stderr, ended.stdout.strip()) == (None, said, offsets)

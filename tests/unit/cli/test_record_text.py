@@ -76,6 +76,9 @@ def test_a_text_with_operators_is_compared_as_it_is() -> None:
         (["--to", "soon"], "'soon' is neither end, an offset"),
         (["--to", "start"], "'start' is neither end, an offset"),
         (["--group", "g", "--to", "end"], "--group cannot be combined with a partition, --to"),
+        (["--group", "g", "-e"], "--group cannot be combined with a partition, --to"),
+        (["--group", "g", "--from", "10m"], "--group cannot be combined with a partition, --to"),
+        (["t/0", "--group", "g"], "--group cannot be combined with a partition, --to"),
     ],
 )
 def test_a_wrong_option_of_consume_is_named_before_any_request(options: list[str], message: str) -> None:
