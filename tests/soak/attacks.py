@@ -221,7 +221,10 @@ def _fetches(target: Target) -> None:
         leader = admin.describe_topics([NOISE])[0].partitions[0].leader
     threading.Thread(target=append, daemon=True).start()
     request = log_pb.FetchRequest(
-        max_wait_ms=5_000, min_bytes=1 << 20, partitions=[log_pb.FetchPartition(topic=NOISE, max_bytes=1 << 20)]
+        max_wait_ms=5_000,
+        min_bytes=1 << 20,
+        format=log_pb.FETCH_FORMAT_BATCHES,
+        partitions=[log_pb.FetchPartition(topic=NOISE, max_bytes=1 << 20)],
     ).SerializeToString()
     channels = [_channel(target, f"127.0.0.1:{target.ports[f'broker-{leader} CLIENT']}") for _ in range(2)]
     methods = [channel.unary_unary("/paceline.v1.LogService/Fetch") for channel in channels]
