@@ -9,7 +9,7 @@ import struct
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -125,7 +125,7 @@ class Publisher:
         producer_id, epoch = producer_of(query_id, batch_id)
         count = ensure_staging_topic(self._cluster, self._options)
         control = TopicPartition(self._options.staging_topic, staging_partition(query_id, count))
-        self._cluster.describe_topics(sorted({tp.topic for tp in staged.batches}))
+        self._describe(staged.batches)
         self._at_step("list")
         ends = self._cluster.list_offsets(staged.batches, LATEST)
         mine = Decision(str(uuid.uuid4()), staged.batches, {tp: ends[tp] or 0 for tp in staged.batches})
@@ -136,7 +136,7 @@ class Publisher:
         repeated = decision.token != mine.token
         there: dict[TopicPartition, int] = {}
         if repeated:
-            self._cluster.describe_topics(sorted({tp.topic for tp in decision.batches}))
+            self._describe(decision.batches)
             self._at_step("scan")
             with ThreadPoolExecutor(max_workers=8, thread_name_prefix="paceline-scan") as pool:
                 found = pool.map(
@@ -149,6 +149,10 @@ class Publisher:
         self._at_step("done")
         total = sum(place.records for places in decision.batches.values() for place in places)
         return Published(total, appended, repeated)
+
+    def _describe(self, partitions: Iterable[TopicPartition]) -> None:
+        if topics := sorted({tp.topic for tp in partitions}):  # No name would mean every topic.
+            self._cluster.describe_topics(topics)
 
     def _decide(self, control: TopicPartition, decision: Decision, producer_id: int, epoch: int) -> int:
         """Append the decision; return the offset of the first decision, which an earlier call may have made."""
@@ -179,7 +183,7 @@ class Publisher:
         appender: BatchAppender[int] = BatchAppender(self._cluster, self._options, count)
         try:
             # Alternate between the partitions: finishing a partition first would leave the other leaders idle.
-            for turn in range(max(len(places) for places in decision.batches.values())):
+            for turn in range(max(map(len, decision.batches.values()), default=0)):
                 for tp, places in decision.batches.items():
                     if turn >= len(places):
                         continue

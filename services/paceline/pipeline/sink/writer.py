@@ -142,7 +142,8 @@ def publish(
         PacelineError: the publish is incomplete; another call for the batch continues it.
     """
     written = [each for each in messages if isinstance(each, TaskWritten) and each.staged is not None]
-    if not options.exactly_once or not any(each.staged and each.staged.batches for each in written):
+    # Without rows, too: an earlier call for the batch may have decided on rows that are not published yet.
+    if not written:
         return
     from paceline.model.identifiers import TopicPartition
     from paceline.pipeline.cluster import Cluster

@@ -172,6 +172,29 @@ def test_two_drivers_that_decide_publish_the_first_decision(served: ServedCluste
     assert numbers(served) == of_partitions(60)
 
 
+@pytest.mark.usefixtures("every_batch_alone")
+@pytest.mark.parametrize("count", [0, 5], ids=["no rows", "fewer rows"])
+def test_a_repeat_with_other_rows_publishes_the_decided_rows(served: ServedCluster, count: int) -> None:
+    """A query may compute fewer rows the second time: after data loss that it allows, or with a filter by the clock."""
+    decided = write(exact(served), task_rows(0, 60))
+    steps = DiesAt(10)
+    with pytest.raises(DriverDiedError):
+        writer_module.publish(exact(served), [decided, None], 0, steps)
+    assert steps.names[-1].startswith("append ")
+    assert 0 < sum(map(len, numbers(served).values())) < 60
+    again = [task_rows(100, count)] if count else []
+    writer_module.publish(exact(served), [write(exact(served), *again)], 0)
+    assert numbers(served) == of_partitions(60)
+
+
+def test_an_empty_micro_batch_is_decided_as_empty(served: ServedCluster) -> None:
+    writer_module.publish(exact(served), [write(exact(served))], 0)
+    writer_module.publish(exact(served), [write(exact(served), task_rows(0, 60))], 0)
+    assert numbers(served) == {0: [], 1: [], 2: []}
+    writer_module.publish(exact(served), [write(exact(served), task_rows(0, 60))], 1)
+    assert numbers(served) == of_partitions(60)
+
+
 def test_an_old_driver_is_fenced_by_a_later_batch(served: ServedCluster) -> None:
     late = stage(served, 0)
     publisher(served).publish("q", 0, stage(served, 0))
