@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from paceline.pipeline.source.lag import LagListener, offsets_behind_latest
 from tests.support.spark import spark  # noqa: F401
@@ -163,3 +164,21 @@ def test_a_wrong_option_fails_before_the_query_starts(
     with pytest.raises(PySparkException, match=message):
         query = start(read_stream(spark, served, **options), lambda *_: None, tmp_path / "checkpoint")
         query.awaitTermination(60)
+
+
+def test_a_bad_option_of_a_new_or_restarted_query_is_named(
+    spark: Any,  # noqa: F811
+    served: ServedCluster,
+    tmp_path: Path,
+) -> None:
+    """PySpark stops the reader even when there is none, and then the error of that hides the error of the options."""
+    frame = spark.readStream.format("paceline").option("paceline.bootstrap.servers", served.bootstrap)
+    good = start(frame.option("subscribe", "t").load(), lambda *_: None, tmp_path / "old", availableNow=True)
+    assert good.awaitTermination(60)
+    for checkpoint in ("new", "old"):
+        bad = start(frame.option("endingOffsets", "latest").load(), lambda *_: None, tmp_path / checkpoint)
+        with pytest.raises(
+            StreamingQueryException, match="InvalidOptionError: option endingOffsets is refused"
+        ) as told:
+            bad.awaitTermination(60)
+        assert "UnboundLocalError" not in str(told.value)

@@ -26,6 +26,7 @@ from paceline.pipeline.sink.options import parse_write_options
 from paceline.pipeline.sink.writer import PacelineStreamWriter, PacelineWriter
 from paceline.pipeline.source.options import (
     ReadOptions,
+    Subscription,
     parse_batch_options,
     parse_schema_options,
     parse_stream_options,
@@ -33,7 +34,7 @@ from paceline.pipeline.source.options import (
 from paceline.pipeline.source.partition_states import SCHEMA as PARTITION_STATES
 from paceline.pipeline.source.partition_states import PartitionStatesReader
 from paceline.pipeline.source.reader import PacelineReader, PushdownReader
-from paceline.pipeline.source.stream_reader import PacelineStreamReader
+from paceline.pipeline.source.stream_reader import PacelineStreamReader, RefusedStreamReader
 
 FORMAT = "paceline"
 
@@ -77,9 +78,12 @@ class PacelineDataSource(DataSource):  # type: ignore[misc]
         return PushdownReader(options) if options.pushdown else PacelineReader(options)
 
     def streamReader(self, schema: StructType) -> PacelineStreamReader:  # noqa: N802
-        """Return the reader of a streaming query."""
-        options = parse_stream_options(self.options)
-        _check_schema(schema, options)
+        """Return the reader of a streaming query, which raises the error of an option."""
+        try:
+            options = parse_stream_options(self.options)
+            _check_schema(schema, options)
+        except InvalidOptionError as error:
+            return RefusedStreamReader(ReadOptions((), Subscription()), error)
         return PacelineStreamReader(options)
 
     def simpleStreamReader(self, schema: StructType) -> NoReturn:  # noqa: N802

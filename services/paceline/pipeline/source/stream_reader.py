@@ -5,7 +5,7 @@ combines a minimum with a maximum or with a delay, so Spark receives one limit a
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from paceline.pipeline.errors import InvalidOptionError
 from paceline.pipeline.source.options import ReadOptions
 from paceline.pipeline.source.reader import OffsetRangesPartition, read_ranges
 
@@ -129,3 +130,17 @@ class PacelineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the driver's state: tasks get only the options."""
         return {"_options": self._options, "_planner": None, "_initial": None, "_forms": []}
+
+
+class RefusedStreamReader(PacelineStreamReader):
+    """Raises the error of an option in the first call that plans a batch.
+
+    If `PacelineDataSource.streamReader` raised it, PySpark would hide it, because it stops the missing reader.
+    """
+
+    def __init__(self, options: ReadOptions, error: InvalidOptionError) -> None:
+        super().__init__(options)
+        self._error = error
+
+    def _driver(self) -> NoReturn:
+        raise self._error
