@@ -212,3 +212,21 @@ def test_large_batches_for_many_partitions_of_a_leader_do_not_exceed_the_request
         }
     )
     assert write_task(chosen, ("value", "partition"), iter([rows]), "").records == count
+
+
+def test_a_value_of_a_target_with_a_raised_limit_passes_a_staging_topic_of_an_earlier_version(
+    cluster: LocalCluster, topic: str
+) -> None:
+    chosen, value = options(cluster, topic), os.urandom(1_500_000)
+    stage(chosen, 0, tasks=1)
+    with Admin(cluster.bootstrap) as admin:
+        admin.alter_configs({topic: {"max.message.bytes": "3000000"}})
+        admin.alter_configs({chosen.staging_topic: {"max.message.bytes": None}})
+    row = pa.RecordBatch.from_pydict({"value": [value], "partition": pa.array([1], pa.int32())})
+    message = write_task(chosen, ("value", "partition"), iter([row]), "large")
+    assert message.staged is not None
+    Publisher(Cluster(chosen), chosen).publish("large", 0, message.staged)
+    source = PacelineDataSource({"paceline.bootstrap.servers": cluster.bootstrap, "subscribe": topic})
+    reader = source.reader(source.schema())
+    found = [batch["value"].to_pylist() for planned in reader.partitions() for batch in reader.read(planned)]
+    assert found == [[value]]

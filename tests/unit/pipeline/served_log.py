@@ -18,6 +18,7 @@ from paceline.log.record_batch import check_crc, parse_header, stamp
 from paceline.model.addresses import address_of
 from paceline.model.errors import (
     ErrorCode,
+    MessageTooLargeError,
     NotLeaderOrFollowerError,
     OffsetOutOfRangeError,
     PacelineError,
@@ -49,6 +50,7 @@ class ServedPartition:
 
     produce_errors: list[ErrorCode] = field(default_factory=list)
     """Answered instead of an append, one per batch."""
+    max_message_bytes: int = 1_048_588
     lost_answers: int = 0
     """So many appends are followed by a broken connection instead of an answer."""
 
@@ -59,6 +61,8 @@ class ServedPartition:
     def append(self, batch: bytes) -> int:
         """Append a producer's batch as a leader does; return the offset of its first record, also of a repeated one."""
         header = parse_header(batch)
+        if header.size > self.max_message_bytes:
+            raise MessageTooLargeError(f"{header.size} bytes are more than {self.max_message_bytes}")
         check_crc(batch, 0, header)
         if header.producer_id >= 0:
             if (duplicate := self.producers.find_duplicate(header)) is not None:

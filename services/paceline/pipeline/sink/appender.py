@@ -53,13 +53,13 @@ class BatchAppender(Generic[T]):
         cluster: Cluster,
         options: WriteOptions,
         on_appended: Callable[[Appended[T]], None] = lambda _: None,
-        accepts: Callable[[PacelineError], bool] = lambda _: False,
+        explain: Callable[[PacelineError, T], PacelineError] = lambda error, _: error,
     ) -> None:
-        """``on_appended`` runs on the sending thread. ``accepts`` is true for errors of a batch already in the log."""
+        """``on_appended`` runs on the sending thread. ``explain`` returns the error of a refused batch, by its tag."""
         self._cluster = cluster
         self._options = options
         self._on_appended = on_appended
-        self._accepts = accepts
+        self._explain = explain
         self._policy = RetryPolicy(deadline_ms=options.delivery_timeout_ms)
         self._pending: dict[TopicPartition, deque[_Queued[T]]] = {}
         self._pending_bytes = 0
@@ -204,9 +204,9 @@ class BatchAppender(Generic[T]):
             tp = TopicPartition(result.topic, result.partition)
             if result.HasField("error"):
                 refusal = error_for(result.error.code, f"{tp}: {result.error.message}")
-                if not self._accepts(refusal):
-                    failure = refusal if failure is None or failure.retriable else failure
-                    continue
+                refusal = self._explain(refusal, queues[tp][0].tag)
+                failure = refusal if failure is None or failure.retriable else failure
+                continue
             done = queues[tp].popleft()
             if not queues[tp]:
                 del queues[tp]

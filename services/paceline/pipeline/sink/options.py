@@ -92,6 +92,8 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     codec = given.choice("paceline.compression.type", ("none", "gzip", "snappy", "lz4", "zstd"))
     staging_topic = given.text("stagingTopic") or _DEFAULTS.staging_topic
     check_topics("stagingTopic", [staging_topic])
+    if topic == staging_topic:
+        raise InvalidOptionError(f"topic: {topic} is the staging topic, whose records are the sink's own")
     given.count("paceline.linger.ms")
     return WriteOptions(
         bootstrap_servers=given.servers(),

@@ -123,6 +123,8 @@ class RowBatches:
             )
         topic = self._topics.get(name)
         if topic is None:
+            if name == self._options.staging_topic:
+                raise InvalidRowError(f"a row names {name}, the staging topic, whose records are the sink's own")
             count = self._partition_count(name)
             if not count:
                 raise UnknownTopicOrPartitionError(f"topic {name} does not exist")

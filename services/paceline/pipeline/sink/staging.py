@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from paceline.log.log_config import MAX_TOPIC_MESSAGE_BYTES
 from paceline.model.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.cluster import Cluster, TopicView
@@ -52,6 +53,7 @@ def ensure_staging_topic(cluster: Cluster, options: WriteOptions) -> int:
                     "retention.ms": str(options.staging_retention_ms),
                     "segment.ms": str(max(60_000, options.staging_retention_ms // 8)),
                     "min.insync.replicas": str(max(1, replicas - 1)),
+                    "max.message.bytes": str(MAX_TOPIC_MESSAGE_BYTES),
                 },
             )
             try:
@@ -69,6 +71,18 @@ def _described(cluster: Cluster, name: str) -> TopicView:
     if topic is None:
         raise UnknownTopicOrPartitionError(f"topic {name} was created, but it is not in the metadata of a broker yet")
     return topic
+
+
+def raise_size_limit(options: WriteOptions) -> None:
+    """Let the staging topic take as large batches as any target: topics of earlier versions took 1 MB.
+
+    Raises:
+        PacelineError: the cluster did not answer, or refused to change the topic.
+    """
+    from paceline_client import Admin
+
+    with Admin(",".join(options.bootstrap_servers), tls=options.tls) as admin:
+        admin.alter_configs({options.staging_topic: {"max.message.bytes": str(MAX_TOPIC_MESSAGE_BYTES)}})
 
 
 def staging_partition(name: str, count: int) -> int:

@@ -89,11 +89,18 @@ def write_task(
     options: WriteOptions, columns: tuple[str, ...], rows: "Iterator[pa.RecordBatch]", query_id: str
 ) -> TaskWritten:
     """Append or stage the rows of one task and wait until they are replicated."""
+    from paceline.model.errors import MessageTooLargeError, PacelineError
     from paceline.model.identifiers import TopicPartition
     from paceline.pipeline.cluster import Cluster
     from paceline.pipeline.sink.appender import Appended, BatchAppender
     from paceline.pipeline.sink.row_batches import RowBatches, as_binary
-    from paceline.pipeline.sink.staging import Staged, StagedBatch, ensure_staging_topic, staging_partition
+    from paceline.pipeline.sink.staging import (
+        Staged,
+        StagedBatch,
+        ensure_staging_topic,
+        raise_size_limit,
+        staging_partition,
+    )
 
     cluster = Cluster(options)
     staged: dict[TopicPartition, list[StagedBatch]] = {}
@@ -109,7 +116,21 @@ def write_task(
             place = StagedBatch(done.topic_partition.partition, done.base_offset, count)
             staged.setdefault(target, []).append(place)
 
-    appender: BatchAppender[tuple[TopicPartition, int]] = BatchAppender(cluster, options, on_appended)
+    is_raised = False
+
+    def explain(error: PacelineError, tag: "tuple[TopicPartition, int]") -> PacelineError:
+        if not staging_count or not isinstance(error, MessageTooLargeError):
+            return error
+        nonlocal is_raised
+        try:
+            if not is_raised:
+                raise_size_limit(options)
+        except PacelineError as failure:
+            return MessageTooLargeError(f"{tag[0]}: the staging topic is limited ({error}) and stays so: {failure}")
+        is_raised = error.retriable = True  # Brokers read the new limit a moment later.
+        return error
+
+    appender: BatchAppender[tuple[TopicPartition, int]] = BatchAppender(cluster, options, on_appended, explain)
 
     def on_batch(target: TopicPartition, batch: bytes | bytearray, count: int) -> None:
         where = target

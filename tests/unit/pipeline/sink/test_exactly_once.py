@@ -1,11 +1,15 @@
 """Exactly-once writes, without Spark: staging, publishing, drivers that die, commit and abort."""
 
 import pickle
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self
 
 import pyarrow as pa
 import pytest
 
+import paceline_client
+from paceline.model.errors import CorruptMessageError, MessageTooLargeError, PolicyViolationError
+from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.cluster import Cluster
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.pipeline.errors import PublishFencedError, StagedDataLostError, UnsupportedOperationError
@@ -239,6 +243,48 @@ def test_batch_ids_beyond_an_epoch_get_another_producer_id() -> None:
     assert (first[1], second[1]) == (EPOCHS - 1, 0)
     assert producer_of("q", 0)[0] == first[0]
     assert 0 <= first[0] < 1 << 63
+
+
+# --- the size limit of the staging topic
+
+
+class ConfigAdmin:
+    """Changes the size limit of served topics, in place of the client's Admin."""
+
+    def __init__(self, served: ServedCluster, refuses: bool = False) -> None:
+        self.served, self.refuses = served, refuses
+
+    def __call__(self, *_: Any, **__: Any) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def alter_configs(self, changes: dict[str, dict[str, str]]) -> None:
+        if self.refuses:
+            raise PolicyViolationError("planned")
+        for number in range(2):
+            self.served.partitions[STAGING, number].max_message_bytes = int(changes[STAGING]["max.message.bytes"])
+
+
+def test_a_value_that_the_target_takes_is_staged_in_a_topic_of_an_earlier_version(
+    served: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paceline_client, "Admin", ConfigAdmin(served))
+    served.partitions["u", 0].max_message_bytes = 3_000_000
+    message = write(exact(served), rows([b"small", b"x" * 1_500_000, b"last"], topic="u"))
+    writer_module.publish(exact(served), [message], 0)
+    assert values(served, "u") == {0: [b"small", b"x" * 1_500_000, b"last"]}
+
+
+def test_a_staging_limit_that_cannot_be_raised_names_the_target(
+    served: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paceline_client, "Admin", ConfigAdmin(served, refuses=True))
+    with pytest.raises(MessageTooLargeError, match=r"^u-0: the staging topic is limited"):
+        write(exact(served), rows([b"x" * 1_500_000], topic="u"))
 
 
 # --- commit and abort as Spark calls them

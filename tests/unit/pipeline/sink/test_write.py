@@ -113,6 +113,11 @@ def test_an_empty_task_writes_nothing_and_stages_nothing(served: ServedCluster) 
         ),
         (rows([b"a"], partition=pa.array([3], pa.int32())), InvalidRowError, "partition 3 of t, which has 3"),
         (rows([b"a"], partition=pa.array([-1], pa.int32())), InvalidRowError, "partition -1 of t"),
+        (
+            rows([b"a"], topic="__paceline_staging"),
+            InvalidRowError,
+            "names __paceline_staging, the staging",
+        ),
         (rows([b"a"], topic="nowhere"), UnknownTopicOrPartitionError, "topic nowhere does not exist"),
     ],
 )
@@ -159,6 +164,8 @@ def test_wrong_columns_are_refused(schema: str, message: str) -> None:
         ({"kafka.transactional.id": "x"}, "there are no transactions"),
         ({"kafka.value.serializer": "x"}, "cast the column"),
         ({"topic": "a b"}, "topic: .*a b"),
+        ({"topic": "__paceline_staging"}, "topic: __paceline_staging is the staging topic"),
+        ({"topic": "mine", "stagingTopic": "mine"}, "topic: mine is the staging topic"),
         ({"paceline.compression.type": "brotli"}, "must be one of none, gzip"),
         ({"subscribe": "t"}, "names topics to read"),
         ({"deliveryGarantee": "x"}, "did you mean 'deliveryGuarantee'"),

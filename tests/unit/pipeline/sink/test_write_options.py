@@ -140,6 +140,7 @@ def test_the_staging_topic_is_created_with_its_partitions_and_retention(
     assert ensure_staging_topic(Cluster(options), options) == 5
     (topic,) = created
     assert (topic.partitions, topic.replication_factor, topic.configs["retention.ms"]) == (5, 3, "7200000")
+    assert topic.configs["max.message.bytes"] == str(4 << 20)
 
 
 def test_a_task_waits_until_brokers_know_the_staging_topic_that_another_task_has_created(
