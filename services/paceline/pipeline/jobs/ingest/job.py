@@ -56,6 +56,7 @@ def run(
         InvalidConfigError: the settings are invalid, or the tables have other columns.
         JobFailedError: a batch failed in every attempt; the message has the last cause.
         DataLossError: records were deleted before they were copied.
+        CommitConflictError: another driver writes to the table; the message names it.
     """
     check_config(config)
     config = replace(config, tls=driver_tls(config.tls))
@@ -250,8 +251,11 @@ def _cores(spark: Any) -> int:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether another attempt of a batch may succeed; not after data loss, a wrong setting or a bug."""
-    if isinstance(error, DataLossError | InvalidConfigError | KeyboardInterrupt):
+    """Return whether another attempt of a batch may succeed; not after data loss, a wrong setting or a bug.
+
+    Not after a conflict either: two drivers of one table would take turns, and count the rows of each other.
+    """
+    if isinstance(error, DataLossError | InvalidConfigError | CommitConflictError | KeyboardInterrupt):
         return False
     text = str(error)
     if "DataLossError" in text:
@@ -261,7 +265,7 @@ def _may_pass(error: BaseException) -> bool:
 
 def _first_line(error: BaseException) -> str:
     """Return the line of an error with its message: for a Python error in a task, the last line of its traceback."""
-    if isinstance(error, PacelineError | CommitConflictError):
+    if isinstance(error, PacelineError):
         return f"{type(error).__name__}: {error}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if "Error: " in line and not line.startswith(("File", "at "))]

@@ -13,9 +13,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from paceline.model.errors import InvalidConfigError
-from paceline.pipeline.jobs.lake.table import Snapshot, Source, WrittenFile, already_committed
+from paceline.pipeline.jobs.lake.table import Snapshot, Source, WrittenFile, already_committed, driver_name
 
 APP_ID_PREFIX: Final = "paceline/"
+PROGRESS: Final = "paceline.progress"
+DRIVER: Final = "paceline.driver"
+"""Names in the metadata of a commit."""
 
 
 class DeltaLakeTable:
@@ -34,6 +37,7 @@ class DeltaLakeTable:
                 "Delta tables need the package deltalake: pip install 'paceline[delta]'"
             ) from error
         self._root = root
+        self._driver = driver_name()
         self._partition_columns = list(partition_columns)
         root.mkdir(parents=True, exist_ok=True)
         wanted = deltalake.Schema.from_arrow(schema)
@@ -61,11 +65,14 @@ class DeltaLakeTable:
             AddAction(f.path, f.size_bytes, dict(f.partition), now_ms, True, _stats(f)) for f in files
         ]
         properties = CommitProperties(
-            custom_metadata={"paceline.progress": json.dumps({str(s): end for s, end in sorted(progress.items())})},
+            custom_metadata={
+                PROGRESS: json.dumps({str(s): end for s, end in sorted(progress.items())}),
+                DRIVER: self._driver,
+            },
             max_commit_retries=0,
             app_transactions=[Transaction(f"{APP_ID_PREFIX}{s}", end, now_ms) for s, end in sorted(progress.items())],
         )
-        if self._table.version() != seen.version and already_committed(seen, self.load(progress), progress):
+        if self._table.version() != seen.version and self._already_committed(seen, progress):
             return False
         while True:
             try:
@@ -80,10 +87,18 @@ class DeltaLakeTable:
             except CommitFailedError:
                 # The version exists: from another writer, or from this commit, whose response was lost.
                 before = self._table.version()
-                if already_committed(seen, self.load(progress), progress):
+                if self._already_committed(seen, progress):
                     return False
                 if self._table.version() == before:
                     raise
+
+    def _already_committed(self, seen: Snapshot, progress: Collection[Source]) -> bool:
+        return already_committed(seen, self.load(progress), progress, self._driver, self._committed_by)
+
+    def _committed_by(self, source: Source) -> str:
+        """Return the driver of the last commit that has changed the progress of a source."""
+        moved = (each for each in self._table.history() if str(source) in json.loads(each.get(PROGRESS, "{}")))
+        return str(next(moved, {}).get(DRIVER, ""))
 
     def live_paths(self) -> set[str]:
         """Return the paths of the files in the latest version."""

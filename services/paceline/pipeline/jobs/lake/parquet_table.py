@@ -8,6 +8,7 @@ import json
 import os
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from paceline.model.errors import CorruptMessageError
-from paceline.pipeline.jobs.lake.table import Snapshot, Source, WrittenFile, already_committed
+from paceline.pipeline.jobs.lake.table import Snapshot, Source, WrittenFile, already_committed, driver_name
 
 MANIFESTS: Final = "_paceline"
 _DIGITS: Final = 20
@@ -28,6 +29,7 @@ class ParquetTable:
         self._root = root
         self._schema = schema
         self._partition_columns = tuple(partition_columns)
+        self._driver = driver_name()
 
     @property
     def root(self) -> Path:
@@ -49,6 +51,7 @@ class ParquetTable:
             merged = {**now.progress, **progress}
             content = {
                 "version": now.version + 1,
+                "driver": self._driver,
                 "partition_columns": list(self._partition_columns),
                 "progress": [[s.topic, s.topic_id, s.partition, end] for s, end in sorted(merged.items())],
                 "files": [
@@ -60,8 +63,14 @@ class ParquetTable:
             if _put_manifest(self._root, now.version + 1, content):
                 return True
             now = self.load(progress)
-            if already_committed(seen, now, progress):
+            if already_committed(seen, now, progress, self._driver, partial(self._committed_by, seen)):
                 return False
+
+    def _committed_by(self, seen: Snapshot, source: Source) -> str:
+        key, before = [source.topic, source.topic_id, source.partition], seen.progress.get(source)
+        later = (read_manifest(self._root, each) for each in manifest_versions(self._root) if each > seen.version)
+        moved = (each for each in later if any(at[:3] == key and at[3] != before for at in each["progress"]))
+        return str(next(moved).get("driver", ""))
 
     def live_paths(self) -> set[str]:
         """Return the paths of the files in all manifests."""

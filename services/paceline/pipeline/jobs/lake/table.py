@@ -5,7 +5,10 @@ version from which the batch was planned; and a file counts only when it is in a
 writing files and the commit leaves orphaned files but adds no rows, and two drivers cannot both commit the same offsets.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import os
+import socket
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -56,7 +59,6 @@ class CommitConflictError(PacelineError):
     """Another driver has committed progress to this table; its batch is in the table, this driver's is not."""
 
     code = ErrorCode.INVALID_UPDATE_VERSION
-    retriable = True
 
 
 class Table(Protocol):
@@ -70,7 +72,7 @@ class Table(Protocol):
         """Read the latest version and the progress of these sources."""
 
     def commit(self, seen: Snapshot, files: Sequence[WrittenFile], progress: Mapping[Source, int]) -> bool:
-        """Add the files and advance the progress atomically; return False if an earlier attempt has done so.
+        """Add the files and advance the progress atomically; return False if an earlier attempt of this driver has done so.
 
         Args:
             seen: the version from which the files were planned.
@@ -78,28 +80,43 @@ class Table(Protocol):
             progress: new progress of the sources that advanced.
 
         Raises:
-            CommitConflictError: the progress of a source is neither the planned nor the new progress.
+            CommitConflictError: another driver has changed the progress of a source.
         """
 
     def live_paths(self) -> set[str]:
         """Return the paths of all files in the latest version, relative to the table."""
 
 
-def already_committed(seen: Snapshot, now: Snapshot, progress: Mapping[Source, int]) -> bool:
+def driver_name() -> str:
+    """Return a name for the driver of this process, which tables store with each commit."""
+    return f"process {os.getpid()} of {socket.gethostname()} ({uuid.uuid4().hex[:8]})"
+
+
+def already_committed(
+    seen: Snapshot, now: Snapshot, progress: Iterable[Source], driver: str, committed_by: Callable[[Source], str]
+) -> bool:
     """Return whether a commit that reported a failure has succeeded; if not, the caller may retry it.
 
+    Args:
+        seen: the version from which the batch was planned.
+        now: the present version.
+        progress: the sources that the commit advances.
+        driver: name of this driver.
+        committed_by: returns the name of the driver that has changed the progress of a source since ``seen``.
+
     Raises:
-        CommitConflictError: another driver advanced a source.
+        CommitConflictError: another driver has changed the progress of a source.
     """
-    if progress and all(now.progress.get(source, -1) == end for source, end in progress.items()):
+    moved = next((source for source in progress if now.progress.get(source) != seen.progress.get(source)), None)
+    if moved is None:
+        return False
+    owner = committed_by(moved)
+    if owner == driver:
         return True
-    moved = [source for source in progress if now.progress.get(source) != seen.progress.get(source)]
-    if moved:
-        raise CommitConflictError(
-            f"another driver writes to this table: {moved[0]} is at {now.progress.get(moved[0])}, this batch was "
-            f"planned from {seen.progress.get(moved[0])}"
-        )
-    return False
+    raise CommitConflictError(
+        f"the table belongs to another driver, {owner or 'of an earlier version'}, which has moved {moved} to "
+        f"{now.progress.get(moved)}; this driver, {driver}, ends"
+    )
 
 
 def local_root(path: str) -> Path:

@@ -20,7 +20,7 @@ from paceline.pipeline.jobs.ingest.batches import LogEnds, PlannedRange, plan_ba
 from paceline.pipeline.jobs.ingest.config import IngestConfig
 from paceline.pipeline.jobs.ingest.rows import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from paceline.pipeline.jobs.lake.parquet_table import read_table
-from paceline.pipeline.jobs.lake.table import Source
+from paceline.pipeline.jobs.lake.table import CommitConflictError, Source
 from paceline.pipeline.jobs.run import JobResult
 from tests.soak import kill_matrix
 from tests.support.inline_spark import InlineSpark
@@ -221,6 +221,22 @@ def test_a_driver_that_dies_after_any_step_leaves_nothing_out_and_nothing_twice(
     # Age 0: whatever the dead driver left has been collected.
     named = len(list((tmp_path / "table" / "data").rglob("*.parquet")))
     assert named == 1
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_a_second_driver_names_the_driver_of_the_table_and_ends(
+    served: ServedCluster, tmp_path: Path, table_format: str
+) -> None:
+    settings = config(served, tmp_path, table_format=table_format)
+
+    class OvertakenBy:
+        def step(self, name: str, facts: Mapping[str, Any]) -> None:
+            if name == "written":
+                assert ingest(settings).summary["rows"] == len(EVERYTHING)
+
+    with pytest.raises(CommitConflictError, match="belongs to another driver, process"):
+        ingest(settings, OvertakenBy())
+    assert positions(settings) == EVERYTHING
 
 
 def test_a_leader_that_moves_is_followed(served: ServedCluster, tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """Both kinds of table: files and progress in one commit, conflicts found, orphans collected."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake.exceptions import CommitFailedError
 
 from paceline.model.errors import CorruptMessageError, InvalidConfigError
 from paceline.pipeline.jobs.lake.delta_table import DeltaLakeTable
@@ -42,8 +46,6 @@ def write(root: Path, topic: str, first: int, count: int) -> list[WrittenFile]:
 
 def rows(root: Path) -> list[tuple[str, int]]:
     if (root / "_delta_log").exists():
-        import deltalake
-
         table = deltalake.DeltaTable(str(root)).to_pyarrow_table()
     else:
         table = read_table(root).to_table()
@@ -83,12 +85,29 @@ def test_the_second_of_two_drivers_that_planned_from_the_same_version_fails(open
 
 
 @both
-def test_a_commit_that_was_made_before_its_answer_came_is_not_made_twice(open_table: Open, tmp_path: Path) -> None:
+def test_a_driver_does_not_take_the_commit_of_another_driver_for_its_own(open_table: Open, tmp_path: Path) -> None:
     root = tmp_path / "table"
     first, second = open_table(root), open_table(root)
     seen, also_seen = first.load([A]), second.load([A])
     assert first.commit(seen, write(root, "a", 0, 5), {A: 5})
-    assert not second.commit(also_seen, write(root, "a", 0, 5), {A: 5})
+    with pytest.raises(CommitConflictError, match=rf"belongs to another driver, process {os.getpid()} of "):
+        second.commit(also_seen, write(root, "a", 0, 5), {A: 5})
+    assert len(rows(root)) == 5
+
+
+def test_a_delta_commit_whose_answer_was_lost_is_not_made_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "table"
+    table = open_delta(root)
+    really = deltalake.DeltaTable.create_write_transaction
+
+    def lose_answer(*given: Any, **named: Any) -> None:
+        really(*given, **named)
+        raise CommitFailedError("planned")
+
+    monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", lose_answer)
+    assert not table.commit(table.load([A]), write(root, "a", 0, 5), {A: 5})
     assert len(rows(root)) == 5
 
 
@@ -124,8 +143,6 @@ def test_orphans_are_removed_once_they_are_old_and_live_files_never(open_table: 
 
 
 def test_delta_progress_survives_a_checkpoint_and_clean_up_of_the_log(tmp_path: Path) -> None:
-    import deltalake
-
     root = tmp_path / "table"
     table = open_delta(root)
     table.commit(table.load([A]), write(root, "a", 0, 5), {A: 5})
