@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from tests.support.spark import spark  # noqa: F401
 from tests.support.waiting import eventually
@@ -100,6 +101,37 @@ def test_headers_keys_and_topics_of_rows_arrive(spark: Any, served: ServedCluste
     assert record.timestamp_ms == 1_715_947_200_000
 
 
+def forget_last_commit(checkpoint: Path) -> None:
+    """Delete the commit file of the last batch, so that Spark runs the batch again."""
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def test_foreach_batch_with_an_id_writes_a_repeated_batch_once(
+    spark: Any,  # noqa: F811
+    served: ServedCluster,
+    tmp_path: Path,
+) -> None:
+    def copy(frame: Any, batch_id: int) -> None:
+        options = write_options(
+            served, deliveryGuarantee="exactly-once", txnAppId="copy-of-in", txnVersion=str(batch_id)
+        )
+        copy_frame(frame).write.format("paceline").options(**options).mode("append").save()
+
+    def run(checkpoint: str) -> None:
+        frame = spark.readStream.format("paceline").options(**read_options(served)).load()
+        writer = frame.writeStream.foreachBatch(copy).option("checkpointLocation", str(tmp_path / checkpoint))
+        assert writer.trigger(availableNow=True).start().awaitTermination(60)
+
+    run("checkpoint")
+    forget_last_commit(tmp_path / "checkpoint")
+    run("checkpoint")
+    assert written(served) == EVERYTHING
+    with pytest.raises(StreamingQueryException, match=r"PublishFencedError.*give each query an id of its own"):
+        run("another")
+
+
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
 def test_a_stream_is_appended_batch_after_batch_and_across_restarts(
     spark: Any,  # noqa: F811
@@ -123,10 +155,7 @@ def test_a_stream_is_appended_batch_after_batch_and_across_restarts(
     first = run()
     assert [each.numInputRows for each in first.recentProgress if each.numInputRows] == [900, 900]
     assert written(served) == EVERYTHING
-    # Without its commit file, Spark runs the last batch again.
-    last = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    last.unlink()
-    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+    forget_last_commit(tmp_path / "checkpoint")
     run()
     found = written(served)
     assert {number: list(dict.fromkeys(values)) for number, values in found.items()} == EVERYTHING

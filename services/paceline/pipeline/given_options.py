@@ -75,9 +75,9 @@ class GivenOptions:
             raise InvalidOptionError(f"{name} must be one of {', '.join(choices)}, not {self._values[name]!r}")
         return text
 
-    def count(self, name: str) -> int | None:
+    def count(self, name: str, largest: int = MAX_INT32) -> int | None:
         """Return a number of at least 0, None when not given."""
-        return None if name not in self._values else self._integer(name, 0, MAX_INT32)
+        return None if name not in self._values else self._integer(name, 0, largest)
 
     def number(self, name: str, largest: int) -> int | None:
         """Return a positive number, None when not given."""

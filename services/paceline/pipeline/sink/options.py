@@ -7,7 +7,7 @@ from typing import Final
 from paceline.log.compression import Codec
 from paceline.model.tls import TlsFiles
 from paceline.pipeline.errors import InvalidOptionError
-from paceline.pipeline.given_options import MAX_INT32, GivenOptions, check_topics
+from paceline.pipeline.given_options import MAX_INT32, MAX_INT64, GivenOptions, check_topics
 
 KNOWN: Final = (
     "paceline.bootstrap.servers",
@@ -17,6 +17,8 @@ KNOWN: Final = (
     "topic",
     "includeHeaders",
     "deliveryGuarantee",
+    "txnAppId",
+    "txnVersion",
     "paceline.partitioner",
     "paceline.acks",
     "paceline.compression.type",
@@ -55,6 +57,8 @@ class WriteOptions:
     """Topic of all rows; overrides the column ``topic``."""
     include_headers: bool = True
     exactly_once: bool = False
+    txn: tuple[str, int] | None = None
+    """Id of the application and version of a batch write; a repeated write of the same version appends nothing."""
     partitioner: str = "default"
     acks_all: bool = True
     codec: Codec = Codec.NONE
@@ -89,6 +93,11 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     acks = given.choice("paceline.acks", ("all", "-1", "1"))
     if exactly_once and acks == "1":
         raise InvalidOptionError("deliveryGuarantee=exactly-once needs paceline.acks=all")
+    txn_id, txn_version = given.text("txnAppId"), given.count("txnVersion", MAX_INT64)
+    if (txn_id is None) != (txn_version is None):
+        raise InvalidOptionError("txnAppId and txnVersion must be given together")
+    if txn_id is not None and not exactly_once:
+        raise InvalidOptionError("txnAppId needs deliveryGuarantee=exactly-once")
     codec = given.choice("paceline.compression.type", ("none", "gzip", "snappy", "lz4", "zstd"))
     staging_topic = given.text("stagingTopic") or _DEFAULTS.staging_topic
     check_topics("stagingTopic", [staging_topic])
@@ -101,6 +110,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         topic=topic,
         include_headers=given.flag("includeHeaders", True),
         exactly_once=exactly_once,
+        txn=None if txn_id is None or txn_version is None else (txn_id, txn_version),
         partitioner=given.choice("paceline.partitioner", ("default", "sticky", "roundrobin")),
         acks_all=acks != "1",
         codec=Codec[codec.upper()],

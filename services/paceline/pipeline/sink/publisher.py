@@ -57,11 +57,14 @@ class Decision:
     batches: Mapping[TopicPartition, Sequence[StagedBatch]]
     from_offsets: Mapping[TopicPartition, int]
     """End offsets of the target partitions before any batch of the micro-batch was published."""
+    owner: str = ""
+    """Id of the streaming query that made the decision, empty for other jobs and in decisions of earlier versions."""
 
     def encode(self) -> bytes:
         """Return the decision as the value of a record."""
         content = {
             "token": self.token,
+            "owner": self.owner,
             "targets": [
                 [tp.topic, tp.partition, self.from_offsets[tp], batches] for tp, batches in sorted(self.batches.items())
             ],
@@ -78,7 +81,7 @@ class Decision:
             tp = TopicPartition(topic, partition)
             batches[tp] = [StagedBatch(*place) for place in places]
             from_offsets[tp] = offset
-        return cls(content["token"], batches, from_offsets)
+        return cls(content["token"], batches, from_offsets, content.get("owner", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +117,11 @@ class Publisher:
         self._at_step = at_step
         self._policy = RetryPolicy(deadline_ms=options.delivery_timeout_ms)
 
-    def publish(self, query_id: str, batch_id: int, staged: Staged) -> Published:
+    def publish(self, query_id: str, batch_id: int, staged: Staged, owner: str = "") -> Published:
         """Record a decision for the staged batches, unless the micro-batch has a decision; append the missing batches.
 
         Raises:
-            PublishFencedError: a later micro-batch of the query has a decision.
+            PublishFencedError: a later micro-batch of the query has a decision, or another ``owner`` has decided.
             StagedDataLostError: staged batches of the decision were deleted before they were published.
             PacelineError: the publish is incomplete; another call continues it.
         """
@@ -128,13 +131,18 @@ class Publisher:
         self._describe(staged.batches)
         self._at_step("list")
         ends = self._cluster.list_offsets(staged.batches, LATEST)
-        mine = Decision(str(uuid.uuid4()), staged.batches, {tp: ends[tp] or 0 for tp in staged.batches})
+        mine = Decision(str(uuid.uuid4()), staged.batches, {tp: ends[tp] or 0 for tp in staged.batches}, owner)
         self._at_step("decide")
         offset = self._decide(control, mine, producer_id, epoch)
         self._at_step("read decision")
         decision = Decision.decode(self._read_value(control, offset))
         repeated = decision.token != mine.token
         there: dict[TopicPartition, int] = {}
+        if owner and decision.owner and owner != decision.owner:
+            raise PublishFencedError(
+                f"query {decision.owner} has written version {batch_id} of this txnAppId, and this is query {owner}; "
+                "give each query an id of its own"
+            )
         if repeated:
             self._describe(decision.batches)
             self._at_step("scan")

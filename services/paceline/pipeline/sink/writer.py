@@ -33,6 +33,9 @@ class TaskWritten(WriterCommitMessage):  # type: ignore[misc]
 
     records: int
     query_id: str = ""
+    """Identifies the decisions of the query, or of the application with ``txnAppId``."""
+    owner: str = ""
+    """Spark's id of the streaming query that runs the task, also in ``foreachBatch``; empty for other jobs."""
     staged: "Staged | None" = None
     """None when the task appended the rows to their partitions."""
     servers: tuple[str, ...] = field(default_factory=tuple)
@@ -45,8 +48,10 @@ class PacelineWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def __init__(self, options: WriteOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
-        # A batch query has no id that survives a restart; only a repeated commit of this writer uses the id again.
-        self._write_id = str(uuid.uuid4())
+        # Without the option, an id is used again only by a repeated commit of this writer. As in Delta, an application
+        # may write one version to several topics.
+        app_id, self._version = options.txn or (None, 0)
+        self._write_id = str(uuid.uuid4()) if app_id is None else f"txn/{app_id}/{options.topic or ''}"
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Append or stage the rows of one task."""
@@ -54,7 +59,7 @@ class PacelineWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the staged batches."""
-        publish(self._options, messages, 0)
+        publish(self._options, messages, self._version)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Do nothing: staged batches that are in no decision are never published."""
@@ -69,13 +74,12 @@ class PacelineStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Append or stage the rows of one task."""
-        context = TaskContext.get()
-        query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
+        query_id = streaming_query()
         if self._options.exactly_once and not query_id:
             raise UnsupportedOperationError(
                 "the task has no query id from Spark; deliveryGuarantee=exactly-once needs the id"
             )
-        return write_task(self._options, self._columns, iterator, query_id or "")
+        return write_task(self._options, self._columns, iterator, query_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the staged batches; repeated calls for a micro-batch publish each record once."""
@@ -83,6 +87,12 @@ class PacelineStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing: staged batches that are in no decision are never published."""
+
+
+def streaming_query() -> str:
+    """Return Spark's id of the streaming query that runs this task, empty for other jobs."""
+    context = TaskContext.get()
+    return (context.getLocalProperty(QUERY_ID) if context is not None else None) or ""
 
 
 def write_task(
@@ -146,9 +156,8 @@ def write_task(
         appender.flush()
     finally:
         appender.close()
-    return TaskWritten(
-        batches.records, query_id, Staged(staged) if options.exactly_once else None, cluster.fallback_servers()
-    )
+    found = Staged(staged) if options.exactly_once else None
+    return TaskWritten(batches.records, query_id, streaming_query(), found, cluster.fallback_servers())
 
 
 def publish(
@@ -177,4 +186,4 @@ def publish(
         for tp, batches in each.staged.batches.items():
             merged.setdefault(tp, []).extend(batches)
     cluster = Cluster(options, written[0].servers)
-    Publisher(cluster, options, at_step).publish(written[0].query_id, batch_id, Staged(merged))
+    Publisher(cluster, options, at_step).publish(written[0].query_id, batch_id, Staged(merged), written[0].owner)

@@ -318,6 +318,40 @@ def test_a_batch_write_publishes_all_or_nothing(served: ServedCluster) -> None:
     assert numbers(served) == of_partitions(60)
 
 
+def foreach_batch(
+    served: ServedCluster, monkeypatch: pytest.MonkeyPatch, query: str, version: int, batch: pa.RecordBatch, app: str
+) -> None:
+    """Write a batch as a query does in ``foreachBatch``, with a task that knows the query."""
+    context = SimpleNamespace(getLocalProperty=lambda _: query or None)
+    monkeypatch.setattr(writer_module.TaskContext, "get", lambda: context)
+    given = {"topic": "t", "deliveryGuarantee": "exactly-once", "txnAppId": app, "txnVersion": str(version)}
+    source = PacelineDataSource({"paceline.bootstrap.servers": served.bootstrap} | given)
+    made = source.writer(struct("value binary, partition int"), overwrite=False)
+    made.commit([pickle.loads(pickle.dumps(made)).write(iter([batch]))])
+
+
+def test_a_repeated_version_of_an_application_appends_nothing(
+    served: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for query in ("", "first"):
+        app = f"app of {query}"
+        start = sum(map(len, numbers(served).values()))
+        for version in (0, 0, 1, 1, 40_000, 40_000):
+            rows_of_version = task_rows(start + 30 * [0, 1, 40_000].index(version))
+            foreach_batch(served, monkeypatch, query, version, rows_of_version, app)
+    assert numbers(served) == of_partitions(180)
+
+
+def test_two_queries_with_one_id_are_refused(served: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreach_batch(served, monkeypatch, "first", 0, task_rows(0, 60), "app")
+    with pytest.raises(PublishFencedError, match="query first has written version 0 of this txnAppId"):
+        foreach_batch(served, monkeypatch, "second", 0, task_rows(60), "app")
+    foreach_batch(served, monkeypatch, "first", 1, task_rows(60, 60), "app")
+    with pytest.raises(PublishFencedError, match="a later batch"):
+        foreach_batch(served, monkeypatch, "second", 0, task_rows(0), "app")
+    assert numbers(served) == of_partitions(120)
+
+
 def test_a_streaming_task_without_a_query_id_cannot_be_exact(
     served: ServedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

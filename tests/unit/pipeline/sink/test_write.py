@@ -161,6 +161,8 @@ def test_wrong_columns_are_refused(schema: str, message: str) -> None:
     [
         ({"deliveryGuarantee": "twice"}, "deliveryGuarantee must be one of at-least-once, exactly-once"),
         ({"deliveryGuarantee": "exactly-once", "kafka.acks": "1"}, "exactly-once needs paceline.acks=all"),
+        ({"txnAppId": "x", "deliveryGuarantee": "exactly-once"}, "txnAppId and txnVersion must be given together"),
+        ({"txnAppId": "x", "txnVersion": "0"}, "txnAppId needs deliveryGuarantee=exactly-once"),
         ({"kafka.transactional.id": "x"}, "there are no transactions"),
         ({"kafka.value.serializer": "x"}, "cast the column"),
         ({"topic": "a b"}, "topic: .*a b"),
