@@ -21,9 +21,12 @@ from pyspark.sql.types import (
 )
 
 from paceline.pipeline.errors import InvalidOptionError, UnsupportedOperationError
+from paceline.pipeline.given_options import warn_of_ignored
+from paceline.pipeline.sink import options as write_options
 from paceline.pipeline.sink.columns import check_columns
-from paceline.pipeline.sink.options import parse_write_options
+from paceline.pipeline.sink.options import WriteOptions, parse_write_options
 from paceline.pipeline.sink.writer import PacelineStreamWriter, PacelineWriter
+from paceline.pipeline.source import options as read_options
 from paceline.pipeline.source.options import (
     ReadOptions,
     Subscription,
@@ -67,6 +70,7 @@ class PacelineDataSource(DataSource):  # type: ignore[misc]
     def schema(self) -> StructType:
         """Return the columns chosen by the options; every option is checked here, before a job starts."""
         options = parse_schema_options(self.options)
+        warn_of_ignored(self.options, read_options.KNOWN, read_options.REFUSED)
         return PARTITION_STATES if options.wants_partitions else spark_schema(options.columns)
 
     def reader(self, schema: StructType) -> "PacelineReader":
@@ -97,15 +101,23 @@ class PacelineDataSource(DataSource):  # type: ignore[misc]
                 "mode('overwrite') would delete the topic's records first; use mode('append'), or delete records with "
                 "paceline topic"
             )
-        options = parse_write_options(self.options)
-        return PacelineWriter(options, check_columns(schema, options))
+        return PacelineWriter(*self._write_options(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> PacelineStreamWriter:  # noqa: N802
         """Return the writer of a streaming query."""
         if overwrite:
-            raise UnsupportedOperationError("outputMode('complete') would write every row again; use append or update")
+            raise UnsupportedOperationError("outputMode('complete') would repeat all rows; use outputMode('append')")
+        options, columns = self._write_options(schema)
+        if options.txn is not None:
+            raise InvalidOptionError(
+                "txnAppId is for batch writes, as in foreachBatch; a streaming query has its own id"
+            )
+        return PacelineStreamWriter(options, columns)
+
+    def _write_options(self, schema: StructType) -> tuple[WriteOptions, tuple[str, ...]]:
         options = parse_write_options(self.options)
-        return PacelineStreamWriter(options, check_columns(schema, options))
+        warn_of_ignored(self.options, write_options.KNOWN, write_options.REFUSED)
+        return options, check_columns(schema, options)
 
 
 def _check_schema(schema: StructType, options: ReadOptions) -> None:

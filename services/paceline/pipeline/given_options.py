@@ -1,10 +1,12 @@
 """Options as passed by Spark, under their documented names, with a parser for each type of value.
 
 Names are case-insensitive, and the prefix ``kafka.`` is an alias of ``paceline.``. The error for an unknown name
-suggests the most similar name, the error for a refused name says what to use instead.
+suggests the most similar name, the error for a refused name says what to use instead. Other settings of Kafka's clients
+have no meaning here; `warn_of_ignored` lists them.
 """
 
 import difflib
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -16,6 +18,7 @@ from paceline.model.tls import TlsFiles
 from paceline.pipeline.errors import InvalidOptionError
 from paceline.rpc.security.client_tls import files_in_environment, tls_files
 
+LOG: Final = logging.getLogger(__name__)
 MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
 
@@ -49,6 +52,8 @@ class GivenOptions:
             # table, it passes none of the table's options.
             raise InvalidOptionError(_NO_TABLE)
         for given, value in options.items():
+            if is_ignored(given, value, known, refused):
+                continue
             name = _canonical_name(given, known, refused)
             if name in self._values and self._values[name] != value:
                 raise InvalidOptionError(f"{name} is given twice with different values, once as {given}")
@@ -122,10 +127,32 @@ class GivenOptions:
         return int(match[1]) * _UNIT_MS[match[2] or "ms"]
 
 
-def _canonical_name(given: str, known: Sequence[str], refused: Mapping[str, str]) -> str:
+def warn_of_ignored(options: Mapping[str, str], known: Sequence[str], refused: Mapping[str, str]) -> None:
+    """Log one warning with the names of the given settings that have no meaning here."""
+    ignored = [name for name, value in options.items() if is_ignored(name, value, known, refused)]
+    if ignored:
+        LOG.warning("ignoring settings of Kafka that have no meaning here: %s", ", ".join(sorted(ignored)))
+
+
+def is_ignored(given: str, value: str, known: Sequence[str], refused: Mapping[str, str]) -> bool:
+    """Return whether an option is a setting of Kafka's clients that is accepted without effect."""
+    name = _lower_name(given)
+    if not given.lower().startswith("kafka.") or name in refused:
+        return False
+    if name == "paceline.security.protocol" and value.strip().upper() == "PLAINTEXT":
+        return True
+    # A name that differs in a letter or two is a mistake; fetch.min.bytes is none, beside fetch.max.bytes.
+    is_similar = difflib.get_close_matches(name, [each.lower() for each in known], n=1, cutoff=0.95)
+    return not is_similar and not name.startswith(_REFUSED_PREFIXES)
+
+
+def _lower_name(given: str) -> str:
     lower = given.lower()
-    if lower.startswith("kafka."):
-        lower = "paceline." + lower.removeprefix("kafka.")
+    return "paceline." + lower.removeprefix("kafka.") if lower.startswith("kafka.") else lower
+
+
+def _canonical_name(given: str, known: Sequence[str], refused: Mapping[str, str]) -> str:
+    lower = _lower_name(given)
     canonical = {name.lower(): name for name in known}
     if lower in canonical:
         return canonical[lower]

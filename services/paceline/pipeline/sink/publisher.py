@@ -12,12 +12,12 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import google_crc32c
 import grpc
 
 from paceline.log.compression import Codec
+from paceline.log.record_batch import check_crc, decode_batch, iterate_headers, set_crc
 from paceline.model.errors import (
     CorruptMessageError,
     ErrorCode,
@@ -43,9 +43,8 @@ FETCH_BYTES: Final = 1024 * 1024
 FETCH_TIMEOUT_S: Final = 30.0
 MAX_WAIT_MS: Final = 500
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
 _PRODUCER = struct.Struct(">qhi")
-_PRODUCER_AT, _CRC_AT, _CRC_FROM = 43, 17, 21
+_PRODUCER_AT = 43
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,15 +215,13 @@ class Publisher:
         published = 0
         while offset < end:
             data = self._fetch(tp, offset, FETCH_BYTES, skip_deleted=True)
-            for _, header in _headers_of(data):
-                if header.producer_id == producer_id and header.epoch == epoch:
-                    published = max(published, header.base_sequence + header.count)
+            for _, header in iterate_headers(data):
+                if header.producer_id == producer_id and header.producer_epoch == epoch:
+                    published = max(published, header.base_sequence + header.record_count)
                 offset = max(offset, header.last_offset + 1)
         return published
 
     def _read_value(self, tp: TopicPartition, offset: int) -> bytes:
-        from paceline.log.record_batch import decode_batch
-
         batch = self._read_batch(tp, StagedBatch(tp.partition, offset, 1))
         (record,) = decode_batch(bytes(batch))
         return record.value or b""
@@ -237,14 +234,11 @@ class Publisher:
             CorruptMessageError: the offset holds a different batch, or the checksum is wrong.
         """
         data = self._fetch(tp, place.base_offset, FETCH_BYTES)
-        position, header = next(iter(_headers_of(data)))
-        batch = bytearray(data[position : position + header.size])
-        stored = int.from_bytes(batch[_CRC_AT:_CRC_FROM], "big")
-        if (header.base_offset, header.count) != (place.base_offset, place.records):
+        position, header = next(iterate_headers(data))
+        if (header.base_offset, header.record_count) != (place.base_offset, place.records):
             raise CorruptMessageError(f"{tp} has another batch at offset {place.base_offset} than the one staged there")
-        if google_crc32c.value(bytes(batch[_CRC_FROM:])) != stored:
-            raise CorruptMessageError(f"{tp}, batch at offset {place.base_offset}: the checksum differs")
-        return batch
+        check_crc(data, position, header)
+        return bytearray(data[position : position + header.size])
 
     def _fetch(self, tp: TopicPartition, offset: int, max_bytes: int, skip_deleted: bool = False) -> bytes:
         """Return stored batches from ``offset`` on, at least one complete batch.
@@ -310,31 +304,8 @@ class _DeletedError(Exception):
         self.first = first
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
-    base_offset: int
-    size: int
-    last_offset: int
-    producer_id: int
-    epoch: int
-    base_sequence: int
-    count: int
-
-
-def _headers_of(data: bytes) -> Any:
-    """Yield position and header of every complete batch in the fetched bytes; the last batch may be incomplete."""
-    position = 0
-    while position + _HEADER.size <= len(data):
-        base, length, _, _, _, _, delta, _, _, producer_id, epoch, sequence, count = _HEADER.unpack_from(data, position)
-        size = length + 12
-        if position + size > len(data):
-            return
-        yield position, _Header(base, size, base + delta, producer_id, epoch, sequence, count)
-        position += size
-
-
 def restamp(batch: bytearray, producer_id: int, epoch: int, base_sequence: int) -> None:
     """Turn a stored batch into a producer's batch: base offset 0, producer id, epoch, base sequence and checksum."""
     batch[0:8] = bytes(8)
     _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, epoch, base_sequence)
-    batch[_CRC_AT:_CRC_FROM] = google_crc32c.value(bytes(batch[_CRC_FROM:])).to_bytes(4, "big")
+    set_crc(batch, len(batch))

@@ -222,7 +222,9 @@ class StreamPlanner:
         if not gone:
             return end
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
-        self._lose(f"{gone[0]}{more} no longer exists")
+        there = self._cluster.describe_topics([gone[0].topic]).get(gone[0].topic)
+        is_left = there is not None and gone[0].partition in there.leaders
+        self._lose(f"{gone[0]}{more} {'is not subscribed any more' if is_left else 'no longer exists'}")
         ids = {tp.topic: start.topic_ids.get(tp.topic, "") for tp in gone}
         return StreamOffset({**end.offsets, **{tp: start.offsets[tp] for tp in gone}}, {**ids, **end.topic_ids})
 

@@ -18,6 +18,7 @@ from paceline.pipeline.sink import writer as writer_module
 from paceline.pipeline.sink.options import WriteOptions
 from paceline.pipeline.sink.publisher import EPOCHS, Publisher, producer_of
 from paceline.pipeline.sink.staging import Staged
+from tests.unit.pipeline.batches import encode, simple_records
 from tests.unit.pipeline.served_log import ServedCluster
 from tests.unit.pipeline.sink.writes import (
     PARTITIONS,
@@ -235,6 +236,17 @@ def test_staged_data_deleted_after_the_decision_is_named(served: ServedCluster) 
             partition.log_start_offset = partition.batches[-1][0]
     with pytest.raises(StagedDataLostError, match="was deleted by retention"):
         publisher(served).publish("q", 0, stage(served, 0))
+
+
+def test_a_batch_of_an_impossible_length_ends_the_scan(served: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = bytearray(encode(simple_records(1)))
+    batch[8:12] = (-12).to_bytes(4, "big", signed=True)
+    served.partitions["t", 0].high_watermark = 1
+    made = publisher(served)
+    made._cluster.describe_topics(["t"])
+    monkeypatch.setattr(made, "_fetch", lambda *_, **__: bytes(batch))
+    with pytest.raises(CorruptMessageError, match="length -12"):
+        made._published_records(TopicPartition("t", 0), 0, 1, 0)
 
 
 def test_batch_ids_beyond_an_epoch_get_another_producer_id() -> None:

@@ -183,8 +183,25 @@ def test_overwriting_is_refused_with_advice() -> None:
     schema = struct("value binary")
     with pytest.raises(UnsupportedOperationError, match="use mode\\('append'\\)"):
         source.writer(schema, overwrite=True)
-    with pytest.raises(UnsupportedOperationError, match="use append or update"):
+    with pytest.raises(UnsupportedOperationError, match="use outputMode\\('append'\\)"):
         source.streamWriter(schema, overwrite=True)
+
+
+def test_settings_of_kafka_without_a_meaning_are_listed_in_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    ignored = {"kafka.retries": "3", "kafka.security.protocol": "PLAINTEXT", "kafka.max.request.size": "1"}
+    source = PacelineDataSource({"kafka.bootstrap.servers": "a:1", "topic": "t", "kafka.client.id": "me"} | ignored)
+    assert source.writer(struct("value binary"), overwrite=False)._options.client_id == "me"
+    assert [each.getMessage() for each in caplog.records] == [
+        "ignoring settings of Kafka that have no meaning here: kafka.max.request.size, kafka.retries, "
+        "kafka.security.protocol"
+    ]
+
+
+def test_a_streaming_query_takes_no_application_id() -> None:
+    given = {"topic": "t", "deliveryGuarantee": "exactly-once", "txnAppId": "x", "txnVersion": "0"}
+    source = PacelineDataSource({"paceline.bootstrap.servers": "a:1"} | given)
+    with pytest.raises(InvalidOptionError, match="txnAppId is for batch writes"):
+        source.streamWriter(struct("value binary"), overwrite=False)
 
 
 def test_writers_open_no_connection_and_travel_to_the_executors() -> None:

@@ -8,6 +8,7 @@ import pytest
 from paceline.model.errors import InvalidConfigError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.tls import TlsFiles
+from paceline.pipeline.data_source import PacelineDataSource
 from paceline.pipeline.errors import InvalidOptionError
 from paceline.pipeline.source.offset_specs import AtOffsets, AtTimestamp, AtTimestamps, Earliest, Latest
 from paceline.pipeline.source.options import (
@@ -142,6 +143,15 @@ def test_a_pattern_and_an_assignment_are_understood() -> None:
 def test_an_unknown_option_is_an_error_that_names_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(InvalidOptionError, match=f"unknown option '{name}'; did you mean '{nearest}'"):
         parse_batch_options(MINIMAL | {name: "x"})
+
+
+def test_settings_of_kafka_without_a_meaning_are_listed_in_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    ignored = {"kafka.client.id": "me", "kafka.fetch.min.bytes": "1", "kafka.security.protocol": "plaintext"}
+    PacelineDataSource(MINIMAL | ignored).schema()
+    assert [each.getMessage() for each in caplog.records] == [
+        "ignoring settings of Kafka that have no meaning here: kafka.client.id, kafka.fetch.min.bytes, "
+        "kafka.security.protocol"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -446,6 +446,13 @@ def test_a_deleted_topic_is_data_loss_or_waited_for() -> None:
         assert next_batch(lenient, end) == (end, {})
 
 
+def test_a_partition_that_is_not_subscribed_any_more_is_named_so() -> None:
+    with ServedCluster({("t", 0): part(20), ("u", 0): part(5)}) as served:
+        start = reader(served, subscribe="t,u").initialOffset()
+        with pytest.raises(DataLossError, match="t-0 is not subscribed any more"):
+            next_batch(reader(served, subscribe="u"), start)
+
+
 def test_a_shorter_log_is_data_loss_or_read_from_its_end() -> None:
     with ServedCluster({("t", 0): part(20)}) as served:
         strict, lenient = reader(served), reader(served, failOnDataLoss="false")
