@@ -10,7 +10,6 @@ import pytest
 from paceline.dev.local_cluster import CONFIG_FILE, LocalCluster, Node
 from paceline.pipeline.cluster import Cluster, close_channels
 from paceline.pipeline.data_source import PacelineDataSource
-from paceline.pipeline.sink import appender as appender_module
 from paceline.pipeline.sink.options import WriteOptions, parse_write_options
 from paceline.pipeline.sink.publisher import Publisher
 from paceline.pipeline.sink.staging import Staged
@@ -21,7 +20,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper]
 
 PARTITIONS = 3
 ROWS = 6_000
-FULL_ROUND_BYTES = appender_module.ROUND_BYTES
 STEPS = ["list", "decide", "read decision", "append", "append 1", "append 3", "done"]
 
 
@@ -40,11 +38,6 @@ def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
     with Admin(cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(name, PARTITIONS, 3, configs={"min.insync.replicas": "2"})])
     return name
-
-
-@pytest.fixture(autouse=True)
-def _every_round_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appender_module, "ROUND_BYTES", 64 * 1024)
 
 
 def options(cluster: LocalCluster, topic: str, guarantee: str = "exactly-once") -> WriteOptions:
@@ -184,16 +177,14 @@ def test_tasks_at_least_once_survive_a_dead_leader(cluster: LocalCluster, topic:
 
     try:
         write_task(chosen, ("value", "partition"), rows(), "")
-        found = {number: list(dict.fromkeys(each)) for number, each in numbers(cluster, topic).items()}
-        assert found == of_partitions(ROWS)
+        assert numbers(cluster, topic) == of_partitions(ROWS)
     finally:
         cluster.restart(victim)
 
 
 def test_large_batches_for_many_partitions_of_a_leader_do_not_exceed_the_request_limit(
-    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster,
 ) -> None:
-    monkeypatch.setattr(appender_module, "ROUND_BYTES", FULL_ROUND_BYTES)
     count, value_bytes = 12, 900_000
     with Admin(cluster.bootstrap) as admin:
         admin.create_topics([NewTopic("one-leader", assignments=[[1]] * count, configs={"min.insync.replicas": "1"})])

@@ -128,7 +128,7 @@ def test_foreach_batch_with_an_id_writes_a_repeated_batch_once(
     forget_last_commit(tmp_path / "checkpoint")
     run("checkpoint")
     assert written(served) == EVERYTHING
-    with pytest.raises(StreamingQueryException, match=r"PublishFencedError.*give each query an id of its own"):
+    with pytest.raises(StreamingQueryException, match=r"PublishFencedError.*give each query an id"):
         run("another")
 
 

@@ -41,6 +41,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline_client.batch import ProducerBatch
+from paceline_client.codec import FinishedBatch
 from paceline_client.delivery_errors import closed_before, delivery_failed, in_words
 from paceline_client.errors import ProducerClosedError, ProducerFatalError
 from paceline_client.partition_queue import Gap, Leader, PartitionQueue
@@ -241,7 +242,7 @@ class Accumulator(RecordBuffer):
         if batch.done:
             queue.drop(batch)
             return False
-        if not self._worth_another_attempt(error):
+        if not self._worth_another_attempt(batch, error):
             self._give_up(queue, batch, error)
             return False
         if now_ms >= batch.created_ms + self.config.delivery_timeout_ms:
@@ -273,9 +274,10 @@ class Accumulator(RecordBuffer):
         if queue is not None:
             queue.last_error = error
 
-    def _worth_another_attempt(self, error: PacelineError) -> bool:
+    def _worth_another_attempt(self, batch: ProducerBatch, error: PacelineError) -> bool:
         if isinstance(error, NotEnoughReplicasAfterAppendError):
-            return self.config.enable_idempotence
+            # A finished batch may have sequences of its caller, which keep a retry from being appended twice.
+            return self.config.enable_idempotence or isinstance(batch.encoder, FinishedBatch)
         return error.retriable or error.refresh_metadata
 
     def _backoff_ms(self, attempts: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from paceline.log.compression import Codec
-from paceline.log.record_batch import MAGIC, NO_PRODUCER_ID, NO_SEQUENCE, recompress
+from paceline.log.record_batch import MAGIC, NO_PRODUCER_ID, NO_SEQUENCE, recompress, set_crc
 from paceline.model.errors import InvalidRequestError
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -19,6 +19,8 @@ Headers = Sequence[tuple[str, bytes | None]]
 RECORD_OVERHEAD_BYTES: Final = 21
 """Maximum overhead of a record beyond its key, value and headers."""
 
+_PRODUCER_AT: Final = 43
+_PRODUCER = Struct(">qhi")
 _COUNT_AT: Final = 57
 _INT32 = Struct(">i")
 
@@ -56,6 +58,37 @@ class BatchEncoder(Protocol):
 
     def build(self) -> bytes | bytearray:
         """Return the batch with its header."""
+
+
+class FinishedBatch:
+    """A batch that the caller has encoded, in place of its encoder; it takes no more records."""
+
+    def __init__(self, batch: bytes | bytearray) -> None:
+        self._batch = batch
+
+    def append(self, *_: object) -> None:
+        """Accept no record."""
+
+    def size(self) -> int:
+        """Return the size of the batch."""
+        return len(self._batch)
+
+    def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int, /) -> None:
+        """Write the state of an idempotent producer into the batch; without an id, the batch keeps its own."""
+        if producer_id != NO_PRODUCER_ID:
+            if not isinstance(self._batch, bytearray):
+                self._batch = bytearray(self._batch)
+            set_producer_state(self._batch, producer_id, producer_epoch, base_sequence)
+
+    def build(self) -> bytes | bytearray:
+        """Return the batch."""
+        return self._batch
+
+
+def set_producer_state(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    """Write producer id, epoch and the sequence number of the first record into a finished batch."""
+    _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
+    set_crc(batch, len(batch))
 
 
 def codec_named(name: str | None) -> Codec:
@@ -96,7 +129,7 @@ def finish(
     """Return the batch with producer state and checksum, compressed if that makes it smaller."""
     encoder.set_producer_state(producer_id, producer_epoch, base_sequence)
     plain: Any = encoder.build()
-    if codec is Codec.NONE:
+    if codec is Codec.NONE or isinstance(encoder, FinishedBatch):
         return bytes(plain) if not isinstance(plain, (bytes, bytearray)) else plain
     plain = bytearray(plain)
     return recompress(plain, len(plain), codec, keep_if_larger=True)

@@ -16,7 +16,7 @@ from paceline.model.client_io import RequiredAcks
 from paceline.model.errors import InvalidRequestError, RequestTimedOutError, UnknownTopicOrPartitionError
 from paceline.model.identifiers import TopicPartition
 from paceline.model.tls import TlsFiles
-from paceline.rpc.channels import ChannelCache
+from paceline.rpc.channels import ChannelCache, Options, open_channel
 from paceline.rpc.security.client_tls import client_credentials
 from paceline_client.accumulator import Accumulator
 from paceline_client.addresses import parse_bootstrap
@@ -114,7 +114,7 @@ class Producer:
             max_in_flight: maximum requests per broker, and batches per partition, in flight.
             retry_backoff_ms: pause after the first failed attempt; doubles up to ``retry_backoff_max_ms``.
             retry_backoff_max_ms: longest pause.
-            client_id: prefix of thread names.
+            client_id: prefix of thread names, and the name that brokers see (default ``paceline``).
             seed: random seed for the choice of partitions for records without a key.
             tls: certificate files; default: the files in ``PACELINE_SSL_CA_FILE`` etc., otherwise plaintext.
 
@@ -158,7 +158,9 @@ class Producer:
         self._routes_version = -1
         self._closed = False
         self._pid = os.getpid()
-        self._channels = ChannelCache(tls=client_credentials(tls))
+        credentials = client_credentials(tls)
+        named: Options = [("grpc.primary_user_agent", client_id)] if client_id else []
+        self._channels = ChannelCache(lambda address: open_channel(address, tls=credentials, more_options=named))
         self._metadata = MetadataRefresher(
             addresses, self._channels, on_change=self._metadata_changed, name=f"{self._name}-metadata"
         )
@@ -274,6 +276,25 @@ class Producer:
                 self._append_chunk(topic, route, chunk, partition, stamp, batches)
             count += len(chunk)
         return BulkFuture(list(batches.values()), count)
+
+    def send_batch(self, topic: str, partition: int, batch: bytes | bytearray) -> RecordFuture:
+        """Send a record batch that the caller has encoded and compressed; return the future of its first record.
+
+        An idempotent producer writes its id and sequence number into the batch. Another producer sends the batch
+        unchanged, with the producer state that the caller may have written into it; ``max_in_flight=1`` keeps the
+        order of such batches. ``batch_size``, ``max_record_bytes`` and ``compression`` do not apply.
+
+        Raises:
+            PacelineError: as `send`.
+        """
+        route = self._routes.get(topic)
+        if route is None or partition >= route.count:
+            route = self._find_route(topic, partition)
+        with self._lock:
+            self._wait_for_space()
+            added = self._accumulator.add_finished(self._choose(topic, route, None, partition), batch, monotonic_ms())
+            self._sender.wake()
+            return RecordFuture(added, 0)
 
     def _append_chunk(
         self,

@@ -11,7 +11,7 @@ from typing import Final
 from paceline.model.errors import InvalidRequestError, MessageTooLargeError, PacelineError
 from paceline.model.identifiers import TopicPartition
 from paceline_client.batch import ProducerBatch
-from paceline_client.codec import Headers, new_encoder, record_bytes
+from paceline_client.codec import FinishedBatch, Headers, new_encoder, record_bytes, record_count
 from paceline_client.delivery_errors import with_doubt
 from paceline_client.errors import sendable
 from paceline_client.partition_queue import PartitionQueue
@@ -162,11 +162,24 @@ class RecordBuffer:
         self._check_size(key, value, headers)
         batch = ProducerBatch(queue.topic_partition, new_encoder(self.config.batch_size), now_ms)
         self.append_to(batch, timestamp_ms, key, value, headers)
-        queue.pending.append(batch)
+        self._enqueue(queue, batch)
         queue.open = batch
+        return batch
+
+    def add_finished(self, queue: PartitionQueue, data: bytes | bytearray, now_ms: int) -> ProducerBatch:
+        """Add a batch that the caller has encoded, after the records that are there."""
+        if queue.open is not None:
+            self._seal(queue.open)
+        batch = ProducerBatch(queue.topic_partition, FinishedBatch(data), now_ms)
+        batch.count, batch.charged_bytes, batch.sealed = record_count(data), len(data), True
+        self.buffered_bytes += len(data)
+        self._enqueue(queue, batch)
+        return batch
+
+    def _enqueue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        queue.pending.append(batch)
         self._active.setdefault(queue.topic_partition, queue)
         self._incomplete[id(batch)] = batch
-        return batch
 
     def _check_size(self, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         with sendable("record"):

@@ -382,10 +382,6 @@ class Cluster:
         )
         return fetch.future(request, timeout=seconds)
 
-    def start_produce(self, address: str, request: log_service_pb2.ProduceRequest, seconds: float) -> Any:
-        """Send batches and return the call: a future whose result is a ProduceResponse."""
-        return log_service_pb2_grpc.LogServiceStub(self._channel(address)).Produce.future(request, timeout=seconds)
-
     def _channel(self, address: str) -> Any:
         return channels_of_this_process(self._client_id, self._tls).get(address)
 

@@ -2,12 +2,14 @@
 
 import pytest
 
-from paceline.log.record_batch import parse_header
+from paceline.log.compression import Codec
+from paceline.log.record_batch import check_crc, parse_header
 from paceline.model.errors import (
     BrokerNotAvailableError,
     InconsistentTopicIdError,
     InvalidProducerEpochError,
     MessageTooLargeError,
+    NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     OutOfOrderSequenceNumberError,
@@ -18,6 +20,7 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline_client.accumulator import Accumulator
 from paceline_client.batch import ProducerBatch
+from paceline_client.codec import finish, new_encoder
 from paceline_client.errors import DeliveryFailedError
 from paceline_client.record_buffer import AccumulatorConfig
 from tests.unit.client.accumulators import TP, acknowledge_one, encode, fill, make, put, sequences, take
@@ -360,3 +363,36 @@ def test_sequences_wrap_to_zero() -> None:
     accumulator.queue(TP).next_sequence = 2**31 - 1
     fill(accumulator, 2)
     assert [take(accumulator, 0)[0].base_sequence for _ in range(2)] == [2**31 - 1, 0]
+
+
+def finished(value: bytes, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1) -> bytes:
+    encoder = new_encoder(1_000)
+    for index in range(3):
+        encoder.append(index, 1_000, None, value, [])
+    return bytes(finish(encoder, Codec.NONE, producer_id, producer_epoch, base_sequence))
+
+
+def test_a_finished_batch_follows_the_records_before_it_in_order_and_sequence() -> None:
+    accumulator = make()
+    put(accumulator, b"record")
+    batch = accumulator.add_finished(accumulator.queue(TP), finished(b"x"), 0)
+    put(accumulator, b"later")
+    drained = []
+    for _ in range(3):
+        drained += take(accumulator, 0)
+        accumulator.complete(drained[-1], 0, None)
+    headers = [parse_header(encode(accumulator, each)) for each in drained]
+    assert [(each.producer_id, each.base_sequence, each.record_count) for each in headers] == [
+        (7, 0, 1), (7, 1, 3), (7, 4, 1),
+    ]  # fmt: skip
+    check_crc(encode(accumulator, batch), 0, headers[1])
+    assert accumulator.buffered_bytes == 0
+
+
+def test_a_finished_batch_keeps_the_sequences_of_its_caller_without_idempotence() -> None:
+    accumulator = make(enable_idempotence=False)
+    data = finished(b"x", 99, 3, 40)
+    batch = accumulator.add_finished(accumulator.queue(TP), data, 0)
+    assert take(accumulator, 0) == [batch] and encode(accumulator, batch) == data
+    assert accumulator.fail(batch, NotEnoughReplicasAfterAppendError("planned"), 0)
+    assert take(accumulator, 1_000) == [batch] and encode(accumulator, batch) == data

@@ -119,6 +119,7 @@ class ServedCluster:
         self.fetches: list[log_service_pb2.FetchRequest] = []
         self.fetching_brokers: list[int] = []
         self.produces: list[log_service_pb2.ProduceRequest] = []
+        self.producer_ids = 0
         self.user_agents: set[str] = set()
         """How clients name themselves, of fetches and appends."""
         self.described: list[list[str]] = []
@@ -133,7 +134,7 @@ class ServedCluster:
         self.ports: dict[int, int] = {}
         for broker_id in range(1, brokers + 1):
             server = grpc.server(
-                ThreadPoolExecutor(8), options=[("grpc.max_send_message_length", 64 * MIB), ("grpc.so_reuseport", 0)]
+                ThreadPoolExecutor(32), options=[("grpc.max_send_message_length", 64 * MIB), ("grpc.so_reuseport", 0)]
             )
             log_service_pb2_grpc.add_LogServiceServicer_to_server(_LogService(self, broker_id), server)
             metadata_service_pb2_grpc.add_MetadataServiceServicer_to_server(_MetadataService(self, broker_id), server)
@@ -255,6 +256,15 @@ class _LogService(log_service_pb2_grpc.LogServiceServicer):
         if is_lost:
             context.abort(grpc.StatusCode.UNAVAILABLE, "planned")
         return response
+
+    def ProduceStream(self, request_iterator: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        for request in request_iterator:
+            yield self.Produce(request, context)
+
+    def InitProducerId(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        with self._cluster.lock:
+            self._cluster.producer_ids += 1
+            return log_service_pb2.InitProducerIdResponse(producer_id=self._cluster.producer_ids, producer_epoch=0)
 
     def ListOffsets(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         response = log_service_pb2.ListOffsetsResponse()

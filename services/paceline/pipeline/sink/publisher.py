@@ -5,7 +5,6 @@ See docs/decisions/0013-exactly-once-sink.md for the procedure and the reason wh
 
 import hashlib
 import json
-import struct
 import time
 import uuid
 import zlib
@@ -17,7 +16,7 @@ from typing import Final
 import grpc
 
 from paceline.log.compression import Codec
-from paceline.log.record_batch import check_crc, decode_batch, iterate_headers, set_crc
+from paceline.log.record_batch import check_crc, decode_batch, iterate_headers
 from paceline.model.errors import (
     CorruptMessageError,
     ErrorCode,
@@ -30,21 +29,24 @@ from paceline.model.errors import (
 from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.cluster import LATEST, Cluster, named_failure
 from paceline.pipeline.errors import PublishFencedError, StagedDataLostError
-from paceline.pipeline.sink.appender import Appended, BatchAppender
 from paceline.pipeline.sink.options import WriteOptions
-from paceline.pipeline.sink.staging import Staged, StagedBatch, ensure_staging_topic, staging_partition
+from paceline.pipeline.sink.staging import (
+    Staged,
+    StagedBatch,
+    ensure_staging_topic,
+    producer_of_this_process,
+    staging_partition,
+)
 from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.v1 import log_service_pb2
-from paceline_client.codec import finish, new_encoder
+from paceline_client import Producer, ProducerFatalError, RecordFuture
+from paceline_client.codec import finish, new_encoder, set_producer_state
 
 EPOCHS: Final = 1 << 15
 """Number of producer epochs, which have 15 bits; after this many micro-batches a query changes its producer id."""
 FETCH_BYTES: Final = 1024 * 1024
 FETCH_TIMEOUT_S: Final = 30.0
 MAX_WAIT_MS: Final = 500
-
-_PRODUCER = struct.Struct(">qhi")
-_PRODUCER_AT = 43
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +134,29 @@ class Publisher:
         ends = self._cluster.list_offsets(staged.batches, LATEST)
         mine = Decision(str(uuid.uuid4()), staged.batches, {tp: ends[tp] or 0 for tp in staged.batches}, owner)
         self._at_step("decide")
-        offset = self._decide(control, mine, producer_id, epoch)
+        try:
+            # One batch in flight, because a producer that is not idempotent does not restore the order.
+            with producer_of_this_process(
+                self._options, self._cluster, enable_idempotence=False, max_in_flight=1
+            ) as producer:
+                return self._publish(producer, control, mine, producer_id, epoch)
+        except ProducerFatalError as error:
+            if isinstance(error.cause, InvalidProducerEpochError):
+                raise PublishFencedError(f"a later batch of this query has been published: {error}") from error
+            raise
+
+    def _publish(
+        self, producer: Producer, control: TopicPartition, mine: Decision, producer_id: int, epoch: int
+    ) -> Published:
+        offset = self._decide(producer, control, mine, producer_id, epoch)
         self._at_step("read decision")
         decision = Decision.decode(self._read_value(control, offset))
         repeated = decision.token != mine.token
         there: dict[TopicPartition, int] = {}
-        if owner and decision.owner and owner != decision.owner:
+        if mine.owner and decision.owner and mine.owner != decision.owner:
             raise PublishFencedError(
-                f"query {decision.owner} has written version {batch_id} of this txnAppId, and this is query {owner}; "
-                "give each query an id of its own"
+                f"query {decision.owner} has written this version of txnAppId, and this is query {mine.owner}; give "
+                "each query an id of its own"
             )
         if repeated:
             self._describe(decision.batches)
@@ -152,7 +168,7 @@ class Publisher:
                 )
                 there = dict(zip(decision.batches, found, strict=True))
         self._at_step("append")
-        appended = self._append(decision, there, producer_id, epoch)
+        appended = self._append(producer, decision, there, producer_id, epoch)
         self._at_step("done")
         total = sum(place.records for places in decision.batches.values() for place in places)
         return Published(total, appended, repeated)
@@ -161,53 +177,39 @@ class Publisher:
         if topics := sorted({tp.topic for tp in partitions}):  # No name would mean every topic.
             self._cluster.describe_topics(topics)
 
-    def _decide(self, control: TopicPartition, decision: Decision, producer_id: int, epoch: int) -> int:
+    def _decide(
+        self, producer: Producer, control: TopicPartition, decision: Decision, producer_id: int, epoch: int
+    ) -> int:
         """Append the decision; return the offset of the first decision, which an earlier call may have made."""
         encoder = new_encoder(self._options.batch_bytes)
         encoder.append(0, time.time_ns() // 1_000_000, None, decision.encode(), [])
         batch = finish(encoder, Codec.NONE, producer_id, epoch, 0)
-        offsets: list[int] = []
-        appender: BatchAppender[None] = BatchAppender(
-            self._cluster, self._options, lambda done: offsets.append(done.base_offset)
-        )
-        try:
-            appender.append(control, batch, None)
-            appender.flush()
-        except InvalidProducerEpochError as error:
-            raise PublishFencedError(f"a later batch of this query has been published: {error}") from error
-        finally:
-            appender.close()
-        return offsets[0]
+        offset = producer.send_batch(control.topic, control.partition, batch).result().offset
+        assert offset is not None
+        return offset
 
-    def _append(self, decision: Decision, there: Mapping[TopicPartition, int], producer_id: int, epoch: int) -> int:
+    def _append(
+        self, producer: Producer, decision: Decision, there: Mapping[TopicPartition, int], producer_id: int, epoch: int
+    ) -> int:
         """Append the missing batches of the decision, in order; return the number of their records."""
-        appended = 0
-
-        def count(done: Appended[int]) -> None:
-            nonlocal appended
-            appended += done.tag
-
-        appender: BatchAppender[int] = BatchAppender(self._cluster, self._options, count)
-        try:
-            # Alternate between the partitions: finishing a partition first would leave the other leaders idle.
-            for turn in range(max(map(len, decision.batches.values()), default=0)):
-                for tp, places in decision.batches.items():
-                    if turn >= len(places):
-                        continue
-                    sequence = sum(place.records for place in places[:turn])
-                    if sequence < there.get(tp, 0):
-                        continue
-                    place = places[turn]
-                    batch = self._read_batch(TopicPartition(self._options.staging_topic, place.partition), place)
-                    restamp(batch, producer_id, epoch, sequence)
-                    self._at_step(f"append {turn}")
-                    appender.append(tp, batch, place.records)
-            appender.flush()
-        except InvalidProducerEpochError as error:
-            raise PublishFencedError(f"a later batch of this query has been published: {error}") from error
-        finally:
-            appender.close()
-        return appended
+        sent: list[tuple[RecordFuture, int]] = []
+        # Alternate between the partitions: finishing a partition first would leave the other leaders idle.
+        for turn in range(max(map(len, decision.batches.values()), default=0)):
+            for tp, places in decision.batches.items():
+                if turn >= len(places):
+                    continue
+                sequence = sum(place.records for place in places[:turn])
+                if sequence < there.get(tp, 0):
+                    continue
+                place = places[turn]
+                batch = self._read_batch(TopicPartition(self._options.staging_topic, place.partition), place)
+                batch[0:8] = bytes(8)  # A producer's batch has base offset 0.
+                set_producer_state(batch, producer_id, epoch, sequence)
+                self._at_step(f"append {turn}")
+                sent.append((producer.send_batch(*tp, batch), place.records))
+        for future, _ in sent:
+            future.result()
+        return sum(records for _, records in sent)
 
     def _published_records(self, tp: TopicPartition, offset: int, producer_id: int, epoch: int) -> int:
         """Return the number of the micro-batch's records in the partition, from the headers of its batches."""
@@ -302,10 +304,3 @@ class _DeletedError(Exception):
     def __init__(self, first: int) -> None:
         super().__init__(f"the log starts at {first}")
         self.first = first
-
-
-def restamp(batch: bytearray, producer_id: int, epoch: int, base_sequence: int) -> None:
-    """Turn a stored batch into a producer's batch: base offset 0, producer id, epoch, base sequence and checksum."""
-    batch[0:8] = bytes(8)
-    _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, epoch, base_sequence)
-    set_crc(batch, len(batch))

@@ -3,17 +3,34 @@
 See docs/decisions/0013-exactly-once-sink.md for the whole procedure.
 """
 
+import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from paceline.log.log_config import MAX_TOPIC_MESSAGE_BYTES
-from paceline.model.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from paceline.model.errors import (
+    MessageTooLargeError,
+    PacelineError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.cluster import Cluster, TopicView
 from paceline.pipeline.sink.options import WriteOptions
 from paceline.rpc.retry import RetryPolicy, call_with_retry
+from paceline_client import Admin, NewTopic, Producer, RecordMetadata
+
+BUFFER_BYTES: Final = 8 * 1024 * 1024
+"""Size of the batches without an answer at which a task or a commit waits."""
+MAX_REQUEST_BYTES: Final = 3 * 1024 * 1024
+"""Maximum size of the batches in a request; brokers refuse requests above 4 MiB (``socket.request.max.bytes``)."""
+
+
+NEW_LIMIT_MS: Final = 10_000
+"""Time for which brokers may not know a changed size limit yet."""
 
 
 class StagedBatch(NamedTuple):
@@ -32,14 +49,50 @@ class Staged:
     batches: Mapping[TopicPartition, list[StagedBatch]]
 
 
+_producers: dict[tuple[Any, ...], Producer] = {}
+
+
+@contextmanager
+def producer_of_this_process(options: WriteOptions, cluster: Cluster, **more: Any) -> Iterator[Producer]:
+    """Give a producer of finished batches, idempotent with acks=all; ``more`` are further settings of `Producer`.
+
+    Spark reuses its Python workers, and brokers remember each producer id for days: the next task of the process gets
+    the same producer, unless this one fails. A failure ends the producer with the batches that are not delivered.
+    """
+    settings = {
+        "acks": "all" if options.acks_all else "leader",
+        "delivery_timeout_ms": options.delivery_timeout_ms,
+        "max_block_ms": options.delivery_timeout_ms,
+        "request_timeout_ms": options.request_timeout_ms,
+        "client_id": options.client_id,
+        "tls": options.tls,
+        **more,
+    }
+    key = (os.getpid(), options.bootstrap_servers, *settings.values())
+    if key not in _producers:
+        servers = (*options.bootstrap_servers, *cluster.fallback_servers())
+        _producers[key] = Producer(
+            servers, linger_ms=0, buffer_memory=BUFFER_BYTES, max_request_bytes=MAX_REQUEST_BYTES, **settings
+        )
+    try:
+        yield _producers[key]
+    except BaseException:
+        _producers.pop(key).close(timeout_s=0.0)
+        raise
+
+
+def close_producers() -> None:
+    """Close this process's producers; the next call opens new ones."""
+    while _producers:
+        _producers.popitem()[1].close(timeout_s=0.0)
+
+
 def ensure_staging_topic(cluster: Cluster, options: WriteOptions) -> int:
     """Create the staging topic unless it exists; return its number of partitions.
 
     Raises:
         PacelineError: the cluster did not answer, or refused to create the topic.
     """
-    from paceline_client import Admin, NewTopic
-
     topic = cluster.describe_topics([options.staging_topic]).get(options.staging_topic)
     if topic is None:
         with Admin(",".join(options.bootstrap_servers), tls=options.tls) as admin:
@@ -73,16 +126,24 @@ def _described(cluster: Cluster, name: str) -> TopicView:
     return topic
 
 
-def raise_size_limit(options: WriteOptions) -> None:
-    """Let the staging topic take as large batches as any target: topics of earlier versions took 1 MB.
+def stage_large(
+    producer: Producer, options: WriteOptions, target: TopicPartition, batch: bytes | bytearray, where: TopicPartition
+) -> RecordMetadata:
+    """Stage a batch that the staging topic refused: raise its size limit, because topics of earlier versions took 1 MB.
 
     Raises:
-        PacelineError: the cluster did not answer, or refused to change the topic.
+        MessageTooLargeError: the limit cannot be raised, or the batch is larger than any topic takes.
     """
-    from paceline_client import Admin
-
-    with Admin(",".join(options.bootstrap_servers), tls=options.tls) as admin:
-        admin.alter_configs({options.staging_topic: {"max.message.bytes": str(MAX_TOPIC_MESSAGE_BYTES)}})
+    try:
+        with Admin(",".join(options.bootstrap_servers), tls=options.tls) as admin:
+            admin.alter_configs({options.staging_topic: {"max.message.bytes": str(MAX_TOPIC_MESSAGE_BYTES)}})
+        return call_with_retry(
+            RetryPolicy(deadline_ms=NEW_LIMIT_MS),
+            lambda _: producer.send_batch(*where, batch).result(),
+            should_retry=lambda error: isinstance(error, MessageTooLargeError),
+        )
+    except PacelineError as error:
+        raise MessageTooLargeError(f"{target}: a batch of {len(batch)} bytes cannot be staged: {error}") from error
 
 
 def staging_partition(name: str, count: int) -> int:

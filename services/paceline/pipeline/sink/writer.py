@@ -9,6 +9,7 @@ Spark calls `abort` for failed tasks, for a query that is stopped in the middle 
 """
 
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from paceline.pipeline.sink.staging import Staged
+    from paceline_client import RecordFuture
 
 QUERY_ID = "sql.streaming.queryId"
 
@@ -99,63 +101,56 @@ def write_task(
     options: WriteOptions, columns: tuple[str, ...], rows: "Iterator[pa.RecordBatch]", query_id: str
 ) -> TaskWritten:
     """Append or stage the rows of one task and wait until they are replicated."""
-    from paceline.model.errors import MessageTooLargeError, PacelineError
+    from paceline.model.errors import MessageTooLargeError
     from paceline.model.identifiers import TopicPartition
     from paceline.pipeline.cluster import Cluster
-    from paceline.pipeline.sink.appender import Appended, BatchAppender
     from paceline.pipeline.sink.row_batches import RowBatches, as_binary
     from paceline.pipeline.sink.staging import (
         Staged,
         StagedBatch,
         ensure_staging_topic,
-        raise_size_limit,
+        producer_of_this_process,
+        stage_large,
         staging_partition,
     )
 
     cluster = Cluster(options)
     staged: dict[TopicPartition, list[StagedBatch]] = {}
     staging_count = ensure_staging_topic(cluster, options) if options.exactly_once else 0
+    sent: deque[tuple[TopicPartition, int, bytes | bytearray, RecordFuture]] = deque()
 
     def count_partitions(topic: str) -> int | None:
         found = cluster.describe_topics([topic]).get(topic)
         return None if found is None else len(found.leaders)
 
-    def on_appended(done: "Appended[tuple[TopicPartition, int]]") -> None:
-        target, count = done.tag
-        if staging_count:
-            place = StagedBatch(done.topic_partition.partition, done.base_offset, count)
-            staged.setdefault(target, []).append(place)
+    with producer_of_this_process(options, cluster) as producer:
 
-    is_raised = False
+        def on_batch(target: TopicPartition, batch: bytes | bytearray, count: int) -> None:
+            where = target
+            if staging_count:
+                where = TopicPartition(options.staging_topic, staging_partition(str(target), staging_count))
+            sent.append((target, count, batch, producer.send_batch(*where, batch)))
+            while sent[0][3].done() and len(sent) > 1:
+                take_result()
 
-    def explain(error: PacelineError, tag: "tuple[TopicPartition, int]") -> PacelineError:
-        if not staging_count or not isinstance(error, MessageTooLargeError):
-            return error
-        nonlocal is_raised
-        try:
-            if not is_raised:
-                raise_size_limit(options)
-        except PacelineError as failure:
-            return MessageTooLargeError(f"{tag[0]}: the staging topic is limited ({error}) and stays so: {failure}")
-        is_raised = error.retriable = True  # Brokers read the new limit a moment later.
-        return error
+        def take_result() -> None:
+            target, count, batch, future = sent.popleft()
+            try:
+                place = future.result()
+            except MessageTooLargeError:
+                if not staging_count:
+                    raise
+                place = stage_large(producer, options, target, batch, future.batch.topic_partition)
+            if staging_count:
+                assert place.offset is not None
+                staged.setdefault(target, []).append(StagedBatch(place.partition, place.offset, count))
 
-    appender: BatchAppender[tuple[TopicPartition, int]] = BatchAppender(cluster, options, on_appended, explain)
-
-    def on_batch(target: TopicPartition, batch: bytes | bytearray, count: int) -> None:
-        where = target
-        if staging_count:
-            where = TopicPartition(options.staging_topic, staging_partition(str(target), staging_count))
-        appender.append(where, batch, (target, count))
-
-    batches = RowBatches(options, count_partitions, on_batch)
-    try:
+        batches = RowBatches(options, count_partitions, on_batch)
         for each in rows:
             batches.add(as_binary(each, ("key", "value")), columns)
         batches.finish()
-        appender.flush()
-    finally:
-        appender.close()
+        while sent:
+            take_result()
     found = Staged(staged) if options.exactly_once else None
     return TaskWritten(batches.records, query_id, streaming_query(), found, cluster.fallback_servers())
 

@@ -7,17 +7,17 @@ from typing import Any, Self
 import pyarrow as pa
 import pytest
 
-import paceline_client
 from paceline.model.errors import CorruptMessageError, MessageTooLargeError, PolicyViolationError
 from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.cluster import Cluster
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.pipeline.errors import PublishFencedError, StagedDataLostError, UnsupportedOperationError
-from paceline.pipeline.sink import appender as appender_module
+from paceline.pipeline.sink import staging
 from paceline.pipeline.sink import writer as writer_module
 from paceline.pipeline.sink.options import WriteOptions
 from paceline.pipeline.sink.publisher import EPOCHS, Publisher, producer_of
 from paceline.pipeline.sink.staging import Staged
+from paceline_client import Producer, RecordFuture
 from tests.unit.pipeline.batches import encode, simple_records
 from tests.unit.pipeline.served_log import ServedCluster
 from tests.unit.pipeline.sink.writes import (
@@ -37,8 +37,15 @@ __all__ = ["fresh_channels", "served"]
 
 @pytest.fixture
 def every_batch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send each batch as soon as it is handed over, so that a publish can end between any two appends."""
-    monkeypatch.setattr(appender_module, "ROUND_BYTES", 1)
+    """Wait for the answer to each batch, so that a publish ends between two appends."""
+    really = Producer.send_batch
+
+    def send_and_wait(*given: Any) -> RecordFuture:
+        future = really(*given)
+        future.exception(30)
+        return future
+
+    monkeypatch.setattr(Producer, "send_batch", send_and_wait)
 
 
 # --- exactly once
@@ -284,7 +291,7 @@ class ConfigAdmin:
 def test_a_value_that_the_target_takes_is_staged_in_a_topic_of_an_earlier_version(
     served: ServedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paceline_client, "Admin", ConfigAdmin(served))
+    monkeypatch.setattr(staging, "Admin", ConfigAdmin(served))
     served.partitions["u", 0].max_message_bytes = 3_000_000
     message = write(exact(served), rows([b"small", b"x" * 1_500_000, b"last"], topic="u"))
     writer_module.publish(exact(served), [message], 0)
@@ -294,8 +301,8 @@ def test_a_value_that_the_target_takes_is_staged_in_a_topic_of_an_earlier_versio
 def test_a_staging_limit_that_cannot_be_raised_names_the_target(
     served: ServedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paceline_client, "Admin", ConfigAdmin(served, refuses=True))
-    with pytest.raises(MessageTooLargeError, match=r"^u-0: the staging topic is limited"):
+    monkeypatch.setattr(staging, "Admin", ConfigAdmin(served, refuses=True))
+    with pytest.raises(MessageTooLargeError, match=r"^u-0: a batch of 1500074 bytes cannot be staged: planned"):
         write(exact(served), rows([b"x" * 1_500_000], topic="u"))
 
 
@@ -356,7 +363,7 @@ def test_a_repeated_version_of_an_application_appends_nothing(
 
 def test_two_queries_with_one_id_are_refused(served: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     foreach_batch(served, monkeypatch, "first", 0, task_rows(0, 60), "app")
-    with pytest.raises(PublishFencedError, match="query first has written version 0 of this txnAppId"):
+    with pytest.raises(PublishFencedError, match="query first has written this version of txnAppId"):
         foreach_batch(served, monkeypatch, "second", 0, task_rows(60), "app")
     foreach_batch(served, monkeypatch, "first", 1, task_rows(60, 60), "app")
     with pytest.raises(PublishFencedError, match="a later batch"):

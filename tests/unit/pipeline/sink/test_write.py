@@ -1,21 +1,16 @@
 """The writers against brokers over real gRPC, without Spark: routing, columns, options, brokers that fail."""
 
 import pickle
-import threading
-from concurrent.futures import Future
 from datetime import UTC, datetime
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 from paceline.model.errors import ErrorCode, MessageTooLargeError, UnknownTopicOrPartitionError
-from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.cluster import Cluster
 from paceline.pipeline.data_source import PacelineDataSource
 from paceline.pipeline.errors import InvalidOptionError, InvalidRowError, UnsupportedOperationError
-from paceline.pipeline.sink import appender as appender_module
 from paceline.pipeline.sink.columns import check_columns
 from paceline.pipeline.sink.options import WriteOptions, parse_write_options
 from paceline.pipeline.sink.writer import write_task
@@ -230,13 +225,22 @@ def test_a_moved_leader_is_followed(served: ServedCluster) -> None:
     assert values(served, "u") == {0: [b"a"]}
 
 
-def test_a_lost_answer_repeats_a_batch_at_least_once_and_keeps_the_order(served: ServedCluster) -> None:
+def test_a_lost_answer_repeats_no_row(served: ServedCluster) -> None:
     served.partitions["u", 0].lost_answers = 1
     made = [b"%03d" % n * 20 for n in range(100)]
     write(options(served, topic="u", paceline__batch__size="500"), rows(made))
-    [found] = values(served, "u").values()
-    assert len(found) > 100
-    assert list(dict.fromkeys(found)) == made
+    assert values(served, "u") == {0: made}
+
+
+def test_tasks_of_a_process_share_a_producer_id_until_one_fails(served: ServedCluster) -> None:
+    for _ in range(3):
+        write(options(served, topic="u"), rows([b"a"]))
+    assert served.producer_ids == 1
+    served.partitions["u", 0].produce_errors = [ErrorCode.MESSAGE_TOO_LARGE]
+    with pytest.raises(MessageTooLargeError):
+        write(options(served, topic="u"), rows([b"b"]))
+    write(options(served, topic="u"), rows([b"c"]))
+    assert served.producer_ids == 2 and values(served, "u") == {0: [b"a", b"a", b"a", b"c"]}
 
 
 def test_a_final_refusal_fails_the_task(served: ServedCluster) -> None:
@@ -245,29 +249,9 @@ def test_a_final_refusal_fails_the_task(served: ServedCluster) -> None:
         write(options(served, topic="u"), rows([b"a"]))
 
 
-def test_an_appender_closes_at_once_while_no_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that has failed, or that Spark has killed, does not wait for the delivery timeout."""
-    monkeypatch.setattr(appender_module, "ROUND_BYTES", 1)
-    options = parse_write_options({"paceline.bootstrap.servers": "127.0.0.1:1", "topic": "t"})
-    assert options.delivery_timeout_ms >= 120_000
-    appender: appender_module.BatchAppender[None] = appender_module.BatchAppender(Cluster(options), options)
-    appender.append(TopicPartition("t", 0), b"batch", None)
-    closing = threading.Thread(target=appender.close, daemon=True)
-    closing.start()
-    closing.join(60)
-    assert not closing.is_alive()
-
-
-def test_an_appender_that_closes_cancels_its_calls(served: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appender_module, "ROUND_BYTES", 1)
-    options = parse_write_options({"paceline.bootstrap.servers": served.bootstrap, "topic": "t"})
-    cluster, started = Cluster(options), threading.Event()
-    held: Future[Any] = Future()
-    monkeypatch.setattr(cluster, "start_produce", lambda *_: started.set() or held)
-    appender: appender_module.BatchAppender[None] = appender_module.BatchAppender(cluster, options)
-    appender.append(TopicPartition("t", 0), b"batch", None)
-    assert started.wait(60)
-    closing = threading.Thread(target=appender.close, daemon=True)
-    closing.start()
-    closing.join(60)
-    assert held.cancelled() and not closing.is_alive()
+def test_a_task_that_fails_does_not_wait_for_its_batches(served: ServedCluster) -> None:
+    for partition in served.partitions.values():
+        partition.produce_errors = [ErrorCode.NOT_ENOUGH_REPLICAS] * 100_000
+    chosen = options(served, paceline__delivery__timeout__ms="600000")
+    with pytest.raises(InvalidRowError):
+        write(chosen, rows([b"x" * 600_000] * 5 + [b"a"], partition=pa.array([0, 0, 1, 1, 1, 7], pa.int32())))

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-import paceline_client
 from paceline.log.record_batch import parse_header
 from paceline.model.errors import ErrorCode, PacelineError, TopicAlreadyExistsError
 from paceline.pipeline.cluster import Cluster, TopicView, close_channels
+from paceline.pipeline.sink import staging
 from paceline.pipeline.sink.columns import check_columns
 from paceline.pipeline.sink.options import parse_write_options
 from paceline.pipeline.sink.staging import ensure_staging_topic
@@ -30,6 +30,7 @@ def served() -> Iterator[ServedCluster]:
     partitions["mine", 0] = ServedPartition(b"")
     with ServedCluster(partitions) as cluster:
         yield cluster
+    staging.close_producers()
     close_channels()
 
 
@@ -133,7 +134,7 @@ def test_the_staging_topic_is_created_with_its_partitions_and_retention(
             served.partitions |= {(topics[0].name, n): ServedPartition(b"") for n in range(topics[0].partitions)}
             served.topic_ids[topics[0].name] = "id".ljust(22, "0")
 
-    monkeypatch.setattr(paceline_client, "Admin", Admin)
+    monkeypatch.setattr(staging, "Admin", Admin)
     options = parse_write_options(
         {"paceline.bootstrap.servers": served.bootstrap, "stagingPartitions": "5", "stagingRetentionMs": "7200000"}
     )
@@ -160,7 +161,7 @@ def test_a_task_waits_until_brokers_know_the_staging_topic_that_another_task_has
             self.descriptions += 1
             return {} if self.descriptions < 4 else {names[0]: TopicView(names[0], "id", {0: 1, 1: 1})}
 
-    monkeypatch.setattr(paceline_client, "Admin", Admin)
+    monkeypatch.setattr(staging, "Admin", Admin)
     options = parse_write_options({"paceline.bootstrap.servers": served.bootstrap})
     assert ensure_staging_topic(SlowCluster(options), options) == 2
 

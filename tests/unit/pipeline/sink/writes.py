@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from paceline.pipeline.cluster import close_channels
 from paceline.pipeline.sink.options import WriteOptions, parse_write_options
+from paceline.pipeline.sink.staging import close_producers
 from paceline.pipeline.sink.writer import TaskWritten, write_task
 from tests.unit.pipeline.batches import decoded
 from tests.unit.pipeline.golden import Expected
@@ -22,6 +23,7 @@ STAGING = "__paceline_staging"
 @pytest.fixture(autouse=True)
 def fresh_channels() -> Iterator[None]:
     yield
+    close_producers()
     close_channels()
 
 
