@@ -13,7 +13,7 @@ from paceline.controller.components import ControllerComponents
 from paceline.controller.context import ControllerContext
 from paceline.controller.standby import failover, takeover
 from paceline.controller.standby.takeover import StatesLoaded
-from paceline.controller.zk_store import Storage
+from paceline.controller.zk_store import ZkStore
 from paceline.coordination.flow import Flow
 from paceline.model.control import (
     ControlRequest,
@@ -332,16 +332,16 @@ class ControlChecks:
             if partition.advance_high_watermark():
                 verdicts.fail("R6", f"{partition.topic_partition} stays at {before} with ISR {partition.isr}")
 
-        list_brokers = Storage.brokers
+        list_brokers = ZkStore.brokers
 
-        def probed_brokers(storage: Storage) -> Flow[dict[int, LiveBroker]]:
+        def probed_brokers(store: ZkStore) -> Flow[dict[int, LiveBroker]]:
             audit = self._cluster.checks.zookeeper
             before, changes = dict(audit.registered), len(audit.registrations)
-            found = yield from list_brokers(storage)
+            found = yield from list_brokers(store)
             self.looked(before, changes, found)
             return found
 
-        Storage.brokers = probed_brokers  # type: ignore[assignment, method-assign]
+        ZkStore.brokers = probed_brokers  # type: ignore[assignment, method-assign]
         IsrUpdates._propose = probed_propose  # type: ignore[assignment, method-assign]
         IsrUpdates.written = probed_written  # type: ignore[assignment, method-assign]
         load_states = takeover.load_states
@@ -358,7 +358,7 @@ class ControlChecks:
         try:
             yield
         finally:
-            Storage.brokers = list_brokers  # type: ignore[method-assign]
+            ZkStore.brokers = list_brokers  # type: ignore[method-assign]
             IsrUpdates._propose = propose  # type: ignore[method-assign]
             IsrUpdates.written = isr_written  # type: ignore[method-assign]
             Partition.record_follower_fetch = record_fetch  # type: ignore[method-assign]

@@ -26,7 +26,7 @@ from paceline.controller.standby.takeover import TakeoverKind
 from paceline.controller.state import partition_state_machine, replica_state_machine
 from paceline.controller.state.state_writer import CommitOutcome, StateWriter
 from paceline.controller.topics.topic_deletion import TopicDeletionManager
-from paceline.controller.zk_store import Storage, send
+from paceline.controller.zk_store import ZkStore, send
 from paceline.coordination import isr_write, znodes
 from paceline.coordination.interface import ANY_VERSION, Check, Delete, Multi, Response, SetData, ZkCode
 from paceline.log.leader_epoch_cache import LeaderEpochCache
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 def no_fence_in_multi(patches: "Patches") -> None:
     """The check of /controller_epoch matches every version."""
 
-    def fenced(_self: Storage, *operations: Any) -> Multi:
+    def fenced(_self: ZkStore, *operations: Any) -> Multi:
         return Multi((Check(znodes.CONTROLLER_EPOCH, ANY_VERSION), *operations))
 
-    patches.set(Storage, "fenced", fenced)
+    patches.set(ZkStore, "fenced", fenced)
 
 
 def state_write_without_version(patches: "Patches") -> None:
@@ -84,9 +84,9 @@ def announce_before_write(patches: "Patches") -> None:
 
 def multi_result_ignored(patches: "Patches") -> None:
     """A failed multi counts as applied, as with kazoo's ``with`` form (Z2)."""
-    real = Storage.send_fenced
+    real = ZkStore.send_fenced
 
-    def send_fenced(self: Storage, multis: Sequence[Multi]) -> Generator[Any, Any, list[Response]]:
+    def send_fenced(self: ZkStore, multis: Sequence[Multi]) -> Generator[Any, Any, list[Response]]:
         responses = yield from real(self, multis)
         return [
             response
@@ -95,7 +95,7 @@ def multi_result_ignored(patches: "Patches") -> None:
             for multi, response in zip(multis, responses, strict=True)
         ]
 
-    patches.set(Storage, "send_fenced", send_fenced)
+    patches.set(ZkStore, "send_fenced", send_fenced)
 
 
 def elect_outside_isr(patches: "Patches") -> None:
@@ -183,15 +183,15 @@ def empty_isr(patches: "Patches") -> None:
 
 def captured_data(patches: "Patches") -> None:
     """The controller uses registrations from an earlier read (KAFKA-5879)."""
-    real = Storage.brokers
-    seen: dict[Storage, dict[int, Any]] = {}
+    real = ZkStore.brokers
+    seen: dict[ZkStore, dict[int, Any]] = {}
 
-    def brokers(self: Storage) -> Generator[Any, Any, dict[int, Any]]:
+    def brokers(self: ZkStore) -> Generator[Any, Any, dict[int, Any]]:
         now = yield from real(self)
         before, seen[self] = seen.get(self, now), now
         return before
 
-    patches.set(Storage, "brokers", brokers)
+    patches.set(ZkStore, "brokers", brokers)
 
 
 def elect_a_dead_member(patches: "Patches") -> None:

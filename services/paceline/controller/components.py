@@ -21,7 +21,7 @@ from paceline.controller.state.state_writer import StateWriter
 from paceline.controller.state_change_log import StateChangeLog
 from paceline.controller.topics.create_delete_topics import TopicRequests
 from paceline.controller.topics.topic_deletion import TopicDeletionManager
-from paceline.controller.zk_store import Storage
+from paceline.controller.zk_store import ZkStore
 from paceline.model.control import Endpoint
 from paceline.model.identifiers import TopicPartition
 from paceline.model.scheduler import Scheduler
@@ -49,24 +49,24 @@ class ControllerComponents:
         self.rng = rng
         self.enqueue = enqueue
         self.context = ControllerContext()
-        self.storage = Storage(self.context)
+        self.store = ZkStore(self.context)
         self.channels = ChannelManager(config, scheduler, transport, on_response, self._not_registered, rng)
         self.log = StateChangeLog(
             f"controller-{config.controller_id}", self.context, scheduler.wall_ms, state_change_sink
         )
         self.journal = ControllerJournal()
         self.publisher = StatePublisher(self.context, self.journal, scheduler)
-        self.committer = StateWriter(config, self.context, self.storage, self.journal, self.publisher.flush_soon)
+        self.writer = StateWriter(config, self.context, self.store, self.journal, self.publisher.flush_soon)
         self.election_settings = ElectionSettings(
-            self.storage, config.unclean_leader_election_enable, config.min_insync_replicas
+            self.store, config.unclean_leader_election_enable, config.min_insync_replicas
         )
         self._batches = [RequestBatch(config.controller_id, endpoints, self.context, self.channels) for _ in range(3)]
         self.batch, partition_batch, replica_batch = self._batches
         self.partitions = PartitionStateMachine(
-            self.context, self.storage, self.committer, partition_batch, self.election_settings, self.log
+            self.context, self.store, self.writer, partition_batch, self.election_settings, self.log
         )
-        self.replicas = ReplicaStateMachine(self.context, self.storage, self.committer, replica_batch, self.log)
-        self.leader_waits = LeaderAckWaiters(scheduler)
+        self.replicas = ReplicaStateMachine(self.context, self.store, self.writer, replica_batch, self.log)
+        self.ack_waiters = LeaderAckWaiters(scheduler)
         self.leases = BrokerLeases(
             config.controller_broker_lease_ms, scheduler, lambda broker_id: enqueue(BrokerLeaseChange(broker_id))
         )
@@ -78,11 +78,11 @@ class ControllerComponents:
             scheduler,
         )
         self.unreached = UnreachedLeaders(self.context, lambda one: enqueue(BrokerLeaseChange(one)))
-        self.topic_requests = TopicRequests(config, self.context, self.storage, self.leader_waits, rng)
+        self.topic_requests = TopicRequests(config, self.context, self.store, self.ack_waiters, rng)
         self.deletion = TopicDeletionManager(
             config,
             self.context,
-            self.storage,
+            self.store,
             self.partitions,
             self.replicas,
             lambda partitions: self.send_update_metadata(self.context.brokers, partitions),
@@ -96,7 +96,7 @@ class ControllerComponents:
 
     def _deletion_completed(self, topic: str, was_being_reassigned: bool) -> None:
         self.log.note(StateChangeKind.TOPIC_DELETED, topic=topic)
-        self.leader_waits.topic_deleted(topic)
+        self.ack_waiters.topic_deleted(topic)
         if was_being_reassigned:
             # A reassignment in the admin node that can never complete would block later reassignments (KAFKA-9478).
             self.enqueue(PartitionReassignmentFromNode())
@@ -122,4 +122,4 @@ class ControllerComponents:
             batch.clear()
         self.context.clear()
         self.topic_requests.topics_listed()
-        self.leader_waits.resigned()
+        self.ack_waiters.resigned()

@@ -65,7 +65,7 @@ def first_failure(response: Response) -> tuple[int, ZkCode]:
     return -1, response.code
 
 
-class Storage:
+class ZkStore:
     """The controller's access to ZooKeeper; writes are fenced by the context's epoch version."""
 
     def __init__(self, context: ControllerContext) -> None:

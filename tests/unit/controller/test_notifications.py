@@ -7,7 +7,7 @@ import pytest
 from paceline.controller.brokers import isr_notifications
 from paceline.controller.election import preferred_election
 from paceline.controller.topics.topic_validation import NewTopic
-from paceline.controller.zk_store import Storage
+from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Delete, GetData, SetData
@@ -269,15 +269,15 @@ def test_a_preferred_election_requested_while_a_new_controller_removes_another_i
     cluster.start_broker(1, 2, 3)
     asked = znodes.encode_partition_set([tp("a-0")])
     cluster.zk(Create(znodes.PREFERRED_REPLICA_ELECTION, asked))
-    real, again = Storage.delete_fenced, [Create(znodes.PREFERRED_REPLICA_ELECTION, asked)]
+    real, again = ZkStore.delete_fenced, [Create(znodes.PREFERRED_REPLICA_ELECTION, asked)]
 
-    def delete_fenced(self: Storage, paths: Any) -> Flow[Any]:
+    def delete_fenced(self: ZkStore, paths: Any) -> Flow[Any]:
         result = yield from real(self, paths)
         if znodes.PREFERRED_REPLICA_ELECTION in paths and again:
             cluster.tool.submit([again.pop()], lambda _: None)
         return result
 
-    monkeypatch.setattr(Storage, "delete_fenced", delete_fenced)
+    monkeypatch.setattr(ZkStore, "delete_fenced", delete_fenced)
     cluster.start_controller()
     cluster.settle()
     assert not again

@@ -9,7 +9,7 @@ import pytest
 from paceline.controller.errors import UnexpectedResponseError
 from paceline.controller.reassignment.reassignment import RETRY_MS
 from paceline.controller.topics.topic_validation import NewTopic
-from paceline.controller.zk_store import Storage
+from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Delete, Response, SetData, ZkCode
@@ -107,14 +107,14 @@ def test_a_reassignment_continues_when_its_malformed_state_is_repaired() -> None
 
 def test_a_reassignment_whose_last_write_fails_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = one_step_from_done()
-    real, refusals = Storage.write_topic, [ZkCode.NO_NODE, ZkCode.NO_NODE]
+    real, refusals = ZkStore.write_topic, [ZkCode.NO_NODE, ZkCode.NO_NODE]
 
-    def write_topic(self: Storage, *args: Any) -> Flow[None]:
+    def write_topic(self: ZkStore, *args: Any) -> Flow[None]:
         if refusals:
             raise UnexpectedResponseError(refusals.pop(), "set the topic's node")
         yield from real(self, *args)
 
-    monkeypatch.setattr(Storage, "write_topic", write_topic)
+    monkeypatch.setattr(ZkStore, "write_topic", write_topic)
     cluster.change_isr("a-0", [1, 2, 3], notify=False)
     cluster.settle()
     assert len(refusals) == 1 and len(moves(cluster)) == 1
@@ -380,11 +380,11 @@ def test_brokers_receive_the_raised_epoch_when_a_cancellation_fails(monkeypatch:
     assert kinds(move(cluster, ("a-0", (1, 3)))) == [None]
     before = cluster.data(PATH)["leader_epoch"]
 
-    def write_topic(self: Storage, *args: Any) -> Flow[None]:
+    def write_topic(self: ZkStore, *args: Any) -> Flow[None]:
         yield from ()
         raise UnexpectedResponseError(ZkCode.OTHER, "set the topic's node")
 
-    monkeypatch.setattr(Storage, "write_topic", write_topic)
+    monkeypatch.setattr(ZkStore, "write_topic", write_topic)
     assert kinds(move(cluster, ("a-0", None))) != [None]
     cluster.settle()
     assert len(moves(cluster)) == 1

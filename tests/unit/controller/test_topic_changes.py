@@ -8,7 +8,7 @@ import pytest
 
 from paceline.controller.node import ControllerNode
 from paceline.controller.topics.topic_validation import NewTopic
-from paceline.controller.zk_store import Storage
+from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Delete, Request, SetData
@@ -21,10 +21,10 @@ NODE = znodes.encode_topic_assignment(znodes.TopicAssignment({0: ReplicaAssignme
 
 def made_again_when_read(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delete topic ``t`` after it was listed and before its node is read, and re-create it after that read."""
-    real, path = Storage.topic_nodes, znodes.topic_path("t")
+    real, path = ZkStore.topic_nodes, znodes.topic_path("t")
     times: list[int] = []
 
-    def topic_nodes(self: Storage, topics: Sequence[str], gone: set[str] | None = None) -> Flow[Any]:
+    def topic_nodes(self: ZkStore, topics: Sequence[str], gone: set[str] | None = None) -> Flow[Any]:
         racing = "t" in topics and not times
         if racing:
             times.append(1)
@@ -35,7 +35,7 @@ def made_again_when_read(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> N
             cluster.tool.submit([Create(path, NODE)], lambda _: None)
         return found
 
-    monkeypatch.setattr(Storage, "topic_nodes", topic_nodes)
+    monkeypatch.setattr(ZkStore, "topic_nodes", topic_nodes)
 
 
 def test_a_topic_re_created_between_two_reads_gets_its_leader(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from paceline.controller.context import ReplicaState
 from paceline.controller.topics.topic_validation import NewTopic
-from paceline.controller.zk_store import Storage
+from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Delete, Multi, Response, SetData, WatchType, ZkCode
@@ -379,10 +379,10 @@ def test_the_marker_of_a_topic_whose_node_was_deleted_does_not_delete_a_re_creat
 def test_a_topic_whose_nodes_cannot_be_deleted_delays_no_other_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another client creates nodes below the topic faster than they are deleted."""
     cluster = started(*(NewTopic(name, assignments=((1, 2),)) for name in "abc"))
-    send, refused = Storage.send_fenced, [True]
+    send, refused = ZkStore.send_fenced, [True]
 
-    def answer(storage: Storage, multis: list[Multi]) -> Flow[list[Response]]:
-        responses = yield from send(storage, [multi for multi in multis if not protected(multi)])
+    def answer(store: ZkStore, multis: list[Multi]) -> Flow[list[Response]]:
+        responses = yield from send(store, [multi for multi in multis if not protected(multi)])
         found = iter(responses)
         results = (Response(ZkCode.OK), Response(ZkCode.NOT_EMPTY))
         return [Response(ZkCode.NOT_EMPTY, results=results) if protected(multi) else next(found) for multi in multis]
@@ -391,7 +391,7 @@ def test_a_topic_whose_nodes_cannot_be_deleted_delays_no_other_topic(monkeypatch
         path = znodes.topic_path("a")
         return refused[0] and any(isinstance(one, Delete) and one.path.startswith(path) for one in multi.operations)
 
-    monkeypatch.setattr(Storage, "send_fenced", answer)
+    monkeypatch.setattr(ZkStore, "send_fenced", answer)
     mark(cluster, "a")
     mark(cluster, "b")
     assert not is_gone(cluster, "a") and is_gone(cluster, "b")

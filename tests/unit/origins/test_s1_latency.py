@@ -9,7 +9,7 @@ from paceline.controller.context import ControllerContext
 from paceline.controller.events import ControlledShutdown
 from paceline.controller.standby.journal import ControllerJournal
 from paceline.controller.state.state_writer import CommitOutcome, StateWrite, StateWriter
-from paceline.controller.zk_store import Storage
+from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
 from paceline.coordination.flow import FlowRun
 from paceline.coordination.interface import Create, GetData
@@ -148,11 +148,11 @@ def test_a_controlled_shutdown_has_moved_the_leader_before_anything_is_closed(
 # S1-14
 
 
-def committer_of(context: ControllerContext) -> StateWriter:
+def writer_of(context: ControllerContext) -> StateWriter:
     """Return the controller's `StateWriter` in controller epoch 1; its journal is short, so small multis stay cheap."""
     journal = ControllerJournal(limit_bytes=1_024)
     journal.begin(context.epoch, None)
-    return StateWriter(ControllerConfig(CONTROLLER_ID), context, Storage(context), journal, lambda: None)
+    return StateWriter(ControllerConfig(CONTROLLER_ID), context, ZkStore(context), journal, lambda: None)
 
 
 class Ensemble:
@@ -177,14 +177,14 @@ class Ensemble:
     def elect(self, per_multi: int | None, in_flight: int) -> tuple[float, int]:
         """Write the elections after a broker's death with the controller's code; return milliseconds and requests."""
         context = ControllerContext(epoch=1, epoch_zk_version=0)
-        committer = committer_of(context)
+        writer = writer_of(context)
         slow = SlowZooKeeper(self.client, self.time, REQUEST_MS, OPERATION_MS, in_flight)
         state = LeaderAndIsr(2, 1, (2, 3), 0, 1)
         writes = [StateWrite(topic_partition, state) for topic_partition in self.topic_partitions]
         done: list[CommitOutcome] = []
         errors: list[Exception] = []
         begun_ms = self.time._now_ms
-        flow = committer.commit(writes, per_multi or committer.chunk_limit)
+        flow = writer.commit(writes, per_multi or writer.chunk_limit)
         FlowRun(flow, slow, self.time, done.append, errors.append).start()
         self.time.run_until(lambda: bool(done or errors), 60_000, max_steps=10_000_000)
         assert not errors and len(done[0].written) == PARTITIONS
@@ -214,11 +214,11 @@ def test_a_stale_fence_costs_one_request_and_writes_nothing() -> None:
     ensemble = Ensemble()
     ensemble.client.submit([GetData(znodes.CONTROLLER_EPOCH)], lambda _: None)
     context = ControllerContext(epoch=1, epoch_zk_version=7)
-    committer = committer_of(context)
+    writer = writer_of(context)
     state = LeaderAndIsr(2, 1, (2, 3), 0, 1)
     writes = [StateWrite(topic_partition, state) for topic_partition in ensemble.topic_partitions[:500]]
     errors: list[Exception] = []
-    flow = committer.commit(writes, committer.chunk_limit)
+    flow = writer.commit(writes, writer.chunk_limit)
     FlowRun(flow, ensemble.client, ensemble.time, lambda _: None, errors.append).start()
     ensemble.time.run_for(10)
     assert [type(error).__name__ for error in errors] == ["ControllerMovedError"]

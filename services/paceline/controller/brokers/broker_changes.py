@@ -30,7 +30,7 @@ def on_broker_change(components: ControllerComponents) -> Flow[None]:
     therefore waits until the dead broker returns.
     """
     context = components.context
-    current = yield from components.storage.brokers()
+    current = yield from components.store.brokers()
     known = dict(context.brokers)
     new = [broker_id for broker_id in sorted(current) if broker_id not in known]
     dead = [broker_id for broker_id in sorted(known) if broker_id not in current]
@@ -78,7 +78,7 @@ def on_broker_change(components: ControllerComponents) -> Flow[None]:
 
 def on_broker_modifications(components: ControllerComponents, broker_id: int) -> Flow[None]:
     """Send a broker's new endpoints and rack to all brokers, after the data of its registration changed."""
-    current = yield from components.storage.brokers()
+    current = yield from components.store.brokers()
     known = components.context.brokers.get(broker_id)
     found = current.get(broker_id)
     if known is None and found is not None:
@@ -194,7 +194,7 @@ def on_leader_and_isr_response(components: ControllerComponents, event: LeaderAn
         # docs/protocol/controller.md#stale-epoch-in-an-answer.
         taken = errors.get(partition.topic_partition) in (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
         if taken and partition.leader == event.broker_id:
-            components.leader_waits.acknowledged(partition.topic_partition, partition.leader_epoch)
+            components.ack_waiters.acknowledged(partition.topic_partition, partition.leader_epoch)
     yield from note_log_topic_ids(components, event)
     before = context.on_offline_dirs.get(event.broker_id, set())
     # A failed replica answers KAFKA_STORAGE_ERROR even to a retry, so a stale epoch shows that a replica is healthy.

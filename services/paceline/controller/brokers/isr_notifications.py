@@ -40,13 +40,13 @@ def on_isr_change_notification(components: ControllerComponents) -> Flow[None]:
         LOG.exception("handling ISR changes failed: partitions=%d", len(changed))
     # After the notifications are deleted, standbys learn of the changes only from the journal. Include changes that
     # this controller had already read for another reason, because a standby may not have them.
-    yield from components.committer.touch(changed)
-    yield from components.storage.delete_fenced(paths)
+    yield from components.writer.touch(changed)
+    yield from components.store.delete_fenced(paths)
 
 
 def _refresh(components: ControllerComponents, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
     """Read states into the cache."""
-    found = yield from components.storage.partition_states(topic_partitions)
+    found = yield from components.store.partition_states(topic_partitions)
     for topic_partition, state in found.items():
         before = components.context.leadership.get(topic_partition)
         components.context.remember(topic_partition, state)
@@ -64,7 +64,7 @@ def on_log_dir_event(components: ControllerComponents) -> Flow[None]:
     # Include replicas added by a reassignment, which may lead; they get no request on the move to OnlineReplica.
     yield from components.replicas.handle_state_changes(new, ReplicaState.ONLINE)
     yield from components.replicas.handle_state_changes(hosted, ReplicaState.ONLINE)
-    yield from components.storage.delete_fenced(paths)
+    yield from components.store.delete_fenced(paths)
 
 
 def take_all_notifications(components: ControllerComponents) -> Flow[list[TopicPartition]]:
@@ -75,18 +75,18 @@ def take_all_notifications(components: ControllerComponents) -> Flow[list[TopicP
     The partitions are written to the journal before the notifications are deleted: this controller reads their states
     in any case, but a standby that takes over next knows only from the journal that its copy is out of date.
     """
-    names = yield from components.storage.children(znodes.LOG_DIR_EVENT_NOTIFICATION, watch=True)
+    names = yield from components.store.children(znodes.LOG_DIR_EVENT_NOTIFICATION, watch=True)
     yield from _delete(components, [f"{znodes.LOG_DIR_EVENT_NOTIFICATION}/{name}" for name in sorted(names)])
     paths, notices = yield from _read(components, znodes.ISR_CHANGE_NOTIFICATION, znodes.decode_partition_set)
     noticed = sorted({topic_partition for notice in notices for topic_partition in notice})
-    yield from components.committer.touch(noticed)
+    yield from components.writer.touch(noticed)
     yield from _delete(components, paths)
     return noticed
 
 
 def _delete(components: ControllerComponents, paths: Sequence[str]) -> Flow[None]:
     try:
-        yield from components.storage.delete_fenced(paths)
+        yield from components.store.delete_fenced(paths)
     except UnexpectedResponseError as error:
         LOG.error("notification not deleted, ZooKeeper refused: error=%s", error)
 
@@ -95,9 +95,9 @@ def _read(
     components: ControllerComponents, parent: str, decode: Callable[[str, bytes | None], T]
 ) -> Flow[tuple[list[str], list[T]]]:
     """List notifications, with a watch, and read them; a malformed notification is only deleted."""
-    names = yield from components.storage.children(parent, watch=True)
+    names = yield from components.store.children(parent, watch=True)
     paths = [f"{parent}/{name}" for name in sorted(names)]
-    responses = yield from components.storage.read_all(paths)
+    responses = yield from components.store.read_all(paths)
     notices = []
     for path, response in zip(paths, responses, strict=True):
         if not response.ok:

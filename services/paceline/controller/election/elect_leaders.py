@@ -52,7 +52,7 @@ def elect_leaders(components: ControllerComponents, event: ElectLeaders) -> Flow
         event.reply([_answer(tp, refused.get(tp), results.get(tp), late.get(tp)) for tp in asked])
 
     epochs = {tp: result.leader_epoch for tp, result in results.items() if result.leader_epoch is not None}
-    components.leader_waits.wait(epochs, event.timeout_ms, LATE, answer)
+    components.ack_waiters.wait(epochs, event.timeout_ms, LATE, answer)
 
 
 def _asked(components: ControllerComponents, event: ElectLeaders) -> Sequence[TopicPartition]:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable
 
-from paceline.controller.zk_store import Storage
+from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.flow import Flow
@@ -23,8 +23,8 @@ class ElectionSettings:
     Source: docs/protocol/controller.md#unclean-election; docs/protocol/controller.md#unclean-restart.
     """
 
-    def __init__(self, storage: Storage, unclean_default: bool, minimum_default: int) -> None:
-        self._storage = storage
+    def __init__(self, store: ZkStore, unclean_default: bool, minimum_default: int) -> None:
+        self._store = store
         self._unclean_default = unclean_default
         self._minimum_default = minimum_default
 
@@ -54,7 +54,7 @@ class ElectionSettings:
 
     def _unchanged(self, topics: list[str]) -> Flow[list[str]]:
         paths = [path for topic in topics for path in (znodes.topic_config_path(topic), znodes.topic_path(topic))]
-        responses = yield from self._storage.read_all(paths)
+        responses = yield from self._store.read_all(paths)
         unchanged = []
         for topic, config, node in zip(topics, responses[::2], responses[1::2], strict=True):
             if node.stat is None:
@@ -69,7 +69,7 @@ class ElectionSettings:
         wanted = sorted(topics)
         default_path = znodes.broker_config_path(None)
         paths = [default_path, *(znodes.topic_config_path(topic) for topic in wanted)]
-        responses = yield from self._storage.read_all(paths)
+        responses = yield from self._store.read_all(paths)
         for_all = _overrides(default_path, responses[0]) if dynamic else {}
         found = {}
         for topic, path, response in zip(wanted, paths[1:], responses[1:], strict=True):

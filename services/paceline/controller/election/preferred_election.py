@@ -60,7 +60,7 @@ def elect_preferred_leaders(components: ControllerComponents, topic_partitions: 
 
 def on_preferred_election_node(components: ControllerComponents) -> Flow[None]:
     """Handle ``/admin/preferred_replica_election``, then delete the node and set its watch again."""
-    exists = yield from components.storage.exists(znodes.PREFERRED_REPLICA_ELECTION)
+    exists = yield from components.store.exists(znodes.PREFERRED_REPLICA_ELECTION)
     if not exists:
         return
     try:
@@ -70,7 +70,7 @@ def on_preferred_election_node(components: ControllerComponents) -> Flow[None]:
         raise
     except Exception:
         LOG.exception("requested preferred leader election failed")
-    yield from components.storage.delete_fenced([znodes.PREFERRED_REPLICA_ELECTION])
+    yield from components.store.delete_fenced([znodes.PREFERRED_REPLICA_ELECTION])
     # Read the node again when its watch is set: an operator may have re-created it since the deletion.
     components.enqueue(PreferredReplicaElectionFromNode())
 
@@ -79,7 +79,7 @@ def wanted_preferred_elections(components: ControllerComponents) -> Flow[list[To
     """Read the admin node; skips partitions that are unknown, being deleted, or led by their preferred replica."""
     context = components.context
     path = znodes.PREFERRED_REPLICA_ELECTION
-    (response,) = yield from components.storage.read_all([path])
+    (response,) = yield from components.store.read_all([path])
     if not response.ok:
         return []
     try:

@@ -74,7 +74,7 @@ def _write(components: ControllerComponents, unclean: list[int]) -> Flow[list[To
     context = components.context
     concerned = _concerned(context, unclean)
     # A leader may have added such a broker to its ISR since the state was cached.
-    found = yield from components.storage.partition_states([tp for tp in concerned if tp not in context.seen_in_event])
+    found = yield from components.store.partition_states([tp for tp in concerned if tp not in context.seen_in_event])
     for topic_partition, state in found.items():
         context.remember(topic_partition, state)
 

@@ -21,7 +21,7 @@ def list_reassignments(
     if wanted is not None:
         chosen = set(wanted)
         moving = [tp for tp in moving if tp in chosen]
-    states = yield from components.storage.partition_states(moving)
+    states = yield from components.store.partition_states(moving)
     found = []
     for topic_partition in moving:
         assignment = context.assignment(topic_partition)

@@ -207,7 +207,7 @@ def _irreversible(
         for topic_partition, assignment in accepted.items()
         if not set(components.context.assignment(topic_partition).replicas) <= set(assignment.replicas)
     ]
-    states = yield from components.storage.partition_states(dropping)
+    states = yield from components.store.partition_states(dropping)
     return {
         topic_partition: _deletes_all_in_sync(state)
         for topic_partition, state in states.items()
@@ -332,7 +332,7 @@ def _is_complete(
     components: ControllerComponents, topic_partition: TopicPartition, assignment: ReplicaAssignment
 ) -> Flow[bool]:
     """Whether the whole target is in the ISR in ZooKeeper; sets the watch on the state node."""
-    found = yield from components.storage.partition_states([topic_partition], watch=True)
+    found = yield from components.store.partition_states([topic_partition], watch=True)
     if not assignment.is_being_reassigned:
         return True
     state = found.get(topic_partition)
@@ -483,7 +483,7 @@ def _raised(components: ControllerComponents, topic_partition: TopicPartition) -
         if known is None or known.controller_epoch > context.epoch:
             raise UnexpectedResponseError(ZkCode.NO_NODE, f"raise the leader epoch of {topic_partition} from {known}")
         raised = known.with_leader(known.leader, known.isr, context.epoch)
-        outcome = yield from components.committer.commit([StateWrite(topic_partition, raised)], 1)
+        outcome = yield from components.writer.commit([StateWrite(topic_partition, raised)], 1)
         written = outcome.written.get(topic_partition)
         if written is not None:
             context.remember(topic_partition, written)
@@ -523,7 +523,7 @@ def _write_topic(
     topic = topic_partition.topic
     path, topic_id = znodes.topic_path(topic), components.context.topic_ids.get(topic)
     for _ in range(WRITE_ATTEMPTS):
-        (found,) = yield from components.storage.read_all([path])
+        (found,) = yield from components.store.read_all([path])
         added = _unknown_partitions(components, topic, path, found)
         partitions = {**added, **components.context.topics[topic], topic_partition.partition: assignment}
         version = ANY_VERSION if found.stat is None else found.stat.version
@@ -532,7 +532,7 @@ def _write_topic(
             [znodes.partition_state_path(topic_partition)] if topic_partition in components.context.leadership else []
         )
         try:
-            yield from components.storage.write_topic(topic, topic_id, partitions, version, state)
+            yield from components.store.write_topic(topic, topic_id, partitions, version, state)
             return
         except UnexpectedResponseError as failure:
             if failure.code is not ZkCode.BAD_VERSION:
@@ -560,7 +560,7 @@ def _unknown_partitions(
 def _read_node(components: ControllerComponents) -> Flow[dict[TopicPartition, tuple[int, ...]]]:
     """Read the admin node; a node that cannot be parsed counts as empty, as in Kafka."""
     path = znodes.REASSIGN_PARTITIONS
-    (response,) = yield from components.storage.read_all([path])
+    (response,) = yield from components.store.read_all([path])
     if not response.ok:
         return {}
     try:
@@ -575,7 +575,7 @@ def _remove_from_node(
 ) -> Flow[None]:
     """Remove entries from the admin node; deletes the node with the last entry, and sets its watch again."""
     path = znodes.REASSIGN_PARTITIONS
-    (response,) = yield from components.storage.read_all([path])
+    (response,) = yield from components.store.read_all([path])
     if not response.ok:
         return
     wanted = yield from _read_node(components)
@@ -583,10 +583,10 @@ def _remove_from_node(
     if left and left == wanted:
         return
     if not left:
-        yield from components.storage.delete_fenced([path])
+        yield from components.store.delete_fenced([path])
         components.enqueue(PartitionReassignmentFromNode())
         return
-    rewrite = components.storage.fenced(SetData(path, znodes.encode_reassignment(left)))
-    (response,) = yield from components.storage.send_fenced([rewrite])
+    rewrite = components.store.fenced(SetData(path, znodes.encode_reassignment(left)))
+    (response,) = yield from components.store.send_fenced([rewrite])
     if not response.ok and first_failure(response)[1] is not ZkCode.NO_NODE:
         raise UnexpectedResponseError(first_failure(response)[1], f"rewrite {path}")

@@ -37,7 +37,7 @@ def on_failover(components: ControllerComponents, mirror: StateMirror | None = N
     journal = yield from read_journal(components)
     noticed = yield from take_all_notifications(components)
     yield from watch_config_changes(components)
-    marked = yield from components.storage.children(znodes.DELETE_TOPICS, watch=True)
+    marked = yield from components.store.children(znodes.DELETE_TOPICS, watch=True)
     loaded = yield from _load(components, mirror, journal, noticed, marked)
     for broker_id in context.registered_broker_ids():
         components.channels.add_broker(context.brokers[broker_id])
@@ -68,8 +68,8 @@ def _load(
     marked: Collection[str],
 ) -> Flow[StatesLoaded]:
     context = components.context
-    context.brokers.update((yield from components.storage.brokers()))
-    topics = yield from components.storage.topic_names()
+    context.brokers.update((yield from components.store.brokers()))
+    topics = yield from components.store.topic_names()
     missing: set[str] = set()
     mirrored = {} if mirror is None else {topic: known.topic_id for topic, known in mirror.topics.items()}
     nodes = yield from read_topics(components, topics, missing, mirrored)

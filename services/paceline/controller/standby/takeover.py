@@ -87,7 +87,7 @@ def read_journal(components: ControllerComponents) -> Flow[JournalEntry | None]:
 def _restart_journal(components: ControllerComponents, exists: bool) -> Flow[None]:
     journal = components.journal
     operation: Create | SetData = journal.restart() if exists else journal.forget()
-    (answer,) = yield from components.storage.send_fenced([components.storage.fenced(operation)])
+    (answer,) = yield from components.store.send_fenced([components.store.fenced(operation)])
     if not answer.ok and first_failure(answer)[1] is not ZkCode.NODE_EXISTS:
         raise UnexpectedResponseError(first_failure(answer)[1], f"write {znodes.CONTROLLER_JOURNAL}")
     # NODE_EXISTS: an earlier attempt of this request was applied and its answer was lost.
@@ -111,7 +111,7 @@ def load_states(
         if kind is TakeoverKind.BEHIND:
             doubtful.update(journal.touched_after(mirror.sequence or 0))
         to_read = take_from_mirror(components.context, mirror, topic_partitions, doubtful, marked_topics)
-    states = yield from components.storage.partition_states(to_read)
+    states = yield from components.store.partition_states(to_read)
     for topic_partition, state in states.items():
         components.context.remember(topic_partition, state)
     return StatesLoaded(kind, reason, len(components.context.leadership), len(to_read))

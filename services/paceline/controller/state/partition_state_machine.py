@@ -26,7 +26,7 @@ from paceline.controller.election.leader_election import (
 from paceline.controller.errors import ControllerMovedError, IllegalStateError
 from paceline.controller.state.state_writer import StateWrite, StateWriter
 from paceline.controller.state_change_log import Cause, StateChangeLog
-from paceline.controller.zk_store import Storage
+from paceline.controller.zk_store import ZkStore
 from paceline.coordination.flow import Flow
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
@@ -67,15 +67,15 @@ class PartitionStateMachine:
     def __init__(
         self,
         context: ControllerContext,
-        storage: Storage,
-        committer: StateWriter,
+        store: ZkStore,
+        writer: StateWriter,
         batch: RequestBatch,
         election_settings: ElectionSettings,
         log: StateChangeLog,
     ) -> None:
         self._context = context
-        self._storage = storage
-        self._committer = committer
+        self._store = store
+        self._writer = writer
         self._batch = batch
         self._election_settings = election_settings
         self._log = log
@@ -203,7 +203,7 @@ class PartitionStateMachine:
             return []
         leaderless = []
         with_state = {topic_partition.topic for topic_partition in context.leadership}
-        outcome = yield from self._committer.create(writes, with_state)
+        outcome = yield from self._writer.create(writes, with_state)
         for topic_partition in topic_partitions:
             state = outcome.written.get(topic_partition)
             if state is None:
@@ -243,7 +243,7 @@ class PartitionStateMachine:
     ) -> Flow[dict[TopicPartition, ElectionResult]]:
         results: dict[TopicPartition, ElectionResult] = {}
         remaining = list(topic_partitions)
-        limit = self._committer.chunk_limit
+        limit = self._writer.chunk_limit
         while remaining:
             elections = yield from self._decide(remaining, strategy, results)
             writes = [
@@ -251,7 +251,7 @@ class PartitionStateMachine:
                 for topic_partition, election in elections.items()
                 if election.leader_and_isr is not None
             ]
-            outcome = yield from self._committer.commit(writes, limit)
+            outcome = yield from self._writer.commit(writes, limit)
             for topic_partition, state in outcome.written.items():
                 kind = UNCLEAN if elections[topic_partition].unclean else _KINDS[strategy]
                 self.elections[kind, self._log.cause_of_election.value] += 1
@@ -363,7 +363,7 @@ class PartitionStateMachine:
         if not topic_partitions:
             return
         unread: set[TopicPartition] = set()
-        found = yield from self._storage.partition_states(topic_partitions, unread=unread)
+        found = yield from self._store.partition_states(topic_partitions, unread=unread)
         for topic_partition in topic_partitions:
             if topic_partition in found:
                 self._context.remember(topic_partition, found[topic_partition])

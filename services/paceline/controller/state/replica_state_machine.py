@@ -13,7 +13,7 @@ from paceline.controller.context import ControllerContext, PartitionState, Repli
 from paceline.controller.errors import ControllerMovedError, IllegalStateError
 from paceline.controller.state.state_writer import StateWrite, StateWriter
 from paceline.controller.state_change_log import StateChangeLog
-from paceline.controller.zk_store import Storage
+from paceline.controller.zk_store import ZkStore
 from paceline.coordination.flow import Flow
 from paceline.model.identifiers import NO_LEADER, TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
@@ -41,14 +41,14 @@ class ReplicaStateMachine:
     def __init__(
         self,
         context: ControllerContext,
-        storage: Storage,
-        committer: StateWriter,
+        store: ZkStore,
+        writer: StateWriter,
         batch: RequestBatch,
         log: StateChangeLog,
     ) -> None:
         self._context = context
-        self._storage = storage
-        self._committer = committer
+        self._store = store
+        self._writer = writer
         self._batch = batch
         self._log = log
 
@@ -267,7 +267,7 @@ class ReplicaStateMachine:
         removed: dict[TopicPartition, LeaderAndIsr] = {}
         pending = list(topic_partitions)
         failed = {tp for tp in topic_partitions if not self._has_new_epoch(tp)} if fence else ()
-        limit = self._committer.chunk_limit
+        limit = self._writer.chunk_limit
         while pending:
             # The leader may have added the broker since the ISR was cached.
             yield from self._refresh(tp for tp in pending if broker_id not in context.leadership[tp].isr)
@@ -291,7 +291,7 @@ class ReplicaStateMachine:
                     decided = known.controller_epoch == context.epoch
                     removed[topic_partition] = known if decided else replace(known, controller_epoch=context.epoch)
                     context.remember(topic_partition, removed[topic_partition])
-            outcome = yield from self._committer.commit(writes, limit)
+            outcome = yield from self._writer.commit(writes, limit)
             for topic_partition, state in outcome.written.items():
                 context.remember(topic_partition, state)
                 removed[topic_partition] = state
@@ -335,7 +335,7 @@ class ReplicaStateMachine:
         if not doubtful:
             return
         unread: set[TopicPartition] = set()
-        found = yield from self._storage.partition_states(doubtful, unread=unread)
+        found = yield from self._store.partition_states(doubtful, unread=unread)
         for topic_partition in doubtful:
             if topic_partition in found:
                 context.remember(topic_partition, found[topic_partition])

@@ -30,12 +30,12 @@ def rewrite_states(
     written: list[TopicPartition] = []
     refused: dict[TopicPartition, ZkCode] = {}
     remaining = list(topic_partitions)
-    limit = components.committer.chunk_limit
+    limit = components.writer.chunk_limit
     while remaining:
         writes = [write for write in map(change, remaining) if write is not None and _is_ours(components, write)]
         if not writes:
             break
-        outcome = yield from components.committer.commit(writes, limit)
+        outcome = yield from components.writer.commit(writes, limit)
         for topic_partition, state in outcome.written.items():
             context.remember(topic_partition, state)
             written.append(topic_partition)

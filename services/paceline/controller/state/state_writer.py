@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from paceline.controller.context import ControllerContext
 from paceline.controller.errors import UnexpectedResponseError
 from paceline.controller.standby.journal import ControllerJournal
-from paceline.controller.zk_store import Storage, first_failure, send
+from paceline.controller.zk_store import ZkStore, first_failure, send
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Exists, Multi, Operation, Response, SetData, ZkCode
@@ -72,7 +72,7 @@ class StateWriter:
         self,
         config: ControllerConfig,
         context: ControllerContext,
-        storage: Storage,
+        store: ZkStore,
         journal: ControllerJournal,
         on_commit: Callable[[], None],
     ) -> None:
@@ -82,7 +82,7 @@ class StateWriter:
         """
         self._config = config
         self._context = context
-        self._storage = storage
+        self._store = store
         self._journal = journal
         self._on_commit = on_commit
 
@@ -133,10 +133,10 @@ class StateWriter:
 
     def _journaled(self, chunk: Iterable[tuple[StateWrite, object]], operations: Iterable[Operation]) -> "_Journaled":
         entry = self._journal.advance(write.topic_partition for write, _ in chunk)
-        return _Journaled(self._storage.fenced(*operations, entry), self._journal.sequence)
+        return _Journaled(self._store.fenced(*operations, entry), self._journal.sequence)
 
     def _send(self, multis: Sequence["_Journaled"]) -> Flow[list[Response]]:
-        responses = yield from self._storage.send_fenced([one.multi for one in multis])
+        responses = yield from self._store.send_fenced([one.multi for one in multis])
         without_journal = []
         for index, (one, response) in enumerate(zip(multis, responses, strict=True)):
             if response.ok:
@@ -147,7 +147,7 @@ class StateWriter:
             # The journal was deleted. The writes that failed for this reason are read back and decided again, as after
             # any conflict.
             LOG.warning("journal was deleted, creating it: path=%s", znodes.CONTROLLER_JOURNAL)
-            (created,) = yield from self._storage.send_fenced([self._storage.fenced(self._journal.forget())])
+            (created,) = yield from self._store.send_fenced([self._store.fenced(self._journal.forget())])
             code = first_failure(created)[1]
             if not created.ok and code is not ZkCode.NODE_EXISTS:
                 LOG.error("journal not created, ZooKeeper refused: error=%s", code.name)
@@ -164,7 +164,7 @@ class StateWriter:
         """
         if not topic_partitions:
             return
-        entry = _Journaled(self._storage.fenced(self._journal.advance(topic_partitions)), self._journal.sequence)
+        entry = _Journaled(self._store.fenced(self._journal.advance(topic_partitions)), self._journal.sequence)
         (response,) = yield from self._send([entry])
         if not response.ok and first_failure(response)[1] is not ZkCode.NO_NODE:
             raise UnexpectedResponseError(first_failure(response)[1], f"set {znodes.CONTROLLER_JOURNAL}")
@@ -175,7 +175,7 @@ class StateWriter:
         self._on_commit()
 
     def _read_back(self, writes: Sequence[StateWrite], outcome: CommitOutcome) -> Flow[None]:
-        found = yield from self._storage.partition_states([write.topic_partition for write in writes])
+        found = yield from self._store.partition_states([write.topic_partition for write in writes])
         for write in writes:
             state = found.get(write.topic_partition)
             if state is not None and write.matches(state):

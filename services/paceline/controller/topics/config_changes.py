@@ -33,13 +33,13 @@ RETRY_MS = 10_000
 
 def watch_config_changes(components: ControllerComponents) -> Flow[None]:
     """Watch for future changes and skip the present ones: every election reads the current configuration anyway."""
-    names = yield from components.storage.children(znodes.CONFIG_CHANGES, watch=True)
+    names = yield from components.store.children(znodes.CONFIG_CHANGES, watch=True)
     components.context.config_changes_seen.update(dict.fromkeys(names, components.scheduler.now_ms()))
 
 
 def on_config_change(components: ControllerComponents) -> Flow[None]:
     """Read new notifications, with a watch, and elect leaders where an unclean election has become allowed."""
-    names = yield from components.storage.children(znodes.CONFIG_CHANGES, watch=True)
+    names = yield from components.store.children(znodes.CONFIG_CHANGES, watch=True)
     ordered, now_ms = sorted(names), components.scheduler.now_ms()
     seen = components.context.config_changes_seen
     new = [name for name in ordered if name not in seen]
@@ -69,7 +69,7 @@ def on_config_change(components: ControllerComponents) -> Flow[None]:
     # Delete last, because ZooKeeper may refuse a deletion.
     old = [name for name in ordered[:-NOTICES_KEPT] if now_ms - first_seen_ms[name] >= NOTICE_KEPT_MS]
     unwanted = dict.fromkeys([*ordered[:-NOTICES_AT_MOST], *old])
-    yield from components.storage.delete_fenced(f"{znodes.CONFIG_CHANGES}/{name}" for name in unwanted)
+    yield from components.store.delete_fenced(f"{znodes.CONFIG_CHANGES}/{name}" for name in unwanted)
 
 
 def _report(components: ControllerComponents, entities: Iterable[str]) -> None:
@@ -86,7 +86,7 @@ def _report(components: ControllerComponents, entities: Iterable[str]) -> None:
 def _read(components: ControllerComponents, names: Sequence[str]) -> Flow[tuple[dict[str, str], set[str]]]:
     """Return the changed entity of each notification, and the notifications that ZooKeeper refused to read."""
     paths = [f"{znodes.CONFIG_CHANGES}/{name}" for name in names]
-    responses = yield from components.storage.read_all(paths)
+    responses = yield from components.store.read_all(paths)
     found, unread = {}, set()
     for name, path, response in zip(names, paths, responses, strict=True):
         if not response.ok:

@@ -10,7 +10,7 @@ from paceline.controller.channel.leader_ack_waiters import Key, LeaderAckWaiters
 from paceline.controller.context import ControllerContext
 from paceline.controller.events import CreateTopics, DeleteTopics
 from paceline.controller.topics.topic_validation import CreateTopicResult, DeleteTopicResult, NewTopic, TopicValidator
-from paceline.controller.zk_store import Storage, first_failure, send
+from paceline.controller.zk_store import ZkStore, first_failure, send
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Create, Exists, Multi, SetData, ZkCode
@@ -44,13 +44,13 @@ class TopicRequests:
         self,
         config: ControllerConfig,
         context: ControllerContext,
-        storage: Storage,
+        store: ZkStore,
         waits: LeaderAckWaiters,
         rng: random.Random,
     ) -> None:
         self._config = config
         self._context = context
-        self._storage = storage
+        self._store = store
         self._waits = waits
         self._rng = rng
         self._validator = TopicValidator(config, context, rng)
@@ -120,7 +120,7 @@ class TopicRequests:
                 self._creation(name, nodes[name], by_name[name], found.ok)
                 for name, found in zip(remaining, present, strict=True)
             ]
-            responses = yield from self._storage.send_fenced(multis)
+            responses = yield from self._store.send_fenced(multis)
             conflicted = []
             for name, response in zip(remaining, responses, strict=True):
                 if response.ok:
@@ -140,14 +140,14 @@ class TopicRequests:
 
     def _is_stored(self, name: str, data: bytes) -> Flow[bool]:
         """Whether the node was written by an earlier attempt whose answer was lost."""
-        (response,) = yield from self._storage.read_all([znodes.topic_path(name)])
+        (response,) = yield from self._store.read_all([znodes.topic_path(name)])
         return bool(response.ok and response.data == data)
 
     def _creation(self, name: str, data: bytes, topic: NewTopic, config_exists: bool) -> Multi:
         path = znodes.topic_config_path(name)
         config = znodes.encode_config(topic.configs)
         first = SetData(path, config) if config_exists else Create(path, config)
-        return self._storage.fenced(first, Create(znodes.topic_path(name), data))
+        return self._store.fenced(first, Create(znodes.topic_path(name), data))
 
     def topics_listed(self) -> None:
         """Forget the recently written topics: the list of topics was read and includes them."""
@@ -165,8 +165,8 @@ class TopicRequests:
             elif not self._config.delete_topic_enable:
                 errors[name] = TopicDeletionDisabledError("delete.topic.enable is false")
         wanted = [name for name in names if name not in errors]
-        markers = [self._storage.fenced(Create(znodes.delete_topic_path(name))) for name in wanted]
-        responses = yield from self._storage.send_fenced(markers)
+        markers = [self._store.fenced(Create(znodes.delete_topic_path(name))) for name in wanted]
+        responses = yield from self._store.send_fenced(markers)
         for name, response in zip(wanted, responses, strict=True):
             code = first_failure(response)[1]
             if not response.ok and code is not ZkCode.NODE_EXISTS:

@@ -63,7 +63,7 @@ def create_partitions(components: ControllerComponents, event: CreatePartitions)
         event.reply([_result(name, outcomes[name], errors.get(name)) for name in names])
 
     waited_for = {} if event.validate_only else {TopicPartition(t, p): 0 for t, growth in grown.items() for p in growth}
-    components.leader_waits.wait(waited_for, event.timeout_ms, LATE, answer)
+    components.ack_waiters.wait(waited_for, event.timeout_ms, LATE, answer)
 
 
 def _result(name: str, outcome: Growth | PacelineError, late: PacelineError | None) -> CreatePartitionsResult:
@@ -86,7 +86,7 @@ def _write_all(
     for _ in range(ATTEMPTS):
         if not remaining:
             return
-        responses = yield from components.storage.read_all([znodes.topic_path(name) for name in remaining])
+        responses = yield from components.store.read_all([znodes.topic_path(name) for name in remaining])
         writes: dict[str, SetData] = {}
         for name, response in zip(remaining, responses, strict=True):
             if name in tried and response.ok and response.data == tried[name][0]:
@@ -105,9 +105,7 @@ def _write_all(
         remaining = []
         if validate_only or not writes:
             return
-        answers = yield from components.storage.send_fenced(
-            [components.storage.fenced(write) for write in writes.values()]
-        )
+        answers = yield from components.store.send_fenced([components.store.fenced(write) for write in writes.values()])
         for name, response in zip(writes, answers, strict=True):
             if response.ok:
                 continue

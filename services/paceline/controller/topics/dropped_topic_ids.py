@@ -70,7 +70,7 @@ def _write(components: ControllerComponents, topic: str, topic_id: str) -> Flow[
     if context.is_queued_for_deletion(topic):
         return False  # Responses to StopReplica are compared with the id in the requests.
     path = znodes.topic_path(topic)
-    (found,) = yield from components.storage.read_all([path])
+    (found,) = yield from components.store.read_all([path])
     try:
         node = znodes.decode_topic_assignment(path, found.data)
     except MalformedZnodeError:
@@ -84,9 +84,7 @@ def _write(components: ControllerComponents, topic: str, topic_id: str) -> Flow[
         if TopicPartition(topic, index) in context.leadership
     ]
     try:
-        yield from components.storage.write_topic(
-            topic, topic_id, dict(node.partitions), found.stat.version, states[:1]
-        )
+        yield from components.store.write_topic(topic, topic_id, dict(node.partitions), found.stat.version, states[:1])
     except UnexpectedResponseError as error:
         LOG.warning("topic id not restored: topic=%s id=%s cause=%s", topic, topic_id, error)
         return False

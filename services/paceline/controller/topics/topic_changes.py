@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 def on_topic_change(components: ControllerComponents) -> Flow[None]:
     """Compare the topics in ZooKeeper with the known topics; add new topics, and forget deleted topics."""
     context = components.context
-    names = yield from components.storage.topic_names()
+    names = yield from components.store.topic_names()
     components.topic_requests.topics_listed()
     new = [topic for topic in names if topic not in context.topics]
     listed = set(names)
@@ -44,7 +44,7 @@ def on_partition_modifications(components: ControllerComponents, topics: Sequenc
     context = components.context
     known = [topic for topic in topics if topic in context.topics]
     missing: set[str] = set()
-    nodes = yield from components.storage.topic_nodes(known, missing)
+    nodes = yield from components.store.topic_nodes(known, missing)
     created: list[TopicPartition] = []
     for topic in known:
         node = nodes.get(topic)
@@ -93,7 +93,7 @@ def read_topics(
     Topics without a node are added to ``missing`` and must not count as known: a missing node has no watch, and after a
     re-creation the list of topics may look unchanged.
     """
-    nodes = yield from components.storage.topic_nodes(topics, missing)
+    nodes = yield from components.store.topic_nodes(topics, missing)
     for topic in [topic for topic, node in nodes.items() if node.topic_id is None]:
         node = nodes.pop(topic)
         has_states = yield from _may_have_states(components, topic)
@@ -109,7 +109,7 @@ def read_topics(
 def _may_have_states(components: ControllerComponents, topic: str) -> Flow[bool]:
     """Whether a topic has partition states; True when ZooKeeper refuses to list them."""
     try:
-        states = yield from components.storage.children(znodes.topic_partitions_path(topic), watch=False)
+        states = yield from components.store.children(znodes.topic_partitions_path(topic), watch=False)
     except UnexpectedResponseError as error:
         # Continue, so that one such topic does not make every failover fail.
         LOG.error("partition states not listed, ZooKeeper refused: topic=%s error=%s", topic, error)
@@ -122,7 +122,7 @@ def _write_topic_id(
 ) -> Flow[bool]:
     """Write a topic's id into its node; return False if ZooKeeper refuses the write."""
     try:
-        yield from components.storage.write_topic(topic, topic_id, dict(node.partitions))
+        yield from components.store.write_topic(topic, topic_id, dict(node.partitions))
     except UnexpectedResponseError as error:
         # The topic was deleted, or its node has no room for the id: continue with the other topics.
         LOG.warning("topic cannot be given an id: topic=%s id=%s cause=%s", topic, topic_id, error)
@@ -154,7 +154,7 @@ def forget_topic(components: ControllerComponents, topic: str) -> Flow[None]:
     """
     is_marked = components.context.is_queued_for_deletion(topic)
     components.context.drop_topic(topic)
-    components.leader_waits.topic_deleted(topic)
+    components.ack_waiters.topic_deleted(topic)
     if is_marked:
         yield from components.deletion.remove_markers([topic])
 
@@ -178,9 +178,9 @@ def create_partitions(components: ControllerComponents, topic_partitions: Sequen
 
 def _restore(components: ControllerComponents, topic: str) -> Flow[None]:
     """Remove added partitions from the node of a topic that is being deleted (KAFKA-6612)."""
-    names = yield from components.storage.children(znodes.topic_partitions_path(topic), watch=False)
+    names = yield from components.store.children(znodes.topic_partitions_path(topic), watch=False)
     existing = {int(name) for name in names if name.isdecimal()}
     assignments = {p: a for p, a in components.context.topics[topic].items() if p in existing}
     LOG.warning("topic is being deleted, removing added partitions: topic=%s", topic)
     if assignments:
-        yield from components.storage.write_topic(topic, components.context.topic_ids.get(topic), assignments)
+        yield from components.store.write_topic(topic, components.context.topic_ids.get(topic), assignments)

@@ -75,7 +75,7 @@ class TopicConfigAdmin:
         defaults = yield from self._defaults()
         all_brokers = ConfigResource(ResourceType.BROKER, ALL_BROKERS)
         read = list(dict.fromkeys([*wanted_resources, all_brokers]))
-        responses = yield from self._components.storage.read_all([_path(resource) for resource in read])
+        responses = yield from self._components.store.read_all([_path(resource) for resource in read])
         found = dict(zip(read, responses, strict=True))
         results = []
         for (resource, keys), problem in zip(event.resources, problems, strict=True):
@@ -103,7 +103,7 @@ class TopicConfigAdmin:
         if self._components.config.unclean_leader_election_enable:
             defaults[UNCLEAN_KEY] = "true"
         path = znodes.broker_config_path(None)
-        (response,) = yield from self._components.storage.read_all([path])
+        (response,) = yield from self._components.store.read_all([path])
         try:
             dynamic = znodes.decode_config(path, response.data).get(UNCLEAN_KEY) if response.ok else None
         except MalformedZnodeError:
@@ -139,12 +139,12 @@ class TopicConfigAdmin:
         errors: dict[ConfigResource, PacelineError],
     ) -> Flow[None]:
         """Change each configuration, and write it if its version is unchanged; retry after a concurrent write."""
-        storage = self._components.storage
+        store = self._components.store
         defaults = yield from self._defaults()
         remaining = list(wanted)
         tried: dict[ConfigResource, bytes] = {}
         for _ in range(ATTEMPTS):
-            responses = yield from storage.read_all([_path(resource) for resource in remaining])
+            responses = yield from store.read_all([_path(resource) for resource in remaining])
             multis: dict[ConfigResource, Multi] = {}
             for resource, response in zip(remaining, responses, strict=True):
                 errors.pop(resource, None)
@@ -160,10 +160,10 @@ class TopicConfigAdmin:
                 except PacelineError as error:
                     errors[resource] = error
                     continue
-                multis[resource] = storage.fenced(*_operations(resource, tried[resource], response))
+                multis[resource] = store.fenced(*_operations(resource, tried[resource], response))
             if validate_only or not multis:
                 return
-            answers = yield from storage.send_fenced(list(multis.values()))
+            answers = yield from store.send_fenced(list(multis.values()))
             remaining = []
             for resource, answer in zip(multis, answers, strict=True):
                 if answer.ok:

@@ -14,7 +14,7 @@ from paceline.controller.context import ControllerContext, PartitionState, Repli
 from paceline.controller.errors import UnexpectedResponseError
 from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.state.replica_state_machine import ReplicaStateMachine
-from paceline.controller.zk_store import TREE_ATTEMPTS, Storage, first_failure
+from paceline.controller.zk_store import TREE_ATTEMPTS, ZkStore, first_failure
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Delete, ZkCode
@@ -31,7 +31,7 @@ class TopicDeletionManager:
         self,
         config: ControllerConfig,
         context: ControllerContext,
-        storage: Storage,
+        store: ZkStore,
         partitions: PartitionStateMachine,
         replicas: ReplicaStateMachine,
         send_metadata: Callable[[Sequence[TopicPartition]], None],
@@ -39,7 +39,7 @@ class TopicDeletionManager:
     ) -> None:
         self._config = config
         self._context = context
-        self._storage = storage
+        self._store = store
         self._partitions = partitions
         self._replicas = replicas
         self._send_metadata = send_metadata
@@ -61,7 +61,7 @@ class TopicDeletionManager:
         `look_at_topics` compares the topics in ZooKeeper with the known topics. A marker of an unknown topic may belong
         to a topic that was just created, whose event is still queued: look for the topic before deleting its marker.
         """
-        names = yield from self._storage.children(znodes.DELETE_TOPICS, watch=True)
+        names = yield from self._store.children(znodes.DELETE_TOPICS, watch=True)
         marked = sorted(names)
         if any(topic not in self._context.topics for topic in marked):
             yield from look_at_topics()
@@ -79,7 +79,7 @@ class TopicDeletionManager:
 
     def remove_markers(self, topics: Iterable[str]) -> Flow[None]:
         """Delete markers of topics that do not exist or must not be deleted."""
-        yield from self._storage.delete_fenced([znodes.delete_topic_path(topic) for topic in topics])
+        yield from self._store.delete_fenced([znodes.delete_topic_path(topic) for topic in topics])
 
     def mark_ineligible(self, topics: Iterable[str]) -> None:
         """Halt the deletion of topics; topics that are not queued are unaffected."""
@@ -194,16 +194,16 @@ class TopicDeletionManager:
                 break
             if (yield from self._was_recreated(topic)):
                 raise UnexpectedResponseError(ZkCode.NODE_EXISTS, f"delete {topic}, which was re-created,")
-            actual = yield from self._storage.tree(znodes.topic_path(topic))
+            actual = yield from self._store.tree(znodes.topic_path(topic))
             gone = yield from self._delete_leaves_first(actual)
         if not gone:
             raise UnexpectedResponseError(ZkCode.NOT_EMPTY, f"delete {znodes.topic_path(topic)}")
-        yield from self._storage.delete_fenced([znodes.topic_config_path(topic)])
-        yield from self._storage.delete_fenced([znodes.delete_topic_path(topic)])
+        yield from self._store.delete_fenced([znodes.topic_config_path(topic)])
+        yield from self._store.delete_fenced([znodes.delete_topic_path(topic)])
 
     def _was_recreated(self, topic: str) -> Flow[bool]:
         """Whether the topic was re-created, with its event still queued."""
-        found = yield from self._storage.topic_nodes([topic])
+        found = yield from self._store.topic_nodes([topic])
         known_id = self._context.topic_ids.get(topic)
         found_id = found[topic].topic_id if topic in found else None
         return bool(known_id and found_id and found_id != known_id)
@@ -222,8 +222,8 @@ class TopicDeletionManager:
         """Delete nodes in order, many per multi; return False when a node was missing or not empty."""
         limit = max(1, self._config.zookeeper_multi_max_operations - 1)
         for start in range(0, len(paths), limit):
-            multi = self._storage.fenced(*(Delete(path) for path in paths[start : start + limit]))
-            (response,) = yield from self._storage.send_fenced([multi])
+            multi = self._store.fenced(*(Delete(path) for path in paths[start : start + limit]))
+            (response,) = yield from self._store.send_fenced([multi])
             if response.ok:
                 continue
             code = first_failure(response)[1]
