@@ -9,9 +9,9 @@ from paceline.broker.fetcher.replica_fetcher import ReplicaFetcher
 from paceline.broker.metadata_cache import MetadataSnapshot
 from paceline.broker.partition.isr_updates import IsrUpdates
 from paceline.broker.partition.partition import Partition
-from paceline.controller.components import ControllerComponents
+from paceline.controller import failover
 from paceline.controller.context import ControllerContext
-from paceline.controller.standby import failover, takeover
+from paceline.controller.standby import takeover
 from paceline.controller.standby.takeover import StatesLoaded
 from paceline.controller.zk_store import ZkStore
 from paceline.coordination.flow import Flow
@@ -346,9 +346,9 @@ class ControlChecks:
         IsrUpdates.written = probed_written  # type: ignore[assignment, method-assign]
         load_states = takeover.load_states
 
-        def probed_load(parts: ControllerComponents, *rest: Any) -> Flow[StatesLoaded]:
-            loaded = yield from load_states(parts, *rest)
-            self.states_loaded(parts.context)
+        def probed_load(context: ControllerContext, *rest: Any) -> Flow[StatesLoaded]:
+            loaded = yield from load_states(context, *rest)
+            self.states_loaded(context)
             return loaded
 
         failover.load_states = probed_load  # type: ignore[assignment, attr-defined]

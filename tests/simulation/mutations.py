@@ -20,7 +20,8 @@ from paceline.controller.channel.channel_manager import ChannelManager
 from paceline.controller.context import ControllerContext
 from paceline.controller.election.controller_election import ControllerElection, Owner
 from paceline.controller.election.leader_election import Election
-from paceline.controller.reassignment import reassignment
+from paceline.controller.reassignment.reassignment_steps import ReassignmentSteps
+from paceline.controller.reassignment.topic_node import write_assignment
 from paceline.controller.standby import takeover
 from paceline.controller.standby.takeover import TakeoverKind
 from paceline.controller.state import partition_state_machine, replica_state_machine
@@ -167,7 +168,7 @@ def reassign_at_once(patches: "Patches") -> None:
         return True
         yield
 
-    patches.set(reassignment, "_is_complete", complete)
+    patches.set(ReassignmentSteps, "is_complete", complete)
 
 
 def empty_isr(patches: "Patches") -> None:
@@ -209,16 +210,16 @@ def elect_a_dead_member(patches: "Patches") -> None:
 def no_fence_before_a_move_is_taken_back(patches: "Patches") -> None:
     """A cancelled reassignment does not fence an ISR write of the leader that is in flight."""
 
-    def update(parts: Any, topic_partition: Any, assignment: Any) -> Generator[Any, Any, None]:
-        current = parts.context.assignment(topic_partition)
+    def update(self: ReassignmentSteps, topic_partition: Any, assignment: Any) -> Generator[Any, Any, None]:
+        current = self.context.assignment(topic_partition)
         if current != assignment:
-            yield from reassignment._write_topic(parts, topic_partition, assignment)
-            parts.context.set_assignment(topic_partition, assignment)
+            yield from write_assignment(self.context, self.store, topic_partition, assignment)
+            self.context.set_assignment(topic_partition, assignment)
             gone = [broker_id for broker_id in current.replicas if broker_id not in assignment.replicas]
-            yield from reassignment._stop_replicas(parts, topic_partition, gone)
-        parts.context.being_reassigned.add(topic_partition)
+            yield from self._stop_replicas(topic_partition, gone)
+        self.context.being_reassigned.add(topic_partition)
 
-    patches.set(reassignment, "_update_assignment", update)
+    patches.set(ReassignmentSteps, "_update_assignment", update)
 
 
 def nothing_without_lease(patches: "Patches") -> None:

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from paceline.controller.brokers import lease_changes, unreached_leaders
-from paceline.controller.components import ControllerComponents
 from paceline.controller.context import ControllerContext
+from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.coordination.flow import Flow
 from paceline.model.control import BrokerHeartbeatRequest
 from paceline.model.identifiers import TopicPartition
@@ -23,10 +23,12 @@ def no_leader_moves(patches: "Patches") -> None:
     """An unreached broker keeps the leaderships that it has."""
     real = lease_changes.relieve_silent_leaders
 
-    def relieve(components: ControllerComponents, topic_partitions: Iterable[TopicPartition]) -> Flow[None]:
-        known = components.context.leadership
-        silent = components.context.without_lease
-        yield from real(components, [one for one in topic_partitions if one in known and known[one].leader in silent])
+    def relieve(
+        context: ControllerContext, partitions: PartitionStateMachine, topic_partitions: Iterable[TopicPartition]
+    ) -> Flow[None]:
+        known, silent = context.leadership, context.without_lease
+        kept = [one for one in topic_partitions if one in known and known[one].leader in silent]
+        yield from real(context, partitions, kept)
 
     patches.set(lease_changes, "relieve_silent_leaders", relieve)
 

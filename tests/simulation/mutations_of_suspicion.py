@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.broker.membership import registration
 from paceline.controller.brokers.broker_suspicions import BrokerSuspicions, Evidence
 from paceline.controller.election.controller_election import ControllerElection
-from paceline.controller.reassignment import reassignment
+from paceline.controller.reassignment.reassignment_steps import ReassignmentSteps
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow, Zk
 from paceline.coordination.interface import ANY_VERSION, Multi, SetData
@@ -120,17 +120,17 @@ def heartbeat_refutes_nothing(patches: "Patches") -> None:
 
 def deletion_without_a_write(patches: "Patches") -> None:
     """The end of a reassignment deletes data before this controller has written a node in the event."""
-    real = reassignment._stop_replicas
+    real = ReassignmentSteps._stop_replicas
 
     def move_leader(*_: Any) -> Flow[None]:
         return
         yield
 
-    def stop_replicas(components: Any, topic_partition: Any, broker_ids: Any) -> Flow[None]:
-        components.batch.new_batch()
-        components.batch.add_stop_replica(broker_ids, topic_partition, delete=True)
-        components.batch.send()
-        yield from real(components, topic_partition, broker_ids)
+    def stop_replicas(self: ReassignmentSteps, topic_partition: Any, broker_ids: Any) -> Flow[None]:
+        self.batch.new_batch()
+        self.batch.add_stop_replica(broker_ids, topic_partition, delete=True)
+        self.batch.send()
+        yield from real(self, topic_partition, broker_ids)
 
-    patches.set(reassignment, "_move_leader", move_leader)
-    patches.set(reassignment, "_stop_replicas", stop_replicas)
+    patches.set(ReassignmentSteps, "_move_leader", move_leader)
+    patches.set(ReassignmentSteps, "_stop_replicas", stop_replicas)

@@ -61,7 +61,10 @@ class SuspicionChecks:
             self._judge(one, before, None, False)
 
         def probed_beat(node: ControllerNode, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
-            suspicions, broker = node._components.suspicions, node._components.context.brokers.get(request.broker_id)
+            suspicions, broker = (
+                node._components.liveness.suspicions,
+                node._components.context.brokers.get(request.broker_id),
+            )
             newer = broker is not None and request.broker_epoch > broker.broker_epoch
             suspected = suspicions.is_suspected(request.broker_id)
             answer = beat(node, request)

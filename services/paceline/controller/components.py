@@ -1,36 +1,53 @@
-"""The components of one controller, constructed together and passed to every handler."""
+"""Put one controller together: each component receives the components it uses, in the order of their dependencies.
+
+Handlers are data classes whose fields are what they use. Only the event handler, which chooses the handler of an event,
+and the failover, which starts the components one after another, receive all of them.
+"""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 
-from paceline.controller.brokers.broker_leases import BrokerLeases
-from paceline.controller.brokers.broker_suspicions import BrokerSuspicions, Evidence
-from paceline.controller.brokers.unreached_leaders import UnreachedLeaders
+from paceline.controller.brokers.broker_changes import BrokerChanges
+from paceline.controller.brokers.broker_liveness import BrokerLiveness
+from paceline.controller.brokers.controlled_shutdown import ControlledShutdowns
+from paceline.controller.brokers.isr_notifications import IsrNotifications
+from paceline.controller.brokers.leader_and_isr_responses import LeaderAndIsrResponses
+from paceline.controller.brokers.lease_changes import LeaseChanges
+from paceline.controller.brokers.replica_availability import ReplicaAvailability
 from paceline.controller.channel.channel_manager import ChannelManager, OnResponse
 from paceline.controller.channel.leader_ack_waiters import LeaderAckWaiters
 from paceline.controller.channel.request_batch import RequestBatch
 from paceline.controller.context import ControllerContext
 from paceline.controller.election.election_settings import ElectionSettings
+from paceline.controller.election.preferred_election import PreferredElections
+from paceline.controller.election.unclean_restart import UncleanRestarts
 from paceline.controller.events import BrokerLeaseChange, Event, PartitionReassignmentFromNode
 from paceline.controller.interfaces import ControlTransport
+from paceline.controller.reassignment.leader_epochs import LeaderEpochs
+from paceline.controller.reassignment.reassignment import Reassignments
+from paceline.controller.reassignment.reassignment_node import ReassignmentNode
+from paceline.controller.reassignment.reassignment_steps import ReassignmentSteps
 from paceline.controller.standby.journal import ControllerJournal
 from paceline.controller.standby.state_publisher import StatePublisher
 from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.state.replica_state_machine import ReplicaStateMachine
 from paceline.controller.state.state_writer import StateWriter
 from paceline.controller.state_change_log import StateChangeLog
+from paceline.controller.topics.config_changes import ConfigChanges
 from paceline.controller.topics.create_delete_topics import TopicRequests
+from paceline.controller.topics.create_partitions import PartitionCreation
+from paceline.controller.topics.topic_changes import TopicChanges
+from paceline.controller.topics.topic_configs import TopicConfigAdmin
 from paceline.controller.topics.topic_deletion import TopicDeletionManager
 from paceline.controller.zk_store import ZkStore
 from paceline.model.control import Endpoint
-from paceline.model.identifiers import TopicPartition
 from paceline.model.scheduler import Scheduler
 from paceline.model.settings import ControllerConfig
 from paceline.model.state_change import StateChange, StateChangeKind
 
 
 class ControllerComponents:
-    """Context, storage, state machines, channels and the waiting requests of one controller."""
+    """Context, access to ZooKeeper, state machines, channels and event handlers of one controller."""
 
     def __init__(
         self,
@@ -43,83 +60,69 @@ class ControllerComponents:
         enqueue: Callable[[Event], None],
         on_response: OnResponse,
     ) -> None:
-        self.config = config
-        self.endpoints = endpoints
-        self.scheduler = scheduler
-        self.rng = rng
-        self.enqueue = enqueue
-        self.context = ControllerContext()
-        self.store = ZkStore(self.context)
-        self.channels = ChannelManager(config, scheduler, transport, on_response, self._not_registered, rng)
-        self.log = StateChangeLog(
-            f"controller-{config.controller_id}", self.context, scheduler.wall_ms, state_change_sink
+        self._enqueue = enqueue
+        context = self.context = ControllerContext()
+        store = self.store = ZkStore(context)
+        who = f"controller-{config.controller_id}"
+        log = self.log = StateChangeLog(who, context, scheduler.wall_ms, state_change_sink)
+        self.liveness = BrokerLiveness(
+            config, context, scheduler, lambda broker_id: enqueue(BrokerLeaseChange(broker_id))
         )
-        self.journal = ControllerJournal()
-        self.publisher = StatePublisher(self.context, self.journal, scheduler)
-        self.writer = StateWriter(config, self.context, self.store, self.journal, self.publisher.flush_soon)
-        self.election_settings = ElectionSettings(
-            self.store, config.unclean_leader_election_enable, config.min_insync_replicas
+        self.channels = ChannelManager(
+            config, scheduler, transport, on_response, self.liveness.suspicions.not_registered, rng
         )
-        self._batches = [RequestBatch(config.controller_id, endpoints, self.context, self.channels) for _ in range(3)]
-        self.batch, partition_batch, replica_batch = self._batches
-        self.partitions = PartitionStateMachine(
-            self.context, self.store, self.writer, partition_batch, self.election_settings, self.log
-        )
-        self.replicas = ReplicaStateMachine(self.context, self.store, self.writer, replica_batch, self.log)
-        self.ack_waiters = LeaderAckWaiters(scheduler)
-        self.leases = BrokerLeases(
-            config.controller_broker_lease_ms, scheduler, lambda broker_id: enqueue(BrokerLeaseChange(broker_id))
-        )
-        self.suspicions = BrokerSuspicions(
-            # Without leases brokers send no heartbeats, and only a heartbeat disproves a suspicion.
-            config.broker_suspect_ms > 0 and config.controller_broker_lease_ms > 0,
-            self.context,
-            self.leases,
-            scheduler,
-        )
-        self.unreached = UnreachedLeaders(self.context, lambda one: enqueue(BrokerLeaseChange(one)))
-        self.topic_requests = TopicRequests(config, self.context, self.store, self.ack_waiters, rng)
-        self.deletion = TopicDeletionManager(
-            config,
-            self.context,
-            self.store,
-            self.partitions,
-            self.replicas,
-            lambda partitions: self.send_update_metadata(self.context.brokers, partitions),
-            self._deletion_completed,
-        )
+        self._batches = [RequestBatch(config.controller_id, endpoints, context, self.channels) for _ in range(3)]
+        batch, partition_batch, replica_batch = self._batches
+        self.batch = batch
 
-    def _not_registered(self, broker_id: int, broker_epoch: int, has_answered: bool) -> None:
-        # Before its first answer this may be the registered process, which has not read its registration yet.
-        evidence = Evidence.NOT_REGISTERED if has_answered else Evidence.NOT_REGISTERED_UNCONNECTED
-        self.suspicions.found(broker_id, broker_epoch, evidence)
+        self.journal = ControllerJournal()
+        self.publisher = StatePublisher(context, self.journal, scheduler)
+        writer = self.writer = StateWriter(config, context, store, self.journal, self.publisher.flush_soon)
+        settings = ElectionSettings(store, config.unclean_leader_election_enable, config.min_insync_replicas)
+        partitions = self.partitions = PartitionStateMachine(context, store, writer, partition_batch, settings, log)
+        replicas = self.replicas = ReplicaStateMachine(context, store, writer, replica_batch, log)
+        waiters = self.ack_waiters = LeaderAckWaiters(scheduler)
+        deletion = self.deletion = TopicDeletionManager(
+            config, context, store, partitions, replicas, batch, self._deletion_completed
+        )
+        self.unclean_restarts = UncleanRestarts(context, store, writer, partitions, batch)
+        self.preferred_elections = PreferredElections(config, context, store, partitions, enqueue)
+
+        self.topic_requests = TopicRequests(config, context, store, waiters, rng)
+        self.topic_changes = TopicChanges(context, store, log, rng, waiters, partitions, replicas, deletion)
+        self.partition_creation = PartitionCreation(config, context, store, rng, waiters, self.topic_changes)
+        self.topic_configs = TopicConfigAdmin(config, context, store)
+        self.config_changes = ConfigChanges(context, store, scheduler, log, settings, partitions, enqueue)
+
+        node = ReassignmentNode(store, enqueue)
+        epochs = LeaderEpochs(context, writer, batch)
+        steps = ReassignmentSteps(context, store, log, batch, partitions, replicas, epochs, node, scheduler, enqueue)
+        self.reassignments = Reassignments(context, store, node, steps, self.topic_changes)
+
+        availability = ReplicaAvailability(context, batch, partitions, replicas, deletion, self.reassignments)
+        self.broker_changes = BrokerChanges(
+            context, store, self.channels, log, batch, self.liveness, self.unclean_restarts, availability
+        )
+        self.leader_and_isr_responses = LeaderAndIsrResponses(context, store, batch, waiters, availability)
+        self.lease_changes = LeaseChanges(
+            context, log, self.liveness, batch, settings, partitions, replicas, availability
+        )
+        self.controlled_shutdowns = ControlledShutdowns(context, scheduler, log, batch, partitions, replicas)
+        self.isr_notifications = IsrNotifications(context, store, writer, log, batch, partitions, self.reassignments)
 
     def _deletion_completed(self, topic: str, was_being_reassigned: bool) -> None:
         self.log.note(StateChangeKind.TOPIC_DELETED, topic=topic)
         self.ack_waiters.topic_deleted(topic)
         if was_being_reassigned:
             # A reassignment in the admin node that can never complete would block later reassignments (KAFKA-9478).
-            self.enqueue(PartitionReassignmentFromNode())
-
-    def send_update_metadata(
-        self, broker_ids: Iterable[int], topic_partitions: Sequence[TopicPartition], initial: bool = False
-    ) -> None:
-        """Send metadata, at least the live brokers, to brokers; ``initial`` marks the first metadata they get."""
-        self.batch.new_batch()
-        self.batch.add_update_metadata(broker_ids, topic_partitions)
-        if initial:
-            self.batch.mark_initial()
-        self.batch.send()
+            self._enqueue(PartitionReassignmentFromNode())
 
     def reset(self) -> None:
         """Forget the cluster state and drop unsent requests: the controller resigned."""
         self.publisher.reset()
-        self.leases.clear()
-        self.suspicions.clear()
-        self.unreached.forget(tuple(self.context.brokers))
+        self.liveness.clear(tuple(self.context.brokers))
         self.channels.close()
         for batch in self._batches:
             batch.clear()
         self.context.clear()
-        self.topic_requests.topics_listed()
         self.ack_waiters.resigned()

@@ -65,6 +65,8 @@ class ControllerContext:
     """Brokers that most followers cannot fetch from, with the time of the latest report; they lead as a last resort."""
     topics: dict[str, dict[int, ReplicaAssignment]] = field(default_factory=dict)
     """Assignment by topic and partition index."""
+    unlisted_topics: list[str] = field(default_factory=list)
+    """Topics written since the list of topics was last read, so that requests for colliding names are refused."""
     topic_ids: dict[str, str | None] = field(default_factory=dict)
     log_topic_ids: dict[Replica, str | None] = field(default_factory=dict)
     """Topic ids of logs, reported by brokers, for topics without an id in ZooKeeper."""
@@ -304,6 +306,7 @@ class ControllerContext:
             self.without_lease,
             self.unreached,
             self.topics,
+            self.unlisted_topics,
             self.topic_ids,
             self.log_topic_ids,
             self.leadership,

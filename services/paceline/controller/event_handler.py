@@ -5,57 +5,34 @@ KafkaController.process.
 """
 
 import logging
+import random
 from collections.abc import Callable
 from typing import Any
 
 from paceline.controller import events as ev
 from paceline.controller.admin import admin_requests as requests
-from paceline.controller.brokers.broker_changes import (
-    on_broker_change,
-    on_broker_modifications,
-    on_connection_closed,
-    on_leader_and_isr_response,
-)
-from paceline.controller.brokers.controlled_shutdown import on_controlled_shutdown
-from paceline.controller.brokers.isr_notifications import on_isr_change_notification, on_log_dir_event
-from paceline.controller.brokers.lease_changes import on_lease_change, on_shutdown_disproved
+from paceline.controller.brokers.isr_notifications import on_log_dir_event
 from paceline.controller.components import ControllerComponents
-from paceline.controller.context import Replica
 from paceline.controller.election.controller_election import ActiveController, ControllerElection, Owner, Term
 from paceline.controller.election.elect_leaders import elect_leaders
-from paceline.controller.election.preferred_election import (
-    FIRST_REBALANCE_MS,
-    on_preferred_election_node,
-    rebalance_leaders,
-)
+from paceline.controller.election.preferred_election import FIRST_REBALANCE_MS
 from paceline.controller.errors import (
     ControllerMovedError,
     IllegalStateError,
     UnexpectedResponseError,
     UnreadableEpochError,
 )
+from paceline.controller.failover import on_failover
 from paceline.controller.reassignment.list_reassignments import list_reassignments
-from paceline.controller.reassignment.reassignment import (
-    alter_reassignments,
-    complete_finished_reassignments,
-    on_reassignment_node,
-    on_reassignment_node_changed,
-)
-from paceline.controller.standby.failover import on_failover
 from paceline.controller.standby.standby import Standby
 from paceline.controller.standby.takeover import Takeover
-from paceline.controller.topics.config_changes import on_config_change
-from paceline.controller.topics.create_partitions import create_partitions
-from paceline.controller.topics.topic_changes import on_partition_modifications, on_topic_change
-from paceline.controller.topics.topic_configs import TopicConfigAdmin
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError, SessionLostError, ZooKeeperRequestError
 from paceline.coordination.flow import Flow, Sleep
 from paceline.coordination.recipes import ensure_paths, get_or_create_cluster_id
 from paceline.model.backoff import Backoff
-from paceline.model.errors import ErrorCode
-from paceline.model.identifiers import EPOCH_DURING_DELETE
-from paceline.model.scheduler import Cancellable
+from paceline.model.scheduler import Cancellable, Scheduler
+from paceline.model.settings import ControllerConfig
 from paceline.model.state_change import StateChangeKind
 
 LOG = logging.getLogger(__name__)
@@ -75,6 +52,10 @@ class ControllerEventHandler:
 
     def __init__(
         self,
+        config: ControllerConfig,
+        scheduler: Scheduler,
+        rng: random.Random,
+        enqueue: Callable[[ev.Event], None],
         components: ControllerComponents,
         election: ControllerElection,
         standby: Standby,
@@ -82,6 +63,10 @@ class ControllerEventHandler:
         on_takeover: Callable[[Takeover], None],
     ) -> None:
         """``on_active_change`` is called with True after failover and with False on resignation."""
+        self._config = config
+        self._scheduler = scheduler
+        self._rng = rng
+        self._enqueue = enqueue
         self._components = components
         self._election = election
         self._standby = standby
@@ -146,7 +131,7 @@ class ControllerEventHandler:
             return  # The session has ended; the next session begins with an election.
         except UnexpectedResponseError as error:
             LOG.error("/controller was not deleted: error=%s", error)
-        self._components.enqueue(ev.Reelect())
+        self._enqueue(ev.Reelect())
 
     def _maybe_resign(self) -> Flow[None]:
         owner = yield from self._election.read_owner()
@@ -215,9 +200,7 @@ class ControllerEventHandler:
         pause_ms = ELECTION_BACKOFF.backoff_ms(self._failed_elections)
         LOG.error("no controller can be elected: reason=%s retry_s=%g", reason, pause_ms / 1_000)
         self.active_controller = None
-        self._next_election = self._components.scheduler.call_later(
-            pause_ms, lambda: self._components.enqueue(attempt or ev.Reelect())
-        )
+        self._next_election = self._scheduler.call_later(pause_ms, lambda: self._enqueue(attempt or ev.Reelect()))
 
     def _cancel_next_election(self) -> None:
         if self._next_election is not None:
@@ -226,13 +209,13 @@ class ControllerEventHandler:
 
     def _become_active(self, term: Term) -> Flow[None]:
         components = self._components
-        begun_ms = components.scheduler.now_ms()
+        begun_ms = self._scheduler.now_ms()
         LOG.info("elected as controller: epoch=%d", term.controller_epoch)
         components.context.epoch = term.controller_epoch
         components.context.epoch_zk_version = term.epoch_zk_version
         self.is_active = True
         components.log.note(StateChangeKind.CONTROLLER_ELECTED)
-        self.active_controller = ActiveController(components.config.controller_id, components.endpoints)
+        self.active_controller = self._election.this_controller
         try:
             states = yield from on_failover(components, self._standby.mirror)
         except ControllerMovedError:
@@ -247,16 +230,18 @@ class ControllerEventHandler:
                 return
             yield Sleep(FAILED_FAILOVER_PAUSE_MS)
             return
-        takeover = Takeover(term.controller_epoch, states, components.scheduler.now_ms() - begun_ms)
+        takeover = Takeover(term.controller_epoch, states, self._scheduler.now_ms() - begun_ms)
         LOG.info(
             "failover completed: kind=%s epoch=%d elapsed_ms=%d states_read=%d states=%d%s",
             states.kind.value, term.controller_epoch, takeover.elapsed_ms, states.states_read, states.partitions,
             f" reason={states.reason!r}" if states.reason else "",
         )  # fmt: skip
         self._standby.used(term.controller_epoch)
-        suspicions = components.suspicions
+        suspicions = components.liveness.suspicions
         # Evidence may have arrived while the cluster state was loaded; its events follow this event.
-        components.leases.grant(b for b in components.context.registered_broker_ids() if not suspicions.is_suspected(b))
+        components.liveness.leases.grant(
+            b for b in components.context.registered_broker_ids() if not suspicions.is_suspected(b)
+        )
         self._schedule_rebalance(FIRST_REBALANCE_MS)
         self._on_takeover(takeover)
         self._on_active_change(True)
@@ -264,9 +249,9 @@ class ControllerEventHandler:
     def _schedule_rebalance(self, delay_ms: int) -> None:
         if self._rebalance is not None:
             self._rebalance.cancel()  # A check of an earlier term may still be scheduled.
-        if self._components.config.auto_leader_rebalance_enable:
-            self._rebalance = self._components.scheduler.call_later(
-                delay_ms, lambda: self._components.enqueue(ev.AutoPreferredReplicaLeaderElection())
+        if self._config.auto_leader_rebalance_enable:
+            self._rebalance = self._scheduler.call_later(
+                delay_ms, lambda: self._enqueue(ev.AutoPreferredReplicaLeaderElection())
             )
 
     # events
@@ -289,59 +274,63 @@ class ControllerEventHandler:
             case ev.Rewatch():
                 yield from self._rewatch()
             case ev.BrokerChange():
-                yield from on_broker_change(components)
+                yield from components.broker_changes.on_broker_change()
             case ev.BrokerModifications():
-                yield from on_broker_modifications(components, event.broker_id)
+                yield from components.broker_changes.on_broker_modifications(event.broker_id)
             case ev.BrokerLeaseChange():
-                yield from on_lease_change(components, event.broker_id)
+                yield from components.lease_changes.on_lease_change(event.broker_id)
             case ev.ShutdownDisproved():
-                yield from on_shutdown_disproved(components, event)
+                yield from components.lease_changes.on_shutdown_disproved(event)
             case ev.BrokerConnectionClosed():
-                on_connection_closed(components, event)
+                components.broker_changes.on_connection_closed(event)
             case ev.TopicChange():
-                yield from on_topic_change(components)
+                yield from components.topic_changes.on_topic_change()
             case ev.PartitionModifications():
-                yield from on_partition_modifications(components, [event.topic])
+                yield from components.topic_changes.on_partition_modifications([event.topic])
             case ev.TopicDeletion():
-                yield from components.deletion.on_markers(lambda: on_topic_change(components))
+                yield from components.deletion.on_markers(components.topic_changes.on_topic_change)
             case ev.IsrChangeNotification():
-                yield from on_isr_change_notification(components)
+                yield from components.isr_notifications.on_isr_change_notification()
             case ev.LogDirEventNotification():
-                yield from on_log_dir_event(components)
+                yield from on_log_dir_event(components.context, components.store, components.replicas)
             case ev.ConfigChange():
-                yield from on_config_change(components)
+                yield from components.config_changes.on_config_change()
             case ev.LeaderAndIsrResponseReceived():
-                yield from on_leader_and_isr_response(components, event)
+                yield from components.leader_and_isr_responses.on_leader_and_isr_response(event)
             case ev.StopReplicaDeletionResponseReceived():
-                yield from self._stop_replica_response(event)
+                yield from components.deletion.on_stop_replica_response(event)
             case ev.ControlledShutdown():
-                event.reply((yield from on_controlled_shutdown(components, event.request)))
+                event.reply((yield from components.controlled_shutdowns.on_controlled_shutdown(event.request)))
             case ev.CreateTopics():
                 yield from components.topic_requests.create(event)
             case ev.DeleteTopics():
                 yield from components.topic_requests.delete(event)
             case ev.AlterPartitionReassignments():
-                event.reply((yield from alter_reassignments(components, event.requested, event.validate_only)))
+                event.reply(
+                    (yield from components.reassignments.alter_reassignments(event.requested, event.validate_only))
+                )
             case ev.ReassignmentNodeChanged():
-                yield from on_reassignment_node_changed(components)
+                yield from components.reassignments.on_reassignment_node_changed()
             case ev.PartitionReassignmentFromNode():
-                yield from on_reassignment_node(components, only_new=True)
+                yield from components.reassignments.on_reassignment_node(only_new=True)
             case ev.PartitionReassignmentIsrChange():
-                yield from complete_finished_reassignments(components, [event.topic_partition])
+                yield from components.reassignments.complete_finished_reassignments([event.topic_partition])
             case ev.AutoPreferredReplicaLeaderElection():
                 yield from self._auto_rebalance()
             case ev.PreferredReplicaElectionFromNode():
-                yield from on_preferred_election_node(components)
+                yield from components.preferred_elections.on_preferred_election_node()
             case requests.CreatePartitions():
-                yield from create_partitions(components, event)
+                yield from components.partition_creation.create_partitions(event)
             case requests.ListPartitionReassignments():
-                event.reply((yield from list_reassignments(components, event.topic_partitions)))
+                event.reply(
+                    (yield from list_reassignments(components.context, components.store, event.topic_partitions))
+                )
             case requests.ElectLeaders():
-                yield from elect_leaders(components, event)
+                yield from elect_leaders(components.context, components.partitions, components.ack_waiters, event)
             case requests.DescribeConfigs():
-                yield from TopicConfigAdmin(components).describe(event)
+                yield from components.topic_configs.describe(event)
             case requests.IncrementalAlterConfigs():
-                yield from TopicConfigAdmin(components).alter(event)
+                yield from components.topic_configs.alter(event)
             case _:
                 raise AssertionError(f"no handler for {event.name}")
 
@@ -350,7 +339,7 @@ class ControllerEventHandler:
         try:
             yield from ensure_paths(znodes.PERSISTENT_NODES)
             try:
-                self.cluster_id = yield from get_or_create_cluster_id(self._components.rng)
+                self.cluster_id = yield from get_or_create_cluster_id(self._rng)
             except MalformedZnodeError as error:
                 LOG.error("cluster id unreadable, continuing as controller: error=%s", error)
             yield from self._election.publish_address()
@@ -369,8 +358,8 @@ class ControllerEventHandler:
             yield from self._election.publish_address()
         except UnexpectedResponseError as error:
             LOG.error("address not published: error=%s retry_s=%g", error, REFUSED_ADDRESS_PAUSE_MS / 1_000)
-            self._next_address = self._components.scheduler.call_later(
-                REFUSED_ADDRESS_PAUSE_MS, lambda: self._components.enqueue(ev.AddressChange())
+            self._next_address = self._scheduler.call_later(
+                REFUSED_ADDRESS_PAUSE_MS, lambda: self._enqueue(ev.AddressChange())
             )
 
     def _rewatch(self) -> Flow[None]:
@@ -383,16 +372,16 @@ class ControllerEventHandler:
             return  # A new election has just read all nodes.
         context = components.context
         steps: list[Callable[[], Flow[Any]]] = [
-            lambda: on_broker_change(components),
-            lambda: on_topic_change(components),
-            lambda: on_partition_modifications(components, list(context.topics)),
-            lambda: components.deletion.on_markers(lambda: on_topic_change(components)),
-            lambda: on_isr_change_notification(components),
-            lambda: on_log_dir_event(components),
-            lambda: on_config_change(components),
-            lambda: on_preferred_election_node(components),
-            lambda: on_reassignment_node(components, only_new=True),
-            lambda: complete_finished_reassignments(components, list(context.being_reassigned)),
+            lambda: components.broker_changes.on_broker_change(),
+            components.topic_changes.on_topic_change,
+            lambda: components.topic_changes.on_partition_modifications(list(context.topics)),
+            lambda: components.deletion.on_markers(components.topic_changes.on_topic_change),
+            lambda: components.isr_notifications.on_isr_change_notification(),
+            lambda: on_log_dir_event(components.context, components.store, components.replicas),
+            lambda: components.config_changes.on_config_change(),
+            lambda: components.preferred_elections.on_preferred_election_node(),
+            lambda: components.reassignments.on_reassignment_node(only_new=True),
+            lambda: components.reassignments.complete_finished_reassignments(list(context.being_reassigned)),
         ]
         for step in steps:
             try:
@@ -405,28 +394,7 @@ class ControllerEventHandler:
 
     def _auto_rebalance(self) -> Flow[None]:
         try:
-            yield from rebalance_leaders(self._components)
+            yield from self._components.preferred_elections.rebalance_leaders()
         finally:
             if self.is_active:
-                self._schedule_rebalance(self._components.config.leader_imbalance_check_interval_ms)
-
-    def _stop_replica_response(self, event: ev.StopReplicaDeletionResponseReceived) -> Flow[None]:
-        """Complete the deletion of replicas that a broker deleted; halt topics whose replicas could not be deleted."""
-        context, deletion = self._components.context, self._components.deletion
-        if not context.has_asked(event.broker_id, event.request.stamp):
-            return
-        failed: list[Replica] = []
-        deleted: list[Replica] = []
-        for partition in event.request.partitions:
-            topic_partition = partition.topic_partition
-            same_topic = context.topic_ids.get(topic_partition.topic) == partition.topic_id
-            if not partition.delete_partition or not same_topic:
-                continue
-            if partition.leader_epoch != EPOCH_DURING_DELETE:
-                continue  # The request belonged to a reassignment; the replica may have been added again since.
-            error = event.response.partition_errors.get(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
-            ok = event.response.error is ErrorCode.NONE and error is ErrorCode.NONE
-            (deleted if ok else failed).append(Replica(topic_partition, event.broker_id))
-        yield from deletion.fail_replicas(failed)
-        if deleted:
-            yield from deletion.complete_replicas(deleted)
+                self._schedule_rebalance(self._config.leader_imbalance_check_interval_ms)

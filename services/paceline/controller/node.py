@@ -125,6 +125,8 @@ class ControllerNode:
         on_takeover: Callable[[Takeover], None] | None = None,
     ) -> None:
         """``on_event_handled`` receives the event, its queue time in ms and its handling time in ms, for metrics."""
+        self._config = config
+        self._scheduler = scheduler
         self._zookeeper = zookeeper
         self._components = ControllerComponents(
             config,
@@ -145,6 +147,10 @@ class ControllerNode:
             lambda controller_id, epoch: self._enqueue(ev.ActiveControllerDead(controller_id, epoch)),
         )
         self._event_handler = ControllerEventHandler(
+            config,
+            scheduler,
+            rng,
+            self._enqueue,
             self._components,
             election,
             self._standby,
@@ -225,27 +231,25 @@ class ControllerNode:
         if request.shutting_down is False and request.broker_id in context.shutting_down:
             # A heartbeat that was sent before a real stop began arrives within a third of a lease, its time-out; later
             # if this process was paused, but then not a period after the one before it.
-            period_ms = self._components.config.controller_broker_lease_ms // 3
-            since_ms = self._components.scheduler.now_ms() - context.shutting_down[request.broker_id]
-            silent_ms = self._components.leases.silent_ms(request.broker_id) or 0
+            period_ms = self._config.controller_broker_lease_ms // 3
+            since_ms = self._scheduler.now_ms() - context.shutting_down[request.broker_id]
+            silent_ms = self._components.liveness.leases.silent_ms(request.broker_id) or 0
             if since_ms >= period_ms and abs(silent_ms - period_ms) <= period_ms // 2:
                 self._queue.put(ev.ShutdownDisproved(request.broker_id, request.broker_epoch))
-        self._components.suspicions.heartbeat_received(request.broker_id, request.broken_leaders)
-        self._components.leases.renew(request.broker_id)
-        self._components.unreached.heartbeat_received(request, self._components.scheduler.now_ms())
+        self._components.liveness.heartbeat_received(request)
         unanswered_ms = self._components.channels.unanswered_ms(request.broker_id)
         return BrokerHeartbeatResponse(ErrorCode.NONE, context.epoch, unanswered_ms)
 
     def evidence_of_death(self, broker_id: int, broker_epoch: int, evidence: Evidence) -> None:
         """Record evidence that the process of a registration is dead."""
         if not self._stopped and self.is_active:
-            self._components.suspicions.found(broker_id, broker_epoch, evidence)
+            self._components.liveness.suspicions.found(broker_id, broker_epoch, evidence)
 
     def broker_connected(self, broker_id: int, broker_epoch: int) -> None:
         """Record that a connection to the broker is established."""
         broker = self._components.context.brokers.get(broker_id)
         if broker is not None and broker.broker_epoch == broker_epoch:
-            self._components.suspicions.connected(broker_id)
+            self._components.liveness.suspicions.connected(broker_id)
 
     def broker_connection_closed(self, broker_id: int, broker_epoch: int) -> None:
         """Queue an UpdateMetadata to a broker whose connection closed; an unregistered new process refuses it."""

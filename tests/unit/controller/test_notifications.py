@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.brokers import isr_notifications
-from paceline.controller.election import preferred_election
+from paceline.controller.brokers.isr_notifications import IsrNotifications
+from paceline.controller.election.preferred_election import PreferredElections
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
@@ -62,7 +62,7 @@ def test_notifications_are_deleted_even_when_handling_them_failed(
     def broken(components: object, partitions: object) -> None:
         raise ValueError("cannot refresh")
 
-    monkeypatch.setattr(isr_notifications, "_refresh", broken)
+    monkeypatch.setattr(IsrNotifications, "_refresh", broken)
     cluster.change_isr("a-0", [1])
     cluster.settle()
     assert notices(cluster) == ()
@@ -167,7 +167,7 @@ def test_the_node_is_removed_and_watched_again_after_an_election_that_failed(
     cluster.settle()
     asked = Create(znodes.PREFERRED_REPLICA_ELECTION, znodes.encode_partition_set([tp("a-0")]))
     with monkeypatch.context() as patches:
-        patches.setattr(preferred_election, "elect_preferred_leaders", broken)
+        patches.setattr(PreferredElections, "elect_preferred_leaders", broken)
         cluster.zk(asked)
         cluster.settle()
     assert not cluster.exists(znodes.PREFERRED_REPLICA_ELECTION)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline.controller.errors import UnexpectedResponseError
-from paceline.controller.reassignment.reassignment import RETRY_MS
+from paceline.controller.reassignment.reassignment_steps import RETRY_MS
 from paceline.controller.topics.topic_validation import NewTopic
 from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes

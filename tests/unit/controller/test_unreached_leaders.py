@@ -120,7 +120,7 @@ def test_a_new_controller_decides_when_all_live_brokers_have_sent_a_heartbeat() 
 def test_reports_of_a_broker_without_a_lease_do_not_count() -> None:
     cluster = started(("a", (1, 2, 3)))
     cluster.heartbeat(2, unreachable=(1,))
-    cluster.controller._components.leases.expire(2)
+    cluster.controller._components.liveness.leases.expire(2)
     cluster.settle()
     cluster.heartbeat(1, 3)
     cluster.settle()

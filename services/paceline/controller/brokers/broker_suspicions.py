@@ -83,6 +83,12 @@ class BrokerSuspicions:
             self._weak[broker_id] = evidence
             self._combine(broker_id)
 
+    def not_registered(self, broker_id: int, broker_epoch: int, has_answered: bool) -> None:
+        """Judge a broker whose address answers that it is not registered."""
+        # Before its first answer this may be the registered process, which has not read its registration yet.
+        evidence = Evidence.NOT_REGISTERED if has_answered else Evidence.NOT_REGISTERED_UNCONNECTED
+        self.found(broker_id, broker_epoch, evidence)
+
     def connected(self, broker_id: int) -> None:
         """Discard evidence that needs a follower's report, because the broker accepted a connection."""
         self._weak.pop(broker_id, None)

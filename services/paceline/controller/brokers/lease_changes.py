@@ -5,13 +5,18 @@ Source: docs/protocol/controller.md#broker-lease; docs/decisions/0007-broker-lea
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from paceline.controller.components import ControllerComponents
+from paceline.controller.brokers.broker_liveness import BrokerLiveness
+from paceline.controller.brokers.replica_availability import ReplicaAvailability
+from paceline.controller.channel.request_batch import RequestBatch
 from paceline.controller.context import ControllerContext, PartitionState, ReplicaState
+from paceline.controller.election.election_settings import ElectionSettings
 from paceline.controller.election.leader_election import ElectionStrategy
 from paceline.controller.events import ShutdownDisproved
-from paceline.controller.reassignment.reassignment import resume_reassignments
-from paceline.controller.state_change_log import Cause
+from paceline.controller.state.partition_state_machine import PartitionStateMachine
+from paceline.controller.state.replica_state_machine import ReplicaStateMachine
+from paceline.controller.state_change_log import Cause, StateChangeLog
 from paceline.coordination.flow import Flow
 from paceline.model.identifiers import NO_LEADER, TopicPartition
 from paceline.model.state_change import StateChangeKind
@@ -22,108 +27,114 @@ MIN_REMAINING_ISR = 2
 """Minimum ISR size after a suspected broker is removed, unless ``min.insync.replicas`` is larger."""
 
 
-def on_lease_change(components: ControllerComponents, broker_id: int) -> Flow[None]:
-    """Apply a broker's present lease state, which may have changed again since the event was queued."""
-    context = components.context
-    if broker_id in context.unreached:
-        components.log.because(Cause.UNREACHABLE, "most of its followers cannot fetch from it")
-        LOG.warning("moving leaders off a broker: broker=%d cause=%r", broker_id, components.log.cause)
-        components.log.note(StateChangeKind.LEADER_UNREACHABLE, broker_id)
-        yield from relieve_silent_leaders(components, _hosted(context, broker_id))
-    expired = components.leases.has_expired(broker_id)
-    if broker_id not in context.brokers or expired == (broker_id in context.without_lease):
-        return
-    if expired:
-        yield from _lost(components, broker_id)
-    else:
-        LOG.info("heartbeats of broker resumed: broker=%d", broker_id)
-        yield from _regained(components, broker_id)
+@dataclass(frozen=True, slots=True)
+class LeaseChanges:
+    """Applies leases that expired or were renewed."""
+
+    context: ControllerContext
+    log: StateChangeLog
+    liveness: BrokerLiveness
+    batch: RequestBatch
+    election_settings: ElectionSettings
+    partitions: PartitionStateMachine
+    replicas: ReplicaStateMachine
+    availability: ReplicaAvailability
+
+    def on_lease_change(self, broker_id: int) -> Flow[None]:
+        """Apply a broker's present lease state, which may have changed again since the event was queued."""
+        context = self.context
+        if broker_id in context.unreached:
+            self.log.because(Cause.UNREACHABLE, "most of its followers cannot fetch from it")
+            LOG.warning("moving leaders off a broker: broker=%d cause=%r", broker_id, self.log.cause)
+            self.log.note(StateChangeKind.LEADER_UNREACHABLE, broker_id)
+            yield from relieve_silent_leaders(self.context, self.partitions, _hosted(context, broker_id))
+        expired = self.liveness.leases.has_expired(broker_id)
+        if broker_id not in context.brokers or expired == (broker_id in context.without_lease):
+            return
+        if expired:
+            yield from self._lost(broker_id)
+        else:
+            LOG.info("heartbeats of broker resumed: broker=%d", broker_id)
+            yield from self._regained(broker_id)
+
+    def on_shutdown_disproved(self, event: ShutdownDisproved) -> Flow[None]:
+        """End a controlled shutdown that another process requested in the broker's name; the broker continues."""
+        context, broker_id = self.context, event.broker_id
+        broker = context.brokers.get(broker_id)
+        # While the event waited, the broker may have restarted and begun a stop of its own.
+        if broker is None or broker.broker_epoch != event.broker_epoch or broker_id not in context.shutting_down:
+            return
+        del context.shutting_down[broker_id]
+        LOG.warning("broker does not stop, ending its controlled shutdown: broker=%d", broker_id)
+        yield from self.replicas.handle_state_changes(context.replicas_on([broker_id]), ReplicaState.ONLINE)
+        yield from self._regained(broker_id)
+
+    def _lost(self, broker_id: int) -> Flow[None]:
+        """Move leaders away from the broker.
+
+        The broker stays registered, receives every request and may continue as follower. A follower that fetches is a
+        valid replica even if it does not reach the controller; its leader removes a follower that does not fetch. But
+        the broker joins no ISR during that time, because the metadata lists it as offline.
+        """
+        context = self.context
+        suspected = self.liveness.suspicions.is_suspected(broker_id)
+        silent_ms = self.liveness.leases.silent_ms(broker_id)
+        if suspected:
+            self.log.because(Cause.SUSPICION, self.liveness.suspicions.evidence_against(broker_id))
+        else:
+            self.log.because(Cause.LEASE, "its lease expired without a heartbeat")
+        LOG.warning("moving leaders off a broker: broker=%d cause=%r", broker_id, self.log.cause)
+        context.without_lease.add(broker_id)
+        self.log.note(StateChangeKind.BROKER_SUSPECTED, broker_id, silent_ms=silent_ms)
+        led = [
+            topic_partition
+            for topic_partition in _hosted(context, broker_id)
+            if context.leadership[topic_partition].leader == broker_id
+            and len(context.assignment(topic_partition).replicas) > 1
+        ]
+        yield from self.partitions.handle_state_changes(
+            led, PartitionState.ONLINE, ElectionStrategy.CONTROLLED_SHUTDOWN
+        )
+        if suspected:
+            yield from self._leave_isrs(broker_id)
+        self.batch.send_update_metadata(context.brokers, _hosted(context, broker_id))
+
+    def _leave_isrs(self, broker_id: int) -> Flow[None]:
+        """Remove a suspected follower from ISRs that stay large enough, so that writes do not wait for a dead process.
+
+        At least max(2, ``min.insync.replicas``) members stay, so that a false suspicion does not leave a single copy.
+        """
+        context = self.context
+        followed = [
+            topic_partition
+            for topic_partition in _hosted(context, broker_id)
+            if context.leadership[topic_partition].leader not in (broker_id, NO_LEADER)
+            and len(context.assignment(topic_partition).replicas) > MIN_REMAINING_ISR
+        ]
+        topics = {topic_partition.topic for topic_partition in followed}
+        minimum = yield from self.election_settings.current_min_insync_replicas(topics)
+        yield from self.replicas.remove_from_isr(
+            broker_id,
+            {
+                topic_partition: max(MIN_REMAINING_ISR, minimum[topic_partition.topic])
+                for topic_partition in followed
+                if topic_partition.topic in minimum
+            },
+        )
+
+    def _regained(self, broker_id: int) -> Flow[None]:
+        """Let the broker lead again; its channel has kept the requests of the time without a lease."""
+        context = self.context
+        context.without_lease.discard(broker_id)
+        self.batch.send_update_metadata(context.brokers, _hosted(context, broker_id))
+        yield from relieve_silent_leaders(self.context, self.partitions, _hosted(context, broker_id))
+        yield from self.availability.on_brokers_return([broker_id])
 
 
-def on_shutdown_disproved(components: ControllerComponents, event: ShutdownDisproved) -> Flow[None]:
-    """End a controlled shutdown, which another process requested in the broker's name, and let the broker continue."""
-    context, broker_id = components.context, event.broker_id
-    broker = context.brokers.get(broker_id)
-    # While the event waited, the broker may have restarted and begun a stop of its own.
-    if broker is None or broker.broker_epoch != event.broker_epoch or broker_id not in context.shutting_down:
-        return
-    del context.shutting_down[broker_id]
-    LOG.warning("broker does not stop, ending its controlled shutdown: broker=%d", broker_id)
-    yield from components.replicas.handle_state_changes(context.replicas_on([broker_id]), ReplicaState.ONLINE)
-    yield from _regained(components, broker_id)
-
-
-def _lost(components: ControllerComponents, broker_id: int) -> Flow[None]:
-    """Move leaders away from the broker.
-
-    The broker stays registered, receives every request and may continue as follower. A follower that fetches is a valid
-    replica even if it does not reach the controller; its leader removes a follower that does not fetch. But the broker
-    joins no ISR during that time, because the metadata lists it as offline.
-    """
-    context = components.context
-    suspected = components.suspicions.is_suspected(broker_id)
-    silent_ms = components.leases.silent_ms(broker_id)
-    if suspected:
-        components.log.because(Cause.SUSPICION, components.suspicions.evidence_against(broker_id))
-    else:
-        components.log.because(Cause.LEASE, "its lease expired without a heartbeat")
-    LOG.warning("moving leaders off a broker: broker=%d cause=%r", broker_id, components.log.cause)
-    context.without_lease.add(broker_id)
-    components.log.note(StateChangeKind.BROKER_SUSPECTED, broker_id, silent_ms=silent_ms)
-    led = [
-        topic_partition
-        for topic_partition in _hosted(context, broker_id)
-        if context.leadership[topic_partition].leader == broker_id
-        and len(context.assignment(topic_partition).replicas) > 1
-    ]
-    yield from components.partitions.handle_state_changes(
-        led, PartitionState.ONLINE, ElectionStrategy.CONTROLLED_SHUTDOWN
-    )
-    if suspected:
-        yield from _leave_isrs(components, broker_id)
-    components.send_update_metadata(context.brokers, _hosted(context, broker_id))
-
-
-def _leave_isrs(components: ControllerComponents, broker_id: int) -> Flow[None]:
-    """Remove a suspected follower from ISRs that stay large enough, so that writes do not wait for a dead process.
-
-    At least max(2, ``min.insync.replicas``) members stay, so that a false suspicion does not leave a single copy.
-    """
-    context = components.context
-    followed = [
-        topic_partition
-        for topic_partition in _hosted(context, broker_id)
-        if context.leadership[topic_partition].leader not in (broker_id, NO_LEADER)
-        and len(context.assignment(topic_partition).replicas) > MIN_REMAINING_ISR
-    ]
-    topics = {topic_partition.topic for topic_partition in followed}
-    minimum = yield from components.election_settings.current_min_insync_replicas(topics)
-    yield from components.replicas.remove_from_isr(
-        broker_id,
-        {
-            topic_partition: max(MIN_REMAINING_ISR, minimum[topic_partition.topic])
-            for topic_partition in followed
-            if topic_partition.topic in minimum
-        },
-    )
-
-
-def _regained(components: ControllerComponents, broker_id: int) -> Flow[None]:
-    """Let the broker lead again; its channel has kept the requests of the time without a lease."""
-    context = components.context
-    context.without_lease.discard(broker_id)
-    components.send_update_metadata(context.brokers, _hosted(context, broker_id))
-    yield from components.partitions.trigger_online()
-    yield from relieve_silent_leaders(components, _hosted(context, broker_id))
-    yield from resume_reassignments(components, lambda _, assignment: broker_id in assignment.target)
-    yield from components.deletion.resume_topics(
-        {replica.topic_partition.topic for replica in context.replicas_on([broker_id])}
-    )
-
-
-def relieve_silent_leaders(components: ControllerComponents, topic_partitions: Iterable[TopicPartition]) -> Flow[None]:
+def relieve_silent_leaders(
+    context: ControllerContext, partitions: PartitionStateMachine, topic_partitions: Iterable[TopicPartition]
+) -> Flow[None]:
     """Move leaders off brokers without a lease or that followers cannot reach, when a better ISR member is online."""
-    context = components.context
     led = [
         topic_partition
         for topic_partition in topic_partitions
@@ -133,9 +144,7 @@ def relieve_silent_leaders(components: ControllerComponents, topic_partitions: I
         and (known.leader in context.without_lease or better[0] not in context.unreached)
         and not context.is_queued_for_deletion(topic_partition.topic)
     ]
-    yield from components.partitions.handle_state_changes(
-        led, PartitionState.ONLINE, ElectionStrategy.CONTROLLED_SHUTDOWN
-    )
+    yield from partitions.handle_state_changes(led, PartitionState.ONLINE, ElectionStrategy.CONTROLLED_SHUTDOWN)
 
 
 def _hosted(context: ControllerContext, broker_id: int) -> list[TopicPartition]:

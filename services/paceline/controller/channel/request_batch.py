@@ -164,6 +164,16 @@ class RequestBatch:
         self._send_update_metadata(collected)
         self._send_stop_replica(collected)
 
+    def send_update_metadata(
+        self, broker_ids: Iterable[int], topic_partitions: Iterable[TopicPartition], initial: bool = False
+    ) -> None:
+        """Send metadata, at least the live brokers, to brokers; ``initial`` marks the first metadata they get."""
+        self.new_batch()
+        self.add_update_metadata(broker_ids, topic_partitions)
+        if initial:
+            self.mark_initial()
+        self.send()
+
     def _stamp(self) -> ControllerStamp:
         return ControllerStamp(self._controller_id, self._context.epoch, None)
 

@@ -76,8 +76,8 @@ class ControllerElection:
         zookeeper: ZooKeeper,
         scheduler: Scheduler,
     ) -> None:
+        self.this_controller = ActiveController(controller_id, endpoints)
         self._controller_id = controller_id
-        self._endpoints = endpoints
         self._zookeeper = zookeeper
         self._scheduler = scheduler
         self._newest_epoch = 0
@@ -234,7 +234,9 @@ class ControllerElection:
         Return False while an earlier session's node exists, which is watched.
         """
         path = znodes.controller_path(self._controller_id)
-        registration = znodes.ControllerRegistration(self._controller_id, self._endpoints, self._scheduler.wall_ms())
+        registration = znodes.ControllerRegistration(
+            self._controller_id, self.this_controller.endpoints, self._scheduler.wall_ms()
+        )
         data = znodes.encode_controller_registration(registration)
         for _ in range(ATTEMPTS):
             (created,) = yield from send([Create(path, data, ephemeral=True)])

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from paceline.controller.admin.admin_requests import ElectLeaders
 from paceline.controller.admin.admin_values import ElectionType, ElectLeaderResult
-from paceline.controller.components import ControllerComponents
-from paceline.controller.context import PartitionState
+from paceline.controller.channel.leader_ack_waiters import LeaderAckWaiters
+from paceline.controller.context import ControllerContext, PartitionState
 from paceline.controller.election.leader_election import Election, ElectionStrategy
-from paceline.controller.state.partition_state_machine import ElectionFailure
+from paceline.controller.state.partition_state_machine import ElectionFailure, PartitionStateMachine
 from paceline.coordination.flow import Flow
 from paceline.model.errors import (
     ElectionNotNeededError,
@@ -33,32 +33,34 @@ _STRATEGIES = {
 }
 
 
-def elect_leaders(components: ControllerComponents, event: ElectLeaders) -> Flow[None]:
+def elect_leaders(
+    context: ControllerContext, partitions: PartitionStateMachine, ack_waiters: LeaderAckWaiters, event: ElectLeaders
+) -> Flow[None]:
     """Run the requested elections and answer after the acknowledgements; refused partitions get an error at once."""
-    asked = _asked(components, event)
+    asked = _asked(context, event)
     times = Counter(asked)
-    refused = {tp: error for tp in asked if (error := _problem(components, event.election, tp)) is not None}
+    refused = {tp: error for tp in asked if (error := _problem(context, event.election, tp)) is not None}
     refused.update({tp: InvalidRequestError(f"{tp} is listed more than once") for tp in asked if times[tp] > 1})
     wanted = [tp for tp in asked if tp not in refused]
     decided: Mapping[TopicPartition, Election] = {}
     if event.validate_only or event.election is ElectionType.UNCLEAN:
-        decided = yield from components.partitions.decide(wanted, _STRATEGIES[event.election])
+        decided = yield from partitions.decide(wanted, _STRATEGIES[event.election])
     if event.validate_only:
-        results = {tp: _forecast(components, event.election, tp, decided.get(tp)) for tp in wanted}
+        results = {tp: _forecast(context, event.election, tp, decided.get(tp)) for tp in wanted}
     else:
-        results = yield from _elect(components, event.election, wanted, decided)
+        results = yield from _elect(context, partitions, event.election, wanted, decided)
 
     def answer(late: Mapping[TopicPartition, PacelineError]) -> None:
         event.reply([_answer(tp, refused.get(tp), results.get(tp), late.get(tp)) for tp in asked])
 
     epochs = {tp: result.leader_epoch for tp, result in results.items() if result.leader_epoch is not None}
-    components.ack_waiters.wait(epochs, event.timeout_ms, LATE, answer)
+    ack_waiters.wait(epochs, event.timeout_ms, LATE, answer)
 
 
-def _asked(components: ControllerComponents, event: ElectLeaders) -> Sequence[TopicPartition]:
+def _asked(context: ControllerContext, event: ElectLeaders) -> Sequence[TopicPartition]:
     if event.topic_partitions is not None:
         return event.topic_partitions
-    return [tp for tp in sorted(components.context.partitions()) if _problem(components, event.election, tp) is None]
+    return [tp for tp in sorted(context.partitions()) if _problem(context, event.election, tp) is None]
 
 
 def _answer(
@@ -75,9 +77,8 @@ def _answer(
 
 
 def _problem(
-    components: ControllerComponents, election: ElectionType, topic_partition: TopicPartition
+    context: ControllerContext, election: ElectionType, topic_partition: TopicPartition
 ) -> PacelineError | None:
-    context = components.context
     if not context.knows(topic_partition):
         return UnknownTopicOrPartitionError(f"{topic_partition} does not exist")
     if context.is_queued_for_deletion(topic_partition.topic):
@@ -96,22 +97,21 @@ def _problem(
 
 
 def _elect(
-    components: ControllerComponents,
+    context: ControllerContext,
+    partitions: PartitionStateMachine,
     election: ElectionType,
     wanted: Sequence[TopicPartition],
     decided: Mapping[TopicPartition, Election],
 ) -> Flow[dict[TopicPartition, ElectLeaderResult]]:
-    outcomes = yield from components.partitions.handle_state_changes(
-        wanted, PartitionState.ONLINE, _STRATEGIES[election]
-    )
+    outcomes = yield from partitions.handle_state_changes(wanted, PartitionState.ONLINE, _STRATEGIES[election])
     results = {}
     for topic_partition in wanted:
         # A partition that never had a leader is initialised, not elected; its state shows the result.
-        outcome = outcomes.get(topic_partition) or components.context.leadership.get(topic_partition)
+        outcome = outcomes.get(topic_partition) or context.leadership.get(topic_partition)
         if outcome is None or isinstance(outcome, ElectionFailure) or not outcome.has_leader:
             reason = outcome.reason if isinstance(outcome, ElectionFailure) else "no replica is online"
             results[topic_partition] = ElectLeaderResult(
-                topic_partition, _failure(components, election, topic_partition, reason)
+                topic_partition, _failure(context, election, topic_partition, reason)
             )
             continue
         unclean = topic_partition in decided and decided[topic_partition].unclean
@@ -122,24 +122,23 @@ def _elect(
 
 
 def _forecast(
-    components: ControllerComponents, election: ElectionType, topic_partition: TopicPartition, decided: Election | None
+    context: ControllerContext, election: ElectionType, topic_partition: TopicPartition, decided: Election | None
 ) -> ElectLeaderResult:
     """Return the leaders that would be elected now."""
     if decided is not None and decided.leader_and_isr is not None:
         return ElectLeaderResult(topic_partition, None, decided.leader_and_isr.leader, None, decided.unclean)
-    replicas = components.context.assignment(topic_partition).replicas
-    online = components.context.online_replicas(topic_partition, replicas)
-    if online and topic_partition not in components.context.leadership:
+    replicas = context.assignment(topic_partition).replicas
+    online = context.online_replicas(topic_partition, replicas)
+    if online and topic_partition not in context.leadership:
         return ElectLeaderResult(topic_partition, None, online[0])
-    return ElectLeaderResult(topic_partition, _failure(components, election, topic_partition, "no replica qualifies"))
+    return ElectLeaderResult(topic_partition, _failure(context, election, topic_partition, "no replica qualifies"))
 
 
 def _failure(
-    components: ControllerComponents, election: ElectionType, topic_partition: TopicPartition, reason: str
+    context: ControllerContext, election: ElectionType, topic_partition: TopicPartition, reason: str
 ) -> PacelineError:
     if election is ElectionType.UNCLEAN:
         return EligibleLeadersNotAvailableError(f"{topic_partition}: {reason}")
-    context = components.context
     preferred = context.assignment(topic_partition).replicas[0]
     known = context.leadership.get(topic_partition)
     if not context.is_replica_online(preferred, topic_partition):

@@ -9,12 +9,15 @@ Source: docs/protocol/controller.md#unclean-restart; docs/decisions/0005-unclean
 
 import logging
 from collections.abc import Collection
+from dataclasses import dataclass
 
-from paceline.controller.components import ControllerComponents
+from paceline.controller.channel.request_batch import RequestBatch
 from paceline.controller.context import ControllerContext, PartitionState
 from paceline.controller.errors import ControllerMovedError, IllegalStateError
+from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.state.rewrite_states import rewrite_states
-from paceline.controller.state.state_writer import StateWrite
+from paceline.controller.state.state_writer import StateWrite, StateWriter
+from paceline.controller.zk_store import ZkStore
 from paceline.coordination.flow import Flow
 from paceline.coordination.isr_history import IsrHistory
 from paceline.model.identifiers import NO_LEADER, TopicPartition
@@ -40,50 +43,75 @@ def distrusted_state(
     return known.with_leader(leader, isr, controller_epoch)
 
 
-def distrust_unclean_brokers(
-    components: ControllerComponents, broker_ids: Collection[int]
-) -> Flow[list[TopicPartition]]:
-    """Remove or mark brokers of ``broker_ids`` with an unclean restart in all ISRs; return the partitions written.
+@dataclass(frozen=True, slots=True)
+class UncleanRestarts:
+    """Removes brokers from ISRs, or marks them, after an unclean restart."""
 
-    Raises:
-        ControllerMovedError: the fence failed.
-        IllegalStateError: the write failed; the brokers must not receive a request that implies success.
-    """
-    context = components.context
-    unclean = [broker_id for broker_id in sorted(broker_ids) if context.brokers[broker_id].unclean_restart]
-    if not unclean:
-        return []
-    try:
-        written = yield from _write(components, unclean)
-    except ControllerMovedError:
-        raise
-    except Exception as error:
-        raise IllegalStateError(f"the unclean restart of {unclean} could not be written: {error}") from error
-    LOG.warning("brokers had an unclean restart, removed from ISRs: brokers=%s partitions=%d", unclean, len(written))
-    leaderless = [
-        topic_partition
-        for topic_partition in written
-        if not context.leadership[topic_partition].has_leader
-        and context.partition_state(topic_partition) is PartitionState.ONLINE
-    ]
-    yield from components.partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
-    return written
+    context: ControllerContext
+    store: ZkStore
+    writer: StateWriter
+    partitions: PartitionStateMachine
+    batch: RequestBatch
 
+    def distrust_unclean_brokers(self, broker_ids: Collection[int]) -> Flow[list[TopicPartition]]:
+        """Remove or mark brokers of ``broker_ids`` with an unclean restart in all ISRs; return the partitions written.
 
-def _write(components: ControllerComponents, unclean: list[int]) -> Flow[list[TopicPartition]]:
-    context = components.context
-    concerned = _concerned(context, unclean)
-    # A leader may have added such a broker to its ISR since the state was cached.
-    found = yield from components.store.partition_states([tp for tp in concerned if tp not in context.seen_in_event])
-    for topic_partition, state in found.items():
-        context.remember(topic_partition, state)
+        Raises:
+            ControllerMovedError: the fence failed.
+            IllegalStateError: the write failed; the brokers must not receive a request that implies success.
+        """
+        context = self.context
+        unclean = [broker_id for broker_id in sorted(broker_ids) if context.brokers[broker_id].unclean_restart]
+        if not unclean:
+            return []
+        try:
+            written = yield from self._write(unclean)
+        except ControllerMovedError:
+            raise
+        except Exception as error:
+            raise IllegalStateError(f"the unclean restart of {unclean} could not be written: {error}") from error
+        LOG.warning(
+            "brokers had an unclean restart, removed from ISRs: brokers=%s partitions=%d", unclean, len(written)
+        )
+        leaderless = [
+            topic_partition
+            for topic_partition in written
+            if not context.leadership[topic_partition].has_leader
+            and context.partition_state(topic_partition) is PartitionState.ONLINE
+        ]
+        yield from self.partitions.handle_state_changes(leaderless, PartitionState.OFFLINE)
+        return written
 
-    def without_unclean(topic_partition: TopicPartition) -> StateWrite | None:
-        known, history = context.leadership[topic_partition], context.isr_history(topic_partition)
-        wanted = distrusted_state(known, history, unclean, context.epoch)
-        return None if wanted is None else StateWrite(topic_partition, wanted, lost=tuple(unclean))
+    def _write(self, unclean: list[int]) -> Flow[list[TopicPartition]]:
+        context = self.context
+        concerned = _concerned(context, unclean)
+        # A leader may have added such a broker to its ISR since the state was cached.
+        found = yield from self.store.partition_states([tp for tp in concerned if tp not in context.seen_in_event])
+        for topic_partition, state in found.items():
+            context.remember(topic_partition, state)
 
-    return (yield from rewrite_states(components, concerned, without_unclean))
+        def without_unclean(topic_partition: TopicPartition) -> StateWrite | None:
+            known, history = context.leadership[topic_partition], context.isr_history(topic_partition)
+            wanted = distrusted_state(known, history, unclean, context.epoch)
+            return None if wanted is None else StateWrite(topic_partition, wanted, lost=tuple(unclean))
+
+        return (yield from rewrite_states(self.context, self.writer, concerned, without_unclean))
+
+    def tell_other_replicas(self, changed: Collection[TopicPartition], apart: Collection[int]) -> None:
+        """Send the new states to all replicas but those on the brokers ``apart``, which will receive all their states.
+
+        Skip topics that are being deleted: a request could re-create a deleted replica.
+        """
+        context = self.context
+        self.batch.new_batch()
+        for topic_partition in changed:
+            if context.is_queued_for_deletion(topic_partition.topic):
+                continue
+            assignment = context.assignment(topic_partition)
+            others = [broker_id for broker_id in assignment.replicas if broker_id not in apart]
+            state = context.leadership[topic_partition]
+            self.batch.add_leader_and_isr(others, topic_partition, state, assignment, is_new=False)
+        self.batch.send()
 
 
 def _concerned(context: ControllerContext, unclean: list[int]) -> list[TopicPartition]:
@@ -92,22 +120,3 @@ def _concerned(context: ControllerContext, unclean: list[int]) -> list[TopicPart
         for topic_partition in dict.fromkeys(replica.topic_partition for replica in context.replicas_on(unclean))
         if topic_partition in context.leadership
     ]
-
-
-def tell_other_replicas(
-    components: ControllerComponents, changed: Collection[TopicPartition], apart: Collection[int]
-) -> None:
-    """Send the new states to all replicas except those on the brokers ``apart``, which will receive all their states.
-
-    Skip topics that are being deleted: a request could re-create a deleted replica.
-    """
-    context = components.context
-    components.batch.new_batch()
-    for topic_partition in changed:
-        if context.is_queued_for_deletion(topic_partition.topic):
-            continue
-        assignment = context.assignment(topic_partition)
-        others = [broker_id for broker_id in assignment.replicas if broker_id not in apart]
-        state = context.leadership[topic_partition]
-        components.batch.add_leader_and_isr(others, topic_partition, state, assignment, is_new=False)
-    components.batch.send()

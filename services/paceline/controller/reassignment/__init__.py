@@ -1,4 +1,4 @@
 """Reassignment of replicas, step by step.
 
-Read `reassignment.py` first.
+Read `reassignment.py` first, then `reassignment_steps.py`.
 """

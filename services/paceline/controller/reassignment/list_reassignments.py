@@ -6,22 +6,21 @@ Source: docs/protocol/controller.md#reassignment-steps; KIP-455.
 from collections.abc import Sequence
 
 from paceline.controller.admin.admin_values import AwaitedReason, AwaitedReplica, OngoingReassignment
-from paceline.controller.components import ControllerComponents
 from paceline.controller.context import ControllerContext
+from paceline.controller.zk_store import ZkStore
 from paceline.coordination.flow import Flow
 from paceline.model.identifiers import TopicPartition
 
 
 def list_reassignments(
-    components: ControllerComponents, wanted: Sequence[TopicPartition] | None
+    context: ControllerContext, store: ZkStore, wanted: Sequence[TopicPartition] | None
 ) -> Flow[list[OngoingReassignment]]:
     """Return running reassignments by topic and partition, with the ISR read from ZooKeeper; None means all."""
-    context = components.context
     moving = sorted(tp for tp in context.being_reassigned if context.assignment(tp).is_being_reassigned)
     if wanted is not None:
         chosen = set(wanted)
         moving = [tp for tp in moving if tp in chosen]
-    states = yield from components.store.partition_states(moving)
+    states = yield from store.partition_states(moving)
     found = []
     for topic_partition in moving:
         assignment = context.assignment(topic_partition)

@@ -9,17 +9,16 @@ Source: docs/protocol/controller.md#unassigned-isr-members.
 
 import logging
 
-from paceline.controller.components import ControllerComponents
 from paceline.controller.context import ControllerContext
 from paceline.controller.state.rewrite_states import rewrite_states
-from paceline.controller.state.state_writer import StateWrite
+from paceline.controller.state.state_writer import StateWrite, StateWriter
 from paceline.coordination.flow import Flow
 from paceline.model.identifiers import NO_LEADER, TopicPartition
 
 LOG = logging.getLogger(__name__)
 
 
-def take_out_unassigned_members(components: ControllerComponents) -> Flow[None]:
+def take_out_unassigned_members(context: ControllerContext, writer: StateWriter) -> Flow[None]:
     """Write ISRs without members that are not assigned; sends no request.
 
     Brokers with such a replica set its log aside when they receive the assignment (docs/decisions/0011).
@@ -27,7 +26,6 @@ def take_out_unassigned_members(components: ControllerComponents) -> Flow[None]:
     Raises:
         ControllerMovedError: the fence failed.
     """
-    context = components.context
     concerned = [
         topic_partition
         for topic_partition, known in context.leadership.items()
@@ -35,7 +33,7 @@ def take_out_unassigned_members(components: ControllerComponents) -> Flow[None]:
         and not context.is_queued_for_deletion(topic_partition.topic)
     ]
     yield from rewrite_states(
-        components, concerned, lambda topic_partition: _without_unassigned(context, topic_partition)
+        context, writer, concerned, lambda topic_partition: _without_unassigned(context, topic_partition)
     )
 
 

@@ -1,4 +1,4 @@
-"""Failover, and the copy of the state that makes a standby's failover fast.
+"""The copy of the state that makes a standby's failover fast.
 
-Read `failover.py` first.
+Read `standby.py` first; `takeover.py` loads the states of a new controller, for `../failover.py`.
 """

@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from paceline.controller.components import ControllerComponents
 from paceline.controller.context import ControllerContext
 from paceline.controller.errors import UnexpectedResponseError
+from paceline.controller.standby.journal import ControllerJournal
 from paceline.controller.standby.standby import StateMirror
-from paceline.controller.zk_store import first_failure, send
+from paceline.controller.zk_store import ZkStore, first_failure, send
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.flow import Flow
@@ -62,11 +62,11 @@ class Takeover:
     """Time from the creation of ``/controller`` until all requests were queued."""
 
 
-def read_journal(components: ControllerComponents) -> Flow[JournalEntry | None]:
+def read_journal(context: ControllerContext, store: ZkStore, journal: ControllerJournal) -> Flow[JournalEntry | None]:
     """Read the journal and continue it; if it is missing or unusable, create a new journal and return None."""
     path = znodes.CONTROLLER_JOURNAL
     (response,) = yield from send([GetData(path)])
-    epoch = components.context.epoch
+    epoch = context.epoch
     found: JournalEntry | None = None
     if response.ok:
         try:
@@ -78,16 +78,15 @@ def read_journal(components: ControllerComponents) -> Flow[JournalEntry | None]:
             LOG.warning("journal unusable, reading all partition states: error=%s", error)
     elif response.code is not ZkCode.NO_NODE:
         raise UnexpectedResponseError(response.code, f"read {path}")
-    components.journal.begin(epoch, found)
+    journal.begin(epoch, found)
     if found is None:
-        yield from _restart_journal(components, exists=response.ok)
+        yield from _restart_journal(store, journal, exists=response.ok)
     return found
 
 
-def _restart_journal(components: ControllerComponents, exists: bool) -> Flow[None]:
-    journal = components.journal
+def _restart_journal(store: ZkStore, journal: ControllerJournal, exists: bool) -> Flow[None]:
     operation: Create | SetData = journal.restart() if exists else journal.forget()
-    (answer,) = yield from components.store.send_fenced([components.store.fenced(operation)])
+    (answer,) = yield from store.send_fenced([store.fenced(operation)])
     if not answer.ok and first_failure(answer)[1] is not ZkCode.NODE_EXISTS:
         raise UnexpectedResponseError(first_failure(answer)[1], f"write {znodes.CONTROLLER_JOURNAL}")
     # NODE_EXISTS: an earlier attempt of this request was applied and its answer was lost.
@@ -96,7 +95,8 @@ def _restart_journal(components: ControllerComponents, exists: bool) -> Flow[Non
 
 
 def load_states(
-    components: ControllerComponents,
+    context: ControllerContext,
+    store: ZkStore,
     mirror: StateMirror | None,
     journal: JournalEntry | None,
     topic_partitions: Sequence[TopicPartition],
@@ -107,14 +107,14 @@ def load_states(
     kind, reason = _judge(mirror, journal)
     to_read: Sequence[TopicPartition] = topic_partitions
     if kind is not TakeoverKind.COLD and mirror is not None and journal is not None:
-        doubtful = {*noticed, *components.context.being_reassigned}
+        doubtful = {*noticed, *context.being_reassigned}
         if kind is TakeoverKind.BEHIND:
             doubtful.update(journal.touched_after(mirror.sequence or 0))
-        to_read = take_from_mirror(components.context, mirror, topic_partitions, doubtful, marked_topics)
-    states = yield from components.store.partition_states(to_read)
+        to_read = take_from_mirror(context, mirror, topic_partitions, doubtful, marked_topics)
+    states = yield from store.partition_states(to_read)
     for topic_partition, state in states.items():
-        components.context.remember(topic_partition, state)
-    return StatesLoaded(kind, reason, len(components.context.leadership), len(to_read))
+        context.remember(topic_partition, state)
+    return StatesLoaded(kind, reason, len(context.leadership), len(to_read))
 
 
 def _judge(mirror: StateMirror | None, journal: JournalEntry | None) -> tuple[TakeoverKind, str]:

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable, Iterable
 
-from paceline.controller.components import ControllerComponents
+from paceline.controller.context import ControllerContext
 from paceline.controller.errors import UnexpectedResponseError
-from paceline.controller.state.state_writer import StateWrite
+from paceline.controller.state.state_writer import StateWrite, StateWriter
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import ZkCode
 from paceline.model.identifiers import TopicPartition
@@ -14,7 +14,8 @@ LOG = logging.getLogger(__name__)
 
 
 def rewrite_states(
-    components: ControllerComponents,
+    context: ControllerContext,
+    writer: StateWriter,
     topic_partitions: Iterable[TopicPartition],
     change: Callable[[TopicPartition], StateWrite | None],
 ) -> Flow[list[TopicPartition]]:
@@ -26,16 +27,15 @@ def rewrite_states(
         ControllerMovedError: the fence failed.
         UnexpectedResponseError: ZooKeeper refused to write a state; all other states were written.
     """
-    context = components.context
     written: list[TopicPartition] = []
     refused: dict[TopicPartition, ZkCode] = {}
     remaining = list(topic_partitions)
-    limit = components.writer.chunk_limit
+    limit = writer.chunk_limit
     while remaining:
-        writes = [write for write in map(change, remaining) if write is not None and _is_ours(components, write)]
+        writes = [write for write in map(change, remaining) if write is not None and _is_ours(context, write)]
         if not writes:
             break
-        outcome = yield from components.writer.commit(writes, limit)
+        outcome = yield from writer.commit(writes, limit)
         for topic_partition, state in outcome.written.items():
             context.remember(topic_partition, state)
             written.append(topic_partition)
@@ -53,9 +53,9 @@ def rewrite_states(
     return written
 
 
-def _is_ours(components: ControllerComponents, write: StateWrite) -> bool:
-    known = components.context.leadership[write.topic_partition]
-    if known.controller_epoch <= components.context.epoch:
+def _is_ours(context: ControllerContext, write: StateWrite) -> bool:
+    known = context.leadership[write.topic_partition]
+    if known.controller_epoch <= context.epoch:
         return True
     LOG.error("state was written by a newer controller: partition=%s state=%s", write.topic_partition, known)
     return False

@@ -54,14 +54,12 @@ class TopicRequests:
         self._waits = waits
         self._rng = rng
         self._validator = TopicValidator(config, context, rng)
-        self._unlisted_topics: list[str] = []
-        """Topics written since the list of topics was last read, so that requests for colliding names are refused."""
 
     # creation
 
     def create(self, event: CreateTopics) -> Flow[None]:
         """Validate the topics and write their nodes and configurations; the topic watch triggers the other steps."""
-        placed = self._validator.place_all(event.topics, self._unlisted_topics)
+        placed = self._validator.place_all(event.topics, self._context.unlisted_topics)
         by_name = {topic.name: topic for topic in event.topics}
         created: dict[str, tuple[str, dict[int, ReplicaAssignment]]] = {}
         errors: dict[str, PacelineError] = {}
@@ -72,7 +70,7 @@ class TopicRequests:
                 created[name] = ("" if event.validate_only else new_id(self._rng), outcome)
         if not event.validate_only:
             yield from self._write(created, by_name, errors)
-            self._unlisted_topics.extend(sorted(set(created) - set(errors)))
+            self._context.unlisted_topics.extend(sorted(set(created) - set(errors)))
 
         def answer(late: Mapping[Key, PacelineError]) -> None:
             late_topics = {topic_of(key): error for key, error in late.items()}
@@ -148,10 +146,6 @@ class TopicRequests:
         config = znodes.encode_config(topic.configs)
         first = SetData(path, config) if config_exists else Create(path, config)
         return self._store.fenced(first, Create(znodes.topic_path(name), data))
-
-    def topics_listed(self) -> None:
-        """Forget the recently written topics: the list of topics was read and includes them."""
-        self._unlisted_topics.clear()
 
     # deletion
 

@@ -4,17 +4,20 @@ Source: docs/protocol/zookeeper.md#creating-a-topic; docs/protocol/controller.md
 AdminManager.createPartitions and AdminZkClient.addPartitions.
 """
 
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from paceline.controller.admin.admin_requests import CreatePartitions
 from paceline.controller.admin.admin_values import CreatePartitionsResult, NewPartitions
-from paceline.controller.components import ControllerComponents
+from paceline.controller.channel.leader_ack_waiters import LeaderAckWaiters
+from paceline.controller.context import ControllerContext
 from paceline.controller.topics.create_delete_topics import MAX_TOPIC_NODE_BYTES
 from paceline.controller.topics.placement import place_replicas, start_index_for_added_partitions
-from paceline.controller.topics.topic_changes import on_partition_modifications
+from paceline.controller.topics.topic_changes import TopicChanges
 from paceline.controller.topics.topic_validation import check_manual_placement
-from paceline.controller.zk_store import first_failure
+from paceline.controller.zk_store import ZkStore, first_failure
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.flow import Flow
@@ -34,6 +37,7 @@ from paceline.model.errors import (
     UnknownTopicOrPartitionError,
 )
 from paceline.model.identifiers import TopicPartition
+from paceline.model.settings import ControllerConfig
 
 ATTEMPTS = 3
 LATE = "not every new leader has acknowledged yet; the creation continues"
@@ -42,28 +46,118 @@ Growth = dict[int, ReplicaAssignment]
 """The new partitions of a topic."""
 
 
-def create_partitions(components: ControllerComponents, event: CreatePartitions) -> Flow[None]:
-    """Validate, write the topic nodes, create the partitions; reply after the new leaders have acknowledged."""
-    outcomes: dict[str, Growth | PacelineError] = {}
-    names = [topic.name for topic in event.topics]
-    times = Counter(names)
-    wanted = {topic.name: topic for topic in event.topics if times[topic.name] == 1}
-    for topic in event.topics:
-        if topic.name not in wanted:
-            outcomes[topic.name] = InvalidRequestError(f"topic {topic.name!r} is listed more than once")
-    yield from _write_all(components, wanted, event.validate_only, outcomes)
-    grown = {name: growth for name, growth in outcomes.items() if not isinstance(growth, PacelineError)}
-    if grown and not event.validate_only:
-        # Do not wait for the watch: a queued reassignment rewrites the node from memory, which must then have the new
-        # partitions.
-        yield from on_partition_modifications(components, sorted(grown))
+@dataclass(frozen=True, slots=True)
+class PartitionCreation:
+    """Serves CreatePartitions."""
 
-    def answer(late: Mapping[TopicPartition, PacelineError]) -> None:
-        errors = {topic_partition.topic: error for topic_partition, error in late.items()}
-        event.reply([_result(name, outcomes[name], errors.get(name)) for name in names])
+    config: ControllerConfig
+    context: ControllerContext
+    store: ZkStore
+    rng: random.Random
+    ack_waiters: LeaderAckWaiters
+    topic_changes: TopicChanges
 
-    waited_for = {} if event.validate_only else {TopicPartition(t, p): 0 for t, growth in grown.items() for p in growth}
-    components.ack_waiters.wait(waited_for, event.timeout_ms, LATE, answer)
+    def create_partitions(self, event: CreatePartitions) -> Flow[None]:
+        """Validate, write the topic nodes, create the partitions; reply after the new leaders have acknowledged."""
+        outcomes: dict[str, Growth | PacelineError] = {}
+        names = [topic.name for topic in event.topics]
+        times = Counter(names)
+        wanted = {topic.name: topic for topic in event.topics if times[topic.name] == 1}
+        for topic in event.topics:
+            if topic.name not in wanted:
+                outcomes[topic.name] = InvalidRequestError(f"topic {topic.name!r} is listed more than once")
+        yield from self._write_all(wanted, event.validate_only, outcomes)
+        grown = {name: growth for name, growth in outcomes.items() if not isinstance(growth, PacelineError)}
+        if grown and not event.validate_only:
+            # Do not wait for the watch: a queued reassignment rewrites the node from memory, which must then have the
+            # new partitions.
+            yield from self.topic_changes.on_partition_modifications(sorted(grown))
+
+        def answer(late: Mapping[TopicPartition, PacelineError]) -> None:
+            errors = {topic_partition.topic: error for topic_partition, error in late.items()}
+            event.reply([_result(name, outcomes[name], errors.get(name)) for name in names])
+
+        waited_for = (
+            {} if event.validate_only else {TopicPartition(t, p): 0 for t, growth in grown.items() for p in growth}
+        )
+        self.ack_waiters.wait(waited_for, event.timeout_ms, LATE, answer)
+
+    def _write_all(
+        self,
+        wanted: Mapping[str, NewPartitions],
+        validate_only: bool,
+        outcomes: dict[str, Growth | PacelineError],
+    ) -> Flow[None]:
+        """Read each topic node, add the partitions and write on condition of the version; retry after another write."""
+        remaining = list(wanted)
+        tried: dict[str, tuple[bytes, Growth]] = {}
+        budget = self.config.max_partitions_per_request
+        for _ in range(ATTEMPTS):
+            if not remaining:
+                return
+            responses = yield from self.store.read_all([znodes.topic_path(name) for name in remaining])
+            writes: dict[str, SetData] = {}
+            for name, response in zip(remaining, responses, strict=True):
+                if name in tried and response.ok and response.data == tried[name][0]:
+                    outcomes[name] = tried[name][1]  # Written by the earlier attempt, whose answer was lost.
+                    continue
+                try:
+                    node, version = _node(self.context, name, response)
+                    outcomes[name] = growth = self._growth(wanted[name], node, budget)
+                    data = _grown(node, growth)
+                except PacelineError as error:
+                    outcomes[name] = error
+                    continue
+                budget -= len(growth)
+                tried[name] = (data, growth)
+                writes[name] = SetData(znodes.topic_path(name), data, version)
+            remaining = []
+            if validate_only or not writes:
+                return
+            answers = yield from self.store.send_fenced([self.store.fenced(write) for write in writes.values()])
+            for name, response in zip(writes, answers, strict=True):
+                if response.ok:
+                    continue
+                budget += len(tried[name][1])
+                code = first_failure(response)[1]
+                if code not in (ZkCode.BAD_VERSION, ZkCode.NO_NODE):
+                    outcomes[name] = UnknownServerError(f"ZooKeeper refused to grow topic {name!r}: {code.name}")
+                    continue
+                remaining.append(name)
+                # The node is not read back after the last attempt, so the result of a write in doubt stays unknown.
+                kind = RequestTimedOutError if response.in_doubt_before else InvalidUpdateVersionError
+                outcomes[name] = kind(f"the node of topic {name!r} keeps changing")
+
+    def _growth(self, topic: NewPartitions, node: znodes.TopicAssignment, budget: int) -> Growth:
+        present = node.partitions
+        moving = [p for p in sorted(present) if present[p].is_being_reassigned]
+        if moving or any(tp in self.context.being_reassigned for tp in self.context.partitions_of(topic.name)):
+            raise ReassignmentInProgressError(f"a partition of topic {topic.name!r} is being reassigned")
+        if 0 not in present:
+            raise InvalidTopicError(f"topic {topic.name!r} has no partition 0 to take the number of replicas from")
+        first = max(present) + 1
+        added = topic.count - first
+        if added <= 0:
+            raise InvalidPartitionsError(
+                f"topic {topic.name!r} has {first} partitions already, not fewer than {topic.count}"
+            )
+        if added > budget:
+            raise InvalidPartitionsError(f"more than {self.config.max_partitions_per_request} partitions at once")
+        if topic.assignments:
+            rows: Mapping[int, Sequence[int]] = dict(enumerate(_manual(self.context, topic, added, present[0]), first))
+        else:
+            rows = self._automatic(first, added, present[0])
+        return {partition: ReplicaAssignment(tuple(replicas)) for partition, replicas in rows.items()}
+
+    def _automatic(self, first: int, added: int, like: ReplicaAssignment) -> Mapping[int, tuple[int, ...]]:
+        live = self.context.live_broker_ids()
+        if len(like.replicas) > len(live):
+            raise InvalidReplicationFactorError(
+                f"{len(like.replicas)} replicas are needed, {len(live)} brokers are available"
+            )
+        racks = {broker_id: self.context.brokers[broker_id].rack for broker_id in live}
+        start = start_index_for_added_partitions(live, like.replicas[0])
+        return place_replicas(racks, added, len(like.replicas), self.rng, start, first)
 
 
 def _result(name: str, outcome: Growth | PacelineError, late: PacelineError | None) -> CreatePartitionsResult:
@@ -73,57 +167,10 @@ def _result(name: str, outcome: Growth | PacelineError, late: PacelineError | No
     return CreatePartitionsResult(name, late, min(outcome), rows)
 
 
-def _write_all(
-    components: ControllerComponents,
-    wanted: Mapping[str, NewPartitions],
-    validate_only: bool,
-    outcomes: dict[str, Growth | PacelineError],
-) -> Flow[None]:
-    """Read each topic node, add the partitions and write on condition of the version; retry after another write."""
-    remaining = list(wanted)
-    tried: dict[str, tuple[bytes, Growth]] = {}
-    budget = components.config.max_partitions_per_request
-    for _ in range(ATTEMPTS):
-        if not remaining:
-            return
-        responses = yield from components.store.read_all([znodes.topic_path(name) for name in remaining])
-        writes: dict[str, SetData] = {}
-        for name, response in zip(remaining, responses, strict=True):
-            if name in tried and response.ok and response.data == tried[name][0]:
-                outcomes[name] = tried[name][1]  # Written by the earlier attempt, whose answer was lost.
-                continue
-            try:
-                node, version = _node(components, name, response)
-                outcomes[name] = growth = _growth(components, wanted[name], node, budget)
-                data = _grown(node, growth)
-            except PacelineError as error:
-                outcomes[name] = error
-                continue
-            budget -= len(growth)
-            tried[name] = (data, growth)
-            writes[name] = SetData(znodes.topic_path(name), data, version)
-        remaining = []
-        if validate_only or not writes:
-            return
-        answers = yield from components.store.send_fenced([components.store.fenced(write) for write in writes.values()])
-        for name, response in zip(writes, answers, strict=True):
-            if response.ok:
-                continue
-            budget += len(tried[name][1])
-            code = first_failure(response)[1]
-            if code not in (ZkCode.BAD_VERSION, ZkCode.NO_NODE):
-                outcomes[name] = UnknownServerError(f"ZooKeeper refused to grow topic {name!r}: {code.name}")
-                continue
-            remaining.append(name)
-            # The node is not read back after the last attempt, so the result of a write in doubt stays unknown.
-            kind = RequestTimedOutError if response.in_doubt_before else InvalidUpdateVersionError
-            outcomes[name] = kind(f"the node of topic {name!r} keeps changing")
-
-
-def _node(components: ControllerComponents, name: str, response: Response) -> tuple[znodes.TopicAssignment, int]:
-    if name not in components.context.topics or not response.ok or response.stat is None:
+def _node(context: ControllerContext, name: str, response: Response) -> tuple[znodes.TopicAssignment, int]:
+    if name not in context.topics or not response.ok or response.stat is None:
         raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
-    if components.context.is_queued_for_deletion(name):
+    if context.is_queued_for_deletion(name):
         raise InvalidTopicError(f"topic {name!r} is being deleted")
     try:
         return znodes.decode_topic_assignment(znodes.topic_path(name), response.data), response.stat.version
@@ -131,54 +178,17 @@ def _node(components: ControllerComponents, name: str, response: Response) -> tu
         raise InvalidTopicError(str(error)) from None
 
 
-def _growth(
-    components: ControllerComponents, topic: NewPartitions, node: znodes.TopicAssignment, budget: int
-) -> Growth:
-    present = node.partitions
-    moving = [p for p in sorted(present) if present[p].is_being_reassigned]
-    if moving or any(tp in components.context.being_reassigned for tp in components.context.partitions_of(topic.name)):
-        raise ReassignmentInProgressError(f"a partition of topic {topic.name!r} is being reassigned")
-    if 0 not in present:
-        raise InvalidTopicError(f"topic {topic.name!r} has no partition 0 to take the number of replicas from")
-    first = max(present) + 1
-    added = topic.count - first
-    if added <= 0:
-        raise InvalidPartitionsError(
-            f"topic {topic.name!r} has {first} partitions already, not fewer than {topic.count}"
-        )
-    if added > budget:
-        raise InvalidPartitionsError(f"more than {components.config.max_partitions_per_request} partitions at once")
-    if topic.assignments:
-        rows: Mapping[int, Sequence[int]] = dict(enumerate(_manual(components, topic, added, present[0]), first))
-    else:
-        rows = _automatic(components, first, added, present[0])
-    return {partition: ReplicaAssignment(tuple(replicas)) for partition, replicas in rows.items()}
-
-
 def _manual(
-    components: ControllerComponents, topic: NewPartitions, added: int, like: ReplicaAssignment
+    context: ControllerContext, topic: NewPartitions, added: int, like: ReplicaAssignment
 ) -> Sequence[tuple[int, ...]]:
     if len(topic.assignments) != added:
         raise InvalidReplicaAssignmentError(f"{added} partitions are new, {len(topic.assignments)} are placed")
-    check_manual_placement(topic.assignments, components.context.live_broker_ids())
+    check_manual_placement(topic.assignments, context.live_broker_ids())
     if len(topic.assignments[0]) != len(like.replicas):
         raise InvalidReplicaAssignmentError(
             f"the other partitions have {len(like.replicas)} replicas, not {len(topic.assignments[0])}"
         )
     return topic.assignments
-
-
-def _automatic(
-    components: ControllerComponents, first: int, added: int, like: ReplicaAssignment
-) -> Mapping[int, tuple[int, ...]]:
-    live = components.context.live_broker_ids()
-    if len(like.replicas) > len(live):
-        raise InvalidReplicationFactorError(
-            f"{len(like.replicas)} replicas are needed, {len(live)} brokers are available"
-        )
-    racks = {broker_id: components.context.brokers[broker_id].rack for broker_id in live}
-    start = start_index_for_added_partitions(live, like.replicas[0])
-    return place_replicas(racks, added, len(like.replicas), components.rng, start, first)
 
 
 def _grown(node: znodes.TopicAssignment, growth: Growth) -> bytes:

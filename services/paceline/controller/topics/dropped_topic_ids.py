@@ -8,10 +8,11 @@ Source: docs/protocol/controller.md#topic-changes; KIP-516.
 
 import logging
 
-from paceline.controller.components import ControllerComponents
+from paceline.controller.channel.request_batch import RequestBatch
 from paceline.controller.context import ControllerContext, Replica
 from paceline.controller.errors import UnexpectedResponseError
 from paceline.controller.events import LeaderAndIsrResponseReceived
+from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.flow import Flow
@@ -21,9 +22,10 @@ from paceline.model.identifiers import TopicPartition
 LOG = logging.getLogger(__name__)
 
 
-def note_log_topic_ids(components: ControllerComponents, event: LeaderAndIsrResponseReceived) -> Flow[None]:
+def note_log_topic_ids(
+    context: ControllerContext, store: ZkStore, batch: RequestBatch, event: LeaderAndIsrResponseReceived
+) -> Flow[None]:
     """Store the ids of logs from an answer to LeaderAndIsr, and restore the id of each topic that is now certain."""
-    context = components.context
     topics: set[str] = set()
     for partition in event.request.partitions:
         topic_partition = partition.topic_partition
@@ -36,8 +38,8 @@ def note_log_topic_ids(components: ControllerComponents, event: LeaderAndIsrResp
             topics.add(topic_partition.topic)
     for topic in sorted(topics):
         topic_id = agreed_topic_id(context, topic)
-        if topic_id is not None and (yield from _write(components, topic, topic_id)):
-            _publish(components, topic, topic_id)
+        if topic_id is not None and (yield from _write(context, store, topic, topic_id)):
+            _publish(context, batch, topic, topic_id)
 
 
 def agreed_topic_id(context: ControllerContext, topic: str) -> str | None:
@@ -64,13 +66,12 @@ def agreed_topic_id(context: ControllerContext, topic: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _write(components: ControllerComponents, topic: str, topic_id: str) -> Flow[bool]:
+def _write(context: ControllerContext, store: ZkStore, topic: str, topic_id: str) -> Flow[bool]:
     """Write the id into the topic's node, unless the node has changed; return whether the id was written."""
-    context = components.context
     if context.is_queued_for_deletion(topic):
         return False  # Responses to StopReplica are compared with the id in the requests.
     path = znodes.topic_path(topic)
-    (found,) = yield from components.store.read_all([path])
+    (found,) = yield from store.read_all([path])
     try:
         node = znodes.decode_topic_assignment(path, found.data)
     except MalformedZnodeError:
@@ -84,16 +85,15 @@ def _write(components: ControllerComponents, topic: str, topic_id: str) -> Flow[
         if TopicPartition(topic, index) in context.leadership
     ]
     try:
-        yield from components.store.write_topic(topic, topic_id, dict(node.partitions), found.stat.version, states[:1])
+        yield from store.write_topic(topic, topic_id, dict(node.partitions), found.stat.version, states[:1])
     except UnexpectedResponseError as error:
         LOG.warning("topic id not restored: topic=%s id=%s cause=%s", topic, topic_id, error)
         return False
     return True
 
 
-def _publish(components: ControllerComponents, topic: str, topic_id: str) -> None:
+def _publish(context: ControllerContext, batch: RequestBatch, topic: str, topic_id: str) -> None:
     """Store the id in the context, and send it to brokers and standby controllers."""
-    context = components.context
     LOG.warning("topic id restored from the logs of its replicas: topic=%s id=%s", topic, topic_id)
     context.topic_ids[topic] = topic_id
     partitions = [TopicPartition(topic, index) for index in context.topics[topic]]
@@ -102,4 +102,4 @@ def _publish(components: ControllerComponents, topic: str, topic_id: str) -> Non
             context.changed[topic_partition] = None
         for broker_id in context.assignment(topic_partition).replicas:
             context.log_topic_ids.pop(Replica(topic_partition, broker_id), None)
-    components.send_update_metadata(context.brokers, partitions)
+    batch.send_update_metadata(context.brokers, partitions)

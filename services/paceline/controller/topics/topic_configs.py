@@ -30,8 +30,8 @@ from paceline.controller.brokers.broker_configs import (
     broker_keys_problem,
     broker_problem,
 )
-from paceline.controller.components import ControllerComponents
-from paceline.controller.zk_store import first_failure
+from paceline.controller.context import ControllerContext
+from paceline.controller.zk_store import ZkStore, first_failure
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.flow import Flow
@@ -46,6 +46,7 @@ from paceline.model.errors import (
     UnknownServerError,
     UnknownTopicOrPartitionError,
 )
+from paceline.model.settings import ControllerConfig
 
 UNCLEAN_KEY = "unclean.leader.election.enable"
 ATTEMPTS = 3
@@ -61,8 +62,10 @@ Overrides = dict[str, str]
 class TopicConfigAdmin:
     """Reads and changes the configuration of topics, and dynamic settings of brokers."""
 
-    def __init__(self, components: ControllerComponents) -> None:
-        self._components = components
+    def __init__(self, config: ControllerConfig, context: ControllerContext, store: ZkStore) -> None:
+        self._config = config
+        self._context = context
+        self._store = store
 
     # describing
 
@@ -75,7 +78,7 @@ class TopicConfigAdmin:
         defaults = yield from self._defaults()
         all_brokers = ConfigResource(ResourceType.BROKER, ALL_BROKERS)
         read = list(dict.fromkeys([*wanted_resources, all_brokers]))
-        responses = yield from self._components.store.read_all([_path(resource) for resource in read])
+        responses = yield from self._store.read_all([_path(resource) for resource in read])
         found = dict(zip(read, responses, strict=True))
         results = []
         for (resource, keys), problem in zip(event.resources, problems, strict=True):
@@ -99,11 +102,11 @@ class TopicConfigAdmin:
 
     def _defaults(self) -> Flow[Overrides]:
         """Return the settings for all brokers; skips unknown keys and values that are not valid."""
-        defaults = {key: value for key, value in self._components.config.topic_defaults.items() if _parses(key, value)}
-        if self._components.config.unclean_leader_election_enable:
+        defaults = {key: value for key, value in self._config.topic_defaults.items() if _parses(key, value)}
+        if self._config.unclean_leader_election_enable:
             defaults[UNCLEAN_KEY] = "true"
         path = znodes.broker_config_path(None)
-        (response,) = yield from self._components.store.read_all([path])
+        (response,) = yield from self._store.read_all([path])
         try:
             dynamic = znodes.decode_config(path, response.data).get(UNCLEAN_KEY) if response.ok else None
         except MalformedZnodeError:
@@ -139,12 +142,11 @@ class TopicConfigAdmin:
         errors: dict[ConfigResource, PacelineError],
     ) -> Flow[None]:
         """Change each configuration, and write it if its version is unchanged; retry after a concurrent write."""
-        store = self._components.store
         defaults = yield from self._defaults()
         remaining = list(wanted)
         tried: dict[ConfigResource, bytes] = {}
         for _ in range(ATTEMPTS):
-            responses = yield from store.read_all([_path(resource) for resource in remaining])
+            responses = yield from self._store.read_all([_path(resource) for resource in remaining])
             multis: dict[ConfigResource, Multi] = {}
             for resource, response in zip(remaining, responses, strict=True):
                 errors.pop(resource, None)
@@ -160,10 +162,10 @@ class TopicConfigAdmin:
                 except PacelineError as error:
                     errors[resource] = error
                     continue
-                multis[resource] = store.fenced(*_operations(resource, tried[resource], response))
+                multis[resource] = self._store.fenced(*_operations(resource, tried[resource], response))
             if validate_only or not multis:
                 return
-            answers = yield from store.send_fenced(list(multis.values()))
+            answers = yield from self._store.send_fenced(list(multis.values()))
             remaining = []
             for resource, answer in zip(multis, answers, strict=True):
                 if answer.ok:
@@ -184,7 +186,7 @@ class TopicConfigAdmin:
             return InvalidRequestError("the resource type is missing or unknown")
         if resource.kind is ResourceType.BROKER:
             return broker_problem(resource.name)
-        context = self._components.context
+        context = self._context
         if resource.name not in context.topics or context.is_queued_for_deletion(resource.name):
             return UnknownTopicOrPartitionError(f"topic {resource.name!r} does not exist")
         return None

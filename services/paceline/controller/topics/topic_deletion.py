@@ -10,15 +10,18 @@ Source: docs/protocol/controller.md#topic-deletion; Kafka 2.8 TopicDeletionManag
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
+from paceline.controller.channel.request_batch import RequestBatch
 from paceline.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
 from paceline.controller.errors import UnexpectedResponseError
+from paceline.controller.events import StopReplicaDeletionResponseReceived
 from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.state.replica_state_machine import ReplicaStateMachine
 from paceline.controller.zk_store import TREE_ATTEMPTS, ZkStore, first_failure
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.interface import Delete, ZkCode
-from paceline.model.identifiers import TopicPartition
+from paceline.model.errors import ErrorCode
+from paceline.model.identifiers import EPOCH_DURING_DELETE, TopicPartition
 from paceline.model.settings import ControllerConfig
 
 LOG = logging.getLogger(__name__)
@@ -34,7 +37,7 @@ class TopicDeletionManager:
         store: ZkStore,
         partitions: PartitionStateMachine,
         replicas: ReplicaStateMachine,
-        send_metadata: Callable[[Sequence[TopicPartition]], None],
+        batch: RequestBatch,
         on_deleted: Callable[[str, bool], None],
     ) -> None:
         self._config = config
@@ -42,7 +45,7 @@ class TopicDeletionManager:
         self._store = store
         self._partitions = partitions
         self._replicas = replicas
-        self._send_metadata = send_metadata
+        self._batch = batch
         self._on_deleted = on_deleted
 
     # entry points
@@ -91,6 +94,27 @@ class TopicDeletionManager:
         if halted:
             self._context.deletion_ineligible -= halted
             yield from self.resume()
+
+    def on_stop_replica_response(self, event: StopReplicaDeletionResponseReceived) -> Flow[None]:
+        """Complete the deletion of replicas that a broker deleted; halt topics whose replicas could not be deleted."""
+        context = self._context
+        if not context.has_asked(event.broker_id, event.request.stamp):
+            return
+        failed: list[Replica] = []
+        deleted: list[Replica] = []
+        for partition in event.request.partitions:
+            topic_partition = partition.topic_partition
+            same_topic = context.topic_ids.get(topic_partition.topic) == partition.topic_id
+            if not partition.delete_partition or not same_topic:
+                continue
+            if partition.leader_epoch != EPOCH_DURING_DELETE:
+                continue  # The request belonged to a reassignment; the replica may have been added again since.
+            error = event.response.partition_errors.get(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+            ok = event.response.error is ErrorCode.NONE and error is ErrorCode.NONE
+            (deleted if ok else failed).append(Replica(topic_partition, event.broker_id))
+        yield from self.fail_replicas(failed)
+        if deleted:
+            yield from self.complete_replicas(deleted)
 
     def fail_replicas(self, replicas: Sequence[Replica]) -> Flow[None]:
         """Halt the deletion of topics with a failed replica until the replica's broker or log directory is online."""
@@ -160,7 +184,9 @@ class TopicDeletionManager:
         yield from self._partitions.handle_state_changes(partitions, PartitionState.OFFLINE)
         yield from self._partitions.handle_state_changes(partitions, PartitionState.NON_EXISTENT)
         context.deletion_started.update(unseen)
-        self._send_metadata([tp for topic in topics for tp in context.partitions_of(topic)])
+        self._batch.send_update_metadata(
+            context.brokers, [tp for topic in topics for tp in context.partitions_of(topic)]
+        )
         dead: list[Replica] = []
         to_delete: list[Replica] = []
         for topic in topics:

@@ -7,17 +7,12 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import TypeVar
 
-from paceline.controller.brokers.isr_notifications import take_all_notifications
 from paceline.controller.components import ControllerComponents
-from paceline.controller.election.preferred_election import on_preferred_election_node
-from paceline.controller.election.unclean_restart import distrust_unclean_brokers
+from paceline.controller.context import ControllerContext
 from paceline.controller.errors import IllegalStateError, UnexpectedResponseError
-from paceline.controller.reassignment.reassignment import on_reassignment_node, resume_reassignments
 from paceline.controller.reassignment.remove_unassigned_isr import take_out_unassigned_members
 from paceline.controller.standby.standby import StateMirror
 from paceline.controller.standby.takeover import StatesLoaded, load_states, read_journal
-from paceline.controller.topics.config_changes import watch_config_changes
-from paceline.controller.topics.topic_changes import add_topics, read_topics
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow
 from paceline.coordination.znodes.journal import JournalEntry
@@ -34,25 +29,26 @@ def on_failover(components: ControllerComponents, mirror: StateMirror | None = N
     this process received as standby.
     """
     context = components.context
-    journal = yield from read_journal(components)
-    noticed = yield from take_all_notifications(components)
-    yield from watch_config_changes(components)
-    marked = yield from components.store.children(znodes.DELETE_TOPICS, watch=True)
+    store = components.store
+    journal = yield from read_journal(context, store, components.journal)
+    noticed = yield from components.isr_notifications.take_all_notifications()
+    yield from components.config_changes.watch_config_changes()
+    marked = yield from store.children(znodes.DELETE_TOPICS, watch=True)
     loaded = yield from _load(components, mirror, journal, noticed, marked)
     for broker_id in context.registered_broker_ids():
         components.channels.add_broker(context.brokers[broker_id])
-    yield from _if_not_refused(components.deletion.start(sorted(marked), _halted_topics(components, marked)))
-    yield from _if_not_refused(take_out_unassigned_members(components))
+    yield from _if_not_refused(components.deletion.start(sorted(marked), _halted_topics(context, marked)))
+    yield from _if_not_refused(take_out_unassigned_members(context, components.writer))
     yield from _distrust_unclean_brokers(components)
     # A broker follows only a leader that is in its metadata, so the list of brokers is sent first:
     # docs/protocol/controller.md#metadata-before-leadership.
-    components.send_update_metadata(context.brokers, ())
+    components.batch.send_update_metadata(context.brokers, ())
     yield from components.replicas.start()
     yield from components.partitions.start()
-    moved = (yield from _if_not_refused(on_reassignment_node(components))) or set()
-    yield from resume_reassignments(components, lambda topic_partition, _: topic_partition not in moved)
+    moved = (yield from _if_not_refused(components.reassignments.on_reassignment_node())) or set()
+    yield from components.reassignments.resume_reassignments(lambda topic_partition, _: topic_partition not in moved)
     yield from components.deletion.resume()
-    yield from _if_not_refused(on_preferred_election_node(components))
+    yield from _if_not_refused(components.preferred_elections.on_preferred_election_node())
     LOG.info(
         "cluster state loaded: epoch=%d brokers=%d topics=%d partitions=%d",
         context.epoch, len(context.brokers), len(context.topics), len(context.leadership),
@@ -72,20 +68,19 @@ def _load(
     topics = yield from components.store.topic_names()
     missing: set[str] = set()
     mirrored = {} if mirror is None else {topic: known.topic_id for topic, known in mirror.topics.items()}
-    nodes = yield from read_topics(components, topics, missing, mirrored)
-    topic_partitions = add_topics(components, [topic for topic in topics if topic not in missing], nodes)
+    nodes = yield from components.topic_changes.read_topics(topics, missing, mirrored)
+    topic_partitions = components.topic_changes.add_topics([topic for topic in topics if topic not in missing], nodes)
     context.being_reassigned.update(
         TopicPartition(topic, partition)
         for topic, assignments in context.topics.items()
         for partition, assignment in assignments.items()
         if assignment.adding or assignment.removing
     )
-    return (yield from load_states(components, mirror, journal, topic_partitions, noticed, marked))
+    return (yield from load_states(context, components.store, mirror, journal, topic_partitions, noticed, marked))
 
 
-def _halted_topics(components: ControllerComponents, marked: Collection[str]) -> list[str]:
+def _halted_topics(context: ControllerContext, marked: Collection[str]) -> list[str]:
     """Return topics marked for deletion that must wait because a replica is not online."""
-    context = components.context
     return [
         topic
         for topic in sorted(marked)
@@ -109,7 +104,7 @@ def _distrust_unclean_brokers(components: ControllerComponents) -> Flow[None]:
     """Stop relying on brokers after an unclean restart; treat them as dead when that cannot be written."""
     context = components.context
     try:
-        yield from distrust_unclean_brokers(components, context.registered_broker_ids())
+        yield from components.unclean_restarts.distrust_unclean_brokers(context.registered_broker_ids())
     except IllegalStateError as error:
         unclean = [broker.broker_id for broker in context.brokers.values() if broker.unclean_restart]
         LOG.error("brokers treated as dead until the next change of brokers: brokers=%s error=%s", unclean, error)
