@@ -8,7 +8,7 @@ is tested beside its successors, so that every rule can be compared with its pre
 | Here | Today |
 |---|---|
 | `state_change_queue` | a channel per broker, a full resend at failover: `controller/channel/`, `failover.py` |
-| `leader_election` | election strategies of the controller: `controller/election/leader_election.py` |
+| `leader_election` | election strategies of the controller: `controller/state/leader_election.py` |
 | `commit_loop` | high watermark and ISR updates: `replication/high_watermark.py`, `replication/isr.py` |
 | `reassignment` | three phases: `controller/reassignment/reassignment.py` |
 

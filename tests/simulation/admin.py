@@ -3,7 +3,13 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from paceline.controller.admin.admin_requests import CreatePartitions, ElectLeaders, IncrementalAlterConfigs
+from paceline.controller.admin.admin_requests import (
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    ElectLeaders,
+    IncrementalAlterConfigs,
+)
 from paceline.controller.admin.admin_values import (
     ConfigAlteration,
     ConfigChange,
@@ -11,10 +17,9 @@ from paceline.controller.admin.admin_values import (
     ConfigResource,
     ElectionType,
     NewPartitions,
+    NewTopic,
     ResourceType,
 )
-from paceline.controller.events import CreateTopics, DeleteTopics
-from paceline.controller.topics.topic_validation import NewTopic
 from paceline.model.client_io import (
     DeleteRecordsQuery,
     DeleteRecordsResult,

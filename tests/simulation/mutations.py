@@ -19,12 +19,12 @@ from paceline.controller import event_handler
 from paceline.controller.channel.channel_manager import ChannelManager
 from paceline.controller.context import ControllerContext
 from paceline.controller.election.controller_election import ControllerElection, Owner
-from paceline.controller.election.leader_election import Election
 from paceline.controller.reassignment.reassignment_steps import ReassignmentSteps
 from paceline.controller.reassignment.topic_node import write_assignment
 from paceline.controller.standby import takeover
 from paceline.controller.standby.takeover import TakeoverKind
 from paceline.controller.state import partition_state_machine, replica_state_machine
+from paceline.controller.state.leader_election import Election
 from paceline.controller.state.state_writer import CommitOutcome, StateWriter
 from paceline.controller.topics.topic_deletion import TopicDeletionManager
 from paceline.controller.zk_store import ZkStore, send

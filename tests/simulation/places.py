@@ -29,7 +29,7 @@ from paceline.broker.partition.follower_log import FollowerLog
 from paceline.broker.partition.isr_updates import IsrProposal, IsrUpdates
 from paceline.broker.partition.partition import Partition
 from paceline.broker.requests.produce import DelayedProduce
-from paceline.controller.election.leader_election import Election
+from paceline.controller.state.leader_election import Election
 from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.topics.topic_deletion import TopicDeletionManager
 from paceline.coordination.interface import SessionState

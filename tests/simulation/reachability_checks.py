@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from paceline.controller.brokers.unreached_leaders import UnreachedLeaders
 from paceline.controller.context import ControllerContext
-from paceline.controller.election.leader_election import Election
+from paceline.controller.state.leader_election import Election
 from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.state_change_log import Cause
 from paceline.model.client_io import RequiredAcks

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from paceline.controller.context import ControllerContext
-from paceline.controller.election.leader_election import Election
+from paceline.controller.state.leader_election import Election
 from paceline.controller.state_change_log import Cause
 from paceline.model.control import BrokerHeartbeatRequest, LiveBroker
 from paceline.model.leader_and_isr import LeaderAndIsr

@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from paceline.controller.admin.admin_requests import CreateTopics
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.errors import ActiveControllerDeadError
-from paceline.controller.events import ControlledShutdown, CreateTopics
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.events import ControlledShutdown
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import replica_manager_service_pb2 as control_pb
 from paceline.internal.v1 import replication_service_pb2 as replica_pb

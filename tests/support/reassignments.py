@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from paceline.controller.admin.admin_requests import AlterPartitionReassignments
 from paceline.controller.admin.admin_values import RequestedReassignment
-from paceline.controller.events import AlterPartitionReassignments
 from paceline.controller.node import ControllerNode
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.identifiers import TopicPartition

@@ -17,8 +17,9 @@ from paceline.controller.brokers.replica_availability import ReplicaAvailability
 from paceline.controller.channel.channel_manager import ChannelManager, OnResponse
 from paceline.controller.channel.leader_ack_waiters import LeaderAckWaiters
 from paceline.controller.channel.request_batch import RequestBatch
+from paceline.controller.configs.config_changes import ConfigChanges
+from paceline.controller.configs.topic_configs import TopicConfigAdmin
 from paceline.controller.context import ControllerContext
-from paceline.controller.election.election_settings import ElectionSettings
 from paceline.controller.election.preferred_election import PreferredElections
 from paceline.controller.election.unclean_restart import UncleanRestarts
 from paceline.controller.events import BrokerLeaseChange, Event, PartitionReassignmentFromNode
@@ -27,17 +28,16 @@ from paceline.controller.reassignment.leader_epochs import LeaderEpochs
 from paceline.controller.reassignment.reassignment import Reassignments
 from paceline.controller.reassignment.reassignment_node import ReassignmentNode
 from paceline.controller.reassignment.reassignment_steps import ReassignmentSteps
-from paceline.controller.standby.journal import ControllerJournal
 from paceline.controller.standby.state_publisher import StatePublisher
+from paceline.controller.state.election_settings import ElectionSettings
+from paceline.controller.state.journal import ControllerJournal
 from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.state.replica_state_machine import ReplicaStateMachine
 from paceline.controller.state.state_writer import StateWriter
 from paceline.controller.state_change_log import StateChangeLog
-from paceline.controller.topics.config_changes import ConfigChanges
 from paceline.controller.topics.create_delete_topics import TopicRequests
 from paceline.controller.topics.create_partitions import PartitionCreation
 from paceline.controller.topics.topic_changes import TopicChanges
-from paceline.controller.topics.topic_configs import TopicConfigAdmin
 from paceline.controller.topics.topic_deletion import TopicDeletionManager
 from paceline.controller.zk_store import ZkStore
 from paceline.model.control import Endpoint

@@ -301,11 +301,11 @@ class ControllerEventHandler:
                 yield from components.deletion.on_stop_replica_response(event)
             case ev.ControlledShutdown():
                 event.reply((yield from components.controlled_shutdowns.on_controlled_shutdown(event.request)))
-            case ev.CreateTopics():
+            case requests.CreateTopics():
                 yield from components.topic_requests.create(event)
-            case ev.DeleteTopics():
+            case requests.DeleteTopics():
                 yield from components.topic_requests.delete(event)
-            case ev.AlterPartitionReassignments():
+            case requests.AlterPartitionReassignments():
                 event.reply(
                     (yield from components.reassignments.alter_reassignments(event.requested, event.validate_only))
                 )

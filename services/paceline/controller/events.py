@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar, Generic, TypeVar
 
-from paceline.controller.admin.admin_values import RequestedReassignment
-from paceline.controller.topics.topic_validation import CreateTopicResult, DeleteTopicResult, NewTopic
 from paceline.model.control import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -17,7 +15,7 @@ from paceline.model.control import (
     LeaderAndIsrRequest,
     StopReplicaRequest,
 )
-from paceline.model.errors import NotControllerError, PacelineError, RequestTimedOutError
+from paceline.model.errors import NotControllerError, RequestTimedOutError
 from paceline.model.identifiers import TopicPartition
 
 T = TypeVar("T")
@@ -250,25 +248,6 @@ class ControlledShutdown(Request[ControlledShutdownResponse]):
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTopics(Request[list[CreateTopicResult]]):
-    """A client creates topics."""
-
-    topics: tuple[NewTopic, ...]
-    timeout_ms: int
-    validate_only: bool
-    state = ControllerState.TOPIC_CHANGE
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteTopics(Request[list[DeleteTopicResult]]):
-    """A client deletes topics."""
-
-    topics: tuple[str, ...]
-    timeout_ms: int
-    state = ControllerState.TOPIC_DELETION
-
-
-@dataclass(frozen=True, slots=True)
 class AutoPreferredReplicaLeaderElection(Event):
     """The periodic check for partitions whose leader is not the preferred leader is due."""
 
@@ -301,21 +280,4 @@ class PartitionReassignmentFromNode(Event):
 class ReassignmentNodeChanged(Event):
     """The data of ``/admin/reassign_partitions`` changed: watch it again; as in Kafka, this starts no reassignment."""
 
-    state = ControllerState.PARTITION_REASSIGNMENT
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionReassignmentResult:
-    """Result of submitting a reassignment."""
-
-    topic_partition: TopicPartition
-    error: PacelineError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AlterPartitionReassignments(Request[list[PartitionReassignmentResult]]):
-    """A client starts, replaces or cancels reassignments."""
-
-    requested: tuple[RequestedReassignment, ...]
-    validate_only: bool = False
     state = ControllerState.PARTITION_REASSIGNMENT

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.controller.admin.admin_requests import (
+    AlterPartitionReassignments,
     CreatePartitions,
     DescribeConfigs,
     ElectLeaders,
@@ -22,10 +23,10 @@ from paceline.controller.admin.admin_values import (
     ElectLeaderResult,
     NewPartitions,
     OngoingReassignment,
+    PartitionReassignmentResult,
     RequestedReassignment,
     ResourceType,
 )
-from paceline.controller.events import AlterPartitionReassignments, PartitionReassignmentResult
 from paceline.controller.node import ControllerNode
 from paceline.model.errors import PacelineError
 from tests.unit.controller.cluster import Cluster, tp

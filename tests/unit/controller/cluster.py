@@ -7,11 +7,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from paceline.controller.admin.admin_requests import CreateTopics, DeleteTopics
+from paceline.controller.admin.admin_values import (
+    CreateTopicResult,
+    DeleteTopicResult,
+    NewTopic,
+    PartitionReassignmentResult,
+)
 from paceline.controller.errors import ActiveControllerDeadError
-from paceline.controller.events import ControlledShutdown, CreateTopics, DeleteTopics, PartitionReassignmentResult
+from paceline.controller.events import ControlledShutdown
 from paceline.controller.node import ControllerNode
 from paceline.controller.standby.takeover import Takeover
-from paceline.controller.topics.topic_validation import CreateTopicResult, DeleteTopicResult, NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import (
     ANY_VERSION,

@@ -1,7 +1,7 @@
 """A standby replaces a controller whose process is dead before the ZooKeeper session of that process ends."""
 
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.events import ActiveControllerDead
-from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import GetData
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster

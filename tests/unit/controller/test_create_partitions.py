@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from paceline.controller.admin.admin_requests import CreatePartitions, DescribeConfigs, ListPartitionReassignments
-from paceline.controller.admin.admin_values import NewPartitions
+from paceline.controller.admin.admin_values import NewPartitions, NewTopic
 from paceline.controller.topics import create_partitions
-from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Delete, Multi, SetData
 from paceline.model.assignment import ReplicaAssignment

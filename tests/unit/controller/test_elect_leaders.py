@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from paceline.controller.admin.admin_requests import ElectLeaders
-from paceline.controller.admin.admin_values import ElectionType
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.admin.admin_values import ElectionType, NewTopic
 from paceline.model.errors import (
     ElectionNotNeededError,
     EligibleLeadersNotAvailableError,

@@ -6,9 +6,9 @@ from typing import Any, cast
 import pytest
 
 from paceline.controller import event_handler as event_handler
+from paceline.controller.admin.admin_requests import CreateTopics, DeleteTopics
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.election.controller_election import ControllerElection
-from paceline.controller.events import CreateTopics, DeleteTopics
-from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import (
     Create,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Delete, GetData, SetData
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp

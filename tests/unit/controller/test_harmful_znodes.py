@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, SetData
 from paceline.model.assignment import ReplicaAssignment

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.controller.standby.journal import MAX_LIST_BYTES, ControllerJournal
+from paceline.controller.state.journal import MAX_LIST_BYTES, ControllerJournal
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError
 from paceline.coordination.interface import SetData

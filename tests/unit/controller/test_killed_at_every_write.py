@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.events import CreateTopics, DeleteTopics
+from paceline.controller.admin.admin_requests import CreateTopics, DeleteTopics
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.standby.takeover import TakeoverKind
-from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, Request, Response
 from paceline.model.control import LeaderAndIsrRequest, UpdateMetadataRequest

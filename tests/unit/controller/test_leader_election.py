@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.controller.election.leader_election import (
+from paceline.controller.state.leader_election import (
     Election,
     elect_for_controlled_shutdown,
     elect_offline,

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.brokers.isr_notifications import IsrNotifications
 from paceline.controller.election.preferred_election import PreferredElections
-from paceline.controller.topics.topic_validation import NewTopic
 from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow

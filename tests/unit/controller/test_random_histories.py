@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from paceline.controller.events import CreateTopics
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.admin.admin_requests import CreateTopics
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, Multi, SetData, WatchType
 from paceline.model.control import LeaderAndIsrRequest, UpdateMetadataRequest

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.errors import UnexpectedResponseError
 from paceline.controller.reassignment.reassignment_steps import RETRY_MS
-from paceline.controller.topics.topic_validation import NewTopic
 from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow

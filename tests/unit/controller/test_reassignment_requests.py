@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.controller.admin.admin_values import AwaitedReason
-from paceline.controller.events import AlterPartitionReassignments
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.admin.admin_requests import AlterPartitionReassignments
+from paceline.controller.admin.admin_values import AwaitedReason, NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, ZkCode
 from paceline.model.errors import (

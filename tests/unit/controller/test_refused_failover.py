@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, SetData
 from paceline.model.settings import ControllerConfig

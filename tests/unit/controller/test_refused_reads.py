@@ -1,6 +1,6 @@
 """A node that ZooKeeper refuses to read still exists: no broker counts as dead, and no state is forgotten."""
 
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from tests.unit.controller.cluster import Cluster, tp
 

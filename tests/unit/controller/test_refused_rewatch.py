@@ -1,6 +1,6 @@
 """After a reconnect all watches are lost: each is set again even if ZooKeeper refuses the work of another."""
 
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp

@@ -5,7 +5,7 @@ Order counts per broker; between brokers there is none. LAI is LeaderAndIsr, UM 
 
 import pytest
 
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete
 from tests.unit.controller.cluster import CONTROLLER_ID, Cluster, tp

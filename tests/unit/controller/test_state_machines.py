@@ -2,12 +2,12 @@
 
 import pytest
 
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.components import ControllerComponents
 from paceline.controller.context import PartitionState as P
 from paceline.controller.context import Replica
 from paceline.controller.context import ReplicaState as R
-from paceline.controller.election.leader_election import ElectionStrategy
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.state.leader_election import ElectionStrategy
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow, FlowRun
 from paceline.coordination.interface import Delete, SetData

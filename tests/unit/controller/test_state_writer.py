@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Check, Multi, Request, SetData
 from paceline.model.identifiers import TopicPartition

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.node import ControllerNode
-from paceline.controller.topics.topic_validation import NewTopic
 from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow

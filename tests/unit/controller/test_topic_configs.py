@@ -11,11 +11,11 @@ from paceline.controller.admin.admin_values import (
     ConfigOperation,
     ConfigResource,
     ConfigSource,
+    NewTopic,
     ResourceType,
 )
-from paceline.controller.topics import topic_configs
-from paceline.controller.topics.config_changes import NOTICE_KEPT_MS, NOTICES_KEPT, RETRY_MS
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.configs import topic_configs
+from paceline.controller.configs.config_changes import NOTICE_KEPT_MS, NOTICES_KEPT, RETRY_MS
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, Multi, SetData
 from paceline.log.log_config import TOPIC_KEYS

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.context import ReplicaState
-from paceline.controller.topics.topic_validation import NewTopic
 from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.events import CreateTopics, DeleteTopics
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.admin.admin_requests import CreateTopics, DeleteTopics
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, Multi
 from paceline.model.errors import (

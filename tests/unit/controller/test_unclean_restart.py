@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from paceline.controller.election.leader_election import elect_offline
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.admin.admin_values import NewTopic
+from paceline.controller.state.leader_election import elect_offline
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData, SetData
 from paceline.model.control import LiveBroker

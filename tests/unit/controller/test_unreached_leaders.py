@@ -2,9 +2,8 @@
 
 import pytest
 
-from paceline.controller.admin.admin_values import ElectionType
+from paceline.controller.admin.admin_values import ElectionType, NewTopic
 from paceline.controller.brokers.unreached_leaders import HOLD_MS, unreached_brokers
-from paceline.controller.topics.topic_validation import NewTopic
 from paceline.model.control import BrokerHeartbeatRequest
 from paceline.model.errors import PreferredLeaderNotAvailableError
 from paceline.model.settings import ControllerConfig

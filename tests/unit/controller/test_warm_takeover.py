@@ -2,8 +2,8 @@
 
 import pytest
 
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.standby.takeover import TakeoverKind
-from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, Multi, Request, SetData
 from paceline.coordination.znodes.journal import decode_journal, encode_journal

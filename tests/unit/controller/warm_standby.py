@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.context import ControllerContext
 from paceline.controller.node import ControllerNode
-from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import GetData
 from paceline.model.identifiers import TopicPartition

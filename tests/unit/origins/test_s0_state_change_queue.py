@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create
 from paceline.model.errors import ErrorCode

@@ -7,7 +7,7 @@ import pytest
 
 from paceline.controller.context import ControllerContext
 from paceline.controller.events import ControlledShutdown
-from paceline.controller.standby.journal import ControllerJournal
+from paceline.controller.state.journal import ControllerJournal
 from paceline.controller.state.state_writer import CommitOutcome, StateWrite, StateWriter
 from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes

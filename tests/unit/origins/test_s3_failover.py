@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.context import PartitionState, Replica, ReplicaState
-from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, GetData
 from paceline.log.record_batch import NewRecord, encode_batch

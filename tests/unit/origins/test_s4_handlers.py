@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from paceline.controller import events as ev
-from paceline.controller.topics.topic_validation import NewTopic
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.coordination import znodes
 from paceline.coordination.interface import Create, Delete, GetData, SetData
 from paceline.model.state_change import StateChangeKind

@@ -4,9 +4,9 @@ import random
 from collections.abc import Callable, Iterable
 
 from paceline.broker.control.request_fence import ControlRequestDeferredError
-from paceline.controller.events import CreateTopics
+from paceline.controller.admin.admin_requests import CreateTopics
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.node import ControllerNode, PartitionDescription
-from paceline.controller.topics.topic_validation import NewTopic
 from paceline.coordination.patient_zookeeper import PatientZooKeeper
 from paceline.model.client_io import RequiredAcks
 from paceline.model.control import ControlRequest, ControlResponse, Endpoint, LiveBroker

@@ -7,14 +7,47 @@ from paceline.controller.admin.admin_values import (
     ConfigAlteration,
     ConfigResource,
     CreatePartitionsResult,
+    CreateTopicResult,
+    DeleteTopicResult,
     DescribeConfigsResult,
     ElectionType,
     ElectLeaderResult,
     NewPartitions,
+    NewTopic,
     OngoingReassignment,
+    PartitionReassignmentResult,
+    RequestedReassignment,
 )
 from paceline.controller.events import ControllerState, Request
 from paceline.model.identifiers import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopics(Request[list[CreateTopicResult]]):
+    """A client creates topics."""
+
+    topics: tuple[NewTopic, ...]
+    timeout_ms: int
+    validate_only: bool
+    state = ControllerState.TOPIC_CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopics(Request[list[DeleteTopicResult]]):
+    """A client deletes topics."""
+
+    topics: tuple[str, ...]
+    timeout_ms: int
+    state = ControllerState.TOPIC_DELETION
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionReassignments(Request[list[PartitionReassignmentResult]]):
+    """A client starts, replaces or cancels reassignments."""
+
+    requested: tuple[RequestedReassignment, ...]
+    validate_only: bool = False
+    state = ControllerState.PARTITION_REASSIGNMENT
 
 
 @dataclass(frozen=True, slots=True)

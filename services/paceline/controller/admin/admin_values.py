@@ -1,14 +1,52 @@
-"""Requests and results of AdminService for partitions, leaders and configuration, as plain values.
+"""Requests and results of AdminService for topics, partitions, leaders and configuration, as plain values.
 
 Source: KIP-195, KIP-339, KIP-455, KIP-460.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import PacelineError
 from paceline.model.identifiers import TopicPartition
+
+# topics
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create: either partition and replica counts, or a manual placement."""
+
+    name: str
+    partitions: int | None = None
+    """None means ``num.partitions``."""
+    replication_factor: int | None = None
+    """None means ``default.replication.factor``."""
+    assignments: tuple[tuple[int, ...], ...] = ()
+    """Broker ids per partition, partition 0 first; empty lets the controller place replicas."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+    internal: bool = False
+    """Whether the request is from a broker, which may create internal topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopicResult:
+    """Result for one topic."""
+
+    name: str
+    error: PacelineError | None = None
+    topic_id: str = ""
+    assignments: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopicResult:
+    """Result for one topic."""
+
+    name: str
+    error: PacelineError | None = None
+
 
 # partitions
 
@@ -41,6 +79,14 @@ class RequestedReassignment:
 
     topic_partition: TopicPartition
     target: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReassignmentResult:
+    """Result of submitting a reassignment."""
+
+    topic_partition: TopicPartition
+    error: PacelineError | None = None
 
 
 class AwaitedReason(Enum):

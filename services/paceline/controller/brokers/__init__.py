@@ -1,4 +1,4 @@
-"""Changes of brokers: registrations, leases, controlled shutdown, ISR notifications, dynamic settings.
+"""Changes of brokers: registrations, leases, controlled shutdown, ISR notifications.
 
 Read `broker_changes.py` first.
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from paceline.controller.channel.request_batch import RequestBatch
 from paceline.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
-from paceline.controller.election.leader_election import ElectionStrategy
+from paceline.controller.state.leader_election import ElectionStrategy
 from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.state.replica_state_machine import ReplicaStateMachine
 from paceline.controller.state_change_log import Cause, StateChangeLog

@@ -11,9 +11,9 @@ from paceline.controller.brokers.broker_liveness import BrokerLiveness
 from paceline.controller.brokers.replica_availability import ReplicaAvailability
 from paceline.controller.channel.request_batch import RequestBatch
 from paceline.controller.context import ControllerContext, PartitionState, ReplicaState
-from paceline.controller.election.election_settings import ElectionSettings
-from paceline.controller.election.leader_election import ElectionStrategy
 from paceline.controller.events import ShutdownDisproved
+from paceline.controller.state.election_settings import ElectionSettings
+from paceline.controller.state.leader_election import ElectionStrategy
 from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.state.replica_state_machine import ReplicaStateMachine
 from paceline.controller.state_change_log import Cause, StateChangeLog

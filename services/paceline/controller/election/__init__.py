@@ -1,4 +1,4 @@
-"""Elections: of the active controller, and of partition leaders.
+"""Elections: of the active controller, of preferred leaders and on request, and unclean restarts.
 
-Read `leader_election.py` first. A controller's first steps after its election are in `failover.py`.
+Read `controller_election.py` first. A controller's first steps after its election are in `failover.py`.
 """

@@ -11,7 +11,7 @@ from paceline.controller.admin.admin_requests import ElectLeaders
 from paceline.controller.admin.admin_values import ElectionType, ElectLeaderResult
 from paceline.controller.channel.leader_ack_waiters import LeaderAckWaiters
 from paceline.controller.context import ControllerContext, PartitionState
-from paceline.controller.election.leader_election import Election, ElectionStrategy
+from paceline.controller.state.leader_election import Election, ElectionStrategy
 from paceline.controller.state.partition_state_machine import ElectionFailure, PartitionStateMachine
 from paceline.coordination.flow import Flow
 from paceline.model.errors import (

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from paceline.controller.context import ControllerContext, PartitionState
-from paceline.controller.election.leader_election import ElectionStrategy
 from paceline.controller.errors import ControllerMovedError, IllegalStateError
 from paceline.controller.events import Event, PreferredReplicaElectionFromNode
+from paceline.controller.state.leader_election import ElectionStrategy
 from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.zk_store import ZkStore
 from paceline.coordination import znodes

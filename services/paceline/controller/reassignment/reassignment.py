@@ -9,12 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.controller.admin.admin_values import RequestedReassignment
+from paceline.controller.admin.admin_values import PartitionReassignmentResult, RequestedReassignment
 from paceline.controller.context import ControllerContext
 from paceline.controller.errors import ControllerMovedError, IllegalStateError, UnexpectedResponseError
-from paceline.controller.events import (
-    PartitionReassignmentResult,
-)
 from paceline.controller.reassignment.reassignment_node import ReassignmentNode
 from paceline.controller.reassignment.reassignment_steps import ReassignmentSteps, deletes_all_in_sync
 from paceline.controller.topics.topic_changes import TopicChanges

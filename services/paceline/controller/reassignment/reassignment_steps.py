@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from paceline.controller.channel.request_batch import RequestBatch
 from paceline.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
-from paceline.controller.election.leader_election import ElectionStrategy
 from paceline.controller.errors import UnexpectedResponseError
 from paceline.controller.events import Event, PartitionReassignmentIsrChange
 from paceline.controller.reassignment.leader_epochs import LeaderEpochs
 from paceline.controller.reassignment.reassignment_node import ReassignmentNode
 from paceline.controller.reassignment.topic_node import write_assignment
+from paceline.controller.state.leader_election import ElectionStrategy
 from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.state.replica_state_machine import ReplicaStateMachine
 from paceline.controller.state_change_log import StateChangeLog

@@ -10,7 +10,10 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from paceline.controller.admin.admin_requests import (
+    AlterPartitionReassignments,
     CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
     DescribeConfigs,
     ElectLeaders,
     IncrementalAlterConfigs,
@@ -22,14 +25,16 @@ from paceline.controller.admin.admin_values import (
     ConfigEntry,
     ConfigOperation,
     ConfigResource,
+    CreateTopicResult,
     DescribeConfigsResult,
     ElectionType,
     NewPartitions,
+    NewTopic,
     OngoingReassignment,
     RequestedReassignment,
     ResourceType,
 )
-from paceline.controller.events import AlterPartitionReassignments, CreateTopics, DeleteTopics, Request
+from paceline.controller.events import Request
 from paceline.controller.service.log_dirs_servicer import AskingController, alter_replica_log_dirs, describe_log_dirs
 from paceline.controller.service.metadata_servicer import (
     MAX_TOPICS,
@@ -38,7 +43,6 @@ from paceline.controller.service.metadata_servicer import (
     short_message,
     topic_error,
 )
-from paceline.controller.topics.topic_validation import CreateTopicResult, NewTopic
 from paceline.internal.v1.replica_manager_service_pb2 import ControllerStamp
 from paceline.log.topic_key_descriptions import TOPIC_KEY_DESCRIPTIONS
 from paceline.model.broker_dynamic_config import BROKER_KEY_DESCRIPTIONS

@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from paceline import __version__
-from paceline.controller.events import ControlledShutdown, CreateTopics, Request
+from paceline.controller.admin.admin_requests import CreateTopics
+from paceline.controller.admin.admin_values import NewTopic
+from paceline.controller.events import ControlledShutdown, Request
 from paceline.controller.node import ControllerNode, TopicDescription
 from paceline.controller.service.standby_transport import stream_states
-from paceline.controller.topics.topic_validation import NewTopic
 from paceline.internal.v1 import controller_service_pb2 as controller_pb
 from paceline.internal.v1 import controller_service_pb2_grpc
 from paceline.model.control import BrokerHeartbeatResponse, Endpoint

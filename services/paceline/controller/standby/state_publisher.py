@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from paceline.controller.context import ControllerContext
-from paceline.controller.standby.journal import ControllerJournal
+from paceline.controller.state.journal import ControllerJournal
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
 from paceline.model.scheduler import Cancellable, Scheduler

@@ -16,8 +16,8 @@ from enum import Enum
 
 from paceline.controller.context import ControllerContext
 from paceline.controller.errors import UnexpectedResponseError
-from paceline.controller.standby.journal import ControllerJournal
 from paceline.controller.standby.standby import StateMirror
+from paceline.controller.state.journal import ControllerJournal
 from paceline.controller.zk_store import ZkStore, first_failure, send
 from paceline.coordination import znodes
 from paceline.coordination.errors import MalformedZnodeError

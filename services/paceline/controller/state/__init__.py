@@ -1,4 +1,4 @@
-"""State machines of partitions and replicas, and the writer of partition states.
+"""State machines of partitions and replicas, the choice of leaders, and the writer of partition states.
 
 Read `partition_state_machine.py` first.
 """

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from paceline.controller.channel.request_batch import RequestBatch
 from paceline.controller.context import ControllerContext, PartitionState
-from paceline.controller.election.election_settings import ElectionSettings
-from paceline.controller.election.leader_election import (
+from paceline.controller.errors import ControllerMovedError, IllegalStateError
+from paceline.controller.state.election_settings import ElectionSettings
+from paceline.controller.state.leader_election import (
     NOBODY,
     Election,
     ElectionStrategy,
@@ -23,7 +24,6 @@ from paceline.controller.election.leader_election import (
     elect_preferred,
     elect_reassigned,
 )
-from paceline.controller.errors import ControllerMovedError, IllegalStateError
 from paceline.controller.state.state_writer import StateWrite, StateWriter
 from paceline.controller.state_change_log import Cause, StateChangeLog
 from paceline.controller.zk_store import ZkStore

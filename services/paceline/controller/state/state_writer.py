@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from paceline.controller.context import ControllerContext
 from paceline.controller.errors import UnexpectedResponseError
-from paceline.controller.standby.journal import ControllerJournal
+from paceline.controller.state.journal import ControllerJournal
 from paceline.controller.zk_store import ZkStore, first_failure, send
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow

@@ -1,4 +1,4 @@
-"""Topics: creation, deletion, added partitions, placement and configuration.
+"""Topics: creation, deletion, added partitions and placement.
 
 Read `create_delete_topics.py` first.
 """

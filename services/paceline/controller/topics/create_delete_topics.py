@@ -6,10 +6,11 @@ Source: docs/protocol/controller.md#answer-after-acknowledgement; docs/protocol/
 import random
 from collections.abc import Mapping
 
+from paceline.controller.admin.admin_requests import CreateTopics, DeleteTopics
+from paceline.controller.admin.admin_values import CreateTopicResult, DeleteTopicResult, NewTopic
 from paceline.controller.channel.leader_ack_waiters import Key, LeaderAckWaiters, topic_of
 from paceline.controller.context import ControllerContext
-from paceline.controller.events import CreateTopics, DeleteTopics
-from paceline.controller.topics.topic_validation import CreateTopicResult, DeleteTopicResult, NewTopic, TopicValidator
+from paceline.controller.topics.topic_validation import TopicValidator
 from paceline.controller.zk_store import ZkStore, first_failure, send
 from paceline.coordination import znodes
 from paceline.coordination.flow import Flow

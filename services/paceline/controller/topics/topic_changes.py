@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from paceline.controller.channel.leader_ack_waiters import LeaderAckWaiters
 from paceline.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
-from paceline.controller.election.leader_election import ElectionStrategy
 from paceline.controller.errors import UnexpectedResponseError
+from paceline.controller.state.leader_election import ElectionStrategy
 from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.state.replica_state_machine import ReplicaStateMachine
 from paceline.controller.state_change_log import StateChangeLog

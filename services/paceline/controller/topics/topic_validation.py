@@ -1,4 +1,4 @@
-"""Values of topic requests, and their validation before anything is changed.
+"""Validate requests for new topics before anything is changed.
 
 Source: docs/protocol/zookeeper.md#topic-names; Kafka 2.8 AdminManager.createTopics and
 AdminZkClient.validateTopicCreate.
@@ -7,8 +7,8 @@ AdminZkClient.validateTopicCreate.
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from paceline.controller.admin.admin_values import NewTopic
 from paceline.controller.context import ControllerContext
 from paceline.controller.topics.placement import place_replicas
 from paceline.log.log_config import LogConfig
@@ -24,40 +24,6 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import INTERNAL_TOPICS, collision_key, validate_topic_name
 from paceline.model.settings import ControllerConfig
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic to create: either partition and replica counts, or a manual placement."""
-
-    name: str
-    partitions: int | None = None
-    """None means ``num.partitions``."""
-    replication_factor: int | None = None
-    """None means ``default.replication.factor``."""
-    assignments: tuple[tuple[int, ...], ...] = ()
-    """Broker ids per partition, partition 0 first; empty lets the controller place replicas."""
-    configs: Mapping[str, str] = field(default_factory=dict)
-    internal: bool = False
-    """Whether the request is from a broker, which may create internal topics."""
-
-
-@dataclass(frozen=True, slots=True)
-class CreateTopicResult:
-    """Result for one topic."""
-
-    name: str
-    error: PacelineError | None = None
-    topic_id: str = ""
-    assignments: tuple[tuple[int, ...], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteTopicResult:
-    """Result for one topic."""
-
-    name: str
-    error: PacelineError | None = None
 
 
 class TopicValidator:

@@ -22,7 +22,7 @@ from paceline.controller.admin.admin_values import (
     DescribeConfigsResult,
     ResourceType,
 )
-from paceline.controller.brokers.broker_configs import (
+from paceline.controller.configs.broker_configs import (
     ALL_BROKERS,
     applied_to_broker,
     broker_entity,

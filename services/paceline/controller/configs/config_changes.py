@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from paceline.controller.context import ControllerContext
-from paceline.controller.election.election_settings import ElectionSettings
 from paceline.controller.events import ConfigChange, Event
+from paceline.controller.state.election_settings import ElectionSettings
 from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.state_change_log import StateChangeLog
 from paceline.controller.zk_store import ZkStore
