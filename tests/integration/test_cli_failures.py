@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paceline.cli.commands import cli
-from paceline.cli.failures import INTERRUPTED
+from paceline.cli.exit_codes import INTERRUPTED
 from paceline.model.errors import ErrorCode
 from paceline_client import TopicPartition
 from tests.integration.fake_broker import CONTROLLER_ID

@@ -8,7 +8,8 @@ import click
 
 from paceline.cli.broker_drain import Drain, Undrain, failed_elections, plan_drain, plan_undrain, refuse_unknown_broker
 from paceline.cli.connection import bootstrap_option, open_admin
-from paceline.cli.failures import NEGATIVE_VERDICT, reported
+from paceline.cli.exit_codes import NEGATIVE_VERDICT
+from paceline.cli.failures import reported
 from paceline.cli.numbers import BROKER_ID, parse_number
 from paceline.cli.output import output_option, show, tell
 from paceline.cli.reassign_plan import encode_plan, read_plan

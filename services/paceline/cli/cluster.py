@@ -4,7 +4,8 @@ import click
 
 from paceline.cli.active_controller import find_controller_problem
 from paceline.cli.connection import bootstrap_option, open_admin
-from paceline.cli.failures import NEGATIVE_VERDICT, reported
+from paceline.cli.exit_codes import NEGATIVE_VERDICT
+from paceline.cli.failures import reported
 from paceline.cli.output import output_option, show
 
 

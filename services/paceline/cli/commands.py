@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from paceline import __version__
-from paceline.cli.main import INTERRUPTED
+from paceline.cli.exit_codes import INTERRUPTED, LOCAL_FAILURE
 
 _COMMANDS = {
     "dev": ("paceline.cli.dev", "dev", "run a cluster of real processes on this machine"),
@@ -67,7 +67,7 @@ class _LazyGroup(click.Group):
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
         except OSError as error:  # raised by printing the result after `reported()` of the command
-            from paceline.cli.failures import LOCAL_FAILURE, end_quietly, give_up_unwritten, os_error_text
+            from paceline.cli.failures import end_quietly, give_up_unwritten, os_error_text
 
             if isinstance(error, BrokenPipeError):
                 end_quietly()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from paceline.cli.failures import LOCAL_FAILURE, NEGATIVE_VERDICT
+from paceline.cli.exit_codes import LOCAL_FAILURE, NEGATIVE_VERDICT
 from paceline.cli.output import output_option, show
 from paceline.dev import DEV_DIRECTORY
 

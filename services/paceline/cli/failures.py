@@ -1,4 +1,4 @@
-"""Exit codes: 0 ok, 1 local failure, 2 usage, 3 negative result, 64 + gRPC status of a call, 130 interrupted."""
+"""Report the errors of commands, and end with their exit codes."""
 
 import json
 import os
@@ -12,10 +12,9 @@ import click
 import grpc
 
 from paceline.cli.connection import address_hint
+from paceline.cli.exit_codes import INTERRUPTED, LOCAL_FAILURE, RPC_FAILURE, USAGE
 from paceline.model.errors import NotControllerError, PacelineError, UnknownTopicOrPartitionError
 from paceline.rpc.errors import STATUS_OF_CODE
-
-LOCAL_FAILURE, USAGE, NEGATIVE_VERDICT, RPC_FAILURE, INTERRUPTED = 1, 2, 3, 64, 130
 
 
 @contextmanager

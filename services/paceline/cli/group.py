@@ -6,7 +6,8 @@ from typing import Any, Final
 import click
 
 from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
-from paceline.cli.failures import NEGATIVE_VERDICT, check_partition, reported
+from paceline.cli.exit_codes import NEGATIVE_VERDICT
+from paceline.cli.failures import check_partition, reported
 from paceline.cli.numbers import MAX_INT64, parse_number
 from paceline.cli.output import output_option, show
 from paceline.cli.times import parse_moment

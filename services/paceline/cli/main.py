@@ -8,8 +8,7 @@ import signal
 import sys
 from typing import Any
 
-INTERRUPTED = 130
-"""Same value as in `failures.py`, which is not imported here because it imports gRPC."""
+from paceline.cli.exit_codes import INTERRUPTED
 
 
 def main(*arguments: Any) -> None:

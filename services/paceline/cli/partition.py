@@ -8,7 +8,8 @@ import click
 
 from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
-from paceline.cli.failures import NEGATIVE_VERDICT, check_partition, confirm, reported
+from paceline.cli.exit_codes import NEGATIVE_VERDICT
+from paceline.cli.failures import check_partition, confirm, reported
 from paceline.cli.output import output_option, show
 from paceline.cli.reassign_requests import elect_leaders
 

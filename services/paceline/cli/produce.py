@@ -10,7 +10,8 @@ import click
 
 from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
-from paceline.cli.failures import LOCAL_FAILURE, check_partition, reported
+from paceline.cli.exit_codes import LOCAL_FAILURE
+from paceline.cli.failures import check_partition, reported
 from paceline.cli.record_text import LineRecord, from_json
 from paceline.model.errors import InvalidRequestError, MessageTooLargeError, PacelineError, RequestTimedOutError
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli.connection import bootstrap_option, open_admin, parse_partition
-from paceline.cli.failures import NEGATIVE_VERDICT, exit_code_of, reported
+from paceline.cli.exit_codes import NEGATIVE_VERDICT
+from paceline.cli.failures import exit_code_of, reported
 from paceline.cli.numbers import COUNT, LONG_COUNT, SECONDS
 from paceline.cli.output import Row, error_fields, output_option, show, tell
 from paceline.cli.reassign_plan import Partition, copies, differences, encode_plan, plan_moves, read_plan

@@ -7,7 +7,8 @@ import click
 
 from paceline.cli.completion import topic_names
 from paceline.cli.connection import bootstrap_option, open_admin
-from paceline.cli.failures import NEGATIVE_VERDICT, confirm, reported
+from paceline.cli.exit_codes import NEGATIVE_VERDICT
+from paceline.cli.failures import confirm, reported
 from paceline.cli.numbers import COUNT
 from paceline.cli.output import error_fields, output_option, show, tell
 from paceline.cli.trim import trim

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from paceline.cli.commands import _COMMANDS, cli
-from paceline.cli.failures import INTERRUPTED
+from paceline.cli.exit_codes import INTERRUPTED
 
 
 def test_an_interrupt_outside_of_calls_to_a_cluster_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
