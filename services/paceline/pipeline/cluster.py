@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import grpc
 
@@ -26,7 +26,7 @@ from paceline.model.errors import (
 )
 from paceline.model.identifiers import TopicPartition
 from paceline.model.tls import TlsFiles
-from paceline.pipeline.source.fetch_wire import FETCH_METHOD, parse_fetch_answer
+from paceline.pipeline.fetch_wire import FETCH_METHOD, parse_fetch_answer
 from paceline.rpc.channels import CLIENT_MAX_MESSAGE_BYTES, ChannelCache, Options, open_channel
 from paceline.rpc.errors import ConnectionBrokenError, error_info, from_rpc_error, is_timeout
 from paceline.rpc.pages import merged_pages
@@ -34,10 +34,6 @@ from paceline.rpc.retry import RetryPolicy, call_with_retry
 from paceline.rpc.security.client_tls import client_credentials
 from paceline.rpc.security.credentials import TlsCredentials
 from paceline.v1 import log_service_pb2, log_service_pb2_grpc, metadata_service_pb2, metadata_service_pb2_grpc
-
-if TYPE_CHECKING:
-    from paceline.pipeline.sink.options import WriteOptions
-    from paceline.pipeline.source.options import ReadOptions
 
 METADATA_DEADLINE_MS: Final = 30_000
 RPC_TIMEOUT_S: Final = 10.0
@@ -137,10 +133,25 @@ class TopicView:
         }
 
 
+class ClientOptions(Protocol):
+    """The options of reads and writes that a `Cluster` uses."""
+
+    @property
+    def bootstrap_servers(self) -> tuple[str, ...]: ...
+    @property
+    def client_id(self) -> str: ...
+    @property
+    def metadata_retries(self) -> int | None: ...
+    @property
+    def metadata_retry_interval_ms(self) -> int: ...
+    @property
+    def tls(self) -> TlsFiles | None: ...
+
+
 class Cluster:
     """A cluster, reached through its bootstrap servers. Opens no connection before the first call."""
 
-    def __init__(self, options: "ReadOptions | WriteOptions", fallback_servers: Sequence[str] = ()) -> None:
+    def __init__(self, options: ClientOptions, fallback_servers: Sequence[str] = ()) -> None:
         """``fallback_servers`` are tried when no bootstrap server answers."""
         self._bootstrap = (*options.bootstrap_servers, *fallback_servers)
         self._client_id = options.client_id

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.model.errors import InvalidRequestError
-from paceline.pipeline.source.fetch_wire import FETCH_METHOD, parse_fetch_answer
+from paceline.pipeline.fetch_wire import FETCH_METHOD, parse_fetch_answer
 from paceline.v1 import log_service_pb2
 
 payload = st.binary(max_size=300)

@@ -27,7 +27,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.pipeline.cluster import UNKNOWN_TOPIC_ATTEMPTS, Cluster, named_failure
 from paceline.pipeline.decode.batch_index import BatchIndex, FetchedSlice, index_batches
 from paceline.pipeline.errors import DataLossError
-from paceline.pipeline.source.fetch_wire import FetchAnswer, PartitionAnswer
+from paceline.pipeline.fetch_wire import FetchAnswer, PartitionAnswer
 from paceline.pipeline.source.offset_ranges import OffsetRange
 from paceline.pipeline.source.options import ReadOptions
 from paceline.rpc.retry import RetryPolicy, call_with_retry
