@@ -20,7 +20,6 @@ from paceline.controller.channel.channel_manager import ChannelManager
 from paceline.controller.context import ControllerContext
 from paceline.controller.election.controller_election import ControllerElection, Owner
 from paceline.controller.reassignment.reassignment_steps import ReassignmentSteps
-from paceline.controller.reassignment.topic_node import write_assignment
 from paceline.controller.standby import takeover
 from paceline.controller.standby.takeover import TakeoverKind
 from paceline.controller.state import partition_state_machine, replica_state_machine
@@ -213,7 +212,7 @@ def no_fence_before_a_move_is_taken_back(patches: "Patches") -> None:
     def update(self: ReassignmentSteps, topic_partition: Any, assignment: Any) -> Generator[Any, Any, None]:
         current = self.context.assignment(topic_partition)
         if current != assignment:
-            yield from write_assignment(self.context, self.store, topic_partition, assignment)
+            yield from self.store.write_assignment(topic_partition, assignment)
             self.context.set_assignment(topic_partition, assignment)
             gone = [broker_id for broker_id in current.replicas if broker_id not in assignment.replicas]
             yield from self._stop_replicas(topic_partition, gone)

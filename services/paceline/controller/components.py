@@ -24,7 +24,6 @@ from paceline.controller.election.preferred_election import PreferredElections
 from paceline.controller.election.unclean_restart import UncleanRestarts
 from paceline.controller.events import BrokerLeaseChange, Event, PartitionReassignmentFromNode
 from paceline.controller.interfaces import ControlTransport
-from paceline.controller.reassignment.leader_epochs import LeaderEpochs
 from paceline.controller.reassignment.reassignment import Reassignments
 from paceline.controller.reassignment.reassignment_node import ReassignmentNode
 from paceline.controller.reassignment.reassignment_steps import ReassignmentSteps
@@ -95,8 +94,7 @@ class ControllerComponents:
         self.config_changes = ConfigChanges(context, store, scheduler, log, settings, partitions, enqueue)
 
         node = ReassignmentNode(store, enqueue)
-        epochs = LeaderEpochs(context, writer, batch)
-        steps = ReassignmentSteps(context, store, log, batch, partitions, replicas, epochs, node, scheduler, enqueue)
+        steps = ReassignmentSteps(context, store, writer, log, batch, partitions, replicas, node, scheduler, enqueue)
         self.reassignments = Reassignments(context, store, node, steps, self.topic_changes)
 
         availability = ReplicaAvailability(context, batch, partitions, replicas, deletion, self.reassignments)

@@ -40,6 +40,9 @@ LOG = logging.getLogger(__name__)
 TREE_ATTEMPTS = 5
 """Attempts to delete a node to which another client keeps adding children."""
 
+WRITE_ATTEMPTS = 10
+"""Attempts to rewrite a topic's node when another client writes it concurrently."""
+
 READ_BATCH = 1_000
 """Reads sent at once; the client pipelines them."""
 
@@ -135,6 +138,40 @@ class ZkStore:
         (response,) = yield from self.send_fenced([self.fenced(*checks, SetData(path, data, version))])
         if not response.ok:
             raise UnexpectedResponseError(first_failure(response)[1], f"set {path}")
+
+    def write_assignment(self, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[None]:
+        """Write a partition's assignment into its topic's node; keep partitions that only ZooKeeper knows yet."""
+        context, topic = self._context, topic_partition.topic
+        path, topic_id = znodes.topic_path(topic), context.topic_ids.get(topic)
+        for _ in range(WRITE_ATTEMPTS):
+            (found,) = yield from self.read_all([path])
+            added = self._unknown_partitions(topic, path, found)
+            partitions = {**added, **context.topics[topic], topic_partition.partition: assignment}
+            version = ANY_VERSION if found.stat is None else found.stat.version
+            # Check the state node, too: a re-created topic may have the node version of the deleted topic, but no
+            # state.
+            state = [znodes.partition_state_path(topic_partition)] if topic_partition in context.leadership else []
+            try:
+                yield from self.write_topic(topic, topic_id, partitions, version, state)
+                return
+            except UnexpectedResponseError as failure:
+                if failure.code is not ZkCode.BAD_VERSION:
+                    raise
+        raise UnexpectedResponseError(ZkCode.BAD_VERSION, f"set {path}")
+
+    def _unknown_partitions(self, topic: str, path: str, found: Response) -> dict[int, ReplicaAssignment]:
+        """Return partitions that another tool has added and whose event may still be queued."""
+        if not found.ok:
+            return {}
+        try:
+            node = znodes.decode_topic_assignment(path, found.data)
+        except MalformedZnodeError:
+            return {}
+        known_id = self._context.topic_ids.get(topic)
+        if known_id and node.topic_id and node.topic_id != known_id:
+            raise UnexpectedResponseError(ZkCode.NO_NODE, f"set {path}, which belongs to a re-created topic,")
+        known = self._context.topics[topic]
+        return {partition: node.partitions[partition] for partition in node.partitions if partition not in known}
 
     # reads
 

@@ -15,7 +15,6 @@ from paceline.controller.channel.request_batch import RequestBatch
 from paceline.controller.context import ControllerContext, PartitionState
 from paceline.controller.errors import ControllerMovedError, IllegalStateError
 from paceline.controller.state.partition_state_machine import PartitionStateMachine
-from paceline.controller.state.rewrite_states import rewrite_states
 from paceline.controller.state.state_writer import StateWrite, StateWriter
 from paceline.controller.zk_store import ZkStore
 from paceline.coordination.flow import Flow
@@ -95,7 +94,7 @@ class UncleanRestarts:
             wanted = distrusted_state(known, history, unclean, context.epoch)
             return None if wanted is None else StateWrite(topic_partition, wanted, lost=tuple(unclean))
 
-        return (yield from rewrite_states(self.context, self.writer, concerned, without_unclean))
+        return (yield from self.writer.rewrite(concerned, without_unclean))
 
     def tell_other_replicas(self, changed: Collection[TopicPartition], apart: Collection[int]) -> None:
         """Send the new states to all replicas but those on the brokers ``apart``, which will receive all their states.

@@ -15,15 +15,15 @@ from paceline.controller.channel.request_batch import RequestBatch
 from paceline.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
 from paceline.controller.errors import UnexpectedResponseError
 from paceline.controller.events import Event, PartitionReassignmentIsrChange
-from paceline.controller.reassignment.leader_epochs import LeaderEpochs
 from paceline.controller.reassignment.reassignment_node import ReassignmentNode
-from paceline.controller.reassignment.topic_node import write_assignment
 from paceline.controller.state.leader_election import ElectionStrategy
 from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.state.replica_state_machine import ReplicaStateMachine
+from paceline.controller.state.state_writer import StateWrite, StateWriter
 from paceline.controller.state_change_log import StateChangeLog
 from paceline.controller.zk_store import ZkStore
 from paceline.coordination.flow import Flow
+from paceline.coordination.interface import ZkCode
 from paceline.model.assignment import ReplicaAssignment
 from paceline.model.errors import InvalidReplicaAssignmentError
 from paceline.model.identifiers import TopicPartition
@@ -43,11 +43,11 @@ class ReassignmentSteps:
 
     context: ControllerContext
     store: ZkStore
+    writer: StateWriter
     log: StateChangeLog
     batch: RequestBatch
     partitions: PartitionStateMachine
     replicas: ReplicaStateMachine
-    epochs: LeaderEpochs
     node: ReassignmentNode
     scheduler: Scheduler
     enqueue: Callable[[Event], None]
@@ -86,18 +86,18 @@ class ReassignmentSteps:
                 # The leader may be adding such a replica to the ISR now; the ISR would then have a deleted replica. The
                 # new epoch makes the leader's ISR writes fail until the leader receives it with the new list of
                 # replicas.
-                state = yield from self.epochs.raise_epoch(topic_partition)
+                state = yield from self._raise_leader_epoch(topic_partition)
                 raised = True
                 if not set(state.isr) & set(assignment.replicas):
                     # The leader has removed ISR members since the check. After the epoch change it cannot do so again.
-                    yield from self.epochs.bump(topic_partition, current, raised)
+                    yield from self._bump_leader_epoch(topic_partition, current, raised)
                     raise deletes_all_in_sync(state)
             try:
-                yield from write_assignment(self.context, self.store, topic_partition, assignment)
+                yield from self.store.write_assignment(topic_partition, assignment)
             except UnexpectedResponseError:
                 if raised:
                     # Without the new zk_version the leader could not write the ISR.
-                    yield from self.epochs.bump(topic_partition, current, raised)
+                    yield from self._bump_leader_epoch(topic_partition, current, raised)
                 raise
             context.set_assignment(topic_partition, assignment)
             moving = f"{list(assignment.origin)} to {list(assignment.target)}"
@@ -130,7 +130,7 @@ class ReassignmentSteps:
     def _start(self, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool) -> Flow[None]:
         """Send a new leader epoch to all replicas unless the partition never had a leader; start the added replicas."""
         if not _never_led(self.context, topic_partition):
-            yield from self.epochs.bump(topic_partition, assignment, raised)
+            yield from self._bump_leader_epoch(topic_partition, assignment, raised)
         yield from self._begin_replicas(topic_partition, assignment)
 
     def _begin_replicas(self, topic_partition: TopicPartition, assignment: ReplicaAssignment) -> Flow[None]:
@@ -154,7 +154,7 @@ class ReassignmentSteps:
                 return  # The watch set by the check fires on the next change.
             yield from self._stop_replicas(topic_partition, assignment.removing)
             yield from self._elect_if_leaderless(topic_partition)
-            yield from write_assignment(self.context, self.store, topic_partition, completed)
+            yield from self.store.write_assignment(topic_partition, completed)
         except Exception:
             # The topic's node still has the reassignment, so memory must too: the replicas to remove must be stopped
             # later.
@@ -180,11 +180,11 @@ class ReassignmentSteps:
         known = self.context.leadership.get(topic_partition)
         if known is None or not known.has_leader or known.leader in assignment.target:
             return False
-        state = yield from self.epochs.raise_epoch(topic_partition)
+        state = yield from self._raise_leader_epoch(topic_partition)
         if set(state.isr) & set(assignment.target):
             return False
         LOG.warning("reassignment waits, its target left the ISR: partition=%s state=%s", topic_partition, state)
-        yield from self.epochs.bump(topic_partition, assignment, raised=True)
+        yield from self._bump_leader_epoch(topic_partition, assignment, raised=True)
         return True
 
     def _try_again_later(self, topic_partition: TopicPartition) -> None:
@@ -209,7 +209,7 @@ class ReassignmentSteps:
             and self.context.is_replica_online(known.leader, topic_partition)
         )
         if stays:
-            yield from self.epochs.bump(topic_partition, assignment, raised)
+            yield from self._bump_leader_epoch(topic_partition, assignment, raised)
         else:
             yield from self.partitions.handle_state_changes(
                 [topic_partition], PartitionState.ONLINE, ElectionStrategy.REASSIGN
@@ -224,6 +224,36 @@ class ReassignmentSteps:
         yield from self.partitions.handle_state_changes(
             [topic_partition], PartitionState.ONLINE, ElectionStrategy.OFFLINE
         )
+
+    def _bump_leader_epoch(
+        self, topic_partition: TopicPartition, assignment: ReplicaAssignment, raised: bool
+    ) -> Flow[None]:
+        """Raise the leader epoch without other changes and send it to every replica; added replicas are marked new.
+
+        If this reassignment has already ``raised`` the epoch, for all of its replicas, the epoch is sent unchanged.
+
+        Source: docs/protocol/controller.md#new-replica-flag.
+        """
+        known = self.context.leadership.get(topic_partition)
+        state = known if raised and known is not None else (yield from self._raise_leader_epoch(topic_partition))
+        self.batch.new_batch()
+        self.batch.add_leader_and_isr(assignment.origin, topic_partition, state, assignment, is_new=False)
+        self.batch.add_leader_and_isr(assignment.adding, topic_partition, state, assignment, is_new=True)
+        self.batch.send()
+
+    def _raise_leader_epoch(self, topic_partition: TopicPartition) -> Flow[LeaderAndIsr]:
+        """Write the state with the next leader epoch, and return it."""
+        context = self.context
+
+        def raised(_: TopicPartition) -> StateWrite:
+            known = context.leadership[topic_partition]
+            return StateWrite(topic_partition, known.with_leader(known.leader, known.isr, context.epoch))
+
+        known = [topic_partition] if topic_partition in context.leadership else []
+        if not (yield from self.writer.rewrite(known, raised)):
+            state = context.leadership.get(topic_partition)
+            raise UnexpectedResponseError(ZkCode.NO_NODE, f"raise the leader epoch of {topic_partition} from {state}")
+        return context.leadership[topic_partition]
 
     def _stop_replicas(self, topic_partition: TopicPartition, broker_ids: Sequence[int]) -> Flow[None]:
         """Remove replicas from the ISR, stop and delete them, and forget them, without waiting for the brokers."""

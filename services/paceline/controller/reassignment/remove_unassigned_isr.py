@@ -10,7 +10,6 @@ Source: docs/protocol/controller.md#unassigned-isr-members.
 import logging
 
 from paceline.controller.context import ControllerContext
-from paceline.controller.state.rewrite_states import rewrite_states
 from paceline.controller.state.state_writer import StateWrite, StateWriter
 from paceline.coordination.flow import Flow
 from paceline.model.identifiers import NO_LEADER, TopicPartition
@@ -32,9 +31,7 @@ def take_out_unassigned_members(context: ControllerContext, writer: StateWriter)
         if not set(context.assignment(topic_partition).replicas).issuperset(known.isr)
         and not context.is_queued_for_deletion(topic_partition.topic)
     ]
-    yield from rewrite_states(
-        context, writer, concerned, lambda topic_partition: _without_unassigned(context, topic_partition)
-    )
+    yield from writer.rewrite(concerned, lambda topic_partition: _without_unassigned(context, topic_partition))
 
 
 def _without_unassigned(context: ControllerContext, topic_partition: TopicPartition) -> StateWrite | None:

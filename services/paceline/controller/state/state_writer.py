@@ -120,6 +120,50 @@ class StateWriter:
         self._settle()
         return outcome
 
+    def rewrite(
+        self, topic_partitions: Iterable[TopicPartition], change: Callable[[TopicPartition], StateWrite | None]
+    ) -> Flow[list[TopicPartition]]:
+        """Write the states returned by ``change``; return the partitions that were written.
+
+        After a concurrent write of a leader, ``change`` is called again with the state that was read into the context.
+
+        Raises:
+            ControllerMovedError: the fence failed.
+            UnexpectedResponseError: ZooKeeper refused to write a state; all other states were written.
+        """
+        context = self._context
+        written: list[TopicPartition] = []
+        refused: dict[TopicPartition, ZkCode] = {}
+        remaining = list(topic_partitions)
+        limit = self.chunk_limit
+        while remaining:
+            writes = [write for write in map(change, remaining) if write is not None and self._is_ours(write)]
+            if not writes:
+                break
+            outcome = yield from self.commit(writes, limit)
+            for topic_partition, state in outcome.written.items():
+                context.remember(topic_partition, state)
+                written.append(topic_partition)
+            refused.update(outcome.refused)
+            remaining = []
+            for topic_partition, found in outcome.conflicted.items():
+                if found is None:
+                    context.forget_leadership(topic_partition)
+                else:
+                    context.remember(topic_partition, found)
+                    remaining.append(topic_partition)
+            limit = max(1, limit // 2)
+        for topic_partition, code in refused.items():
+            raise UnexpectedResponseError(code, f"write the state of {topic_partition}")
+        return written
+
+    def _is_ours(self, write: StateWrite) -> bool:
+        known = self._context.leadership[write.topic_partition]
+        if known.controller_epoch <= self._context.epoch:
+            return True
+        LOG.error("state was written by a newer controller: partition=%s state=%s", write.topic_partition, known)
+        return False
+
     @staticmethod
     def _note_refusal(write: StateWrite, code: ZkCode, outcome: CommitOutcome) -> None:
         """Move the write from ``conflicted`` to ``refused`` if the reason was no conflict."""
