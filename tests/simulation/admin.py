@@ -12,7 +12,7 @@ from paceline.controller.admin.admin_requests import (
 )
 from paceline.controller.admin.admin_values import (
     ConfigAlteration,
-    ConfigChange,
+    ConfigKeyChange,
     ConfigOperation,
     ConfigResource,
     ElectionType,
@@ -104,7 +104,7 @@ class Admin(Client):
 
     def configure(self, topic: str, overrides: dict[str, str]) -> None:
         """Send one request to change the settings of a topic."""
-        changes = tuple(ConfigChange(key, ConfigOperation.SET, value) for key, value in sorted(overrides.items()))
+        changes = tuple(ConfigKeyChange(key, ConfigOperation.SET, value) for key, value in sorted(overrides.items()))
         alteration = ConfigAlteration(ConfigResource(ResourceType.TOPIC, topic), changes)
         self._ask(
             lambda life, reply: life.node.ask(IncrementalAlterConfigs((alteration,), False, reply=reply)),

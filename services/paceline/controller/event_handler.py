@@ -236,7 +236,7 @@ class ControllerEventHandler:
             states.kind.value, term.controller_epoch, takeover.elapsed_ms, states.states_read, states.partitions,
             f" reason={states.reason!r}" if states.reason else "",
         )  # fmt: skip
-        self._standby.used(term.controller_epoch)
+        self._standby.discard_copy(term.controller_epoch)
         suspicions = components.liveness.suspicions
         # Evidence may have arrived while the cluster state was loaded; its events follow this event.
         components.liveness.leases.grant(

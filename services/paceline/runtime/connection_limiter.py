@@ -149,7 +149,7 @@ class ConnectionLimiter:
             self._known_peers[listener].difference_update(known.values())  # their connections have ended
         most = max(Counter(one.address for one in silent).values(), default=0)
         self._metrics.connections.labels(listener).set(len(connections))
-        self._metrics.listener_limits.used(listener, _LIMIT, most)
+        self._metrics.listener_limits.observe_use(listener, _LIMIT, most)
         closed = surplus(silent, self._passes, self._per_address, self._max_connections // 2)
         counts: Counter[str] = Counter()
         for number, one in enumerate(closed, 1):

@@ -13,7 +13,7 @@ from paceline.runtime.settings.security import Security
 
 _EXPIRES_SOON: Final = datetime.timedelta(days=14)
 
-_log = logging.getLogger("paceline.identity")
+LOG = logging.getLogger("paceline.identity")
 
 
 def open_transport_security(settings: Security) -> TransportSecurity:
@@ -53,7 +53,7 @@ def _identity_of(certificate: Path) -> Identity:
     except CertificateError as failure:
         raise CertificateFilesError(str(failure)) from None
     left = found.not_after - datetime.datetime.now(datetime.UTC)
-    log = _log.warning if left < _EXPIRES_SOON else _log.info
+    log = LOG.warning if left < _EXPIRES_SOON else LOG.info
     log(
         "certificate: principal=%s cluster_id=%s hosts=%s not_after=%s",
         found.identity.principal,

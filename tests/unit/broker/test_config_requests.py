@@ -7,7 +7,7 @@ from typing import Any
 from paceline.controller.admin.admin_requests import IncrementalAlterConfigs
 from paceline.controller.admin.admin_values import (
     ConfigAlteration,
-    ConfigChange,
+    ConfigKeyChange,
     ConfigOperation,
     ConfigResource,
     ResourceType,
@@ -62,7 +62,7 @@ def test_a_configuration_change_through_the_controller_is_applied_by_every_broke
     resource = ConfigResource(ResourceType.TOPIC, TP.topic)
     answers: list[Any] = []
     for operation, value, expected in ((ConfigOperation.SET, "3", 3), (ConfigOperation.DELETE, None, 1)):
-        changes = (ConfigChange("min.insync.replicas", operation, value),)
+        changes = (ConfigKeyChange("min.insync.replicas", operation, value),)
         alteration = ConfigAlteration(resource, changes)
         node.ask(IncrementalAlterConfigs((alteration,), False, reply=answers.append))
         cluster.time.run_until(

@@ -14,8 +14,8 @@ from paceline.controller.admin.admin_requests import (
 from paceline.controller.admin.admin_values import (
     AlterConfigsResult,
     ConfigAlteration,
-    ConfigChange,
     ConfigEntry,
+    ConfigKeyChange,
     ConfigOperation,
     ConfigResource,
     CreatePartitionsResult,
@@ -111,12 +111,12 @@ def entries(cluster: Cluster, name: str, *keys: str) -> dict[str, ConfigEntry]:
     return {entry.key: entry for entry in result.entries}
 
 
-def change(key: str, value: str | None, operation: ConfigOperation | None = ConfigOperation.SET) -> ConfigChange:
-    return ConfigChange(key, operation, value)
+def change(key: str, value: str | None, operation: ConfigOperation | None = ConfigOperation.SET) -> ConfigKeyChange:
+    return ConfigKeyChange(key, operation, value)
 
 
 def alter(
-    cluster: Cluster, *alterations: tuple[str, tuple[ConfigChange, ...]], validate_only: bool = False
+    cluster: Cluster, *alterations: tuple[str, tuple[ConfigKeyChange, ...]], validate_only: bool = False
 ) -> list[AlterConfigsResult]:
     return alter_at(cluster, cluster.controller, *alterations, validate_only=validate_only)
 
@@ -124,7 +124,7 @@ def alter(
 def alter_at(
     cluster: Cluster,
     node: ControllerNode,
-    *alterations: tuple[str, tuple[ConfigChange, ...]],
+    *alterations: tuple[str, tuple[ConfigKeyChange, ...]],
     validate_only: bool = False,
 ) -> list[AlterConfigsResult]:
     asked = [ConfigAlteration(topic(name), changes) for name, changes in alterations]

@@ -6,8 +6,8 @@ from paceline.controller.admin.admin_requests import DescribeConfigs, Incrementa
 from paceline.controller.admin.admin_values import (
     AlterConfigsResult,
     ConfigAlteration,
-    ConfigChange,
     ConfigEntry,
+    ConfigKeyChange,
     ConfigOperation,
     ConfigResource,
     ConfigSource,
@@ -28,7 +28,9 @@ def broker(name: str) -> ConfigResource:
     return ConfigResource(ResourceType.BROKER, name)
 
 
-def alter(cluster: Cluster, *alterations: tuple[ConfigResource, tuple[ConfigChange, ...]]) -> list[AlterConfigsResult]:
+def alter(
+    cluster: Cluster, *alterations: tuple[ConfigResource, tuple[ConfigKeyChange, ...]]
+) -> list[AlterConfigsResult]:
     asked = [ConfigAlteration(resource, changes) for resource, changes in alterations]
     return list(
         ask(cluster, lambda reply: cluster.controller.ask(IncrementalAlterConfigs(tuple(asked), False, reply=reply)))
@@ -96,7 +98,7 @@ def test_a_resource_name_that_is_no_broker_id_is_refused(name: str) -> None:
         change("num.replica.fetchers", None, ConfigOperation.DELETE),
     ],
 )
-def test_an_invalid_change_refuses_all_changes_of_its_broker(bad: ConfigChange) -> None:
+def test_an_invalid_change_refuses_all_changes_of_its_broker(bad: ConfigKeyChange) -> None:
     cluster = started()
     assert kinds(alter(cluster, (broker("1"), (change(FOLLOWER, "5"), bad)))) == [InvalidConfigError]
     assert described(cluster, "1")[FOLLOWER].source is ConfigSource.BUILT_IN_DEFAULT

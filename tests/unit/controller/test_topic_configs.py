@@ -7,7 +7,7 @@ import pytest
 from paceline.controller.admin.admin_requests import DescribeConfigs, IncrementalAlterConfigs
 from paceline.controller.admin.admin_values import (
     ConfigAlteration,
-    ConfigChange,
+    ConfigKeyChange,
     ConfigOperation,
     ConfigResource,
     ConfigSource,
@@ -194,7 +194,7 @@ def test_lists_grow_and_shrink() -> None:
         (change("min.compaction.lag.ms", str(2**62)), InvalidConfigError, "must not exceed"),
     ],
 )
-def test_an_invalid_change_refuses_the_whole_resource(bad: ConfigChange, error: type[Exception], said: str) -> None:
+def test_an_invalid_change_refuses_the_whole_resource(bad: ConfigKeyChange, error: type[Exception], said: str) -> None:
     cluster = started(max_compaction_lag_ms="1000")
     before = len(cluster.writes)
     (result,) = alter(cluster, ("a", (change("segment.ms", "7"), bad)))

@@ -204,7 +204,7 @@ class ConfigOperation(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigChange:
+class ConfigKeyChange:
     """Change of one key; ``operation`` is None if this version does not know it."""
 
     key: str
@@ -225,4 +225,4 @@ class ConfigAlteration:
     """Changes to one resource."""
 
     resource: ConfigResource
-    changes: tuple[ConfigChange, ...]
+    changes: tuple[ConfigKeyChange, ...]

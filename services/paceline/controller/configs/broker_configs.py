@@ -6,7 +6,7 @@ Source: docs/protocol/controller.md#dynamic-broker-settings; KIP-226, KIP-73.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from paceline.controller.admin.admin_values import ConfigChange, ConfigEntry, ConfigOperation, ConfigSource
+from paceline.controller.admin.admin_values import ConfigEntry, ConfigKeyChange, ConfigOperation, ConfigSource
 from paceline.model.broker_dynamic_config import BROKER_DYNAMIC_KEYS, UNLIMITED, checked_broker_value
 from paceline.model.errors import InvalidConfigError, InvalidRequestError, PacelineError
 
@@ -35,7 +35,7 @@ def broker_keys_problem(keys: Sequence[str]) -> PacelineError | None:
     return InvalidConfigError(f"{unknown[0]!r} is not a dynamic broker setting") if unknown else None
 
 
-def applied_to_broker(changes: Sequence[ConfigChange], overrides: Mapping[str, str]) -> dict[str, str]:
+def applied_to_broker(changes: Sequence[ConfigKeyChange], overrides: Mapping[str, str]) -> dict[str, str]:
     """Return the overrides after the changes.
 
     Raises:

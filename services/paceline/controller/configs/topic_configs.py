@@ -14,8 +14,8 @@ from paceline.controller.admin.admin_requests import DescribeConfigs, Incrementa
 from paceline.controller.admin.admin_values import (
     AlterConfigsResult,
     ConfigAlteration,
-    ConfigChange,
     ConfigEntry,
+    ConfigKeyChange,
     ConfigOperation,
     ConfigResource,
     ConfigSource,
@@ -213,7 +213,7 @@ def _key_problem(resource: ConfigResource, keys: Sequence[str]) -> PacelineError
     return unknown_topic_key(unknown[0]) if unknown else None
 
 
-def _changes_problem(changes: Sequence[ConfigChange]) -> PacelineError | None:
+def _changes_problem(changes: Sequence[ConfigKeyChange]) -> PacelineError | None:
     times = Counter(change.key for change in changes)
     if not changes:
         return InvalidRequestError("the request has no changes")
@@ -248,7 +248,7 @@ def _overrides(resource: ConfigResource, response: Response) -> Overrides:
         raise InvalidConfigError(str(error)) from None
 
 
-def _applied(changes: Sequence[ConfigChange], overrides: Overrides, defaults: Mapping[str, str]) -> Overrides:
+def _applied(changes: Sequence[ConfigKeyChange], overrides: Overrides, defaults: Mapping[str, str]) -> Overrides:
     """Return the overrides after the changes.
 
     Raises:
@@ -271,7 +271,7 @@ def _applied(changes: Sequence[ConfigChange], overrides: Overrides, defaults: Ma
     return result
 
 
-def _edited(change: ConfigChange, current: str) -> str:
+def _edited(change: ConfigKeyChange, current: str) -> str:
     if change.key not in LIST_KEYS:
         LogConfig().value_text(change.key)  # Raises first for an unknown key, whose message is more helpful.
         assert change.operation is not None
@@ -287,7 +287,7 @@ def _members(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _check_lags(changes: Sequence[ConfigChange], overrides: Overrides, defaults: Mapping[str, str]) -> None:
+def _check_lags(changes: Sequence[ConfigKeyChange], overrides: Overrides, defaults: Mapping[str, str]) -> None:
     low, high = "min.compaction.lag.ms", "max.compaction.lag.ms"
     if not any(change.key in (low, high) for change in changes):
         return

@@ -21,8 +21,8 @@ from paceline.controller.admin.admin_requests import (
 )
 from paceline.controller.admin.admin_values import (
     ConfigAlteration,
-    ConfigChange,
     ConfigEntry,
+    ConfigKeyChange,
     ConfigOperation,
     ConfigResource,
     CreateTopicResult,
@@ -400,8 +400,8 @@ def _wire_resource(resource: ConfigResource) -> admin_pb.ConfigResource:
     )
 
 
-def _change(message: admin_pb.ConfigChange) -> ConfigChange:
-    return ConfigChange(
+def _change(message: admin_pb.ConfigChange) -> ConfigKeyChange:
+    return ConfigKeyChange(
         message.key,
         CONFIG_OPERATIONS.get(message.operation),
         message.value if message.HasField("value") else None,

@@ -139,7 +139,7 @@ class Standby:
         """Stop following the active controller; keep the copy."""
         self.follow(None)
 
-    def used(self, controller_epoch: int) -> None:
+    def discard_copy(self, controller_epoch: int) -> None:
         """Discard the copy: this process has used it for its own term, and earlier epochs have ended."""
         self.mirror = None
         self._highest_epoch = max(self._highest_epoch, controller_epoch)

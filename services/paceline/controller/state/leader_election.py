@@ -37,7 +37,7 @@ class Election:
     """Whether the leader was not in the ISR."""
 
 
-NOBODY = Election(None)
+NOT_ELECTED = Election(None)
 
 
 def elect_offline(
@@ -72,7 +72,7 @@ def elect_offline(
     if unclean_allowed and recipients:
         leader = next((replica for replica in recipients if replica in current.isr), recipients[0])
         return Election(current.with_leader(leader, (leader,), controller_epoch), recipients, unclean=True)
-    return NOBODY
+    return NOT_ELECTED
 
 
 def elect_reassigned(
@@ -82,7 +82,7 @@ def elect_reassigned(
     for replica in target:
         if replica in online and replica in current.isr:
             return Election(current.with_leader(replica, current.isr, controller_epoch), tuple(target))
-    return NOBODY
+    return NOT_ELECTED
 
 
 def elect_preferred(
@@ -92,7 +92,7 @@ def elect_preferred(
     preferred = assigned[0]
     if preferred in online and preferred in current.isr:
         return Election(current.with_leader(preferred, current.isr, controller_epoch), tuple(assigned))
-    return NOBODY
+    return NOT_ELECTED
 
 
 def elect_for_controlled_shutdown(
@@ -108,4 +108,4 @@ def elect_for_controlled_shutdown(
         if replica in current.isr and replica not in shutting_down:
             isr = tuple(member for member in current.isr if member not in shutting_down)
             return Election(current.with_leader(replica, isr, controller_epoch), recipients)
-    return NOBODY
+    return NOT_ELECTED

@@ -16,7 +16,7 @@ from paceline.controller.context import ControllerContext, PartitionState
 from paceline.controller.errors import ControllerMovedError, IllegalStateError
 from paceline.controller.state.election_settings import ElectionSettings
 from paceline.controller.state.leader_election import (
-    NOBODY,
+    NOT_ELECTED,
     Election,
     ElectionStrategy,
     elect_for_controlled_shutdown,
@@ -322,7 +322,7 @@ class PartitionStateMachine:
                 if topic_partition.topic in allowed:
                     elections[topic_partition] = self._strategy(topic_partition, strategy, unclean_allowed=True)
         for topic_partition in topic_partitions:
-            found = elections.get(topic_partition, NOBODY).leader_and_isr
+            found = elections.get(topic_partition, NOT_ELECTED).leader_and_isr
             reason = self._refusal(topic_partition, found)
             if reason is not None:
                 elections.pop(topic_partition, None)
@@ -380,18 +380,18 @@ class PartitionStateMachine:
         context = self._context
         current = context.leadership.get(topic_partition)
         if current is None:
-            return NOBODY
+            return NOT_ELECTED
         assignment = context.assignment(topic_partition)
         replicas = context.reached_first(assignment.replicas)
         online = context.online_replicas(topic_partition, replicas)
         history = context.isr_history(topic_partition)
         if history.unclean and strategy not in (ElectionStrategy.OFFLINE, ElectionStrategy.OFFLINE_UNCLEAN):
-            return NOBODY
+            return NOT_ELECTED
         if strategy is ElectionStrategy.REASSIGN:
             return elect_reassigned(current, context.reached_first(assignment.target), online, context.epoch)
         if strategy is ElectionStrategy.PREFERRED:
             if assignment.replicas[0] in context.unreached:
-                return NOBODY
+                return NOT_ELECTED
             return elect_preferred(current, replicas, online, context.epoch)
         if strategy is ElectionStrategy.CONTROLLED_SHUTDOWN:
             reachable = context.online_replicas(topic_partition, replicas, include_shutting_down=True)

@@ -30,7 +30,7 @@ class ListenerLimits:
         refused: Observe = lambda *_: None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.used = used
+        self.observe_use = used
         self._refused = refused
         self._clock_s = clock_s
         self._lock = threading.Lock()

@@ -65,4 +65,4 @@ class SilentCalls:
                 self._changed.notify_all()
 
     def _report(self) -> None:
-        self._limits.used(self._listener, _LIMIT, min(len(self._waiting), self._most))
+        self._limits.observe_use(self._listener, _LIMIT, min(len(self._waiting), self._most))

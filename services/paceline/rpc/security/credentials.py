@@ -22,7 +22,7 @@ from paceline.model.tls import TlsFiles
 CHECK_INTERVAL_S: Final = 1.0
 """Shortest interval between two checks of the files; until the next check the loaded certificates are used."""
 
-_log = logging.getLogger("paceline.rpc.security")
+LOG = logging.getLogger("paceline.rpc.security")
 
 Stamp = tuple[tuple[int, int, int], ...]
 """Inode, modification time and size of each file, by which a change is detected."""
@@ -112,12 +112,12 @@ class TlsCredentials:
                 return
             self._stamp, self._certificates = _read(self.files)
             self._refused = None
-            _log.info("certificates reloaded: certificate=%s ca=%s", self.files.certificate, self.files.ca)
+            LOG.info("certificates reloaded: certificate=%s ca=%s", self.files.certificate, self.files.ca)
             threading.Thread(target=_reopen, args=(tuple(self._channels),), name="reopen-channels", daemon=True).start()
         except CertificateFilesError as failure:
             refused = _try_stamp(self.files)
             if refused is None or refused != self._refused:
-                _log.warning("certificates not reloaded, still using the previous certificates: reason=%s", failure)
+                LOG.warning("certificates not reloaded, still using the previous certificates: reason=%s", failure)
             self._refused = refused
 
 

@@ -14,7 +14,7 @@ BURST: Final = 50
 LINES_PER_S: Final = 1.0
 _MAX_PRINCIPALS: Final = 1_000
 
-_log = logging.getLogger(LOGGER)
+LOG = logging.getLogger(LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class DenialLog:
     """
 
     def __init__(
-        self, write: Callable[[str], None] = _log.warning, clock_s: Callable[[], float] = time.monotonic
+        self, write: Callable[[str], None] = LOG.warning, clock_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._write = write
         self._clock_s = clock_s
