@@ -78,13 +78,13 @@ class ControllerComponents:
         self.publisher = StatePublisher(context, self.journal, scheduler)
         writer = self.writer = StateWriter(config, context, store, self.journal, self.publisher.flush_soon)
         settings = ElectionSettings(store, config.unclean_leader_election_enable, config.min_insync_replicas)
-        partitions = self.partitions = PartitionStateMachine(context, store, writer, partition_batch, settings, log)
-        replicas = self.replicas = ReplicaStateMachine(context, store, writer, replica_batch, log)
+        partitions = self.partitions = PartitionStateMachine(context, writer, partition_batch, settings, log)
+        replicas = self.replicas = ReplicaStateMachine(context, writer, replica_batch, log)
         waiters = self.ack_waiters = LeaderAckWaiters(scheduler)
         deletion = self.deletion = TopicDeletionManager(
             config, context, store, partitions, replicas, batch, self._deletion_completed
         )
-        self.unclean_restarts = UncleanRestarts(context, store, writer, partitions, batch)
+        self.unclean_restarts = UncleanRestarts(context, writer, partitions, batch)
         self.preferred_elections = PreferredElections(config, context, store, partitions, enqueue)
 
         self.topic_requests = TopicRequests(config, context, store, waiters, rng)

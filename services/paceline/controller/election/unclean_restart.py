@@ -16,7 +16,6 @@ from paceline.controller.context import ControllerContext, PartitionState
 from paceline.controller.errors import ControllerMovedError, IllegalStateError
 from paceline.controller.state.partition_state_machine import PartitionStateMachine
 from paceline.controller.state.state_writer import StateWrite, StateWriter
-from paceline.controller.zk_store import ZkStore
 from paceline.coordination.flow import Flow
 from paceline.coordination.isr_history import IsrHistory
 from paceline.model.identifiers import NO_LEADER, TopicPartition
@@ -47,7 +46,6 @@ class UncleanRestarts:
     """Removes brokers from ISRs, or marks them, after an unclean restart."""
 
     context: ControllerContext
-    store: ZkStore
     writer: StateWriter
     partitions: PartitionStateMachine
     batch: RequestBatch
@@ -83,18 +81,15 @@ class UncleanRestarts:
 
     def _write(self, unclean: list[int]) -> Flow[list[TopicPartition]]:
         context = self.context
-        concerned = _concerned(context, unclean)
         # A leader may have added such a broker to its ISR since the state was cached.
-        found = yield from self.store.partition_states([tp for tp in concerned if tp not in context.seen_in_event])
-        for topic_partition, state in found.items():
-            context.remember(topic_partition, state)
+        yield from self.writer.refresh(_concerned(context, unclean))
 
         def without_unclean(topic_partition: TopicPartition) -> StateWrite | None:
             known, history = context.leadership[topic_partition], context.isr_history(topic_partition)
             wanted = distrusted_state(known, history, unclean, context.epoch)
             return None if wanted is None else StateWrite(topic_partition, wanted, lost=tuple(unclean))
 
-        return (yield from self.writer.rewrite(concerned, without_unclean))
+        return (yield from self.writer.rewrite(_concerned(context, unclean), without_unclean))
 
     def tell_other_replicas(self, changed: Collection[TopicPartition], apart: Collection[int]) -> None:
         """Send the new states to all replicas but those on the brokers ``apart``, which will receive all their states.

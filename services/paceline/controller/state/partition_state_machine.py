@@ -26,7 +26,6 @@ from paceline.controller.state.leader_election import (
 )
 from paceline.controller.state.state_writer import StateWrite, StateWriter
 from paceline.controller.state_change_log import Cause, StateChangeLog
-from paceline.controller.zk_store import ZkStore
 from paceline.coordination.flow import Flow
 from paceline.model.identifiers import TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
@@ -67,14 +66,12 @@ class PartitionStateMachine:
     def __init__(
         self,
         context: ControllerContext,
-        store: ZkStore,
         writer: StateWriter,
         batch: RequestBatch,
         election_settings: ElectionSettings,
         log: StateChangeLog,
     ) -> None:
         self._context = context
-        self._store = store
         self._writer = writer
         self._batch = batch
         self._election_settings = election_settings
@@ -307,7 +304,7 @@ class PartitionStateMachine:
                 elections[topic_partition] = election
             else:
                 doubtful.append(topic_partition)
-        yield from self._refresh([tp for tp in doubtful if tp not in self._context.seen_in_event])
+        yield from self._writer.refresh(doubtful)
         complete = yield from self._with_complete_former_members(doubtful)
         hopeless = []
         for topic_partition in doubtful:
@@ -358,17 +355,6 @@ class PartitionStateMachine:
             return set()
         minimum = yield from self._election_settings.min_insync_replicas({tp.topic for tp in asked})
         return {tp for tp in asked if minimum.get(tp.topic, 1) > 1}
-
-    def _refresh(self, topic_partitions: Sequence[TopicPartition]) -> Flow[None]:
-        if not topic_partitions:
-            return
-        unread: set[TopicPartition] = set()
-        found = yield from self._store.partition_states(topic_partitions, unread=unread)
-        for topic_partition in topic_partitions:
-            if topic_partition in found:
-                self._context.remember(topic_partition, found[topic_partition])
-            elif topic_partition not in unread:
-                self._context.forget_leadership(topic_partition)
 
     def _strategy(
         self,

@@ -13,7 +13,6 @@ from paceline.controller.context import ControllerContext, PartitionState, Repli
 from paceline.controller.errors import ControllerMovedError, IllegalStateError
 from paceline.controller.state.state_writer import StateWrite, StateWriter
 from paceline.controller.state_change_log import StateChangeLog
-from paceline.controller.zk_store import ZkStore
 from paceline.coordination.flow import Flow
 from paceline.model.identifiers import NO_LEADER, TopicPartition
 from paceline.model.leader_and_isr import LeaderAndIsr
@@ -41,13 +40,11 @@ class ReplicaStateMachine:
     def __init__(
         self,
         context: ControllerContext,
-        store: ZkStore,
         writer: StateWriter,
         batch: RequestBatch,
         log: StateChangeLog,
     ) -> None:
         self._context = context
-        self._store = store
         self._writer = writer
         self._batch = batch
         self._log = log
@@ -235,7 +232,7 @@ class ReplicaStateMachine:
 
         # The leader's notification of a larger ISR takes from a few seconds to a minute: read the ISR before deciding
         # that the broker must stay in it.
-        yield from self._refresh(
+        yield from self._writer.refresh(
             topic_partition
             for topic_partition in remaining
             if not may_leave(topic_partition)
@@ -270,7 +267,7 @@ class ReplicaStateMachine:
         limit = self._writer.chunk_limit
         while pending:
             # The leader may have added the broker since the ISR was cached.
-            yield from self._refresh(tp for tp in pending if broker_id not in context.leadership[tp].isr)
+            yield from self._writer.refresh(tp for tp in pending if broker_id not in context.leadership[tp].isr)
             writes = []
             for topic_partition in pending:
                 known = context.leadership.get(topic_partition)
@@ -321,26 +318,6 @@ class ReplicaStateMachine:
         """Whether a former ISR member with all committed records has a failed directory, which may return empty."""
         failed = topic_partition in self._context.on_offline_dirs.get(broker_id, ())
         return failed and broker_id in self._context.isr_history(topic_partition).former
-
-    def _refresh(self, topic_partitions: Iterable[TopicPartition]) -> Flow[None]:
-        """Read the partitions' states, except those that the running event has read.
-
-        If ZooKeeper refuses to read a state, the cached state stays; the next write, conditional on its version,
-        fails if the cached state is outdated.
-        """
-        context = self._context
-        doubtful = [
-            topic_partition for topic_partition in topic_partitions if topic_partition not in context.seen_in_event
-        ]
-        if not doubtful:
-            return
-        unread: set[TopicPartition] = set()
-        found = yield from self._store.partition_states(doubtful, unread=unread)
-        for topic_partition in doubtful:
-            if topic_partition in found:
-                context.remember(topic_partition, found[topic_partition])
-            elif topic_partition not in unread:
-                context.forget_leadership(topic_partition)
 
     def _report_failure(self, broker_id: int, topic_partition: TopicPartition, known: LeaderAndIsr | None) -> None:
         if known is None and self._context.is_queued_for_deletion(topic_partition.topic):

@@ -218,6 +218,26 @@ class StateWriter:
         self._journal.settle()
         self._on_commit()
 
+    def refresh(self, topic_partitions: Iterable[TopicPartition]) -> Flow[None]:
+        """Read states into the context, except those that the running event has read.
+
+        If ZooKeeper refuses to read a state, the cached state stays; the next write, conditional on its version,
+        fails if the cached state is outdated.
+        """
+        context = self._context
+        doubtful = [
+            topic_partition for topic_partition in topic_partitions if topic_partition not in context.seen_in_event
+        ]
+        if not doubtful:
+            return
+        unread: set[TopicPartition] = set()
+        found = yield from self._store.partition_states(doubtful, unread=unread)
+        for topic_partition in doubtful:
+            if topic_partition in found:
+                context.remember(topic_partition, found[topic_partition])
+            elif topic_partition not in unread:
+                context.forget_leadership(topic_partition)
+
     def _read_back(self, writes: Sequence[StateWrite], outcome: CommitOutcome) -> Flow[None]:
         found = yield from self._store.partition_states([write.topic_partition for write in writes])
         for write in writes:
