@@ -55,6 +55,7 @@ from paceline.runtime.settings import load_controller
 from paceline.v1 import admin_service_pb2 as admin_pb
 from paceline.v1 import admin_service_pb2_grpc, metadata_service_pb2_grpc
 from paceline.v1 import metadata_service_pb2 as metadata_pb
+from tests.support.no_standbys import NoStandbyTransport
 from tests.support.zookeeper.client import MemoryZooKeeper, MemoryZooKeeperServer
 
 T = TypeVar("T")
@@ -164,6 +165,7 @@ class World:
             random.Random(1),
             lambda change: None,
             on_active_change=handle.set_loaded,
+            standby_transport=NoStandbyTransport(),
         )
         addresses = {endpoint.listener: endpoint.address for endpoint in servers.advertised}
         process = Process(node, servers, transport, handle, addresses["CLIENT"], addresses["CONTROL"])

@@ -28,6 +28,7 @@ from paceline.model.settings import ControllerConfig
 from paceline.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from tests.integration.real_time import PumpedScheduler
 from tests.origins.leader_election import LeaderNode, may_lead
+from tests.support.no_standbys import NoStandbyTransport
 from tests.unit.controller.cluster import CONTROLLER_ID, FakeBrokers
 
 pytestmark = pytest.mark.zookeeper
@@ -203,6 +204,7 @@ def test_the_controller_pays_the_same_few_requests_for_all_partitions_together(
         brokers,
         random.Random(1),
         lambda _change: None,
+        standby_transport=NoStandbyTransport(),
     )
     controller.start()
     told_by = 0

@@ -42,17 +42,3 @@ class StandbyTransport(Protocol):
         Both callbacks run on this controller's scheduler, never during this call; ``on_end`` is called at most once, as
         the last callback. Messages may be late, duplicated or lost; the standby checks their numbers.
         """
-
-
-class NoStandbyTransport:
-    """Follows no controller: every failover reads all states from ZooKeeper."""
-
-    def follow(
-        self,
-        controller: Endpoint,
-        standby_id: int,
-        on_update: Callable[[StateUpdate], None],
-        on_end: Callable[[Exception | None], None],
-    ) -> Callable[[], None]:
-        """Do nothing."""
-        return lambda: None

@@ -18,7 +18,7 @@ from paceline.controller.context import PartitionState, ReplicaState
 from paceline.controller.election.controller_election import ActiveController, ControllerElection
 from paceline.controller.event_handler import ControllerEventHandler
 from paceline.controller.event_queue import EventQueue
-from paceline.controller.interfaces import ControlTransport, NoStandbyTransport, StandbyTransport
+from paceline.controller.interfaces import ControlTransport, StandbyTransport
 from paceline.controller.standby.standby import Standby
 from paceline.controller.standby.state_publisher import StateSink
 from paceline.controller.standby.takeover import Takeover
@@ -121,8 +121,9 @@ class ControllerNode:
         state_change_sink: Callable[[StateChange], None],
         on_event_handled: Callable[[ev.Event, int, int], None] | None = None,
         on_active_change: Callable[[bool], None] | None = None,
-        standby_transport: StandbyTransport | None = None,
         on_takeover: Callable[[Takeover], None] | None = None,
+        *,
+        standby_transport: StandbyTransport,
     ) -> None:
         """``on_event_handled`` receives the event, its queue time in ms and its handling time in ms, for metrics."""
         self._config = config
@@ -142,7 +143,7 @@ class ControllerNode:
         self._standby = Standby(
             config.controller_id,
             scheduler,
-            standby_transport or NoStandbyTransport(),
+            standby_transport,
             rng,
             lambda controller_id, epoch: self._enqueue(ev.ActiveControllerDead(controller_id, epoch)),
         )

@@ -20,6 +20,7 @@ from paceline.model.assignment import ReplicaAssignment
 from paceline.model.control import ControlRequest, ControlResponse, LiveBroker
 from paceline.model.settings import ControllerConfig
 from tests.support.broker_cluster import CONTROLLER_ID, TP, BrokerCluster
+from tests.support.no_standbys import NoStandbyTransport
 from tests.support.zookeeper.client import MemoryZooKeeper
 
 
@@ -56,6 +57,7 @@ def test_a_configuration_change_through_the_controller_is_applied_by_every_broke
         Unreachable(),
         random.Random(1),
         lambda change: None,
+        standby_transport=NoStandbyTransport(),
     )
     node.start()
     cluster.time.run_until(lambda: node.is_active, 1_000)

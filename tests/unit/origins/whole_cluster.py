@@ -15,6 +15,7 @@ from paceline.model.identifiers import TopicPartition
 from paceline.model.settings import ControllerConfig
 from paceline.model.state_change import StateChange
 from tests.support.broker_cluster import CONTROLLER_ID, BrokerCluster, BrokerUnderTest
+from tests.support.no_standbys import NoStandbyTransport
 from tests.support.reassignments import start_reassignments
 from tests.support.zookeeper.client import Link, MemoryZooKeeper
 
@@ -91,6 +92,7 @@ class WholeCluster(BrokerCluster):
             control,
             random.Random(controller_id),
             self.state_changes.append,
+            standby_transport=NoStandbyTransport(),
         )
         self.controllers.append(node)
         self.controls.append(control)
