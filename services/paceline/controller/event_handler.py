@@ -106,7 +106,7 @@ class ControllerEventHandler:
         self._components.publisher.event_ends()
         self._standby.follow(None if self.is_active else self.active_controller)
 
-    # Election and resignation
+    # election and resignation
 
     def resign(self, cause: str) -> None:
         """Resign immediately, in memory: nothing is sent afterwards. ``/controller`` is not deleted here."""

@@ -59,7 +59,7 @@ class ReplicaStateMachine:
         states, leadership = context.replica_states, context.leadership
         offline = []
         batch.new_batch()
-        anybody = False
+        has_requests = False
         for topic, assignments in context.topics.items():
             for partition, assignment in assignments.items():
                 topic_partition = TopicPartition(topic, partition)
@@ -74,9 +74,9 @@ class ReplicaStateMachine:
                         offline.append(replica)
                 known = leadership.get(topic_partition)
                 if known is not None and online:
-                    anybody = True
+                    has_requests = True
                     batch.add_leader_and_isr(online, topic_partition, known, assignment, is_new=False)
-        if anybody:
+        if has_requests:
             batch.mark_initial()
             batch.send()
         yield from self.handle_state_changes(offline, ReplicaState.OFFLINE)

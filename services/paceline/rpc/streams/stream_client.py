@@ -142,7 +142,7 @@ class StreamClient:
             self._stream.call.cancel()
             self._stream = None
 
-    # The thread
+    # the thread
 
     def _run(self) -> None:
         while (stream := self._streams.get()) is not None:
